@@ -1,0 +1,55 @@
+"""The exceptions dynbatch raises. Every one is a `DynbatchError` and also the built-in it refines."""
+
+from __future__ import annotations
+
+
+class DynbatchError(Exception):
+    """Base of every exception that dynbatch raises on purpose."""
+
+
+class ShapeError(DynbatchError, ValueError):
+    """The shapes given to a node do not fit together. Raised at the line that made the node."""
+
+
+class DtypeError(DynbatchError, TypeError):
+    """An array or argument has a type that the operation does not take."""
+
+
+class VocabularyError(DynbatchError, IndexError):
+    """An id lies outside a table: `id < 0` or `id >= number of rows`."""
+
+
+class GraphError(DynbatchError, RuntimeError):
+    """A graph is used outside its life: after its `with` block, or with nodes of another graph."""
+
+
+class FreedError(GraphError):
+    """A value was freed because backward did not need it. Keep it with `node.keep()`."""
+
+
+class EmptyBatchError(DynbatchError, ValueError):
+    """A mini-batch, or a list of nodes to reduce, is empty."""
+
+
+class NumericError(DynbatchError, ArithmeticError):
+    """A loss or gradient is NaN or infinite."""
+
+
+class CheckpointError(DynbatchError, OSError):
+    """A checkpoint cannot be read or written; the file already there is untouched."""
+
+
+class DataError(DynbatchError, ValueError):
+    """A data file holds a line that cannot be read. The message gives file and line number."""
+
+
+class BackendError(DynbatchError, RuntimeError):
+    """The device asked for is not available. Never a silent fall-back."""
+
+
+class OutOfMemory(DynbatchError, MemoryError):
+    """The pool or its upstream cannot give the bytes asked for."""
+
+
+class PlanError(DynbatchError, RuntimeError):
+    """A plan breaks one of its invariants: a bug in a policy, never in a user's graph."""

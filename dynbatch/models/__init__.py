@@ -1,0 +1,1 @@
+"""Compositions of nodes: layers, recurrent networks, attention, sequence to sequence."""
