@@ -1,0 +1,95 @@
+"""A small thread pool for the CPU: independent batches, and row shards of one batch.
+
+NumPy releases the interpreter lock inside BLAS and inside ufuncs over large arrays, so that two
+Python threads keep two cores busy. BLAS itself then runs on one thread each (see `blas`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+
+_local = threading.local()
+_settings = {"threads": 0}
+_executors: dict[int, ThreadPoolExecutor] = {}
+
+
+def num_threads() -> int:
+    """Threads that `run` may use: `set_num_threads`, else the processors this process may use."""
+    if not _settings["threads"]:
+        _settings["threads"] = max(1, len(os.sched_getaffinity(0)))
+    return _settings["threads"]
+
+
+def set_num_threads(count: int) -> None:
+    """Set the number of threads of all graphs of this process.
+
+    Raises:
+        ValueError: `count` is smaller than 1.
+    """
+    if count < 1:
+        raise ValueError(f"set_num_threads: at least 1 thread is needed, got {count}.")
+    _settings["threads"] = int(count)
+
+
+def available() -> int:
+    """Threads free for the caller: 1 inside a task of `run`, else `num_threads()`."""
+    return 1 if getattr(_local, "inside", False) else num_threads()
+
+
+def run(tasks: Sequence[Callable[[], None]]) -> None:
+    """Run the tasks, at most `available()` at a time, and wait for all.
+
+    The caller's thread takes the first task. The first exception, in order of the tasks, is raised
+    after all have ended, so nothing still writes when an error is seen.
+    """
+    if len(tasks) < 2 or available() < 2:
+        for task in tasks:
+            task()
+        return
+    workers = num_threads() - 1
+    pool = _executors.get(workers)
+    if pool is None:
+        pool = _executors[workers] = ThreadPoolExecutor(workers, thread_name_prefix="dynbatch")
+    futures: list[Future[None]] = [pool.submit(_inside, task) for task in tasks[1:]]
+    errors: list[BaseException] = []
+    try:
+        _inside(tasks[0])
+    except BaseException as error:
+        errors.append(error)
+    for future in futures:
+        # A task no worker has begun is run here rather than waited for.
+        error = future.exception() if not future.cancel() else None
+        if error is not None:
+            errors.append(error)
+    for task, future in zip(tasks[1:], futures, strict=True):
+        if future.cancelled() and not errors:
+            _inside(task)
+    if errors:
+        raise errors[0]
+
+
+def _inside(task: Callable[[], None]) -> None:
+    with serial():
+        task()
+
+
+@contextmanager
+def serial() -> Iterator[None]:
+    """Everything inside sees one available thread."""
+    before = getattr(_local, "inside", False)
+    _local.inside = True
+    try:
+        yield
+    finally:
+        _local.inside = before
+
+
+def shards(count: int, least: int = 1) -> list[tuple[int, int]]:
+    """Split `range(count)` into at most `available()` even parts of at least `least` items."""
+    parts = max(1, min(available(), count // max(1, least)))
+    edges = [count * part // parts for part in range(parts + 1)]
+    return list(zip(edges[:-1], edges[1:], strict=True))
