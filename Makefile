@@ -1,0 +1,68 @@
+# The commands of this project. Each sets up what it needs in .venv, once per pyproject.toml.
+PYTHON ?= python3
+VENV   ?= .venv
+ARGS   ?=
+
+BIN := $(VENV)/bin
+
+.PHONY: help venv demo test check lint types layers wheel bench format clean
+
+help:
+	@echo 'make demo    set up, then train the seq2seq example on CMUdict (about 5 minutes)'
+	@echo 'make test    set up, then run the tests (PyTorch is optional)'
+	@echo 'make check   format, lint, strict types, import layers, wheel contents'
+	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'
+	@echo 'make format  let ruff format the code and sort the imports'
+	@echo 'make clean   remove .venv and everything that was built'
+
+venv: $(BIN)/pip
+
+$(BIN)/pip:
+	@PYTHON='$(PYTHON)' sh .ci/make_venv.sh '$(VENV)'
+
+# One stamp per set of extras; editing pyproject.toml sets up anew.
+$(VENV)/.ready-%: pyproject.toml | $(BIN)/pip
+	@echo 'Installing dynbatch[$*] into $(VENV) ...'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+.PRECIOUS: $(VENV)/.ready-%
+
+demo: $(VENV)/.ready-examples
+	@$(BIN)/python examples/seq2seq/train.py --demo $(ARGS)
+
+test: $(VENV)/.ready-tests
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types layers wheel
+
+lint: $(VENV)/.ready-tests
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+
+types: $(VENV)/.ready-tests
+	@$(BIN)/mypy
+
+layers: $(VENV)/.ready-tests
+	@$(BIN)/lint-imports
+
+wheel: $(VENV)/.ready-tests
+	@rm -rf build/wheel
+	@$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheel .
+	@$(BIN)/python .ci/check_wheel.py build/wheel/*.whl
+
+# Without ARGS: both workloads as the README quotes them.
+bench: $(VENV)/.ready-peers
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m benchmarks.run tagger --batch 64 --threads 2
+	@$(BIN)/python -m benchmarks.run seq2seq --batch 64 --threads 2
+else
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+endif
+
+format: $(VENV)/.ready-tests
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
