@@ -1,0 +1,186 @@
+"""Mini-batches of sentences, shuffled anew every epoch, by sentences or by tokens.
+
+Nothing is padded, so nothing is gained by sorting: sentences of any lengths share a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from dynbatch.errors import EmptyBatchError, ShapeError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Example = TypeVar("Example")
+
+_WORD = (1 << 64) - 1  # a Philox key is two 64-bit words
+
+
+def epoch_order(num_examples: int, seed: int, epoch: int) -> Array:
+    """The order of the examples in one epoch: a permutation that depends on its arguments alone.
+
+    A resumed run therefore needs the epoch's number and no generator state. The raw stream of
+    NumPy's Philox, keyed by (seed, epoch), is sorted: NumPy promises that stream for good, while
+    `Generator.permutation` may change from one version to the next.
+
+    Args:
+        seed, epoch: any integers, taken modulo 2^64.
+
+    Returns:
+        (num_examples,) int64.
+
+    Example:
+        >>> order = epoch_order(4, seed=0, epoch=1)
+        >>> sorted(order.tolist()), bool((order == epoch_order(4, seed=0, epoch=1)).all())
+        ([0, 1, 2, 3], True)
+    """
+    key = np.array([int(seed) & _WORD, int(epoch) & _WORD], np.uint64)
+    return np.argsort(np.random.Philox(key=key).random_raw(num_examples), kind="stable")
+
+
+class SentenceBatches(Generic[Example]):
+    """Batches of `batch_size` examples each; the last of an epoch holds what is left.
+
+    Args:
+        examples:   any objects; the list is kept, the examples are not copied.
+        batch_size: sentences in a batch, at least 1.
+        seed:       with the epoch's number, decides the order.
+
+    `len(batches)` is the number of batches in an epoch.
+
+    Raises:
+        EmptyBatchError: there are no examples, or `batch_size` is below 1.
+
+    Example:
+        >>> batches = SentenceBatches(["a", "b", "c"], batch_size=2)
+        >>> len(batches), [len(batch) for batch in batches.epoch(0)]
+        (2, [2, 1])
+    """
+
+    def __init__(self, examples: Iterable[Example], batch_size: int, seed: int = 0) -> None:
+        self.examples = list(examples)
+        self.batch_size = int(batch_size)
+        self.seed = int(seed)
+        _require_examples(self, len(self.examples))
+        _require_positive(self, "batch_size", self.batch_size)
+
+    def __len__(self) -> int:
+        return -(-len(self.examples) // self.batch_size)
+
+    def num_batches(self, epoch: int) -> int:
+        """Number of batches in an epoch; here the same in all of them."""
+        return len(self)
+
+    def epoch(self, epoch: int) -> list[list[Example]]:
+        """All batches of one epoch: every example exactly once."""
+        order = epoch_order(len(self.examples), self.seed, epoch).tolist()
+        return [
+            [self.examples[index] for index in order[start : start + self.batch_size]]
+            for start in range(0, len(order), self.batch_size)
+        ]
+
+
+class TokenBatches(Generic[Example]):
+    """Batches of at most `max_tokens` tokens: long sentences come in few, short ones in many.
+
+    The shuffled examples are taken in order; a batch is closed when the next one would not fit.
+    An example longer than `max_tokens` is a batch of its own.
+
+    Args:
+        examples:   any objects; the list is kept, the examples are not copied.
+        max_tokens: tokens in a batch, at least 1.
+        length:     the tokens of one example, 0 or more; called once for each.
+        seed:       with the epoch's number, decides the order.
+
+    Raises:
+        EmptyBatchError: there are no examples, or `max_tokens` is below 1.
+        ShapeError:      `length` gives a negative number.
+
+    Example:
+        >>> batches = TokenBatches(["aaa", "b", "cc", "dddddd"], max_tokens=4)
+        >>> max(sum(map(len, batch)) for batch in batches.epoch(0) if len(batch) > 1) <= 4
+        True
+    """
+
+    def __init__(
+        self,
+        examples: Iterable[Example],
+        max_tokens: int,
+        length: Callable[[Any], int] = len,
+        seed: int = 0,
+    ) -> None:
+        self.examples = list(examples)
+        self.max_tokens = int(max_tokens)
+        self.seed = int(seed)
+        _require_examples(self, len(self.examples))
+        _require_positive(self, "max_tokens", self.max_tokens)
+        self.lengths = [int(length(example)) for example in self.examples]
+        if min(self.lengths) < 0:
+            index = self.lengths.index(min(self.lengths))
+            raise ShapeError(
+                f"TokenBatches: example {index} has length {self.lengths[index]}.\n"
+                "  rule: length(example) >= 0\n"
+                "  fix:  give the number of tokens of one example."
+            )
+
+    def num_batches(self, epoch: int) -> int:
+        """Number of batches in an epoch; it varies a little with the order."""
+        return len(self._packed(epoch))
+
+    def epoch(self, epoch: int) -> list[list[Example]]:
+        """All batches of one epoch: every example exactly once."""
+        return [[self.examples[index] for index in batch] for batch in self._packed(epoch)]
+
+    def _packed(self, epoch: int) -> list[list[int]]:
+        batches: list[list[int]] = []
+        room = -1
+        for index in epoch_order(len(self.examples), self.seed, epoch).tolist():
+            if not batches or self.lengths[index] > room:
+                batches.append([])
+                room = self.max_tokens
+            batches[-1].append(index)
+            room -= self.lengths[index]
+        return batches
+
+
+def padded_tokens(lengths: Sequence[int]) -> int:
+    """Tokens of a batch once padded to its longest sentence, B · max_i T_i."""
+    if len(lengths) == 0:
+        raise EmptyBatchError("padded_tokens: no lengths. A batch holds at least one sentence.")
+    return len(lengths) * int(max(lengths))
+
+
+def padding_ratio(lengths: Sequence[int]) -> float:
+    """How many times the useful work a padded batch does: B · max_i T_i / Σ_i T_i, at least 1.
+
+    1.0 for a batch in which every sentence is empty: nothing to pad.
+
+    Raises:
+        EmptyBatchError: `lengths` is empty.
+
+    Example:
+        >>> padding_ratio([2, 4, 6])
+        1.5
+    """
+    padded = padded_tokens(lengths)
+    return padded / int(sum(lengths)) if padded else 1.0
+
+
+def _require_examples(batches: object, num_examples: int) -> None:
+    if num_examples == 0:
+        raise EmptyBatchError(
+            f"{type(batches).__name__}: there are no examples.\n"
+            "  rule: an epoch holds at least one example\n"
+            "  fix:  check the file or filter that they come from."
+        )
+
+
+def _require_positive(batches: object, name: str, value: int) -> None:
+    if value < 1:
+        raise EmptyBatchError(
+            f"{type(batches).__name__}: {name} is {value}, so every batch would be empty.\n"
+            f"  rule: {name} >= 1\n"
+            f"  fix:  give {name} a positive number."
+        )
