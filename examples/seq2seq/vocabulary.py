@@ -1,0 +1,134 @@
+"""`Vocabulary`: tokens and their ids, with three marks and, as nothing is padded, no `<pad>`."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from dynbatch.errors import DataError, VocabularyError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MARKS = ("<s>", "</s>", "<unk>")
+
+
+class Vocabulary:
+    """A numbering of tokens: `<s>` is 0, `</s>` is 1, `<unk>` is 2, the tokens follow in order.
+
+    The marks stand for themselves only where the code puts them: a token of the data that is
+    spelled `</s>` is an unknown token, not an end.
+
+    Args:
+        tokens: distinct tokens, none of them a mark.
+
+    Raises:
+        DataError: a token appears twice or is a mark.
+
+    Example:
+        >>> letters = Vocabulary.build(["cab", "ab"])
+        >>> letters.encode("abz").tolist(), letters.decode([3, 4, letters.end, 3])
+        ([3, 4, 2], ['a', 'b'])
+    """
+
+    begin, end, unknown = 0, 1, 2
+
+    def __init__(self, tokens: Iterable[str]) -> None:
+        self.tokens = [*MARKS, *tokens]
+        self._ids = {token: index for index, token in enumerate(self.tokens) if token not in MARKS}
+        if len(self._ids) != len(self.tokens) - len(MARKS):
+            repeated = [token for token, count in Counter(self.tokens).items() if count > 1]
+            raise DataError(
+                f"Vocabulary: {repeated[:5]} given twice, or a mark.\n"
+                f"  rule: tokens are distinct and none of {', '.join(MARKS)}"
+            )
+
+    @classmethod
+    def build(cls, sequences: Iterable[Iterable[str]], min_count: int = 1) -> Vocabulary:
+        """The tokens seen at least `min_count` times, most frequent first, ties by spelling."""
+        counts = Counter(token for sequence in sequences for token in sequence)
+        ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        return cls(token for token, count in ordered if count >= min_count and token not in MARKS)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def __contains__(self, token: object) -> bool:
+        return token in self._ids
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self)} tokens with {', '.join(MARKS)})"
+
+    def encode(self, tokens: Iterable[str]) -> Array:
+        """Ids of the tokens, (T,) int64; `unknown` for those not listed. Adds no marks."""
+        return np.array([self._ids.get(token, self.unknown) for token in tokens], np.int64)
+
+    def decode(self, ids: Iterable[int]) -> list[str]:
+        """Tokens up to the first `</s>`, without `<s>`.
+
+        Raises:
+            VocabularyError: an id below 0 or not below `len(vocabulary)`.
+        """
+        tokens: list[str] = []
+        for id_ in ids:
+            if not 0 <= id_ < len(self.tokens):
+                raise VocabularyError(
+                    f"Vocabulary: id {id_} at position {len(tokens)}.\n"
+                    f"  rule: 0 <= id < {len(self.tokens)}\n"
+                    "  fix:  decode with the vocabulary that the model was trained with."
+                )
+            if id_ == self.end:
+                break
+            if id_ != self.begin:
+                tokens.append(self.tokens[id_])
+        return tokens
+
+    def save(self, path: str | Path) -> None:
+        """Write `{"tokens": [...]}` as JSON.
+
+        Raises:
+            DataError: the file cannot be written; one already there is untouched.
+        """
+        temporary = Path(f"{path}.tmp")
+        try:
+            temporary.write_text(json.dumps({"tokens": self.tokens}, ensure_ascii=False), "utf-8")
+            os.replace(temporary, path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise DataError(f"{path}: cannot be written: {error.strerror}.") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Vocabulary:
+        """The vocabulary that `save` wrote.
+
+        Raises:
+            DataError: the file cannot be opened, is not JSON, or is no vocabulary. Names the file.
+        """
+        try:
+            content = json.loads(Path(path).read_text("utf-8"))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+        except ValueError as error:
+            raise DataError(f"{path}: not a vocabulary: {error}.") from error
+        tokens = content.get("tokens") if isinstance(content, dict) else None
+        if not _is_token_list(tokens):
+            raise DataError(
+                f"{path}: not a vocabulary.\n"
+                f'  rule: {{"tokens": [{", ".join(MARKS)}, then distinct tokens]}}\n'
+                "  fix:  give the file that Vocabulary.save wrote beside the model."
+            )
+        return cls(tokens[len(MARKS) :])
+
+
+def _is_token_list(tokens: Any) -> TypeGuard[list[str]]:
+    return (
+        isinstance(tokens, list)
+        and all(isinstance(token, str) for token in tokens)
+        and tuple(tokens[: len(MARKS)]) == MARKS
+        and len(set(tokens)) == len(tokens)
+    )
