@@ -1,0 +1,72 @@
+"""Adagrad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.optim.blocks import Rule
+from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.parameters import Parameters
+from dynbatch.parameter import Array
+
+
+class Adagrad(Optimizer):
+    """θ ← θ - lr / (1 + (t - 1)·lr_decay) · g' / (√s + eps), with g' = g + weight_decay·θ and
+    s ← s + g'².
+
+    t counts the parameter's steps from 1; s starts at `initial_accumulator_value`. Without decay, a
+    row-sparse gradient costs its rows only.
+
+    Source: Duchi, Hazan & Singer 2011, JMLR 12, with diagonal matrices; `lr_decay` and the place of
+            eps as in PyTorch.
+    """
+
+    num_scratch = 2
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-2,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+    ) -> None:
+        super().__init__(parameters, lr, slots=("square_sum",))
+        self._require(lr_decay >= 0.0, "lr_decay", lr_decay, ">= 0")
+        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
+        start = initial_accumulator_value
+        self._require(start >= 0.0, "initial_accumulator_value", start, ">= 0")
+        self._require(eps >= 0.0, "eps", eps, ">= 0")
+        self.lr_decay = lr_decay
+        self.weight_decay = weight_decay
+        self.initial_accumulator_value = initial_accumulator_value
+        self.eps = eps
+
+    def initial(self, slot: str) -> float:
+        return self.initial_accumulator_value
+
+    def leaves_untouched_rows(self) -> bool:
+        return not self.weight_decay
+
+    def rule(self, num_steps: int) -> Rule:
+        lr = float(self.lr) / (1.0 + (num_steps - 1) * self.lr_decay)
+        decay, eps = self.weight_decay, self.eps
+
+        def update(
+            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
+        ) -> None:
+            (square_sum,), step, direction = slots, scratch[0], gradient
+            if decay:
+                direction = np.multiply(value, decay, out=scratch[1])
+                direction += gradient
+            square_sum += np.multiply(direction, direction, out=step)
+            np.sqrt(square_sum, out=step)
+            step += eps
+            np.divide(direction, step, out=step)
+            step *= lr
+            value -= step
+
+        return update

@@ -1,0 +1,76 @@
+"""Adam, and the arithmetic it shares with AdamW."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import sqrt
+
+import numpy as np
+
+from dynbatch.optim.blocks import Rule
+from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.parameters import Parameters
+from dynbatch.parameter import Array
+
+
+class Adam(Optimizer):
+    """θ ← θ - lr·m̂ / (√v̂ + eps), with g' = g + weight_decay·θ and
+
+        m ← β₁·m + (1 - β₁)·g',   m̂ = m / (1 - β₁ᵗ)
+        v ← β₂·v + (1 - β₂)·g'²,  v̂ = v / (1 - β₂ᵗ)
+
+    t counts the parameter's steps from 1. The slots hold M = m / (1 - β₁) and V = v / (1 - β₂),
+    which need two passes over memory fewer: M ← β₁·M + g', V ← β₂·V + g'²; the factors go into
+    the step size and eps.
+
+    Source: Kingma & Ba 2015, arXiv:1412.6980, algorithm 1; weight decay as an L2 term as in
+            PyTorch. For decay apart from the gradient take `AdamW`.
+    """
+
+    num_scratch = 2
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(parameters, lr, slots=("gradient_sum", "square_sum"))
+        self._require(all(0.0 <= beta < 1.0 for beta in betas), "betas", betas, "in [0, 1)")
+        self._require(eps >= 0.0, "eps", eps, ">= 0")
+        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
+        self.betas = betas
+        self.eps = eps
+        self.weight_decay = weight_decay
+
+    def rule(self, num_steps: int) -> Rule:
+        return self.adam_rule(num_steps, l2=self.weight_decay, shrink=1.0)
+
+    def adam_rule(self, num_steps: int, l2: float, shrink: float) -> Rule:
+        """The rule with g' = g + l2·θ, and θ multiplied by `shrink` before the step."""
+        beta1, beta2 = self.betas
+        scale = sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
+        step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
+        eps = self.eps * scale
+
+        def update(
+            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
+        ) -> None:
+            (gradient_sum, square_sum), step = slots, scratch[0]
+            if l2:
+                gradient = np.add(gradient, np.multiply(value, l2, out=step), out=scratch[1])
+            if shrink != 1.0:
+                value *= shrink
+            gradient_sum *= beta1
+            gradient_sum += gradient
+            square_sum *= beta2
+            square_sum += np.multiply(gradient, gradient, out=step)
+            np.sqrt(square_sum, out=step)
+            step += eps
+            np.divide(gradient_sum, step, out=step)
+            step *= step_size
+            value -= step
+
+        return update

@@ -1,0 +1,188 @@
+"""`Optimizer`: what every algorithm shares. The algorithms themselves are one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dynbatch.errors import CheckpointError, ShapeError
+from dynbatch.optim.blocks import Rule, Scratch, Update, run_updates
+from dynbatch.optim.parameters import Parameters, named
+from dynbatch.parameter import Array, Parameter
+
+
+class Optimizer:
+    """Base of the optimizers: `step()` updates every parameter that has a gradient.
+
+    Frozen parameters and those whose `grad` is None are skipped, their state with them, as in
+    PyTorch. A `RowSparse` gradient gives what its dense form would give.
+
+    A new algorithm names its `slots` (arrays kept for each parameter, zero at first) and writes
+    `rule`, the arithmetic of one block.
+
+    Args:
+        parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs.
+        lr:         learning rate; the attribute may be changed between steps.
+        slots:      names of the arrays kept for each parameter.
+
+    Memory: one array of the parameter's size per slot, made at its first step, and scratch of at
+    most 640 KiB for each thread.
+
+    Raises:
+        ValueError: there are no parameters, or a setting lies outside its range.
+        DtypeError: `parameters` holds something else.
+    """
+
+    num_scratch: ClassVar[int] = 1
+    """Scratch arrays that `rule` writes to."""
+
+    def __init__(self, parameters: Parameters, lr: float, slots: tuple[str, ...] = ()) -> None:
+        self._states = [_State(name, parameter) for name, parameter in named(parameters)]
+        if not self._states:
+            raise ValueError(
+                f"{type(self).__name__}: there are no parameters to optimize.\n"
+                "  fix: give a model that has parameters; build it before the optimizer."
+            )
+        self.lr = lr
+        self.slots = slots
+        self._scratch = Scratch(self.num_scratch)
+        self._require(lr >= 0.0, "lr", lr, ">= 0")
+
+    def rule(self, num_steps: int) -> Rule:
+        """The update of one block at a parameter's step `num_steps`, counted from 1."""
+        raise NotImplementedError
+
+    def leaves_untouched_rows(self) -> bool:
+        """Whether an element whose gradient is zero keeps its value and its slots."""
+        return False
+
+    def initial(self, slot: str) -> float:
+        """What a slot is filled with at first."""
+        return 0.0
+
+    def step(self, clear: bool = True) -> None:
+        """Update the parameters from their gradients, then clear these (unless `clear=False`).
+
+        Raises:
+            ShapeError: a gradient's shape is not its parameter's; nothing has been updated.
+        """
+        live = [s for s in self._states if s.parameter.grad is not None and not s.parameter.frozen]
+        for state in live:
+            state.check_gradient()
+        run_updates([self._update(state) for state in live], self._scratch)
+        if clear:
+            self.zero_grad()
+
+    def _update(self, state: _State) -> Update:
+        parameter = state.parameter
+        assert parameter.grad is not None
+        parameter.value = np.ascontiguousarray(parameter.value)
+        state.num_steps += 1
+        for slot in self.slots:
+            state.prepare(slot, self.initial(slot))
+        return Update(
+            value=parameter.value,
+            gradient=parameter.grad,
+            slots=tuple(state.slots[slot] for slot in self.slots),
+            rule=self.rule(state.num_steps),
+            touched=self.leaves_untouched_rows(),
+        )
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for state in self._states:
+            state.parameter.zero_grad()
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
+        """The parameters with the names that `state_dict` uses."""
+        return ((state.name, state.parameter) for state in self._states)
+
+    def state_dict(self) -> dict[str, Array]:
+        """What `step` changes, copied: `lr`, and for each parameter updated so far its `steps` and
+        slots, as `"NAME/SLOT"`. The other settings are not state: the constructor gives them.
+        """
+        state: dict[str, Array] = {"lr": np.array(self.lr, np.float64)}
+        for each in self._states:
+            if each.num_steps:
+                state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
+                for slot in self.slots:
+                    state[f"{each.name}/{slot}"] = each.slots[slot].copy()
+        return state
+
+    def check_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Check that `load_state_dict` would take `state`.
+
+        Raises:
+            CheckpointError: a name is missing or unknown, or a shape differs.
+        """
+        wanted: dict[str, tuple[int, ...]] = {"lr": ()}
+        for each in self._states:
+            if f"{each.name}/steps" in state:
+                wanted[f"{each.name}/steps"] = ()
+                wanted.update({f"{each.name}/{slot}": each.parameter.shape for slot in self.slots})
+        missing, unknown = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted)
+        shapes = [
+            f"{name}: optimizer {shape}, state {np.shape(state[name])}"
+            for name, shape in sorted(wanted.items())
+            if name in state and np.shape(state[name]) != shape
+        ]
+        if missing or unknown or shapes:
+            raise CheckpointError(
+                f"{type(self).__name__}: the state does not fit this optimizer; nothing was "
+                f"loaded.\n  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {shapes}\n"
+                "  fix: use the algorithm, its settings and the model that it was saved with."
+            )
+
+    def load_state_dict(self, state: Mapping[str, Array]) -> None:
+        """Take over what `state_dict` gave, `lr` included. Checks all before it writes any.
+
+        Raises:
+            CheckpointError: a name is missing or unknown, or a shape differs.
+        """
+        self.check_state_dict(state)
+        self.lr = float(state["lr"])
+        for each in self._states:
+            each.num_steps = int(state.get(f"{each.name}/steps", np.array(0)))
+            each.slots.clear()
+            if each.num_steps:
+                for slot in self.slots:
+                    saved = state[f"{each.name}/{slot}"]
+                    each.slots[slot] = np.array(saved, each.parameter.dtype, order="C")
+
+    def _require(self, holds: bool, setting: str, value: Any, rule: str) -> None:
+        if not holds:
+            raise ValueError(f"{type(self).__name__}: {setting} must be {rule}, got {value!r}.")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self._states)} parameters, lr={self.lr:g})"
+
+
+class _State:
+    """One parameter with its step count and its slots."""
+
+    __slots__ = ("name", "num_steps", "parameter", "slots")
+
+    def __init__(self, name: str, parameter: Parameter) -> None:
+        self.name = name
+        self.parameter = parameter
+        self.num_steps = 0
+        self.slots: dict[str, Array] = {}
+
+    def check_gradient(self) -> None:
+        gradient, shape = self.parameter.grad, self.parameter.shape
+        if gradient is not None and tuple(gradient.shape) != shape:
+            raise ShapeError(
+                f"Parameter {self.name!r}: its gradient has shape {tuple(gradient.shape)}, "
+                f"its value {shape}.\n  fix: clear the gradients after changing a parameter's "
+                "shape (optimizer.zero_grad())."
+            )
+
+    def prepare(self, slot: str, initial: float) -> None:
+        """Make the slot at the first step; follow the parameter when `Module.astype` changed it."""
+        value, array = self.parameter.value, self.slots.get(slot)
+        if array is None:
+            self.slots[slot] = np.full_like(value, initial, order="C")
+        elif array.dtype != value.dtype:
+            self.slots[slot] = array.astype(value.dtype)

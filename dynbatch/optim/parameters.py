@@ -1,0 +1,48 @@
+"""The forms in which parameters are given to an optimizer or to clipping, read into one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol, runtime_checkable
+
+from dynbatch.errors import DtypeError
+from dynbatch.parameter import Parameter
+
+
+@runtime_checkable
+class HasParameters(Protocol):
+    """A model or an optimizer: whatever lists its parameters by name."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
+
+
+Parameters = HasParameters | Iterable[Parameter] | Iterable[tuple[str, Parameter]]
+
+
+def named(parameters: Parameters) -> list[tuple[str, Parameter]]:
+    """Every parameter once, in the order given, under a name that no other has.
+
+    Args:
+        parameters: a `Module` or `Optimizer`, parameters, or (name, parameter) pairs. Parameters
+            without pairs go by `parameter.name`; a name met again gets its position as a suffix.
+
+    Raises:
+        DtypeError: an item is neither a `Parameter` nor a (name, `Parameter`) pair.
+    """
+    items: Iterable[object] = (
+        parameters.named_parameters() if isinstance(parameters, HasParameters) else parameters
+    )
+    found: dict[str, Parameter] = {}
+    seen: set[int] = set()
+    for position, item in enumerate(items):
+        name, parameter = item if isinstance(item, tuple) else (getattr(item, "name", ""), item)
+        if not isinstance(parameter, Parameter):
+            raise DtypeError(
+                f"item {position} of the parameters is {type(parameter).__name__}, "
+                "not a Parameter.\n"
+                "  fix: give a Module, a list of Parameters or a list of (name, Parameter) pairs."
+            )
+        if parameter.uid not in seen:
+            seen.add(parameter.uid)
+            found[name if name not in found else f"{name}.{position}"] = parameter
+    return list(found.items())

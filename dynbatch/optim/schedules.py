@@ -1,0 +1,225 @@
+"""Learning-rate schedules: small objects that set `optimizer.lr`.
+
+Call `schedule.step()` after each `optimizer.step()`. A schedule sets the rate of the first update
+when it is made; its formulas give the rate of update t = 1, 2, ... from the optimizer's `lr` at
+that moment, `base`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import cos, inf, pi, sqrt
+from typing import Any, ClassVar
+
+from dynbatch.errors import CheckpointError
+from dynbatch.optim.optimizer import Optimizer
+
+
+class Schedule:
+    """Base of the schedules: a new one writes `rate`.
+
+    Args:
+        optimizer: its `lr` is the base rate, and is set from here on.
+    """
+
+    needs_metric: ClassVar[bool] = False
+    """Whether `step` belongs after each validation, with its metric, not after each update."""
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.optimizer = optimizer
+        self.base_lr = float(optimizer.lr)
+        self.num_steps = 0
+        optimizer.lr = self.rate(1)
+
+    def rate(self, update: int) -> float:
+        """The learning rate of update number `update`, counted from 1."""
+        raise NotImplementedError
+
+    def step(self, metric: float | None = None) -> None:
+        """Set the rate of the next update. `metric` is only read by `Plateau`."""
+        self.num_steps += 1
+        self.optimizer.lr = self.rate(self.num_steps + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What `step` changes, and the base rate: numbers by name."""
+        return {"base_lr": self.base_lr, "num_steps": self.num_steps}
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Check that `load_state_dict` would take `state`.
+
+        Raises:
+            CheckpointError: it was saved by a schedule of another kind.
+        """
+        if state.keys() != self.state_dict().keys():
+            raise CheckpointError(
+                f"{type(self).__name__}: the state does not fit this schedule; nothing was loaded."
+                f"\n  expected: {sorted(self.state_dict())}\n  got:      {sorted(state)}\n"
+                "  fix: use the schedule that it was saved with."
+            )
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state_dict` was taken; sets `optimizer.lr`.
+
+        Raises:
+            CheckpointError: it was saved by a schedule of another kind.
+        """
+        self.check_state_dict(state)
+        self.base_lr, self.num_steps = float(state["base_lr"]), int(state["num_steps"])
+        self.optimizer.lr = self.rate(self.num_steps + 1)
+
+    def _require(self, holds: bool, setting: str, value: Any, rule: str) -> None:
+        if not holds:
+            raise ValueError(f"{type(self).__name__}: {setting} must be {rule}, got {value!r}.")
+
+
+class Constant(Schedule):
+    """lr(t) = base."""
+
+    def rate(self, update: int) -> float:
+        return self.base_lr
+
+
+class LinearWarmup(Schedule):
+    """lr(t) = base · min(1, t / warmup_steps), t = 1, 2, ...
+
+    PyTorch's `LinearLR(start_factor=1 / warmup_steps, total_iters=warmup_steps - 1)`.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
+        self._require(warmup_steps >= 1, "warmup_steps", warmup_steps, ">= 1")
+        self.warmup_steps = warmup_steps
+        super().__init__(optimizer)
+
+    def rate(self, update: int) -> float:
+        return self.base_lr * min(1.0, update / self.warmup_steps)
+
+
+class Cosine(Schedule):
+    """Linear warm-up, then half a cosine from base down to min_lr, which it keeps. With W warm-up
+    steps, N steps in all and t = 1, 2, ...:
+
+        lr(t) = base · t / W                                                    t <= W
+        lr(t) = min_lr + (base - min_lr) · (1 + cos(π (t - 1 - W) / (N - W))) / 2     W < t <= N
+        lr(t) = min_lr                                                          t > N
+
+    PyTorch's `SequentialLR` of `LinearLR` and `CosineAnnealingLR(T_max=N - W)`, milestone W, up to
+    step N; theirs then rises again.
+
+    Source: Loshchilov & Hutter 2017, arXiv:1608.03983, eq. 5, without restarts.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, total_steps: int, warmup_steps: int = 0, min_lr: float = 0.0
+    ) -> None:
+        self._require(warmup_steps >= 0, "warmup_steps", warmup_steps, ">= 0")
+        self._require(total_steps > warmup_steps, "total_steps", total_steps, "> warmup_steps")
+        self._require(min_lr >= 0.0, "min_lr", min_lr, ">= 0")
+        self.total_steps = total_steps
+        self.warmup_steps = warmup_steps
+        self.min_lr = min_lr
+        super().__init__(optimizer)
+
+    def rate(self, update: int) -> float:
+        warmup, total = self.warmup_steps, self.total_steps
+        if update <= warmup:
+            return self.base_lr * update / warmup
+        if update > total:
+            return self.min_lr
+        angle = pi * (update - 1 - warmup) / (total - warmup)
+        return self.min_lr + (self.base_lr - self.min_lr) * (1.0 + cos(angle)) / 2.0
+
+
+class InverseSqrt(Schedule):
+    """lr(t) = base · min(t / W, √(W / t)), t = 1, 2, ..., W = warmup_steps: base is the peak.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 5.3, whose rate
+            d_model^-0.5 · min(t^-0.5, t · W^-1.5) is this one with base = (d_model · W)^-0.5.
+    """
+
+    def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
+        self._require(warmup_steps >= 1, "warmup_steps", warmup_steps, ">= 1")
+        self.warmup_steps = warmup_steps
+        super().__init__(optimizer)
+
+    def rate(self, update: int) -> float:
+        warmup = self.warmup_steps
+        return self.base_lr * min(update / warmup, sqrt(warmup / update))
+
+
+class Plateau(Schedule):
+    """lr ← max(min_lr, factor · lr) when the metric has not improved for more than `patience`
+    validations. Call `step(metric)` after each validation.
+
+    Improved means metric < best · (1 - threshold), or with `higher_is_better`
+    metric > best · (1 + threshold). After a cut, `cooldown` validations are not counted.
+
+    PyTorch's `ReduceLROnPlateau` with its relative threshold. A NaN metric is no improvement.
+    """
+
+    needs_metric = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 0.1,
+        patience: int = 10,
+        threshold: float = 1e-4,
+        cooldown: int = 0,
+        min_lr: float = 0.0,
+        higher_is_better: bool = False,
+    ) -> None:
+        self._require(0.0 < factor < 1.0, "factor", factor, "between 0 and 1")
+        self._require(patience >= 0, "patience", patience, ">= 0")
+        self.factor = factor
+        self.patience = patience
+        self.threshold = threshold
+        self.cooldown = cooldown
+        self.min_lr = min_lr
+        self.higher_is_better = higher_is_better
+        self.lr = float(optimizer.lr)
+        self.best = -inf if higher_is_better else inf
+        self.num_bad = 0
+        self.num_cooldown = 0
+        super().__init__(optimizer)
+
+    def rate(self, update: int) -> float:
+        return self.lr
+
+    def step(self, metric: float | None = None) -> None:
+        """Note the metric of a validation, and cut the rate if it is time.
+
+        Raises:
+            ValueError: `metric` is missing.
+        """
+        if metric is None:
+            raise ValueError("Plateau.step: give the validation's metric, schedule.step(metric).")
+        if self._is_better(metric):
+            self.best, self.num_bad = float(metric), 0
+        else:
+            self.num_bad += 1
+        if self.num_cooldown:
+            self.num_cooldown -= 1
+            self.num_bad = 0
+        if self.num_bad > self.patience:
+            self.lr = self._cut()
+            self.num_bad, self.num_cooldown = 0, self.cooldown
+        super().step()
+
+    def _is_better(self, metric: float) -> bool:
+        if self.higher_is_better:
+            return metric > self.best * (1.0 + self.threshold)
+        return metric < self.best * (1.0 - self.threshold)
+
+    def _cut(self) -> float:
+        lower = max(self.min_lr, self.factor * self.lr)
+        return lower if self.lr - lower > 1e-8 else self.lr  # PyTorch ignores smaller cuts
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("lr", "best", "num_bad", "num_cooldown")
+        return super().state_dict() | {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.check_state_dict(state)
+        self.lr, self.best = float(state["lr"]), float(state["best"])
+        self.num_bad, self.num_cooldown = int(state["num_bad"]), int(state["num_cooldown"])
+        super().load_state_dict(state)

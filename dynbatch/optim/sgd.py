@@ -1,0 +1,77 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.optim.blocks import Rule
+from dynbatch.optim.optimizer import Optimizer
+from dynbatch.optim.parameters import Parameters
+from dynbatch.parameter import Array
+
+
+class SGD(Optimizer):
+    """θ ← θ - lr·d, the direction d being, with g' = g + weight_decay·θ,
+
+        g'                      without momentum,
+        b                       with momentum,  b ← momentum·b + (1 - dampening)·g'
+        g' + momentum·b         with momentum and nesterov.
+
+    The first b is g' itself. Without momentum and decay, a row-sparse gradient costs its rows only.
+
+    Source: Sutskever, Martens, Dahl & Hinton 2013, ICML, in PyTorch's form, where lr multiplies b
+            instead of entering it.
+    """
+
+    num_scratch = 2
+
+    def __init__(
+        self,
+        parameters: Parameters,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+    ) -> None:
+        super().__init__(parameters, lr, slots=("momentum_buffer",) if momentum else ())
+        self._require(momentum >= 0.0, "momentum", momentum, ">= 0")
+        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
+        if nesterov:
+            self._require(momentum > 0.0, "momentum", momentum, "> 0 with nesterov")
+            self._require(dampening == 0.0, "dampening", dampening, "0 with nesterov")
+        self.momentum = momentum
+        self.dampening = dampening
+        self.weight_decay = weight_decay
+        self.nesterov = nesterov
+
+    def leaves_untouched_rows(self) -> bool:
+        return not self.momentum and not self.weight_decay
+
+    def rule(self, num_steps: int) -> Rule:
+        lr, momentum, decay = float(self.lr), self.momentum, self.weight_decay
+        share = 1.0 if num_steps == 1 else 1.0 - self.dampening
+        nesterov = self.nesterov
+
+        def update(
+            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
+        ) -> None:
+            step, direction = scratch[0], gradient
+            if decay:
+                direction = np.multiply(value, decay, out=scratch[1])
+                direction += gradient
+            if momentum:
+                (average,) = slots
+                average *= momentum
+                average += direction if share == 1.0 else np.multiply(direction, share, out=step)
+                if nesterov:
+                    np.multiply(average, momentum, out=step)
+                    direction = np.add(direction, step, out=scratch[1])
+                else:
+                    direction = average
+            np.multiply(direction, lr, out=step)
+            value -= step
+
+        return update

@@ -1,0 +1,257 @@
+import threading
+
+import numpy as np
+import pytest
+
+from dynbatch import optim
+from dynbatch.errors import CheckpointError, DtypeError, ShapeError
+from dynbatch.kernels import parallel
+from dynbatch.models.module import Module
+from dynbatch.parameter import Parameter, RowSparse
+
+ALGORITHMS = {
+    "sgd": lambda p: optim.SGD(p, lr=0.1),
+    "sgd-momentum": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+    "sgd-dampening": lambda p: optim.SGD(p, lr=0.1, momentum=0.9, dampening=0.5, weight_decay=0.1),
+    "adagrad": lambda p: optim.Adagrad(p, lr=0.1, initial_accumulator_value=0.2, lr_decay=0.1),
+    "adagrad-decay": lambda p: optim.Adagrad(p, lr=0.1, weight_decay=0.1),
+    "rmsprop": lambda p: optim.RMSprop(p, lr=0.01),
+    "rmsprop-all": lambda p: optim.RMSprop(p, 0.01, weight_decay=0.1, momentum=0.9, centered=True),
+    "adam": lambda p: optim.Adam(p, lr=0.01),
+    "adam-l2": lambda p: optim.Adam(p, lr=0.01, weight_decay=0.1),
+    "adamw": lambda p: optim.AdamW(p, lr=0.01),
+}
+every_algorithm = pytest.mark.parametrize("make", ALGORITHMS.values(), ids=ALGORITHMS.keys())
+
+
+def sparse_gradient(rng, shape, count):
+    rows = np.sort(rng.choice(shape[0], count, replace=False))
+    return RowSparse(rows, rng.standard_normal((count, shape[1])), shape)
+
+
+class TwoLayers(Module):
+    def __init__(self, seed=0):
+        rng = np.random.default_rng(seed)
+        self.table = Parameter(rng.standard_normal((7, 3)))
+        self.bias = Parameter(rng.standard_normal(3))
+
+    def give_gradients(self, rng):
+        self.table.grad = sparse_gradient(rng, self.table.shape, 2)
+        self.bias.grad = rng.standard_normal(3)
+
+
+@every_algorithm
+@pytest.mark.parametrize("shape", [(40, 3), (3, 40_000), (9000, 5)])
+def test_row_sparse_gradient_gives_the_bits_of_the_dense_one(make, shape):
+    start = np.random.default_rng(1).standard_normal(shape)
+    dense, sparse = Parameter(start.copy()), Parameter(start.copy())
+    on_dense, on_sparse = make([dense]), make([sparse])
+    rng = np.random.default_rng(2)
+    for count in (2, 0, 1, shape[0]):
+        sparse.grad = sparse_gradient(rng, shape, count)
+        dense.grad = sparse.grad.dense()
+        on_dense.step()
+        on_sparse.step()
+        assert np.array_equal(dense.value, sparse.value)
+
+
+@every_algorithm
+def test_threads_and_blocks_do_not_change_a_bit(make, monkeypatch):
+    def train(num_threads, block_bytes):
+        monkeypatch.setattr("dynbatch.optim.blocks.BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(parallel, "available", lambda: num_threads)
+        rng = np.random.default_rng(3)
+        parameters = [Parameter(rng.standard_normal(s)) for s in [(300, 500), 7, (90_000, 1), 0]]
+        optimizer = make(parameters)
+        for _ in range(2):
+            for parameter in parameters:
+                parameter.grad = rng.standard_normal(parameter.shape)
+            parameters[2].grad = sparse_gradient(rng, (90_000, 1), 70_000)
+            optimizer.step()
+        return [parameter.value for parameter in parameters]
+
+    for one, other in zip(train(1, 1 << 17), train(3, 1 << 10), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_large_parameters_are_shared_between_threads(monkeypatch):
+    seen = set()
+
+    class Spy(optim.SGD):
+        def rule(self, num_steps):
+            apply = super().rule(num_steps)
+
+            def update(value, gradient, slots, scratch):
+                if threading.get_ident() not in seen:
+                    seen.add(threading.get_ident())
+                    both.wait(timeout=10)  # the second thread ends the wait of the first
+                apply(value, gradient, slots, scratch)
+
+            return update
+
+    both = threading.Barrier(2)
+    monkeypatch.setattr(parallel, "_settings", {"threads": 2})
+    parameter = Parameter(np.zeros(1 << 18, np.float32))
+    parameter.grad = np.ones(1 << 18, np.float32)
+    Spy([parameter], lr=1.0).step()
+    assert len(seen) == 2 and np.all(parameter.value == -1)
+
+
+@every_algorithm
+def test_step_clears_the_gradients_unless_told_to_keep_them(make):
+    parameter = Parameter(np.ones((2, 2), np.float32))
+    optimizer = make([parameter])
+    gradient = parameter.grad = np.full((2, 2), 0.5, np.float32)
+    optimizer.step(clear=False)
+    assert parameter.grad is gradient and np.all(gradient == 0.5)
+    optimizer.step()
+    assert parameter.grad is None
+
+
+@every_algorithm
+def test_frozen_parameters_and_parameters_without_gradient_are_skipped(make):
+    frozen, idle, live = (Parameter(np.ones(3)) for _ in range(3))
+    frozen.frozen = True
+    frozen.grad, live.grad = np.ones(3), np.ones(3)
+    optimizer = make([("frozen", frozen), ("idle", idle), ("live", live)])
+    optimizer.step()
+    assert np.all(frozen.value == 1) and np.all(idle.value == 1) and np.all(live.value != 1)
+    assert {name.split("/")[0] for name in optimizer.state_dict()} == {"lr", "live"}
+
+
+@every_algorithm
+def test_state_of_float32_parameters_is_float32(make):
+    parameter = Parameter(np.ones(4, np.float32))
+    optimizer = make([parameter])
+    optimizer.lr = np.float64(0.1)  # as a schedule of one's own may set it
+    parameter.grad = np.ones(4, np.float32)
+    optimizer.step()
+    assert parameter.value.dtype == np.float32
+    slots = [v for k, v in optimizer.state_dict().items() if k != "lr" and not k.endswith("/steps")]
+    assert all(slot.dtype == np.float32 for slot in slots)
+
+
+@every_algorithm
+def test_loaded_state_goes_on_to_the_same_bits(make):
+    def run(model, optimizer, rng, steps):
+        for _ in range(steps):
+            model.give_gradients(rng)
+            optimizer.step()
+
+    whole, rng = TwoLayers(), np.random.default_rng(5)
+    optimizer = make(whole)
+    run(whole, optimizer, rng, 3)
+    optimizer.lr *= 0.5
+    weights, state, position = whole.state_dict(), optimizer.state_dict(), rng.bit_generator.state
+    run(whole, optimizer, rng, 3)
+
+    resumed = TwoLayers(seed=9)
+    resumed.load_state_dict(weights)
+    other = make(resumed)
+    other.load_state_dict(state)
+    rng.bit_generator.state = position
+    run(resumed, other, rng, 3)
+    assert np.array_equal(whole.table.value, resumed.table.value)
+    assert np.array_equal(whole.bias.value, resumed.bias.value)
+    assert other.lr == optimizer.lr
+
+
+def test_state_names_follow_the_parameters_not_their_order():
+    model = TwoLayers()
+    optimizer = optim.Adam(model)
+    model.give_gradients(np.random.default_rng(0))
+    optimizer.step()
+    slots = ("steps", "gradient_sum", "square_sum")
+    names = {f"{name}/{slot}" for name in ("table", "bias") for slot in slots}
+    assert optimizer.state_dict().keys() == names | {"lr"}
+
+    backwards = optim.Adam(reversed(list(model.named_parameters())))
+    backwards.load_state_dict(optimizer.state_dict())
+    state = backwards.state_dict()
+    assert all(np.array_equal(state[k], v) for k, v in optimizer.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda s: s.pop("bias/square_sum"), r"missing: \['bias/square_sum'\]"),
+        (lambda s: s.update({"head/steps": np.array(1)}), r"unknown: \['head/steps'\]"),
+        (lambda s: s.update({"bias/square_sum": np.zeros(4)}), r"optimizer \(3,\), state \(4,\)"),
+    ],
+)
+def test_state_that_does_not_fit_is_refused_whole(spoil, says):
+    model = TwoLayers()
+    optimizer = optim.Adam(model, lr=0.25)
+    model.give_gradients(np.random.default_rng(0))
+    optimizer.step()
+    before = optimizer.state_dict()
+    state = optimizer.state_dict() | {"lr": np.array(9.0)}
+    spoil(state)
+    with pytest.raises(CheckpointError, match=says):
+        optimizer.load_state_dict(state)
+    after = optimizer.state_dict()
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_momentum_state_is_refused_by_plain_sgd():
+    parameter = Parameter(np.ones(2), name="w")
+    optimizer = optim.SGD([parameter], momentum=0.9)
+    parameter.grad = np.ones(2)
+    optimizer.step()
+    with pytest.raises(CheckpointError, match=r"unknown: .*w/momentum_buffer"):
+        optim.SGD([parameter]).load_state_dict(optimizer.state_dict())
+
+
+def test_optimizer_follows_a_model_turned_to_float64():
+    model = TwoLayers().astype(np.float32)
+    optimizer = optim.Adam(model)
+    model.give_gradients(np.random.default_rng(0))
+    optimizer.step()
+    model.astype(np.float64)
+    model.give_gradients(np.random.default_rng(1))
+    optimizer.step()
+    assert optimizer.state_dict()["bias/square_sum"].dtype == np.float64
+
+
+def test_value_that_is_not_contiguous_is_updated():
+    parameter = Parameter(np.zeros((2, 3)))
+    parameter.value = np.ones((3, 2)).T
+    parameter.grad = np.ones((3, 2)).T
+    optim.SGD([parameter], lr=1.0).step()
+    assert np.all(parameter.value == 0)
+
+
+def test_equal_names_are_told_apart_and_tied_parameters_kept_once():
+    one, two = Parameter(np.ones(1)), Parameter(np.ones(1))
+    names = [name for name, _ in optim.SGD([one, two, one]).named_parameters()]
+    assert names == ["parameter", "parameter.1"]
+
+
+def test_gradient_of_another_shape_is_refused_before_any_update():
+    good, bad = Parameter(np.ones(2)), Parameter(np.ones((2, 2)), name="bad")
+    good.grad, bad.grad = np.ones(2), np.ones((2, 3))
+    with pytest.raises(ShapeError, match=r"'bad'.*\(2, 3\)"):
+        optim.SGD([good, bad]).step()
+    assert np.all(good.value == 1)
+
+
+def test_settings_out_of_range_are_refused_by_name():
+    one = [Parameter(np.ones(1))]
+    for make, setting in [
+        (lambda: optim.SGD(one, lr=-1.0), "lr"),
+        (lambda: optim.SGD(one, nesterov=True), "momentum"),
+        (lambda: optim.SGD(one, momentum=0.9, dampening=0.1, nesterov=True), "dampening"),
+        (lambda: optim.Adam(one, betas=(0.9, 1.0)), "betas"),
+        (lambda: optim.AdamW(one, weight_decay=-1.0), "weight_decay"),
+        (lambda: optim.Adagrad(one, initial_accumulator_value=-1.0), "initial_accumulator_value"),
+        (lambda: optim.RMSprop(one, alpha=-0.5), "alpha"),
+    ]:
+        with pytest.raises(ValueError, match=setting):
+            make()
+
+
+def test_parameters_of_the_wrong_kind_are_refused():
+    with pytest.raises(ValueError, match="no parameters"):
+        optim.Adam([])
+    with pytest.raises(DtypeError, match=r"item 1 .* ndarray"):
+        optim.Adam([Parameter(np.ones(1)), np.ones(1)])

@@ -1,0 +1,84 @@
+"""Twenty steps of every algorithm beside PyTorch's, dense and row-sparse gradients."""
+
+import numpy as np
+import pytest
+
+from dynbatch import optim
+from dynbatch.parameter import Parameter, RowSparse
+
+torch = pytest.importorskip("torch", reason="parity needs PyTorch")
+
+SETTINGS = [
+    ("SGD", dict(lr=0.1)),
+    ("SGD", dict(lr=0.1, weight_decay=0.1)),
+    ("SGD", dict(lr=0.1, momentum=0.9)),
+    ("SGD", dict(lr=0.1, momentum=0.9, dampening=0.3, weight_decay=0.1)),
+    ("SGD", dict(lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True)),
+    ("Adagrad", dict(lr=0.1)),
+    ("Adagrad", dict(lr=0.1, lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-3)),
+    ("Adagrad", dict(lr=0.1, weight_decay=0.1)),
+    ("RMSprop", dict(lr=0.01)),
+    ("RMSprop", dict(lr=0.01, alpha=0.9, eps=1e-3, weight_decay=0.1)),
+    ("RMSprop", dict(lr=0.01, momentum=0.9)),
+    ("RMSprop", dict(lr=0.01, centered=True, momentum=0.9, weight_decay=0.1)),
+    ("Adam", dict(lr=0.01)),
+    ("Adam", dict(lr=0.01, betas=(0.8, 0.98), eps=1e-3, weight_decay=0.1)),
+    ("AdamW", dict(lr=0.01)),
+    ("AdamW", dict(lr=0.01, betas=(0.0, 0.5), weight_decay=0.3)),
+]
+every_setting = pytest.mark.parametrize(
+    ("name", "settings"), SETTINGS, ids=[f"{name}-{'-'.join(s)}" for name, s in SETTINGS]
+)
+SHAPES = [(11, 6), (6,)]
+
+
+@every_setting
+@pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
+def test_twenty_steps_equal_pytorch(name, settings, sparse, dtype, tolerance):
+    rng = np.random.default_rng(0)
+    ours = [Parameter(rng.standard_normal(shape).astype(dtype)) for shape in SHAPES]
+    theirs = [torch.tensor(p.value.copy(), requires_grad=True) for p in ours]
+    optimizer = getattr(optim, name)(ours, **settings)
+    reference = getattr(torch.optim, name)(theirs, **settings)
+    for step in range(20):
+        gradients = [rng.standard_normal(shape).astype(dtype) for shape in SHAPES]
+        rows = np.flatnonzero(rng.random(11) < 0.4)
+        table = RowSparse(rows, gradients[0][rows], (11, 6))
+        ours[0].grad = table if sparse else gradients[0]
+        theirs[0].grad = torch.tensor(table.dense() if sparse else gradients[0])
+        # The bias misses every third gradient: both sides must leave its state alone.
+        ours[1].grad = gradients[1] if step % 3 else None
+        theirs[1].grad = torch.tensor(gradients[1]) if step % 3 else None
+        optimizer.step()
+        reference.step()
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.value.dtype == dtype
+        np.testing.assert_allclose(
+            mine.value, other.detach().numpy(), rtol=tolerance, atol=tolerance
+        )
+
+
+@every_setting
+def test_a_changed_learning_rate_acts_as_in_pytorch(name, settings):
+    rng = np.random.default_rng(1)
+    mine = Parameter(rng.standard_normal(5))
+    other = torch.tensor(mine.value.copy(), requires_grad=True)
+    optimizer = getattr(optim, name)([mine], **settings)
+    reference = getattr(torch.optim, name)([other], **settings)
+    for lr in (0.1, 0.01, 0.0, 0.05):
+        optimizer.lr = reference.param_groups[0]["lr"] = lr
+        mine.grad = rng.standard_normal(5)
+        other.grad = torch.tensor(mine.grad)
+        optimizer.step()
+        reference.step()
+    np.testing.assert_allclose(mine.value, other.detach().numpy(), rtol=1e-10, atol=1e-10)
+
+
+def test_defaults_are_those_of_pytorch():
+    for name in ("SGD", "Adagrad", "RMSprop", "Adam", "AdamW"):
+        theirs = getattr(torch.optim, name)([torch.zeros(1)]).defaults
+        ours = vars(getattr(optim, name)([Parameter(np.zeros(1))]))
+        shared = ours.keys() & theirs.keys()
+        assert {"lr", "weight_decay"} <= shared
+        assert {k: ours[k] for k in shared} == {k: theirs[k] for k in shared}
