@@ -44,7 +44,7 @@ types: $(VENV)/.ready-tests
 	@$(BIN)/mypy
 
 layers: $(VENV)/.ready-tests
-	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --no-logo
 
 wheel: $(VENV)/.ready-tests
 	@rm -rf build/wheel

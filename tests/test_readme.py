@@ -7,10 +7,12 @@ README = Path(__file__).parent.parent / "README.md"
 
 
 def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```$", README.read_text("utf-8"), re.M | re.S)
+    text = README.read_text("utf-8")
+    blocks = list(re.finditer(r"^```python\n(.*?)^```$", text, re.M | re.S))
     namespace: dict[str, object] = {"__name__": "readme"}
     for block in blocks:
-        exec(compile(block, str(README), "exec"), namespace)
+        lines_before = text.count("\n", 0, block.start(1))  # so that tracebacks show the README
+        exec(compile("\n" * lines_before + block[1], str(README), "exec"), namespace)
 
     losses = re.findall(r"loss (\d\.\d{3})", capsys.readouterr().out)
     assert len(blocks) == 3 and len(losses) == 2
