@@ -27,12 +27,23 @@ class Optimizer:
         lr:         learning rate; the attribute may be changed between steps.
         slots:      names of the arrays kept for each parameter.
 
-    Memory: one array of the parameter's size per slot, made at its first step, and scratch of at
-    most 640 KiB for each thread.
+    Memory: one array of the parameter's size per slot, made at its first step, and 2 or 3 MiB of
+    scratch for each thread.
 
     Raises:
         ValueError: there are no parameters, or a setting lies outside its range.
         DtypeError: `parameters` holds something else.
+
+    Example:
+        >>> import numpy as np
+        >>> from dynbatch import optim
+        >>> from dynbatch.parameter import Parameter
+        >>> weight = Parameter(np.array([1.0, 2.0]))
+        >>> optimizer = optim.SGD([weight], lr=0.5)
+        >>> weight.grad = np.array([2.0, 0.0])
+        >>> optimizer.step()
+        >>> weight.value
+        array([0., 2.])
     """
 
     num_scratch: ClassVar[int] = 1
