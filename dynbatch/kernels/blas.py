@@ -117,7 +117,7 @@ def matmul(a: Array, b: Array, out: Array) -> None:
     if out.dtype == np.float32 and rows < 128 and has_small_products():
         columns = out.shape[1]
         width = tile_width(rows, inner, columns)
-        if width and b.strides[1] == 4 and out.strides[1] == 4:
+        if width and b.strides[1] == 4 and out.flags.c_contiguous:
             tiles = columns // width
             np.matmul(
                 a,

@@ -1,0 +1,6 @@
+"""Where bytes lie: planned offsets inside a run's arena, and the pool that arenas come from."""
+
+from dynbatch.memory.planner import Interval, live_peak, plan_offsets
+from dynbatch.memory.pool import Pool, default_pool
+
+__all__ = ["Interval", "Pool", "default_pool", "live_peak", "plan_offsets"]

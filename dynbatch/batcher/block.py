@@ -1,0 +1,174 @@
+"""`Block`: the packed values of one batch, and `Source`: how a batch reads what others wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynbatch.errors import FreedError
+from dynbatch.kernels import move
+from dynbatch.memory import Interval
+from dynbatch.nodes.base import Node, same_width
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Block:
+    """Outputs of one batch, node after node, and later their gradients in the same layout.
+
+    `array` and `gradient` are one-dimensional arenas; the block begins at `start` and
+    `gradient_start` in them. Both are None while not allocated, or freed.
+    """
+
+    __slots__ = (
+        "array", "carries", "gradient", "gradient_interval", "gradient_start", "interval",
+        "kept", "lengths", "nodes", "offsets", "size", "start", "width",
+    )  # fmt: skip
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        self.lengths = [node.rows for node in nodes]
+        self.width = nodes[0].width if same_width(nodes) else 0
+        self.offsets: Array | None = None
+        if self.width:
+            self.size = sum(self.lengths) * self.width
+        else:
+            self.size = sum([node.rows * node.width for node in nodes])
+        self.array: Array | None = None
+        self.start = 0
+        self.interval: Interval | None = None
+        self.gradient: Array | None = None
+        self.gradient_start = 0
+        self.gradient_interval: Interval | None = None
+        self.carries = False
+        self.kept = False
+        offset = 0
+        for position, node in enumerate(nodes):
+            node._block = self
+            node._position = position
+            node._start = offset
+            offset += node.rows * node.width
+
+    def values(self) -> Ragged:
+        """The packed values, or FreedError."""
+        if self.array is None:
+            raise FreedError(
+                f"{self.nodes[0].label()}: the value was freed, since backward did not need it.\n"
+                "  fix:  call node.keep() before graph.backward, or read node.value before it"
+            )
+        return self._ragged(self.array, self.start)
+
+    def gradients(self) -> Ragged:
+        """The packed gradients."""
+        assert self.gradient is not None
+        return self._ragged(self.gradient, self.gradient_start)
+
+    def _ragged(self, array: Array, start: int) -> Ragged:
+        flat = array[start : start + self.size]
+        packed = Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
+        packed._offsets = self.offsets
+        self.offsets = packed.offsets
+        return packed
+
+    def node_values(self, node: Node) -> Array:
+        """One node's value in its own shape, a view."""
+        flat = self.values().flat
+        return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
+
+    def node_gradient(self, node: Node) -> Array:
+        """One node's gradient in its own shape, a view."""
+        flat = self.gradients().flat
+        return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
+
+
+class Source:
+    """The nodes that one input of a batch reads: a view where their rows lie in order, else a copy.
+
+    Attributes:
+        blocks:  the distinct blocks read, in order of first use.
+        is_view: one block, its nodes in order: no copy is made.
+        covers:  the view is the whole block.
+    """
+
+    __slots__ = ("blocks", "covers", "is_view", "lengths", "nodes", "scratch", "size", "width")
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes = nodes
+        first: Block = nodes[0]._block
+        start = nodes[0]._position
+        self.is_view = all(
+            [
+                node._block is first and node._position == position
+                for position, node in enumerate(nodes, start)
+            ]
+        )
+        self.scratch: Interval | None = None
+        if self.is_view:
+            self.blocks = [first]
+            self.covers = len(nodes) == len(first.nodes)
+            if self.covers:
+                self.lengths, self.width, self.size = first.lengths, first.width, first.size
+                return
+        else:
+            self.blocks = list(dict.fromkeys([node._block for node in nodes]))
+            self.covers = False
+        self.lengths = [node.rows for node in nodes]
+        self.width = nodes[0].width if same_width(nodes) else 0
+        self.size = sum([node.rows * node.width for node in nodes])
+
+    @property
+    def carries(self) -> bool:
+        """Whether some of what is read needs a gradient."""
+        return any([block.carries for block in self.blocks])
+
+    def view(self) -> Ragged:
+        """The packed rows without a copy; only if `is_view`."""
+        return self._slice(self.blocks[0].values())
+
+    def gradient_view(self) -> Ragged:
+        """The packed gradient rows without a copy; only if `is_view`."""
+        return self._slice(self.blocks[0].gradients())
+
+    def _slice(self, packed: Ragged) -> Ragged:
+        if self.covers:
+            return packed
+        start = self.nodes[0]._start
+        flat = packed.flat[start : start + self.size]
+        return Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
+
+    def pack(self, arena: Array) -> tuple[Ragged, int]:
+        """Copy the rows into the scratch planned for them; also the bytes copied."""
+        assert self.scratch is not None
+        for block in self.blocks:
+            block.values()
+        copied = move.run(self.moves(arena, self.scratch.offset))
+        return self.packed(arena), copied
+
+    def packed(self, arena: Array) -> Ragged:
+        """The scratch itself, as packed rows."""
+        assert self.scratch is not None
+        start = self.scratch.offset
+        flat = arena[start : start + self.size]
+        return Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
+
+    def moves(self, arena: Array, start: int) -> list[move.Move]:
+        """Copies from the nodes' values into `arena` at `start`."""
+        return self._moves(arena, start, gradient=False)
+
+    def gradient_moves(self, arena: Array, start: int) -> list[move.Move]:
+        """Copies whose reverse brings a packed gradient back to the nodes that carry one."""
+        return self._moves(arena, start, gradient=True)
+
+    def _moves(self, arena: Array, start: int, gradient: bool) -> list[move.Move]:
+        found: list[move.Move] = []
+        for node in self.nodes:
+            size = node.rows * node.width
+            block: Block = node._block
+            array: Any = block.gradient if gradient else block.array
+            if array is not None:
+                base = block.gradient_start if gradient else block.start
+                found.append(
+                    move.Move(array, base + node._start, size, arena, start, size, 1, size)
+                )
+            start += size
+        return found

@@ -1,0 +1,213 @@
+"""`Executor`: carries out plans. It alone adds gradients, and knows no operator by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dynbatch.batcher.block import Block
+from dynbatch.batcher.gradients import commit
+from dynbatch.batcher.layout import END, Layout, Stage
+from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.schedule import schedule
+from dynbatch.batcher.step import StepRun
+from dynbatch.kernels import blas, parallel
+from dynbatch.memory import Pool, plan_offsets
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+
+# Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs).
+WORTH_A_THREAD = 50_000
+
+
+@dataclass
+class Statistics:
+    """What the runs of one graph cost.
+
+    batches: batch steps run forward · launches: kernels, copies included · copied_bytes: packing,
+    structural moves and gradient adds · activation_bytes: sum of all values · peak_bytes: arenas in
+    use at once · host_seconds: building the plan and everything between kernels · kernel_seconds.
+    """
+
+    nodes: int = 0
+    batches: int = 0
+    launches: int = 0
+    copied_bytes: int = 0
+    activation_bytes: int = 0
+    peak_bytes: int = 0
+    host_seconds: float = 0.0
+    kernel_seconds: float = 0.0
+
+
+class Executor:
+    """Runs the nodes of one graph, in as many runs as values are asked for.
+
+    Args:
+        dtype:  of all values.
+        policy: a name of `policies.POLICIES`.
+        pool:   where arenas come from.
+        trains: whether a backward may follow a run.
+    """
+
+    def __init__(self, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
+        self.statistics = Statistics()
+        self.steps: list[StepRun] = []
+        self.plans: list[Plan] = []
+        self._dtype = dtype
+        self._policy = policy
+        self._pool = pool
+        self._trains = trains
+        self._arenas: list[Array] = []
+        self._stages = 0
+        self._arena_bytes = 0
+        self._differentiated: list[StepRun] = []
+
+    def run(
+        self, nodes: Sequence[Node], loss: Node | None = None, kept: Iterable[Node] = ()
+    ) -> None:
+        """Compute `nodes` (in creation order, none computed yet); then backward from `loss`.
+
+        Values and gradients of `kept` nodes outlive the run.
+        """
+        begin = time.perf_counter()
+        forward = self._prepare(nodes)
+        for node in kept:
+            if node._block is not None:
+                node._block.kept = True
+        loss_block: Block | None = None if loss is None else loss._block
+        layout = Layout(forward, self.steps, loss_block, self._trains)
+        arena = self._allocate(layout)
+        new = [step for stage in forward for step in stage]
+        self.steps += new
+        try:
+            with blas.one_thread():
+                if loss_block is not None:
+                    loss_block.gradients().values[...] = 0
+                    loss_block.node_gradient(loss)[...] = 1  # type: ignore[arg-type]
+                seconds = sum([self._run_stage(stage, arena) for stage in layout.sequence])
+        except BaseException:
+            self.steps = self.steps[: len(self.steps) - len(new)]
+            for step in new:
+                _forget(step)
+            raise
+        self._settle(layout, new, seconds, begin)
+
+    def commit(self) -> None:
+        """Add the gradients that the last backward left to `parameter.grad`."""
+        begin = time.perf_counter()
+        with blas.one_thread():
+            commit([step.gradients for step in self._differentiated if step.gradients])
+        for step in self._differentiated:
+            step.gradients = None
+        self.statistics.kernel_seconds += time.perf_counter() - begin
+
+    def close(self) -> None:
+        """Give the arenas back to the pool."""
+        for step in self.steps:
+            _forget(step)
+        self.steps = []
+        self._differentiated = []
+        for arena in self._arenas:
+            self._pool.give(arena)
+        self._arenas = []
+
+    # Before ---------------------------------------------------------------------------------------
+
+    def _prepare(self, nodes: Sequence[Node]) -> list[list[StepRun]]:
+        if not nodes:
+            return []
+        plan = schedule(nodes, self._policy)
+        self.plans.append(plan)
+        runs = []
+        for step in plan.steps:
+            runs.append(StepRun([nodes[i] for i in step.nodes], self._dtype))
+        stages = []
+        for members in plan.stages:
+            stages.append([runs[i] for i in members])
+            for i in members:
+                runs[i].stage = self._stages
+            self._stages += 1
+        return stages
+
+    def _allocate(self, layout: Layout) -> Array:
+        elements = plan_offsets(layout.intervals)
+        arena = self._pool.take(elements, self._dtype)
+        self._arenas.append(arena)
+        self._arena_bytes += elements * arena.itemsize
+        self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
+        for stage in layout.sequence:
+            for step in stage.steps:
+                _place(step.block, arena)
+                for source in step.sources:
+                    for block in source.blocks:
+                        _place(block, arena)
+        return arena
+
+    # The kernels ----------------------------------------------------------------------------------
+
+    def _run_stage(self, stage: Stage, arena: Array) -> float:
+        begin = time.perf_counter()
+        for block in stage.cleared:
+            block.gradients().values[...] = 0
+        if stage.is_backward:
+            steps = [step for step in stage.steps if not step.is_structural]
+            tasks = [lambda s=step: s.run_backward(arena) for step in steps]
+        else:
+            steps = stage.steps
+            tasks = [lambda s=step: s.run_forward(arena) for step in steps]
+        heavy = [step.work >= WORTH_A_THREAD for step in steps]
+        if sum(heavy) > 1:
+            parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
+            tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
+        for task in tasks:
+            task()
+        for step in stage.steps:
+            if stage.is_backward or step.fused:
+                step.add_gradients(arena)
+        return time.perf_counter() - begin
+
+    # After ----------------------------------------------------------------------------------------
+
+    def _settle(
+        self, layout: Layout, new: Sequence[StepRun], seconds: float, begin: float
+    ) -> None:
+        self._differentiated = [
+            step
+            for stage in layout.sequence
+            for step in stage.steps
+            if stage.is_backward or step.fused
+        ]
+        statistics = self.statistics
+        statistics.nodes += sum([len(step.nodes) for step in new])
+        statistics.batches += len(new)
+        statistics.launches = sum([step.batch.launches for step in self.steps])
+        statistics.copied_bytes = sum([step.copied_bytes for step in self.steps])
+        statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
+        statistics.kernel_seconds += seconds
+        for step in self.steps:
+            block = step.block
+            if block.interval is not None and block.interval.last < END:
+                block.array = None
+            if block.gradient_interval is not None and block.gradient_interval.last < END:
+                block.gradient = None
+            block.gradient_interval = None
+        statistics.host_seconds += time.perf_counter() - begin - seconds
+
+
+def _place(block: Block, arena: Array) -> None:
+    """Tell a block where the layout put it. Blocks of earlier runs keep their values' place."""
+    if block.array is None and block.interval is not None:
+        block.array, block.start = arena, block.interval.offset
+    if block.gradient is None and block.gradient_interval is not None:
+        block.gradient, block.gradient_start = arena, block.gradient_interval.offset
+
+
+def _forget(step: StepRun) -> None:
+    """Cut every reference between nodes and arrays."""
+    for node in step.nodes:
+        node._block = None
+    step.block.array = step.block.gradient = None
+    step.batch.saved.clear()
+    step.batch.inputs, step.batch.output = (), None

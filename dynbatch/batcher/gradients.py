@@ -1,0 +1,101 @@
+"""Gradients of parameters: node types leave them here, the executor adds them up afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from dynbatch.kernels import blas
+from dynbatch.kernels.segment import sum_rows_by_id
+from dynbatch.parameter import Array, Parameter, RowSparse
+
+
+class StepGradients:
+    """What one batch step leaves. Steps that run side by side never touch each other's.
+
+    Args:
+        owned:    parameters whose own gradient buffer this step may write: it comes first.
+        deferred: parameters that several steps use. Their products are gathered and made at once.
+    """
+
+    def __init__(self, owned: set[int], deferred: set[int]) -> None:
+        self._owned = owned
+        self._deferred = deferred
+        self.dense: list[tuple[Parameter, Array]] = []
+        self.sparse: list[tuple[Parameter, RowSparse]] = []
+        self.products: list[tuple[Parameter, Array, Array]] = []
+
+    def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
+        """Add dyᵀ x to a parameter (O, I)."""
+        if parameter.frozen:
+            return
+        if parameter.uid in self._deferred:
+            self.products.append((parameter, x, dy))
+        else:
+            blas.matmul_outer(x, dy, self.buffer(parameter))
+
+    def add(self, parameter: Parameter, gradient: Array) -> None:
+        """Add an array of the parameter's shape."""
+        if not parameter.frozen:
+            np.copyto(self.buffer(parameter), gradient.reshape(parameter.shape))
+
+    def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
+        """Add dy (N, D) to rows `ids` (N,)."""
+        if parameter.frozen:
+            return
+        rows, values = sum_rows_by_id(ids, dy)
+        shape = (parameter.shape[0], parameter.shape[1])
+        self.sparse.append((parameter, RowSparse(rows, values, shape)))
+
+    def buffer(self, parameter: Parameter) -> Array:
+        """An array of the parameter's shape that the caller overwrites with its gradient."""
+        if parameter.uid in self._owned:
+            self._owned.discard(parameter.uid)
+            array = parameter.gradient_buffer()
+        else:
+            array = np.empty_like(parameter.value)
+        self.dense.append((parameter, array))
+        return array
+
+
+def commit(steps: Iterable[StepGradients]) -> None:
+    """Add everything the steps left to `parameter.grad`, in the order of the steps."""
+    products: dict[int, tuple[Parameter, list[Array], list[Array]]] = {}
+    steps = list(steps)
+    for step in steps:
+        for parameter, array in step.dense:
+            _add_dense(parameter, array)
+        for parameter, x, dy in step.products:
+            _, xs, dys = products.setdefault(parameter.uid, (parameter, [], []))
+            xs.append(x)
+            dys.append(dy)
+    for parameter, xs, dys in products.values():
+        free = parameter.grad is None
+        out = parameter.gradient_buffer() if free else np.empty_like(parameter.value)
+        blas.matmul_outer(np.concatenate(xs), np.concatenate(dys), out)
+        _add_dense(parameter, out)
+    for step in steps:
+        for parameter, sparse in step.sparse:
+            _add_sparse(parameter, sparse)
+
+
+def _add_dense(parameter: Parameter, array: Array) -> None:
+    grad = parameter.grad
+    if grad is None:
+        parameter.grad = array
+    elif isinstance(grad, RowSparse):
+        array[grad.rows] += grad.values
+        parameter.grad = array
+    else:
+        np.add(grad, array, out=grad)
+
+
+def _add_sparse(parameter: Parameter, sparse: RowSparse) -> None:
+    grad = parameter.grad
+    if grad is None:
+        parameter.grad = sparse
+    elif isinstance(grad, RowSparse):
+        parameter.grad = grad + sparse
+    else:
+        grad[sparse.rows] += sparse.values

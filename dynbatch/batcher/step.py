@@ -1,0 +1,194 @@
+"""`StepRun`: one batch step on its way through a run, with its places in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from dynbatch.batcher.block import Block, Source
+from dynbatch.batcher.gradients import StepGradients
+from dynbatch.kernels import move
+from dynbatch.memory import Interval
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.structure import Structural
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+
+class GradientTarget:
+    """Where the gradient of one input goes.
+
+    direct:  straight into the gradient block: the first writer, and it writes all of it.
+    scratch: computed there, then added to the blocks that carry a gradient.
+    Neither: a structural step, moved block by block; `assigned` names blocks it writes first.
+    """
+
+    __slots__ = ("assigned", "direct", "scratch")
+
+    def __init__(self) -> None:
+        self.direct = False
+        self.scratch: Interval | None = None
+        self.assigned: set[Block] = set()
+
+
+class StepRun:
+    """A batch step: its nodes, inputs, output block, and what its kernels cost."""
+
+    __slots__ = (
+        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind", "nodes",
+        "parameters", "repacked", "saved", "seconds", "seconds_backward", "sources", "stage",
+        "targets", "workspace",
+    )  # fmt: skip
+
+    def __init__(self, nodes: Sequence[Node], dtype: Any) -> None:
+        first = nodes[0]
+        self.nodes = nodes
+        self.kind = type(first)
+        self.block = Block(nodes)
+        self.batch = Batch(nodes, dtype)
+        self.is_structural = issubclass(self.kind, Structural)
+        self.parameters: tuple[Parameter, ...] = first.parameters()
+        self.fused = False
+        self.stage = 0
+        self.seconds = 0.0
+        self.seconds_backward = 0.0
+        self.copied_bytes = 0
+        self.saved: dict[str, tuple[Interval, int, int]] = {}
+        self.gradients: StepGradients | None = None
+        self.workspace: Interval | None = None
+        self.targets: list[GradientTarget | None] = []
+        self.repacked: list[Interval | None] = []
+        if self.kind.variadic:
+            flat = [x for node in nodes for x in node.inputs]
+            self.sources = [Source(flat)] if flat else []
+        else:
+            self.sources = [
+                Source([node.inputs[position] for node in nodes])
+                for position in range(len(first.inputs))
+            ]
+
+    @property
+    def work(self) -> int:
+        """Elements read and written: decides whether a thread of its own is worth it."""
+        return self.block.size + sum(source.size for source in self.sources)
+
+    # Kernels --------------------------------------------------------------------------------------
+
+    def run_forward(self, arena: Array) -> None:
+        """Pack the inputs and run the batched forward (with its gradient, if fused)."""
+        begin = time.perf_counter()
+        if self.is_structural:
+            self.copied_bytes += move.run(self._moves(gradient=False))
+            self.batch.launches += 1
+        else:
+            xs = [self._pack(source, arena) for source in self.sources]
+            self._place_saved(arena)
+            y = self.block.values()
+            self.batch.launches += 1
+            if self.fused:
+                self.batch.gradients = self.gradients
+                dy = self.block.gradients()
+                self.kind.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
+            else:
+                self.kind.forward(self.batch, y, *xs)
+        self.seconds += time.perf_counter() - begin
+
+    def run_backward(self, arena: Array) -> None:
+        """Run the batched backward into direct or scratch targets."""
+        begin = time.perf_counter()
+        retains = self.kind.retains
+        batch = self.batch
+        batch.inputs = tuple(
+            [self._repack(position, arena) if retains.input(position) else None
+             for position in range(len(self.sources))]
+        )  # fmt: skip
+        batch.output = self.block.values() if retains.output else None
+        batch.gradients = self.gradients
+        batch.launches += 1
+        self.kind.backward(batch, self.block.gradients(), *self._target_views(arena))
+        self.seconds_backward += time.perf_counter() - begin
+
+    def add_gradients(self, arena: Array) -> None:
+        """Bring the gradients of the inputs from scratch to where they belong."""
+        begin = time.perf_counter()
+        if self.is_structural:
+            moves = list(self._moves(gradient=True))
+            assigned: set[int] = set()
+            for target in self.targets:
+                if target is not None:
+                    assigned |= {id(block) for block in target.assigned}
+            # One pass a mode; blocks written first are assigned, the others added to.
+            self.batch.launches += 1
+            for add in (False, True):
+                chosen = [m for m, block in moves if (id(block) in assigned) is not add]
+                self.copied_bytes += move.run_backward(chosen, add)
+        else:
+            for source, target in zip(self.sources, self.targets, strict=True):
+                if target is not None and target.scratch is not None:
+                    moves_back = source.gradient_moves(arena, target.scratch.offset)
+                    self.copied_bytes += move.run_backward(moves_back, add=True)
+                    self.batch.launches += 1
+        self.seconds_backward += time.perf_counter() - begin
+
+    # Places ---------------------------------------------------------------------------------------
+
+    def _pack(self, source: Source, arena: Array) -> Ragged:
+        if source.is_view:
+            return source.view()
+        packed, copied = source.pack(arena)
+        self.copied_bytes += copied
+        self.batch.launches += 1
+        return packed
+
+    def _repack(self, position: int, arena: Array) -> Ragged:
+        source = self.sources[position]
+        if not source.is_view:
+            source.scratch = self.repacked[position]
+        return self._pack(source, arena)
+
+    def _place_saved(self, arena: Array) -> None:
+        for name, (interval, rows, width) in self.saved.items():
+            flat = arena[interval.offset : interval.offset + interval.size]
+            self.batch.saved[name] = flat.reshape(rows, width)
+        if self.workspace is not None:
+            start = self.workspace.offset
+            self.batch.scratch = arena[start : start + self.workspace.size]
+
+    def _target_views(self, arena: Array) -> list[Ragged | None]:
+        views: list[Ragged | None] = []
+        for source, target in zip(self.sources, self.targets, strict=True):
+            if target is None:
+                views.append(None)
+            elif target.direct:
+                views.append(source.gradient_view())
+            else:
+                assert target.scratch is not None
+                source.scratch = target.scratch
+                views.append(source.packed(arena))
+        return views
+
+    def _moves(self, gradient: bool) -> Any:
+        rectangles = self.kind.rectangles(self.batch)  # type: ignore[attr-defined]
+        for r in rectangles:
+            source, target = r.source._block, r.target._block
+            if gradient:
+                arrays, starts = (source.gradient, target.gradient), (
+                    source.gradient_start, target.gradient_start)  # fmt: skip
+                if arrays[0] is None:
+                    continue
+            else:
+                arrays, starts = (source.values() and source.array, target.array), (
+                    source.start, target.start)  # fmt: skip
+            made = move.Move(
+                arrays[0],
+                starts[0] + r.source._start + r.source_row * r.source.width + r.source_column,
+                r.source_step * r.source.width,
+                arrays[1],
+                starts[1] + r.target._start + r.target_row * r.target.width + r.target_column,
+                r.target_step * r.target.width,
+                r.rows,
+                r.width,
+            )
+            yield (made, source) if gradient else made

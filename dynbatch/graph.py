@@ -1,0 +1,254 @@
+"""`Graph`: owns every node of a mini-batch, runs them batched, and differentiates them."""
+
+from __future__ import annotations
+
+import math
+import time
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from dynbatch import random
+from dynbatch.batcher.executor import Executor, Statistics
+from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.report import report
+from dynbatch.errors import BackendError, DtypeError, FreedError, GraphError, NumericError, ShapeError
+from dynbatch.memory import Pool, default_pool
+from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.stream import Streams
+from dynbatch.parameter import Array
+
+
+class Graph:
+    """One mini-batch. Nodes are made inside its `with` block; nothing runs until a value is asked.
+
+    Args:
+        device: "cpu".
+        dtype:  of every value, float32 or float64; parameters must have the same.
+        policy: how nodes are grouped: "by_agenda", "by_depth" or "one_by_one".
+        grad:   False keeps nothing for backward (inference).
+        seed:   of the dropout masks; by default the next of `dynbatch.random`.
+        pool:   where the arenas come from.
+
+    Raises:
+        BackendError: the device is not available.
+        DtypeError:   another dtype.
+        ValueError:   unknown policy.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     rows = [F.input(graph, [[1.0, 2.0]] * length) for length in (1, 3)]
+        ...     [F.sum(row, dim=0).value.tolist() for row in rows]
+        [[1.0, 2.0], [3.0, 6.0]]
+    """
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        dtype: Any = "float32",
+        policy: str = "by_agenda",
+        grad: bool = True,
+        seed: int | None = None,
+        pool: Pool | None = None,
+    ) -> None:
+        if device != "cpu":
+            raise BackendError(
+                f"Graph(device={device!r}): this version runs on the CPU only.\n"
+                '  fix:  Graph(device="cpu"), the default'
+            )
+        self.dtype = np.dtype(dtype)
+        if self.dtype not in (np.float32, np.float64):
+            raise DtypeError(f"Graph(dtype={dtype!r}): float32 or float64 expected.")
+        if policy not in POLICIES:
+            raise ValueError(f"Graph(policy={policy!r}): known policies are {sorted(POLICIES)}.")
+        self.grad = grad
+        self.seed = random.next_seed() if seed is None else int(seed) & 0xFFFFFFFF
+        self._nodes: list[Node] = []
+        self._pending: list[Node] = []
+        self._absorbed: set[int] = set()
+        self._kept: dict[int, Node] = {}
+        self._final: dict[int, Array] = {}
+        self._streams = Streams(self.seed)
+        self._executor = Executor(self.dtype, policy, pool or default_pool, grad)
+        self._closed = False
+        self._begin = time.perf_counter()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Free every node and give the memory back. Kept values and the loss stay readable."""
+        if self._closed:
+            return
+        for index, node in self._kept.items():
+            block = node._block
+            if block is not None and block.array is not None:
+                self._final.setdefault(index, block.node_values(node).copy())
+        self._closed = True
+        self._executor.close()
+        self._nodes.clear()
+        self._pending.clear()
+        self._kept.clear()
+        self._absorbed.clear()
+        self._streams.clear()
+
+    # Running --------------------------------------------------------------------------------------
+
+    def forward(self) -> None:
+        """Compute every node that has not been computed, batched."""
+        self._open("forward")
+        nodes = [n for n in self._pending if n.index not in self._absorbed]
+        self._run(self._ancestors(nodes))
+
+    def backward(self, loss: Node) -> None:
+        """Add d loss / d parameter to every parameter's `grad`; runs forward where needed.
+
+        Forward and backward are planned together, so that everything backward does not read is
+        freed on the way. After it, values are gone except the loss and nodes marked `keep()`.
+
+        Raises:
+            ShapeError:   the loss is not a scalar.
+            NumericError: the loss is NaN or infinite; no parameter's gradient is touched.
+            GraphError:   the graph is closed, or was made with grad=False.
+        """
+        self._open("backward")
+        self._check_loss(loss)
+        self._kept.setdefault(loss.index, loss)
+        fresh = loss._block is None
+        nodes = self._ancestors([loss]) if fresh else []
+        self._run(nodes, loss)
+        value = float(loss._block.node_values(loss))
+        self._final[loss.index] = np.array(value, self.dtype)
+        if not math.isfinite(value):
+            raise NumericError(
+                f"{loss.label()}: the loss is {value}; no gradient was added.\n"
+                "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0"
+            )
+        self._executor.commit()
+
+    def _check_loss(self, loss: Node) -> None:
+        if loss.graph is not self:
+            raise GraphError(f"backward: {loss!r} belongs to another graph.")
+        if not self.grad:
+            raise GraphError("backward: this graph was made with grad=False.")
+        if loss.rows * loss.width != 1:
+            raise ShapeError(
+                f"{loss.label()}: the loss has shape {loss.shape}.\n"
+                "  rule: backward starts from a scalar\n"
+                "  fix:  F.mean([...]) or F.sum([...]) of the sentences' losses\n"
+                f"  made at {caller()}"
+            )
+
+    def _run(self, nodes: list[Node], loss: Node | None = None) -> None:
+        if not nodes and loss is None:
+            return
+        self._executor.run(nodes, loss, self._kept.values())
+        computed = {node.index for node in nodes}
+        self._pending = [n for n in self._pending if n.index not in computed]
+
+    def _ancestors(self, targets: list[Node]) -> list[Node]:
+        """Uncomputed nodes that the targets need, in creation order."""
+        seen = {node.index: node for node in targets if node._block is None}
+        stack = list(seen.values())
+        while stack:
+            for x in stack.pop().inputs:
+                if x._block is None and x.index not in seen:
+                    seen[x.index] = x
+                    stack.append(x)
+        return [seen[index] for index in sorted(seen)]
+
+    # What nodes ask -------------------------------------------------------------------------------
+
+    def add(self, node: Node) -> int:
+        """Own a node; its index is its place in creation order."""
+        self._open(type(node).__name__)
+        index = len(self._nodes)
+        self._nodes.append(node)
+        self._pending.append(node)
+        return index
+
+    def absorb(self, node: Node) -> None:
+        """`node` was folded into another: it runs only if someone reads it."""
+        self._absorbed.add(node.index)
+
+    def value(self, node: Node) -> Array:
+        """A copy of a node's value; runs every pending node first."""
+        final = self._final.get(node.index)
+        if final is not None:
+            return final.copy()
+        self._open(f"value of {node.label()}")
+        if node._block is None:
+            pending = [n for n in self._pending if n.index not in self._absorbed or n is node]
+            self._run(self._ancestors(pending))
+        return node._block.node_values(node).copy()
+
+    def gradient(self, node: Node) -> Array:
+        """A copy of d loss / d node, for a kept node after backward."""
+        self._open(f"gradient of {node.label()}")
+        block = node._block
+        if block is None or block.gradient is None:
+            raise FreedError(
+                f"{node.label()}: no gradient is kept for it.\n"
+                "  fix:  call node.keep() before graph.backward(loss)"
+            )
+        return block.node_gradient(node).copy()
+
+    def keep(self, node: Node) -> None:
+        """Keep a node's value and gradient readable after backward."""
+        self._open("keep")
+        self._kept[node.index] = node
+
+    def stream(self, node: Node) -> int:
+        """A 32-bit number for a node's random draws: the same whatever else is in the batch."""
+        return self._streams.of(node)
+
+    def sentence(self, node: Node) -> int | None:
+        """Which sentence a node belongs to, counted from 0: its part of the graph."""
+        return self._streams.sentence(node, self._nodes)
+
+    # What it did ----------------------------------------------------------------------------------
+
+    @property
+    def statistics(self) -> Statistics:
+        """Launches, batches, bytes and seconds of everything run so far."""
+        return self._executor.statistics
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of arenas in use at once."""
+        return self._executor.statistics.peak_bytes
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan of each run so far."""
+        return self._executor.plans
+
+    def explain(self) -> str:
+        """A table of every batch run so far: kind, size, rows, copies, launches, time."""
+        return report(self._executor)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._nodes)} nodes"
+        return f"Graph({state}, {self.dtype}, {len(self._executor.plans)} runs)"
+
+    def _open(self, what: str) -> None:
+        if self._closed:
+            raise GraphError(
+                f"{what}: the graph is closed; its nodes ended with the `with` block.\n"
+                "  fix:  read values inside the block; the loss and kept nodes stay readable"
+            )

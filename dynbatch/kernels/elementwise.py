@@ -1,0 +1,275 @@
+"""Elementwise functions with their derivatives, over arrays of any shape, in place where possible.
+
+A `Unary` says whether its derivative is written in terms of its input or its output; the derivative
+kernel gets that array. All write into `out`, which may be neither `dy` nor the saved array.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Unary:
+    """y = f(x; arguments).
+
+    Args:
+        forward:  (x, out, *arguments); `out` may be `x`.
+        backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says.
+        reads:    "input", "output", or "none".
+    """
+
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+    reads: str
+
+
+def _sigmoid(x: Array, out: Array) -> None:
+    # (1 + tanh(x/2)) / 2 cannot overflow, and NumPy's float32 tanh is vectorised.
+    np.multiply(x, 0.5, out=out)
+    np.tanh(out, out=out)
+    np.multiply(out, 0.5, out=out)
+    np.add(out, 0.5, out=out)
+
+
+def _sigmoid_backward(dy: Array, y: Array, out: Array) -> None:
+    np.multiply(y, y, out=out)
+    np.subtract(y, out, out=out)
+    np.multiply(out, dy, out=out)
+
+
+def _tanh(x: Array, out: Array) -> None:
+    np.tanh(x, out=out)
+
+
+def _tanh_backward(dy: Array, y: Array, out: Array) -> None:
+    np.multiply(y, y, out=out)
+    np.subtract(1, out, out=out)
+    np.multiply(out, dy, out=out)
+
+
+def _relu(x: Array, out: Array) -> None:
+    np.maximum(x, 0, out=out)
+
+
+def _relu_backward(dy: Array, y: Array, out: Array) -> None:
+    np.sign(y, out=out)
+    np.multiply(out, dy, out=out)
+
+
+def _negative(x: Array, out: Array) -> None:
+    np.negative(x, out=out)
+
+
+def _negative_backward(dy: Array, saved: Array, out: Array) -> None:
+    np.negative(dy, out=out)
+
+
+def _exp(x: Array, out: Array) -> None:
+    np.exp(x, out=out)
+
+
+def _exp_backward(dy: Array, y: Array, out: Array) -> None:
+    np.multiply(dy, y, out=out)
+
+
+def _log(x: Array, out: Array) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.log(x, out=out)
+
+
+def _log_backward(dy: Array, x: Array, out: Array) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.divide(dy, x, out=out)
+
+
+def _sqrt(x: Array, out: Array) -> None:
+    with np.errstate(invalid="ignore"):
+        np.sqrt(x, out=out)
+
+
+def _sqrt_backward(dy: Array, y: Array, out: Array) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.divide(dy, y, out=out)
+    np.multiply(out, 0.5, out=out)
+
+
+def _abs(x: Array, out: Array) -> None:
+    np.abs(x, out=out)
+
+
+def _abs_backward(dy: Array, x: Array, out: Array) -> None:
+    np.sign(x, out=out)
+    np.multiply(out, dy, out=out)
+
+
+def _power(x: Array, out: Array, exponent: float) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.power(x, exponent, out=out)
+
+
+def _power_backward(dy: Array, x: Array, out: Array, exponent: float) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.power(x, exponent - 1, out=out)
+    np.multiply(out, exponent, out=out)
+    np.multiply(out, dy, out=out)
+
+
+def _clip(x: Array, out: Array, low: float, high: float) -> None:
+    np.clip(x, low, high, out=out)
+
+
+def _clip_backward(dy: Array, x: Array, out: Array, low: float, high: float) -> None:
+    np.multiply(dy, (x >= low) & (x <= high), out=out)
+
+
+def _leaky_relu(x: Array, out: Array, slope: float) -> None:
+    scaled = np.multiply(x, slope)
+    np.copyto(out, np.where(x > 0, x, scaled))
+
+
+def _leaky_relu_backward(dy: Array, x: Array, out: Array, slope: float) -> None:
+    np.multiply(dy, np.where(x > 0, 1, slope).astype(dy.dtype), out=out)
+
+
+def _elu(x: Array, out: Array, alpha: float) -> None:
+    np.copyto(out, np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))))
+
+
+def _elu_backward(dy: Array, x: Array, out: Array, alpha: float) -> None:
+    slope = np.where(x > 0, np.ones_like(x), alpha * np.exp(np.minimum(x, 0)))
+    np.multiply(dy, slope, out=out)
+
+
+def _erf(x: Array) -> Array:
+    """erf(x): in float32 within 1.5e-7 (Abramowitz & Stegun 7.1.26), in float64 exact."""
+    if x.dtype == np.float64:  # NumPy has no erf; the standard library's takes one number
+        return np.array([math.erf(v) for v in x.reshape(-1).tolist()], x.dtype).reshape(x.shape)
+    t = 1 / (1 + np.float32(0.3275911) * np.abs(x))
+    tail = np.float32(1.061405429) * t - np.float32(1.453152027)
+    tail = (tail * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
+    tail = (tail * t + np.float32(0.254829592)) * t * np.exp(-x * x)
+    return np.copysign(1 - tail, x)
+
+
+_ROOT_HALF = math.sqrt(0.5)
+_ROOT_2_PI = math.sqrt(2 / math.pi)
+
+
+def _gelu(x: Array, out: Array, approximate: str) -> None:
+    if approximate == "tanh":
+        inner = np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x))
+    else:
+        inner = _erf(x * _ROOT_HALF)
+    np.multiply(x, 0.5 * (1 + inner), out=out)
+
+
+def _gelu_backward(dy: Array, x: Array, out: Array, approximate: str) -> None:
+    if approximate == "tanh":
+        t = np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x))
+        slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _ROOT_2_PI * (1 + 3 * 0.044715 * x * x)
+    else:
+        density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+        slope = 0.5 * (1 + _erf(x * _ROOT_HALF)) + x * density
+    np.multiply(dy, slope, out=out)
+
+
+def _silu(x: Array, out: Array) -> None:
+    gate = np.empty_like(x)
+    _sigmoid(x, gate)
+    np.multiply(x, gate, out=out)
+
+
+def _silu_backward(dy: Array, x: Array, out: Array) -> None:
+    gate = np.empty_like(x)
+    _sigmoid(x, gate)
+    np.multiply(dy, gate * (1 + x * (1 - gate)), out=out)
+
+
+def _softplus(x: Array, out: Array) -> None:
+    np.logaddexp(x, 0, out=out)
+
+
+def _softplus_backward(dy: Array, x: Array, out: Array) -> None:
+    _sigmoid(x, out)
+    np.multiply(out, dy, out=out)
+
+
+sigmoid = Unary(_sigmoid, _sigmoid_backward, "output")
+tanh = Unary(_tanh, _tanh_backward, "output")
+relu = Unary(_relu, _relu_backward, "output")
+negative = Unary(_negative, _negative_backward, "none")
+exp = Unary(_exp, _exp_backward, "output")
+log = Unary(_log, _log_backward, "input")
+sqrt = Unary(_sqrt, _sqrt_backward, "output")
+absolute = Unary(_abs, _abs_backward, "input")
+power = Unary(_power, _power_backward, "input")
+clip = Unary(_clip, _clip_backward, "input")
+leaky_relu = Unary(_leaky_relu, _leaky_relu_backward, "input")
+elu = Unary(_elu, _elu_backward, "input")
+gelu = Unary(_gelu, _gelu_backward, "input")
+silu = Unary(_silu, _silu_backward, "input")
+softplus = Unary(_softplus, _softplus_backward, "input")
+
+
+@dataclass(frozen=True)
+class Binary:
+    """y = f(a, b).
+
+    Args:
+        forward:    (a, b, out).
+        backward_a: (dy, a, b, out), the gradient of a.
+        backward_b: (dy, a, b, out), the gradient of b.
+        reads_a:    whether the two derivatives read a, and `reads_b` b.
+    """
+
+    forward: Callable[[Array, Array, Array], Any]
+    backward_a: Callable[[Array, Any, Any, Array], Any]
+    backward_b: Callable[[Array, Any, Any, Array], Any]
+    reads_a: bool
+    reads_b: bool
+
+
+def _divide_backward_b(dy: Array, a: Array, b: Array, out: Array) -> None:
+    np.divide(a, b, out=out)
+    np.divide(out, b, out=out)
+    np.multiply(out, dy, out=out)
+    np.negative(out, out=out)
+
+
+def _divide(a: Array, b: Array, out: Array) -> None:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        np.divide(a, b, out=out)
+
+
+add = Binary(
+    lambda a, b, out: np.add(a, b, out=out),
+    lambda dy, a, b, out: np.copyto(out, dy),
+    lambda dy, a, b, out: np.copyto(out, dy),
+    False, False,
+)  # fmt: skip
+subtract = Binary(
+    lambda a, b, out: np.subtract(a, b, out=out),
+    lambda dy, a, b, out: np.copyto(out, dy),
+    lambda dy, a, b, out: np.negative(dy, out=out),
+    False, False,
+)  # fmt: skip
+multiply = Binary(
+    lambda a, b, out: np.multiply(a, b, out=out),
+    lambda dy, a, b, out: np.multiply(dy, b, out=out),
+    lambda dy, a, b, out: np.multiply(dy, a, out=out),
+    True, True,
+)  # fmt: skip
+divide = Binary(
+    _divide,
+    lambda dy, a, b, out: np.divide(dy, b, out=out),
+    _divide_backward_b,
+    True, True,
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""Memory that outlives a run: arenas are borrowed here and given back when their graph ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import OutOfMemory
+from dynbatch.parameter import Array
+
+ALIGNMENT_BYTES = 64
+
+
+class Pool:
+    """Keeps freed buffers for the next request of about their size.
+
+    A request is rounded up to a size class, eight to a power of two, so at most 12.5 % is
+    unused. A buffer of the class is reused; else a new one comes from NumPy.
+
+    Thread-safe. All sizes in bytes.
+    """
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        self.limit_bytes = limit_bytes
+        self.reserved_bytes = 0
+        self.used_bytes = 0
+        self.peak_bytes = 0
+        self.upstream_allocations = 0
+        self._free: dict[int, list[Array]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, elements: int, dtype: Any) -> Array:
+        """An uninitialised one-dimensional array, 64-byte aligned, of at least `elements`.
+
+        Raises:
+            OutOfMemory: the limit, or NumPy, does not allow it even after `release`.
+        """
+        size = size_class(max(1, elements) * np.dtype(dtype).itemsize)
+        with self._lock:
+            buffers = self._free.get(size)
+            raw = buffers.pop() if buffers else self._new(size)
+            self.used_bytes += size
+            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
+        shift = -raw.ctypes.data % ALIGNMENT_BYTES
+        return raw[shift : shift + size].view(dtype)
+
+    def give(self, array: Array) -> None:
+        """Give back what `take` returned. The caller must hold no other view of it."""
+        raw = array.base
+        assert isinstance(raw, np.ndarray)
+        size = raw.size - ALIGNMENT_BYTES
+        with self._lock:
+            self.used_bytes -= size
+            self._free.setdefault(size, []).append(raw)
+
+    def release(self) -> None:
+        """Return every unused buffer to the upstream."""
+        with self._lock:
+            self._release()
+
+    def _release(self) -> None:
+        for size, buffers in self._free.items():
+            self.reserved_bytes -= size * len(buffers)
+        self._free.clear()
+
+    def _new(self, size: int) -> Array:
+        if self._over_limit(size):
+            self._release()
+        if self._over_limit(size):
+            raise OutOfMemory(
+                f"pool: {size} bytes asked for, {self.used_bytes} in use, limit "
+                f"{self.limit_bytes}.\n  fix:  use a smaller mini-batch, or raise the limit"
+            )
+        try:
+            raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+        except MemoryError:
+            self._release()
+            try:
+                raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+            except MemoryError as error:
+                raise OutOfMemory(
+                    f"pool: the system has no {size} bytes left ({self.used_bytes} in use).\n"
+                    "  fix:  use a smaller mini-batch"
+                ) from error
+        self.reserved_bytes += size
+        self.upstream_allocations += 1
+        return raw
+
+    def _over_limit(self, size: int) -> bool:
+        return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
+
+
+def size_class(size: int) -> int:
+    """`size` in bytes rounded up to one of eight classes between two powers of two."""
+    if size <= 1024:
+        return 1024
+    step = 1 << (size - 1).bit_length() - 4
+    return -(-size // step) * step
+
+
+default_pool = Pool()

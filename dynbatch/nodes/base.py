@@ -1,0 +1,310 @@
+"""`Node`: one operation of one sentence. It says what is computed; batching is decided elsewhere.
+
+A node type declares five things, in this order: what backward needs (`retains`), the shape rule
+(`infer_shape`), what must be equal for two nodes to share a kernel (`static`), and the batched
+`forward` and `backward`, which see the packed rows of all sentences in the batch.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from dynbatch.errors import DtypeError, DynbatchError, EmptyBatchError, GraphError, ShapeError
+from dynbatch.parameter import Array, Parameter
+
+if TYPE_CHECKING:
+    from dynbatch.nodes.batch import Batch
+    from dynbatch.ragged import Ragged
+
+Shape = tuple[int, ...]
+
+OPERATIONS: dict[str, Callable[..., Node]] = {}
+
+_signatures: dict[tuple[Any, ...], int] = {}
+_signature_types: list[type[Node]] = []
+
+
+class Owner(Protocol):
+    """What a node asks of the graph that owns it."""
+
+    dtype: np.dtype[Any]
+
+    def add(self, node: Node) -> int: ...
+
+    def absorb(self, node: Node) -> None: ...
+
+    def value(self, node: Node) -> Array: ...
+
+    def gradient(self, node: Node) -> Array: ...
+
+    def keep(self, node: Node) -> None: ...
+
+    def stream(self, node: Node) -> int: ...
+
+    def sentence(self, node: Node) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Which values backward reads. What is not named here may be freed right after forward.
+
+    Args:
+        inputs: True for every input, False for none, or the positions of the inputs needed.
+        output: whether the output is needed.
+    """
+
+    inputs: bool | tuple[int, ...] = False
+    output: bool = False
+
+    def input(self, position: int) -> bool:
+        """Whether input `position` is needed."""
+        return self.inputs if isinstance(self.inputs, bool) else position in self.inputs
+
+
+class Node:
+    """Base of every operation. A value is a matrix (T, D), a vector (D,) or a scalar ().
+
+    Args:
+        inputs:     nodes this one reads; all of one graph.
+        graph:      the owner, for nodes without inputs.
+        attributes: stored under their names; those listed in `static` are part of the signature.
+
+    Subclasses set:
+        static:    attributes that must be equal (parameters: identical) for two nodes to batch.
+        retains:   what `backward` reads besides the output's gradient.
+        any_shape: True if `forward` works on flat elements, so that nodes of any width batch.
+        variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
+    """
+
+    __slots__ = (
+        "__weakref__", "_block", "_position", "_start",
+        "graph", "index", "inputs", "ndim", "rows", "sig", "width",
+    )  # fmt: skip
+
+    static: ClassVar[tuple[str, ...]] = ()
+    retains: ClassVar[Retain] = Retain()
+    any_shape: ClassVar[bool] = False
+    variadic: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+    fuses_backward: ClassVar[bool] = False
+    __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
+
+    graph: Owner
+    inputs: tuple[Node, ...]
+
+    def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.inputs = inputs
+        self.graph = self._owner(graph)
+        shape = self.infer_shape(*[node.shape for node in inputs])
+        self.ndim = len(shape)
+        self.width = shape[-1] if shape else 1
+        self.rows = shape[0] if self.ndim == 2 else 1
+        self.sig = self.signature()
+        self._block: Any = None
+        self.index = self.graph.add(self)
+
+    def _owner(self, graph: Owner | None) -> Owner:
+        if graph is None:
+            if not self.inputs:
+                raise EmptyBatchError(f"{type(self).__name__}: no inputs, and no graph was given.")
+            graph = self.inputs[0].graph
+        for node in self.inputs:
+            if node.graph is not graph:
+                raise GraphError(
+                    f"{type(self).__name__}: inputs belong to different graphs ({node!r}).\n"
+                    "  rule: every node of an expression has one owner\n"
+                    "  fix:  build the sentence inside one `with db.Graph()` block"
+                )
+        return graph
+
+    # The rule -----------------------------------------------------------------------------------
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        """The output's shape from the inputs' shapes; checks them with `require`."""
+        raise NotImplementedError(f"{type(self).__name__}.infer_shape")
+
+    def signature(self) -> int:
+        """An interned integer; equal ones may share a kernel. Derived, so that it cannot be wrong.
+
+        It holds the type, the `static` attributes (parameters by identity) and, unless
+        `any_shape`, the widths of inputs and output. Never lengths, never the batch.
+        """
+        key: list[Any] = [type(self)]
+        for name in self.static:
+            value = getattr(self, name)
+            key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
+        if not self.any_shape:
+            key.append(self.width)
+            if not self.variadic:
+                key.extend([node.width for node in self.inputs])
+        if not self.variadic:
+            key.append(len(self.inputs))
+        return intern_signature(type(self), tuple(key))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Parameters that receive a gradient from this node."""
+        return tuple(
+            value
+            for name in self.static
+            if isinstance(value := getattr(self, name), Parameter) and not value.frozen
+        )
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified."""
+        raise NotImplementedError(f"{cls.__name__}.forward")
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
+        raise NotImplementedError(f"{cls.__name__}.backward")
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """Elements of scratch that forward needs while it runs, as `batch.scratch`."""
+        return 0
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Arrays (rows, width) that forward leaves for backward beyond inputs and output."""
+        return {}
+
+    # The value ----------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        if self.ndim == 2:
+            return (self.rows, self.width)
+        return (self.width,) if self.ndim == 1 else ()
+
+    @property
+    def value(self) -> Array:
+        """The value as a read-only NumPy array; runs what is needed, batched."""
+        return self.graph.value(self)
+
+    @property
+    def gradient(self) -> Array:
+        """d loss / d value, after `graph.backward` with this node kept (`keep()`)."""
+        return self.graph.gradient(self)
+
+    def keep(self) -> Node:
+        """Keep value and gradient readable after backward. Returns the node."""
+        self.graph.keep(self)
+        return self
+
+    # Operators: the modules that define the operations enter them in `OPERATIONS`.
+
+    def __add__(self, other: Any) -> Node:
+        return OPERATIONS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return OPERATIONS["add"](self, other)
+
+    def __sub__(self, other: Any) -> Node:
+        return OPERATIONS["subtract"](self, other)
+
+    def __rsub__(self, other: Any) -> Node:
+        return OPERATIONS["subtract"](other, self)
+
+    def __mul__(self, other: Any) -> Node:
+        return OPERATIONS["multiply"](self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return OPERATIONS["multiply"](self, other)
+
+    def __truediv__(self, other: Any) -> Node:
+        return OPERATIONS["divide"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return OPERATIONS["divide"](other, self)
+
+    def __matmul__(self, other: Any) -> Node:
+        return OPERATIONS["matmul"](self, other)
+
+    def __neg__(self) -> Node:
+        return OPERATIONS["negative"](self)
+
+    def __pow__(self, exponent: float) -> Node:
+        return OPERATIONS["pow"](self, exponent)
+
+    def __getitem__(self, rows: Any) -> Node:
+        return OPERATIONS["getitem"](self, rows)
+
+    def __iter__(self) -> Any:
+        raise DtypeError(f"{self!r} is not iterable.\n  fix:  F.split(node, sizes), or node[i]")
+
+    def __len__(self) -> int:
+        return self.rows if self.ndim == 2 else self.width
+
+    def require(self, condition: bool, problem: str, rule: str, fix: str) -> None:
+        """Raise `ShapeError` with node, sentence, inputs, rule and fix unless `condition`."""
+        if not condition:
+            raise ShapeError(describe(self, problem, rule, fix))
+
+    def label(self) -> str:
+        """Type and index, as errors and reports call the node."""
+        index = getattr(self, "index", None)
+        return f"{type(self).__name__} #{'new' if index is None else index}"
+
+    def __repr__(self) -> str:
+        return f"{self.label()} {self.shape}"
+
+
+def intern_signature(node_type: type[Node], key: tuple[Any, ...]) -> int:
+    """The integer that stands for `key` in this process."""
+    found = _signatures.get(key)
+    if found is None:
+        found = _signatures[key] = len(_signature_types)
+        _signature_types.append(node_type)
+    return found
+
+
+def signature_type(signature: int) -> type[Node]:
+    """The node type behind an interned signature."""
+    return _signature_types[signature]
+
+
+def describe(node: Node, problem: str, rule: str, fix: str) -> str:
+    """The one form of dynbatch's messages about a node."""
+    sentence = node.graph.sentence(node)
+    where = "" if sentence is None else f", sentence {sentence}"
+    lines = [f"{node.label()}{where}: {problem}."]
+    for name, source in zip("abcdefgh", node.inputs, strict=False):
+        lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {source.shape}")
+    if len(node.inputs) > 8:
+        lines.append(f"  … {len(node.inputs) - 8} more inputs")
+    lines += [f"  rule: {rule}", f"  fix:  {fix}", f"  made at {caller()}"]
+    return "\n".join(lines)
+
+
+def caller() -> str:
+    """File, line and function of the innermost frame outside dynbatch."""
+    inside = __file__.rsplit("nodes", 1)[0]
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith(inside):
+            return f"{frame.filename}:{frame.lineno} in {frame.name}"
+    return "an interactive line"
+
+
+def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
+    """Ids as a one-dimensional int64 array, or an error that names `what`."""
+    array = np.asarray(ids)
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        raise error(
+            f"{what}: a one-dimensional sequence of integers expected, got {array.dtype} "
+            f"{array.shape}.\n  fix:  pass one sentence's ids, e.g. [4, 17, 2]\n"
+            f"  made at {caller()}"
+        )
+    return array.astype(np.int64, copy=False)
+
+
+def same_width(nodes: Sequence[Node]) -> bool:
+    """Whether all nodes have rows of one width."""
+    return all(node.width == nodes[0].width for node in nodes)

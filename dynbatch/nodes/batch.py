@@ -1,0 +1,95 @@
+"""`Batch`: what the batched forward and backward of a node type see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+
+class Gradients(Protocol):
+    """Where a node type leaves gradients of parameters. They are added up after the kernels."""
+
+    def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
+        """Add dyᵀ x, of x (N, I) and dy (N, O), to a parameter (O, I). One product a parameter."""
+
+    def add(self, parameter: Parameter, gradient: Array) -> None:
+        """Add an array of the parameter's shape."""
+
+    def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
+        """Add dy (N, D) to rows `ids` (N,) of a table, leaving the other rows untouched."""
+
+    def buffer(self, parameter: Parameter) -> Array:
+        """An array of the parameter's shape that the caller must overwrite with its gradient."""
+
+
+class Batch:
+    """Nodes of one signature that run together.
+
+    Attributes:
+        nodes:      the nodes, in creation order.
+        xp:         the array module, NumPy or CuPy.
+        inputs:     packed inputs; in backward, None where `retains` does not name them.
+        output:     packed output; in backward, None unless retained.
+        saved:      arrays that forward left, by the names of `Node.saved`.
+        gradients:  where gradients of parameters go (backward only).
+        keeps:      whether a backward may follow, so that `saved` must be filled.
+        scratch:    as many elements as `Node.workspace` asked for, during forward.
+        launches:   kernels launched; a node type that launches more than one adds to it.
+    """
+
+    __slots__ = (
+        "dtype", "gradients", "inputs", "keeps", "launches", "nodes", "output",
+        "saved", "scratch", "xp",
+    )  # fmt: skip
+
+    def __init__(self, nodes: Sequence[Node], dtype: np.dtype[Any], xp: Any = np) -> None:
+        self.nodes = nodes
+        self.dtype = dtype
+        self.xp = xp
+        self.inputs: tuple[Ragged | None, ...] = ()
+        self.output: Ragged | None = None
+        self.saved: dict[str, Array] = {}
+        self.gradients: Gradients | None = None
+        self.keeps = True
+        self.scratch: Array = np.empty(0, dtype)
+        self.launches = 0
+
+    @property
+    def first(self) -> Any:
+        """A node that stands for all in what the signature shares: static attributes, widths."""
+        return self.nodes[0]
+
+    def array(self, name: str, dtype: Any = None) -> Array:
+        """One per-node attribute as an array (K,)."""
+        return np.array([getattr(node, name) for node in self.nodes], dtype)
+
+    def concat(self, name: str) -> Array:
+        """Per-node arrays, one after the other."""
+        arrays = [getattr(node, name) for node in self.nodes]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def counts(self) -> list[int]:
+        """Inputs of each node, for variadic types."""
+        return [len(node.inputs) for node in self.nodes]
+
+    def input(self, position: int) -> Ragged:
+        """A packed input that `retains` names."""
+        found = self.inputs[position]
+        assert found is not None, f"{self.first.label()} did not retain input {position}"
+        return found
+
+    def result(self) -> Ragged:
+        """The packed output, when `retains` names it."""
+        assert self.output is not None, f"{self.first.label()} did not retain its output"
+        return self.output
+
+    def parameter_gradients(self) -> Gradients:
+        """Where to leave gradients of parameters; only in backward."""
+        assert self.gradients is not None
+        return self.gradients

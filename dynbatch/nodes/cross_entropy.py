@@ -1,0 +1,198 @@
+"""Cross-entropy of one sentence, fused with the projection that makes its logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import VocabularyError
+from dynbatch.kernels import cross_entropy as kernels
+from dynbatch.kernels.segment import sum_segments
+from dynbatch.nodes.base import Node, Retain, Shape, as_ids, caller
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.linear import Linear
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+
+class CrossEntropyBase(Node):
+    """What both forms share: targets, token weights, and their packing."""
+
+    __slots__ = ("ids", "smoothing", "weights")
+    static: tuple[str, ...] = ("smoothing",)
+    retains = Retain(inputs=True)
+    ids: Array
+    weights: Array
+    smoothing: float
+
+    @classmethod
+    def targets(cls, batch: Batch) -> kernels.Targets:
+        """Packed targets of all sentences."""
+        return kernels.Targets(
+            batch.concat("ids"), batch.concat("weights"), batch.first.smoothing
+        )
+
+    @classmethod
+    def scale(cls, batch: Batch, dy: Ragged, lengths: Any) -> Array:
+        """Each token's weight times its sentence's gradient."""
+        scale: Array = batch.concat("weights") * np.repeat(dy.flat, lengths)
+        return scale
+
+
+class LinearCrossEntropy(CrossEntropyBase):
+    """loss = Σ_t weight_t · (logsumexp(W h_t + b) - (W h_t + b)[target_t]), in nats.
+
+    Shape:  h (T, D), targets (T,) -> ().
+    Batches with:  every other one of the same W, b and smoothing: all tokens of all sentences.
+    Cost:  logits in chunks (see `kernels.cross_entropy`). Where the loss reaches the end through
+        means and sums only, the gradient is made in forward, and logits are computed once.
+    """
+
+    __slots__ = ("bias", "weight")
+    static = ("weight", "bias", "smoothing")
+    fuses_backward = True
+    weight: Parameter
+    bias: Parameter | None
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return ()
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        vocabulary, width = batch.first.weight.shape
+        tokens = sum([node.ids.size for node in batch.nodes])
+        return kernels.workspace(tokens, width, vocabulary, batch.dtype.itemsize)
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        cls._run(batch, y, xs[0], batch.scratch, None)
+
+    @classmethod
+    def forward_backward(
+        cls, batch: Batch, y: Ragged, xs: list[Ragged], dy: Ragged, dxs: list[Ragged | None]
+    ) -> None:
+        """Loss and gradients in one pass; dy is already known."""
+        cls._run(batch, y, xs[0], batch.scratch, cls._wanted(batch, xs[0], dy, dxs[0]))
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        h = batch.input(0)
+        again = np.empty((len(batch.nodes), 1), batch.dtype)
+        scratch = np.empty(cls.workspace(batch), batch.dtype)
+        cls._run(batch, dy.like(again), h, scratch, cls._wanted(batch, h, dy, dxs[0]))
+
+    @classmethod
+    def _wanted(cls, batch: Batch, h: Ragged, dy: Ragged, dh: Ragged | None) -> kernels.Wanted:
+        node, gradients = batch.first, batch.parameter_gradients()
+        scale = cls.scale(batch, dy, h.lengths)
+        wanted = kernels.Wanted(scale, None if dh is None else dh.values)
+        if not node.weight.frozen:
+            wanted.weight = gradients.buffer(node.weight)
+        if node.bias is not None and not node.bias.frozen:
+            wanted.bias = gradients.buffer(node.bias)
+        return wanted
+
+    @classmethod
+    def _run(
+        cls, batch: Batch, y: Ragged, h: Ragged, scratch: Array, wanted: kernels.Wanted | None
+    ) -> None:
+        node, targets = batch.first, cls.targets(batch)
+        bias = None if node.bias is None else node.bias.value
+        losses = np.empty((h.values.shape[0], 1), batch.dtype)
+        kernels.linear_cross_entropy(
+            h.values, node.weight.value, bias, targets, losses[:, 0], scratch, wanted
+        )
+        sum_segments(losses, h.offsets, y.values)
+
+
+class CrossEntropy(CrossEntropyBase):
+    """The same on logits (T, V) that already exist.
+
+    Batches with:  every other one of the same V and smoothing.
+    """
+
+    __slots__ = ()
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return ()
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        cls._run(batch, y, xs[0], None)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            x = batch.input(0)
+            again = np.empty((len(batch.nodes), 1), batch.dtype)
+            z = cls._run(batch, dy.like(again), x, cls.scale(batch, dy, x.lengths))
+            np.copyto(dx.values, z)
+
+    @classmethod
+    def _run(cls, batch: Batch, y: Ragged, x: Ragged, scale: Array | None) -> Array:
+        z = x.values.copy()
+        losses = np.empty((z.shape[0], 1), batch.dtype)
+        kernels.softmax_loss(z, None, cls.targets(batch), losses[:, 0], scale)
+        sum_segments(losses, x.offsets, y.values)
+        return z
+
+
+def cross_entropy(
+    logits: Node,
+    targets: Any,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+) -> Node:
+    """Cross-entropy of one sentence in nats, as `torch.nn.functional.cross_entropy`.
+
+    When `logits` comes straight from `linear`, the projection is folded in and its logits are never
+    stored; reading `logits.value` still works, at the cost of computing it.
+
+    Args:
+        logits:          (T, V), or (V,) for one prediction.
+        targets:         T ids below V; or one id.
+        ignore_index:    tokens with this target do not count.
+        label_smoothing: ε in [0, 1).
+        reduction:       "mean" over the tokens that count (0 if none does), or "sum".
+
+    Raises:
+        ShapeError:      numbers of logits rows and targets differ.
+        VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
+    """
+    if isinstance(targets, (int, np.integer)):
+        targets = [targets]
+    ids = as_ids("cross_entropy", targets)
+    counted = ids != ignore_index
+    _check_targets(logits, ids, counted)
+    count = int(counted.sum())
+    scale = 1.0 / count if reduction == "mean" and count else 1.0
+    weights = np.where(counted, scale, 0.0).astype(logits.graph.dtype)
+    ids = np.where(counted, ids, 0)
+    common = {"ids": ids, "weights": weights, "smoothing": float(label_smoothing)}
+    if type(logits) is Linear:
+        logits.graph.absorb(logits)
+        (hidden,) = logits.inputs
+        return LinearCrossEntropy(hidden, weight=logits.weight, bias=logits.bias, **common)
+    return CrossEntropy(logits, **common)
+
+
+def _check_targets(logits: Node, ids: Array, counted: Array) -> None:
+    logits.require(
+        logits.rows == ids.size and logits.ndim > 0,
+        f"{ids.size} targets for logits of shape {logits.shape}",
+        "one target for each row of logits",
+        "give the sentence's own targets, unpadded",
+    )
+    vocabulary = logits.width
+    wrong = counted & ((ids < 0) | (ids >= vocabulary))
+    if wrong.any():
+        position = int(np.flatnonzero(wrong)[0])
+        raise VocabularyError(
+            f"cross_entropy: target {ids[position]} at position {position} of {ids.size} is "
+            f"outside the {vocabulary} classes.\n"
+            f"  rule: 0 <= target < {vocabulary}, or ignore_index\n"
+            f"  fix:  map unknown targets to one class, or to ignore_index\n  made at {caller()}"
+        )

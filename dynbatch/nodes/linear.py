@@ -1,0 +1,125 @@
+"""Linear maps: by a parameter (`linear`, `affine`), or between two values (`matmul`)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.kernels import blas
+from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.sources import check_dtype
+from dynbatch.parameter import Parameter
+from dynbatch.ragged import Ragged
+
+
+class Linear(Node):
+    """y = x Wᵀ + b, row by row.
+
+    Shape:  x (T, I) or (I,), W (O, I), b (O,) -> y (T, O) or (O,).
+    Batches with:  every other Linear of the same W and b: one product for all tokens.
+    Backward:  dx = dy W;  dW = dyᵀ x, one product a parameter;  db = Σ dy.
+    """
+
+    __slots__ = ("bias", "weight")
+    static = ("weight", "bias")
+    retains = Retain(inputs=True)
+    weight: Parameter
+    bias: Parameter | None
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (x,) = shapes
+        out, inner = self.weight.shape
+        self.require(
+            bool(x) and x[-1] == inner,
+            f"input features and weight differ ({x[-1] if x else 'scalar'} != {inner})",
+            f"x.shape[-1] == {self.weight.name}.shape[1]",
+            f"give {self.weight.name!r} {x[-1] if x else 1} columns, or project x to {inner}",
+        )
+        self.require(
+            self.bias is None or self.bias.shape == (out,),
+            f"bias {None if self.bias is None else self.bias.shape} for {out} outputs",
+            "bias.shape == (weight.shape[0],)",
+            f"make the bias of {out} elements",
+        )
+        return (*x[:-1], out)
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        node = batch.first
+        blas.matmul_rows(xs[0].values, node.weight.value.T, y.values)
+        if node.bias is not None:
+            np.add(y.values, node.bias.value, out=y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        node, gradients = batch.first, batch.parameter_gradients()
+        if dxs[0] is not None:
+            blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
+        gradients.outer(node.weight, batch.input(0).values, dy.values)
+        if node.bias is not None:
+            gradients.add(node.bias, dy.values.sum(axis=0))
+
+
+class MatMul(Node):
+    """y = a b for two values of one sentence; one product a sentence.
+
+    Shape:  a (T, I), b (I, O) -> (T, O);  a (I,) counts as (1, I) and gives (O,).
+    Batches with:  every other MatMul of the same inner and outer width, whatever the lengths.
+    """
+
+    __slots__ = ()
+    retains = Retain(inputs=True)
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        a, b = shapes
+        self.require(
+            len(a) > 0 and len(b) == 2 and a[-1] == b[0],
+            f"inner dimensions differ ({a[-1] if a else 'scalar'} != {b[0] if b else 'scalar'})",
+            "a.shape[-1] == b.shape[0]",
+            "transpose one of them, or use F.linear for a weight",
+        )
+        return (*a[:-1], b[1])
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        a, b = xs
+        for k in range(len(batch.nodes)):
+            np.matmul(a[k], b[k], out=y[k])
+        batch.launches += len(batch.nodes) - 1
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        a, b = batch.input(0), batch.input(1)
+        da, db = dxs
+        for k in range(len(batch.nodes)):
+            if da is not None:
+                np.matmul(dy[k], b[k].T, out=da[k])
+            if db is not None:
+                np.matmul(a[k].T, dy[k], out=db[k])
+
+
+def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
+    """x Wᵀ + b, as `torch.nn.functional.linear`.
+
+    Raises:
+        ShapeError: the last dimension of x is not the weight's second.
+    """
+    check_dtype("linear", weight, x.graph)
+    return Linear(x, weight=weight, bias=bias)
+
+
+def affine(bias: Parameter | None, *terms: tuple[Parameter, Node]) -> Node:
+    """b + W_1 x_1 + W_2 x_2 + …, each W (O, I_k): DyNet's affine transform."""
+    (weight, x), *rest = terms
+    total = linear(x, weight, bias)
+    for weight, x in rest:
+        total = total + linear(x, weight)
+    return total
+
+
+def matmul(a: Node, b: Node) -> Node:
+    """a b of two values of one sentence."""
+    return MatMul(a, b)
+
+
+OPERATIONS.update(matmul=matmul)

@@ -1,0 +1,85 @@
+"""Random streams and sentence numbers of nodes, both read off the graph's structure on demand."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+from dynbatch.nodes.base import Node
+
+
+class Streams:
+    """Gives each node a 32-bit stream number for its random draws.
+
+    The number depends on the graph's seed, on the content of the sources the node descends from and
+    on the operations between; never on its index. So dropout masks stay what they are when other
+    sentences join, leave or change places. Nodes with the same history (dropout applied twice to
+    one value) are told apart by the order of their creation.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._keys: dict[int, int] = {}
+        self._given: dict[int, int] = {}
+
+    def of(self, node: Node) -> int:
+        """The node's stream number."""
+        base = self._key(node)
+        count = self._given.get(base, 0)
+        self._given[base] = count + 1
+        return zlib.crc32(f"{self._seed},{base},{count}".encode())
+
+    def _key(self, node: Node) -> int:
+        keys = self._keys
+        known = keys.get(node.index)
+        if known is not None:
+            return known
+        missing = {node.index: node}
+        stack = [node]
+        while stack:
+            for x in stack.pop().inputs:
+                if x.index not in keys and x.index not in missing:
+                    missing[x.index] = x
+                    stack.append(x)
+        for index in sorted(missing):  # creation order: inputs come first
+            one = missing[index]
+            content = getattr(one, "content", None)
+            head = content() if content is not None else b""
+            text = f"{type(one).__name__}{[keys[x.index] for x in one.inputs]}"
+            keys[index] = zlib.crc32(text.encode(), zlib.crc32(head))
+        return keys[node.index]
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self._keys.clear()
+        self._given.clear()
+
+    @staticmethod
+    def sentence(node: Node, nodes: Sequence[Node]) -> int | None:
+        """Number of the connected part of the graph that `node` reads, in order of creation.
+
+        Parameters as values are shared by all sentences, so they do not connect anything.
+        """
+        if not node.inputs:
+            return None
+        parent: dict[int, int] = {}
+
+        def find(index: int) -> int:
+            while parent[index] != index:
+                parent[index] = parent[parent[index]]
+                index = parent[index]
+            return index
+
+        for one in [*nodes, node]:
+            index = getattr(one, "index", -1)
+            parent[index] = index
+            for x in one.inputs:
+                if x.index in parent and "parameter" not in type(x).__slots__:
+                    parent[find(index)] = find(x.index)
+        used = {find(x.index) for one in nodes for x in one.inputs}
+        roots: dict[int, int] = {}
+        for one in nodes:
+            root = find(one.index)
+            if root in used or not one.inputs:
+                roots.setdefault(root, len(roots))
+        return roots.get(find(node.inputs[0].index))

@@ -1,0 +1,51 @@
+"""Files that are replaced whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a temporary file beside `path`, which becomes `path` when the block ends well.
+
+    The temporary is flushed to the disk before it takes the name, and the folder after. When the
+    block raises, or the disk is full, the temporary is removed and `path` is what it was. A process
+    that is killed leaves at most one temporary, `.NAME.saving`, which the next save takes over.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp(), "notes.txt")
+        >>> with replacing(path) as temporary:
+        ...     _ = temporary.write_text("whole", encoding="utf-8")
+        >>> path.read_text(encoding="utf-8")
+        'whole'
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.saving")
+    try:
+        with open(temporary, "wb") as file:
+            mode = os.fstat(file.fileno()).st_mode  # what the user's umask gives
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.chmod(temporary, mode)  # a writer may have put a private file of its own in place
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _flush_folder(path.parent)
+
+
+def _flush_folder(folder: Path) -> None:
+    """Make the new name last through a power failure. Some file systems and Windows cannot."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

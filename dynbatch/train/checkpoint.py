@@ -1,0 +1,264 @@
+"""Checkpoints: one safetensors file with all that a run needs to go on exactly.
+
+Tensors are named `model/PARAMETER` and `optimizer/PARAMETER/SLOT`; the rest is JSON in the file's
+metadata: `format` and `version`, and under `state` the position in training, the random states, the
+schedule and what the caller adds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from dynbatch import random
+from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.parameter import Array, Parameter
+from dynbatch.train.atomic import replacing
+
+if TYPE_CHECKING:
+    from dynbatch.optim import Optimizer, Schedule
+
+FORMAT = "dynbatch-checkpoint"
+VERSION = 1
+
+PathLike = str | os.PathLike[str]
+
+
+class Model(Protocol):
+    """Whatever lists its parameters by name, as `models.Module` does."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointInfo:
+    """What a checkpoint holds beside the tensors.
+
+    Args:
+        path:         the file.
+        step:         updates made.
+        epoch:        the epoch that was running, from 0.
+        position:     mini-batches of it already done.
+        extra:        what the caller of `save_checkpoint` added.
+        random_state: state of the caller's NumPy generator, or None.
+        graph_random: state of `dynbatch.random`.
+    """
+
+    path: Path
+    step: int
+    epoch: int
+    position: int
+    extra: dict[str, Any]
+    random_state: dict[str, Any] | None
+    graph_random: dict[str, int]
+
+    def restore_random_state(self, generator: np.random.Generator | None = None) -> None:
+        """Put `dynbatch.random`, and the given generator, where they were when it was saved.
+
+        Raises:
+            CheckpointError: no generator was saved, or one of another kind.
+        """
+        if generator is not None:
+            saved, wanted = self.random_state, generator.bit_generator.state["bit_generator"]
+            if saved is None or saved["bit_generator"] != wanted:
+                raise CheckpointError(
+                    f"{self.path}: the checkpoint holds "
+                    f"{'no generator' if saved is None else saved['bit_generator']}, not {wanted}."
+                    "\n  fix: save with random_state=generator, of the same kind."
+                )
+            generator.bit_generator.state = saved
+        random.set_state(self.graph_random)
+
+
+def save_checkpoint(
+    path: PathLike,
+    model: Model,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+    step: int = 0,
+    *,
+    epoch: int = 0,
+    position: int = 0,
+    random_state: np.random.Generator | None = None,
+    graph_random: dict[str, int] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
+
+    Args:
+        path:         the file, by custom `NAME.safetensors`; missing folders are made.
+        step:         updates made.
+        epoch:        the running epoch, from 0.
+        position:     mini-batches of it already done.
+        random_state: a generator of the caller's whose state is kept.
+        graph_random: state of `dynbatch.random` to keep; by default the present one.
+        extra:        numbers, text, lists and dictionaries for the caller's own use, such as
+                      the settings from which the model is built anew.
+
+    Raises:
+        CheckpointError: the file cannot be written; the one that was there is untouched.
+        DtypeError:      `extra` holds something that JSON cannot.
+    """
+    state = {
+        "step": step,
+        "epoch": epoch,
+        "position": position,
+        "random_state": None if random_state is None else random_state.bit_generator.state,
+        "graph_random": random.get_state() if graph_random is None else graph_random,
+        "optimizer": None if optimizer is None else type(optimizer).__name__,
+        "schedule": None if schedule is None else type(schedule).__name__,
+        "schedule_state": None if schedule is None else schedule.state_dict(),
+        "extra": dict(extra or {}),
+    }
+    metadata = {"format": FORMAT, "version": str(VERSION), "state": _to_json(state)}
+    tensors = {
+        f"model/{name}": np.ascontiguousarray(parameter.value)
+        for name, parameter in model.named_parameters()
+    }
+    if optimizer is not None:
+        tensors |= {f"optimizer/{name}": array for name, array in optimizer.state_dict().items()}
+    path = Path(path)
+    try:
+        with replacing(path) as temporary:
+            save_file(tensors, str(temporary), metadata)
+    except (OSError, SafetensorError) as error:
+        there = "the one already there is unchanged" if path.exists() else "nothing was written"
+        raise CheckpointError(
+            f"{path}: the checkpoint could not be saved; {there}.\n  cause: {error}\n"
+            "  fix:   free space on the disk, or save to a folder that can be written."
+        ) from error
+
+
+def load_checkpoint(
+    path: PathLike,
+    model: Model,
+    optimizer: Optimizer | None = None,
+    schedule: Schedule | None = None,
+) -> CheckpointInfo:
+    """Load parameters, and the state of optimizer and schedule if given.
+
+    All is checked before anything is written: after an error model, optimizer and schedule are what
+    they were. Random states are not touched; see `CheckpointInfo.restore_random_state`.
+
+    Raises:
+        CheckpointError: the file is missing, truncated, no checkpoint of dynbatch, or of another
+            model, optimizer or schedule.
+    """
+    path = Path(path)
+    file, state = _open(path)
+    with file:
+        names = set(file.keys())
+        parameters = dict(model.named_parameters())
+        _check_model(path, parameters, file, names)
+        _check_kind(path, "optimizer", state["optimizer"], optimizer)
+        _check_kind(path, "schedule", state["schedule"], schedule)
+        slots = {}
+        if optimizer is not None:
+            slots = _read(file, names, "optimizer/")
+            optimizer.check_state_dict(slots)
+        if schedule is not None:
+            schedule.check_state_dict(state["schedule_state"])
+        values = _read(file, names, "model/")
+    for name, parameter in parameters.items():
+        np.copyto(parameter.value, values[name])
+    if optimizer is not None:
+        optimizer.load_state_dict(slots)
+    if schedule is not None:
+        schedule.load_state_dict(state["schedule_state"])
+    return _info(path, state)
+
+
+def read_checkpoint(path: PathLike) -> CheckpointInfo:
+    """Read what stands beside the tensors, for instance to build the model from `extra`.
+
+    Raises:
+        CheckpointError: the file is missing, truncated or no checkpoint of dynbatch.
+    """
+    file, state = _open(Path(path))
+    with file:
+        return _info(Path(path), state)
+
+
+def _to_json(state: dict[str, Any]) -> str:
+    def plain(value: Any) -> Any:
+        if isinstance(value, (np.ndarray, np.generic)):
+            return value.tolist()
+        raise DtypeError(
+            f"save_checkpoint: {type(value).__name__} cannot be kept in a checkpoint.\n"
+            "  fix: put numbers, text, lists and dictionaries into `extra`."
+        )
+
+    return json.dumps(state, default=plain)
+
+
+def _info(path: Path, state: dict[str, Any]) -> CheckpointInfo:
+    names = ("step", "epoch", "position", "extra", "random_state", "graph_random")
+    return CheckpointInfo(path, **{name: state[name] for name in names})
+
+
+def _open(path: Path) -> tuple[Any, dict[str, Any]]:
+    """The open file and its state, after the checks that need no model."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: there is no such file.\n  fix: check the path.")
+    try:
+        file = safe_open(str(path), framework="np")
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{path}: not a whole safetensors file ({error}).\n"
+            "  fix: it was cut short or damaged after it was saved; take another copy."
+        ) from error
+    metadata = file.metadata() or {}
+    if metadata.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: a safetensors file, but not a checkpoint of dynbatch "
+            f"(format {metadata.get('format')!r}, expected {FORMAT!r}).\n"
+            "  fix: give a file written by save_checkpoint."
+        )
+    if metadata.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path}: format version {metadata.get('version')!r}, this dynbatch reads {VERSION}.\n"
+            "  fix: load it with the dynbatch that wrote it, or a newer one."
+        )
+    state: dict[str, Any] = json.loads(metadata["state"])
+    return file, state
+
+
+def _read(file: Any, names: set[str], prefix: str) -> dict[str, Array]:
+    return {
+        name.removeprefix(prefix): file.get_tensor(name)
+        for name in sorted(names)
+        if name.startswith(prefix)
+    }
+
+
+def _check_model(path: Path, parameters: dict[str, Parameter], file: Any, names: set[str]) -> None:
+    saved = {name.removeprefix("model/") for name in names if name.startswith("model/")}
+    missing, unknown = sorted(parameters.keys() - saved), sorted(saved - parameters.keys())
+    shapes = []
+    for name in sorted(parameters.keys() & saved):
+        shape = tuple(file.get_slice(f"model/{name}").get_shape())
+        if shape != parameters[name].shape:
+            shapes.append(f"{name}: model {parameters[name].shape}, file {shape}")
+    if missing or unknown or shapes:
+        raise CheckpointError(
+            f"{path}: saved from another model; nothing was loaded.\n"
+            f"  missing in the file: {missing}\n  unknown to the model: {unknown}\n"
+            f"  shapes differ: {shapes}\n"
+            "  fix: build the model with the sizes it was saved with."
+        )
+
+
+def _check_kind(path: Path, what: str, saved: str | None, given: object | None) -> None:
+    if given is not None and saved != type(given).__name__:
+        raise CheckpointError(
+            f"{path}: saved with {saved or 'no ' + what}, given {type(given).__name__}; "
+            f"nothing was loaded.\n  fix: give the {what} it was saved with, or leave it out."
+        )
