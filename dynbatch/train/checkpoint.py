@@ -209,7 +209,7 @@ def _open(path: Path) -> tuple[Any, dict[str, Any]]:
     if not path.is_file():
         raise CheckpointError(f"{path}: there is no such file.\n  fix: check the path.")
     try:
-        file = safe_open(str(path), framework="np")
+        file: Any = safe_open(str(path), framework="np")
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: not a whole safetensors file ({error}).\n"

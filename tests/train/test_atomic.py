@@ -1,0 +1,60 @@
+import errno
+import os
+
+import pytest
+
+from dynbatch.train.atomic import replacing
+
+
+def test_file_is_replaced_when_the_block_ends(tmp_path):
+    path = tmp_path / "deep" / "file.txt"
+    for text in ("old", "new"):
+        with replacing(path) as temporary:
+            temporary.write_text(text)
+    assert path.read_text() == "new" and os.listdir(path.parent) == ["file.txt"]
+
+
+@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
+def test_old_file_stays_and_the_temporary_goes_when_the_block_raises(tmp_path, error):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(type(error)), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise error
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_temporary_of_a_killed_process_is_taken_over(tmp_path):
+    path = tmp_path / "file.txt"
+    (tmp_path / ".file.txt.saving").write_text("left behind, and longer than the new text")
+    with replacing(path) as temporary:
+        temporary.write_text("new")
+    assert path.read_text() == "new" and os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_data_reaches_the_disk_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
+    done = []
+    fsync, replace = os.fsync, os.replace
+
+    def spy_fsync(handle):
+        done.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        fsync(handle)
+
+    def spy_replace(source, target):
+        done.append("replace")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", spy_fsync)
+    monkeypatch.setattr(os, "replace", spy_replace)
+    with replacing(tmp_path / "file.txt") as temporary:
+        temporary.write_text("new")
+    assert done == ["file", "replace", "folder"]
+
+
+def test_file_is_readable_as_the_umask_allows(tmp_path):
+    plain = tmp_path / "plain"
+    plain.touch()
+    with replacing(tmp_path / "file") as temporary:
+        temporary.write_text("new")
+        temporary.chmod(0o600)
+    assert (tmp_path / "file").stat().st_mode == plain.stat().st_mode
