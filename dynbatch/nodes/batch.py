@@ -41,11 +41,15 @@ class Batch:
         keeps:      whether a backward may follow, so that `saved` must be filled.
         scratch:    as many elements as `Node.workspace` asked for, during forward.
         launches:   kernels launched; a node type that launches more than one adds to it.
+        accumulate: backward adds to the dxs that the node type lists in `accumulates`; see
+            `nodes.attention`. Only a scan sets it, whose steps share one memory.
+        cache:      what a scan keeps for this operation from step to step, by name: scratch, and
+            indices of its segments, whose prefixes serve later steps. None outside a scan.
     """
 
     __slots__ = (
-        "dtype", "gradients", "inputs", "keeps", "launches", "nodes", "output",
-        "saved", "scratch", "xp",
+        "accumulate", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "nodes",
+        "output", "saved", "scratch", "xp",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], dtype: np.dtype[Any], xp: Any = np) -> None:
@@ -59,6 +63,8 @@ class Batch:
         self.keeps = True
         self.scratch: Array = np.empty(0, dtype)
         self.launches = 0
+        self.accumulate = False
+        self.cache: dict[str, Array] | None = None
 
     @property
     def first(self) -> Any:
