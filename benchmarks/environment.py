@@ -1,0 +1,85 @@
+"""What ran underneath: versions, matrix kernels, and the settings that change them."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from benchmarks.measure import Contender
+from dynbatch.kernels import blas
+
+# Environment variables that change speed begin with one of these.
+_SETTINGS = ("DNNL", "GOMP", "KMP", "LD_PRELOAD", "MALLOC", "MKL", "OMP", "ONEDNN", "OPENBLAS")
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc, malloc.h
+
+
+def versions(contenders: Sequence[Contender]) -> dict[str, str]:
+    """Version of Python and of everything that was timed, by name."""
+    found = {"python": platform.python_version()}
+    for package in ("dynbatch", "numpy", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    for contender in contenders:
+        if contender.name == "dynet":
+            found["dynet"] = str(getattr(contender, "version", "unknown"))
+    return found
+
+
+def kernel_lines() -> list[str]:
+    """One line per library of matrix kernels in this process, and per environment setting."""
+    lines = [f"processor  {_processor()}, {len(os.sched_getaffinity(0))} available"]
+    lines += [f"numpy      {line}" for line in _numpy_kernels()]
+    if "torch" in sys.modules:
+        from benchmarks.peers.pytorch import kernels
+
+        lines += [f"torch      {line}" for line in kernels()]
+    lines += [
+        f"setting    {name}={value}"
+        for name, value in sorted(os.environ.items())
+        if name.startswith(_SETTINGS)
+    ]
+    return lines
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to keep what is freed instead of giving it back. False where that is impossible.
+
+    By default it returns large blocks to the system, and every step then pays for the page faults
+    of getting them anew; most of all a step with large padded tensors.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False
+    return bool(mallopt(_M_MMAP_MAX, 0)) and bool(mallopt(_M_TRIM_THRESHOLD, -1))
+
+
+def _numpy_kernels() -> list[str]:
+    try:
+        from threadpoolctl import threadpool_info
+    except ImportError:
+        return [f"OpenBLAS with {blas.core_name()} kernels"]
+    return [
+        f"{pool['internal_api']} {pool['version']}, kernels {pool.get('architecture', 'unknown')}, "
+        f"{pool['num_threads']} threads outside a graph and 1 inside, {Path(pool['filepath']).name}"
+        for pool in threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    named = {key.strip(): value.strip() for key, value in fields.items()}
+    family = f"family {named.get('cpu family', '?')} model {named.get('model', '?')}"
+    return f"{named.get('model name', platform.machine())} ({family})"

@@ -1,0 +1,99 @@
+"""The two networks that every side builds: their sizes, and one set of initial values for all.
+
+Values are named and laid out as PyTorch's state dicts are; dynbatch and DyNet convert them. An
+LSTM's recurrent bias is left out (zero, and not trained by anybody): it adds nothing to the bias
+of the input, and neither dynbatch nor DyNet has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+LEARNING_RATE = 1e-3  # of Adam, betas (0.9, 0.999), eps 1e-8, no weight decay
+START_SYMBOL = 0  # what the decoder reads before the first target word
+
+_INITIAL_RANGE = 0.08  # uniform in ±0.08
+
+
+@dataclass(frozen=True)
+class TaggerSizes:
+    """Embedding, bi-LSTM, linear layer: one tag for each word."""
+
+    vocabulary: int = 10_000
+    embedding: int = 128
+    hidden: int = 256  # a direction
+    tags: int = 45
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, by name."""
+        return {
+            "embedding.weight": (self.vocabulary, self.embedding),
+            **_lstm_shapes("encoder.", self.embedding, self.hidden),
+            "output.weight": (self.tags, 2 * self.hidden),
+            "output.bias": (self.tags,),
+        }
+
+
+@dataclass(frozen=True)
+class Seq2SeqSizes:
+    """bi-LSTM encoder, LSTM decoder with additive attention and input feeding (Luong et al. 2015).
+
+    With memory m_s (512) of the encoder, and target embedding e_t, the decoder's step is
+        h_t, c_t = LSTM([e_t; f_{t-1}], (h_{t-1}, c_{t-1})),   f_0 = h_0 = c_0 = 0
+        a_ts     = softmax_s(v · tanh(W_key m_s + W_query h_t))
+        f_t      = tanh(W_combine [Σ_s a_ts m_s; h_t])
+    and the logits are W_output f_t + b. Dropout is 0.
+    """
+
+    source_vocabulary: int = 8_000
+    target_vocabulary: int = 8_000
+    embedding: int = 256  # both sides
+    hidden: int = 256  # a direction of the encoder; decoder, attention and feed alike
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, by name."""
+        hidden = self.hidden
+        return {
+            "source_embedding.weight": (self.source_vocabulary, self.embedding),
+            "target_embedding.weight": (self.target_vocabulary, self.embedding),
+            **_lstm_shapes("encoder.", self.embedding, hidden),
+            "cell.weight_ih": (4 * hidden, self.embedding + hidden),
+            "cell.weight_hh": (4 * hidden, hidden),
+            "cell.bias_ih": (4 * hidden,),
+            "key.weight": (hidden, 2 * hidden),
+            "query.weight": (hidden, hidden),
+            "score": (hidden,),
+            "combine.weight": (hidden, 3 * hidden),
+            "output.weight": (self.target_vocabulary, hidden),
+            "output.bias": (self.target_vocabulary,),
+        }
+
+
+Sizes = TaggerSizes | Seq2SeqSizes
+
+
+def initial_values(sizes: Sizes, rng: np.random.Generator) -> Mapping[str, Array]:
+    """float32 values for every parameter, uniform in ±0.08."""
+    return {
+        name: rng.uniform(-_INITIAL_RANGE, _INITIAL_RANGE, shape).astype(np.float32)
+        for name, shape in sizes.shapes().items()
+    }
+
+
+def _lstm_shapes(prefix: str, inputs: int, hidden: int) -> dict[str, tuple[int, ...]]:
+    """One bidirectional layer; the rows of a weight are the gates i, f, g, o."""
+    return {
+        f"{prefix}{name}_l0{direction}": shape
+        for direction in ("", "_reverse")
+        for name, shape in (
+            ("weight_ih", (4 * hidden, inputs)),
+            ("weight_hh", (4 * hidden, hidden)),
+            ("bias_ih", (4 * hidden,)),
+        )
+    }

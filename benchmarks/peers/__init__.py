@@ -1,0 +1,82 @@
+"""The frameworks that dynbatch is timed beside, each written as its good users write it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+
+from benchmarks.measure import Contender
+from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes
+from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
+
+PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
+
+
+def build_peers(
+    wanted: Sequence[str],
+    sizes: Sizes,
+    values: Mapping[str, Array],
+    threads: int,
+    dynet_python: str = "",
+) -> tuple[list[Contender], dict[str, str]]:
+    """The peers that can run here, and for each of the others the reason why not.
+
+    Args:
+        wanted:       names out of `PEERS`.
+        threads:      of every PyTorch peer; DyNet's wheel has one.
+        dynet_python: an interpreter that can import `dynet`; the running one if empty.
+    """
+    built: list[Contender] = []
+    skipped: dict[str, str] = {}
+    for name in wanted:
+        try:
+            if name == "dynet":
+                workload = "tagger" if isinstance(sizes, TaggerSizes) else "seq2seq"
+                built.append(DynetContender(workload, values, dynet_python))
+            else:
+                built.append(_pytorch(name, sizes, values, threads))
+        except PeerUnavailable as reason:
+            skipped[name] = str(reason)
+    return built, skipped
+
+
+def _pytorch(name: str, sizes: Sizes, values: Mapping[str, Array], threads: int) -> Contender:
+    if find_spec("torch") is None:
+        raise PeerUnavailable("PyTorch is not installed; pip install 'dynbatch[peers]'.")
+    import torch
+
+    torch.set_num_threads(threads)
+    forms = _tagger_forms if isinstance(sizes, TaggerSizes) else _seq2seq_forms
+    make = forms(sizes, values).get(name)  # type: ignore[arg-type]
+    if make is None:
+        raise PeerUnavailable("this workload has no decoder whose rows could be dropped.")
+    return make()
+
+
+def _tagger_forms(
+    sizes: TaggerSizes, values: Mapping[str, Array]
+) -> dict[str, Callable[[], Contender]]:
+    from benchmarks.peers.pytorch_tagger import PackedTagger, PaddedTagger
+
+    return {
+        "pytorch-padded": lambda: PaddedTagger(sizes, values),
+        "pytorch-packed": lambda: PackedTagger(sizes, values),
+        "pytorch-bucketed": lambda: PaddedTagger(sizes, values, is_bucketed=True),
+    }
+
+
+def _seq2seq_forms(
+    sizes: Seq2SeqSizes, values: Mapping[str, Array]
+) -> dict[str, Callable[[], Contender]]:
+    from benchmarks.peers.pytorch_seq2seq import Seq2SeqContender
+
+    def form(name: str, **settings: bool) -> Callable[[], Contender]:
+        return lambda: Seq2SeqContender(name, sizes, values, **settings)
+
+    # Of padded and packed encoders each form has the one that was faster in it.
+    return {
+        "pytorch-padded": form("pytorch-padded"),
+        "pytorch-packed": form("pytorch-packed", packs=True),
+        "pytorch-select": form("pytorch-select", packs=True, selects=True),
+        "pytorch-bucketed": form("pytorch-bucketed", selects=True, is_bucketed=True),
+    }

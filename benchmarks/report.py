@@ -1,0 +1,77 @@
+"""What a run found, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.measure import Timing
+
+
+@dataclass
+class Report:
+    """Everything one run of one workload found.
+
+    Args:
+        timings: of dynbatch and of every peer that ran, by name; dynbatch's first.
+        costs:   medians of dynbatch's counters.
+        skipped: reason for each peer that did not run.
+        notes:   lines about data, kernels and settings.
+    """
+
+    workload: str
+    batch: int
+    threads: int
+    versions: Mapping[str, str]
+    timings: Mapping[str, Timing]
+    costs: Mapping[str, float]
+    peers: Sequence[str]
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()
+
+    def as_json(self) -> dict[str, Any]:
+        """One object; times are medians in ms per mini-batch, null for what did not run."""
+        timings = self.timings
+        return {
+            "workload": self.workload,
+            "batch": self.batch,
+            "threads": self.threads,
+            "versions": dict(self.versions),
+            "dynbatch_ms": round(timings["dynbatch"].median_ms, 3),
+            "peers_ms": {
+                name: round(timings[name].median_ms, 3) if name in timings else None
+                for name in self.peers
+            },
+            "host_share": round(self.costs["host_share"], 4),
+            "launches": int(self.costs["launches"]),
+            "batches": int(self.costs["batches"]),
+            "copied_bytes": int(self.costs["copied_bytes"]),
+            "peak_bytes": int(self.costs["peak_bytes"]),
+        }
+
+    def as_text(self) -> str:
+        """An aligned table, and below it what dynbatch did and what ran underneath."""
+        base = self.timings["dynbatch"].median_ms
+        width = max(16, *map(len, self.timings))
+        lines = [
+            f"{self.workload}: milliseconds per training step of {self.batch} sentences, "
+            f"{self.threads} threads",
+            "",
+            f"{'':{width}}{'median':>10}{'fastest':>10}{'slowest':>10}{'× dynbatch':>13}",
+        ]
+        for name, timing in self.timings.items():
+            times = (timing.median_ms, timing.fastest_ms, timing.slowest_ms)
+            columns = "".join(f"{time:>10.1f}" for time in times)
+            lines.append(f"{name:{width}}{columns}{timing.median_ms / base:>13.2f}")
+        lines += [f"{name:{width}}not run: {reason}" for name, reason in self.skipped.items()]
+        costs = self.costs
+        lines += [
+            "",
+            f"dynbatch   host {100 * costs['host_share']:.1f} % of the step, "
+            f"{costs['launches']:.0f} launches in {costs['batches']:.0f} batches, "
+            f"{costs['copied_bytes'] / 1e6:.1f} MB copied, {costs['peak_bytes'] / 1e6:.1f} MB peak",
+            "versions   " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
+            *self.notes,
+        ]
+        return "\n".join(lines)

@@ -1,0 +1,129 @@
+"""Time one workload: `python -m benchmarks.run WORKLOAD [--batch 64] [--threads 2] [--json]`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+
+import dynbatch as db
+from benchmarks import environment
+from benchmarks.lengths import REAL_TEXT_SIGMA, Corpus, mean_padding_ratio
+from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
+from benchmarks.report import Report
+from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.contender import DynbatchContender, median_cost
+
+_GUARD_SENTENCES = 8
+_GUARD_LENGTH = 9  # of the sentences on which padded forms are exact too
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
+    parser.add_argument("workload", choices=sorted(WORKLOADS))
+    parser.add_argument("--batch", type=_positive, default=64, help="sentences of a random batch")
+    parser.add_argument("--threads", type=_positive, default=2, help="of dynbatch and PyTorch")
+    parser.add_argument("--rounds", type=_positive, default=3, help="times each batch is timed")
+    parser.add_argument("--batches", type=_positive, default=6, help="different batches")
+    parser.add_argument("--seed", type=int, default=1, help="of lengths, ids and initial values")
+    parser.add_argument("--sigma", type=float, default=REAL_TEXT_SIGMA, help="spread of lengths")
+    parser.add_argument(
+        "--peers",
+        nargs="*",
+        choices=sorted({name for workload in WORKLOADS.values() for name in workload.peers}),
+        help="which peers to time beside it; all by default, none if nothing follows",
+    )
+    parser.add_argument("--dynet-python", default="", help="an interpreter that has dynet")
+    parser.add_argument(
+        "--keep-freed-memory",
+        action="store_true",
+        help="tell glibc not to return memory to the system: spares PyTorch page faults",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    return parser.parse_args(arguments)
+
+
+def run(options: argparse.Namespace) -> Report:
+    """Build all sides, check that they compute the same, time them.
+
+    Raises:
+        Disagreement: they do not.
+    """
+    workload = WORKLOADS[options.workload]
+    notes = []
+    if options.keep_freed_memory:
+        kept = environment.keep_freed_memory()
+        notes.append("setting    freed memory is kept" if kept else "setting    not with this libc")
+    db.set_num_threads(options.threads)
+    rng = np.random.default_rng(options.seed)
+    corpus = workload.corpus(options.sigma)
+    ours, peers, skipped = workload.build(rng, options.peers, options.threads, options.dynet_python)
+    try:
+        _guard(ours, peers, corpus, rng)
+        random = corpus.random_batches(rng, options.batches, options.batch)
+        tokens = round(np.mean([batch.num_tokens for batch in random]))
+        bucketed = corpus.bucketed_batches(rng, options.batches, tokens, options.batch)
+        ours.costs.clear()
+        timings = interleave([ours, *peers], random, bucketed, options.rounds, rng)
+    finally:
+        for peer in peers:
+            peer.close()
+    notes += [
+        f"data       {options.batches} batches of {tokens} tokens, {options.rounds} rounds, "
+        f"σ {options.sigma:g}; cells per token when padded: random "
+        f"{mean_padding_ratio(random):.2f}, bucketed {mean_padding_ratio(bucketed):.2f}",
+        *environment.kernel_lines(),
+    ]
+    return Report(
+        workload=options.workload,
+        batch=options.batch,
+        threads=options.threads,
+        versions=environment.versions(peers),
+        timings=timings,
+        costs=median_cost(ours.costs[options.batches :]),  # less the round that is not timed
+        peers=workload.peers,
+        skipped=skipped,
+        notes=notes,
+    )
+
+
+def _guard(
+    ours: DynbatchContender, peers: Sequence[Contender], corpus: Corpus, rng: np.random.Generator
+) -> None:
+    """All must agree on equal lengths, and those that treat sentences alone, on any lengths."""
+    equal = np.full((_GUARD_SENTENCES, 2), _GUARD_LENGTH)
+    require_agreement(ours, peers, corpus.fill(rng, equal))
+    exact = [peer for peer in peers if peer.is_exact]
+    ragged = corpus.random_batches(rng, 1, _GUARD_SENTENCES)[0]
+    require_agreement(ours, exact, ragged)
+    names = ", ".join(peer.name for peer in peers) or "no peer"
+    print(f"agreement of losses and updates checked with {names}", file=sys.stderr)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"at least 1 is needed, got {number}")
+    return number
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    options = parse(arguments)
+    try:
+        report = run(options)
+    except Disagreement as error:
+        print(f"benchmarks.run: {error}", file=sys.stderr)
+        return 1
+    print(report.as_text(), file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print(json.dumps(report.as_json()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""What is timed: one file per workload, its model written in dynbatch's public interface."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.lengths import Corpus
+from benchmarks.measure import Contender
+from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes, initial_values
+from benchmarks.peers import PEERS, build_peers
+from benchmarks.workloads.contender import DynbatchContender
+from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
+
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One model to time.
+
+    Args:
+        sizes:  of the network.
+        ours:   builds dynbatch's side from sizes and initial values.
+        rivals: builds further dynbatch models to time beside it, instead of other frameworks.
+    """
+
+    sizes: Sizes
+    ours: Callable[[Any, Values], DynbatchContender]
+    rivals: Mapping[str, Callable[[Any, Values], DynbatchContender]] | None = None
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """Names of all that may stand beside dynbatch, in the order of reports."""
+        return PEERS if self.rivals is None else tuple(self.rivals)
+
+    def corpus(self, sigma: float) -> Corpus:
+        """The sentences that fit the network."""
+        sizes = self.sizes
+        if isinstance(sizes, TaggerSizes):
+            return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, sigma=sigma)
+        source, target = sizes.source_vocabulary, sizes.target_vocabulary
+        return Corpus(source, target, is_aligned=False, sigma=sigma)
+
+    def build(
+        self,
+        rng: np.random.Generator,
+        wanted: Sequence[str] | None,
+        threads: int,
+        dynet_python: str = "",
+    ) -> tuple[DynbatchContender, list[Contender], dict[str, str]]:
+        """dynbatch's side, its peers with the same values, and why the other peers do not run.
+
+        Args:
+            wanted: names of peers; None is all.
+        """
+        values = initial_values(self.sizes, rng)
+        ours = self.ours(self.sizes, values)
+        names = [name for name in self.peers if wanted is None or name in wanted]
+        if self.rivals is None:
+            peers, skipped = build_peers(names, self.sizes, values, threads, dynet_python)
+            return ours, peers, skipped
+        rivals: list[Contender] = []
+        for name in names:
+            rival = self.rivals[name](self.sizes, values)
+            rival.name = name
+            rivals.append(rival)
+        return ours, rivals, {}
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "tagger": Workload(TaggerSizes(), DynbatchTagger),
+    "seq2seq": Workload(Seq2SeqSizes(), DynbatchSeq2Seq),
+    "user_cell": Workload(
+        TaggerSizes(),
+        UserCellTagger,
+        rivals={"models-lstm": DynbatchTagger, "four-matrices": FourMatrixTagger},
+    ),
+}

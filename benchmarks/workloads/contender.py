@@ -1,0 +1,94 @@
+"""dynbatch as a contender: the training step that a user's program has, and what it cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dynbatch as db
+from benchmarks.lengths import Batch
+from benchmarks.measure import Contender
+from benchmarks.networks import LEARNING_RATE, Array
+from dynbatch import nodes as F
+from dynbatch import optim
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """Counters of one training step.
+
+    Args:
+        step_seconds:   the whole step.
+        kernel_seconds: of it, inside kernels (forward and backward).
+        update_seconds: of it, inside the optimizer.
+        launches:       kernels run.
+        batches:        groups of nodes run together.
+        copied_bytes:   moved to bring inputs together.
+        peak_bytes:     most bytes of arenas in use at once.
+    """
+
+    step_seconds: float
+    kernel_seconds: float
+    update_seconds: float
+    launches: int
+    batches: int
+    copied_bytes: int
+    peak_bytes: int
+
+    @property
+    def host_share(self) -> float:
+        """Share of the step spent outside kernels and update: build, schedule, dispatch."""
+        return 1.0 - (self.kernel_seconds + self.update_seconds) / self.step_seconds
+
+
+def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
+    """Median of each counter that reports show."""
+    names = ("host_share", "launches", "batches", "copied_bytes", "peak_bytes")
+    return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
+
+
+class DynbatchContender(Contender):
+    """A model of one sentence's loss, trained on whole batches by Adam."""
+
+    name = "dynbatch"
+
+    def __init__(self, parameters: list[db.Parameter]) -> None:
+        self.costs: list[StepCost] = []
+        self._adam = optim.Adam(parameters, lr=LEARNING_RATE)
+
+    @abstractmethod
+    def sentence_loss(self, graph: db.Graph, source: Array, target: Array) -> db.Node:
+        """Loss of one sentence, summed over its tokens."""
+
+    def loss(self, prepared: Batch) -> float:
+        with db.Graph(grad=False) as graph:
+            return float(self._mean_loss(graph, prepared).value)
+
+    def train(self, prepared: Batch) -> float:
+        start = time.perf_counter()
+        with db.Graph() as graph:
+            loss = self._mean_loss(graph, prepared)
+            graph.backward(loss)
+        ran = time.perf_counter()
+        self._adam.step()
+        end = time.perf_counter()
+        cost = graph.statistics
+        self.costs.append(
+            StepCost(
+                step_seconds=end - start,
+                kernel_seconds=cost.kernel_seconds,
+                update_seconds=end - ran,
+                launches=cost.launches,
+                batches=cost.batches,
+                copied_bytes=cost.copied_bytes,
+                peak_bytes=cost.peak_bytes,
+            )
+        )
+        return float(loss.value)
+
+    def _mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
+        pairs = zip(batch.sources, batch.targets, strict=True)
+        return F.mean([self.sentence_loss(graph, source, target) for source, target in pairs])

@@ -1,0 +1,53 @@
+import json
+
+from benchmarks.measure import Timing
+from benchmarks.report import Report
+
+REPORT = Report(
+    workload="tagger",
+    batch=64,
+    threads=2,
+    versions={"python": "3.11.7", "numpy": "2.4.6"},
+    timings={"dynbatch": Timing((0.04, 0.05, 0.06)), "pytorch-padded": Timing((0.2,))},
+    costs={
+        "host_share": 0.081,
+        "launches": 40.0,
+        "batches": 12.0,
+        "copied_bytes": 1024.0,
+        "peak_bytes": 5e7,
+    },
+    peers=("pytorch-padded", "dynet"),
+    skipped={"dynet": "not installed"},
+    notes=("numpy      OpenBLAS",),
+)
+
+
+def test_json_has_exactly_the_promised_keys():
+    found = json.loads(json.dumps(REPORT.as_json()))
+    assert found == {
+        "workload": "tagger",
+        "batch": 64,
+        "threads": 2,
+        "versions": {"python": "3.11.7", "numpy": "2.4.6"},
+        "dynbatch_ms": 50.0,
+        "peers_ms": {"pytorch-padded": 200.0, "dynet": None},
+        "host_share": 0.081,
+        "launches": 40,
+        "batches": 12,
+        "copied_bytes": 1024,
+        "peak_bytes": 50_000_000,
+    }
+
+
+def test_the_table_is_aligned_and_shows_the_ratio():
+    lines = REPORT.as_text().splitlines()
+    header, ours, theirs = lines[2:5]
+    assert len(header) == len(ours) == len(theirs)
+    assert ours.split() == ["dynbatch", "50.0", "40.0", "60.0", "1.00"]
+    assert theirs.split() == ["pytorch-padded", "200.0", "200.0", "200.0", "4.00"]
+
+
+def test_what_did_not_run_is_said_with_the_reason():
+    assert "dynet           not run: not installed" in REPORT.as_text()
+    assert "numpy      OpenBLAS" in REPORT.as_text()
+    assert "host 8.1 % of the step, 40 launches in 12 batches" in REPORT.as_text()
