@@ -44,5 +44,7 @@ def named(parameters: Parameters) -> list[tuple[str, Parameter]]:
             )
         if parameter.uid not in seen:
             seen.add(parameter.uid)
-            found[name if name not in found else f"{name}.{position}"] = parameter
+            while name in found:
+                name = f"{name}.{position}"
+            found[name] = parameter
     return list(found.items())

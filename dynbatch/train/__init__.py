@@ -1,0 +1,25 @@
+"""Training: mini-batches, the loop, checkpoints."""
+
+from dynbatch.train.batching import SentenceBatches, TokenBatches, padded_tokens, padding_ratio
+from dynbatch.train.checkpoint import (
+    CheckpointInfo,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
+from dynbatch.train.metrics import read_metrics
+from dynbatch.train.trainer import Trainer, TrainingResult
+
+__all__ = [
+    "CheckpointInfo",
+    "SentenceBatches",
+    "TokenBatches",
+    "Trainer",
+    "TrainingResult",
+    "load_checkpoint",
+    "padded_tokens",
+    "padding_ratio",
+    "read_checkpoint",
+    "read_metrics",
+    "save_checkpoint",
+]

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -22,6 +22,7 @@ from dynbatch import random
 from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.parameter import Array, Parameter
 from dynbatch.train.atomic import replacing
+from dynbatch.train.protocols import Model
 
 if TYPE_CHECKING:
     from dynbatch.optim import Optimizer, Schedule
@@ -30,12 +31,6 @@ FORMAT = "dynbatch-checkpoint"
 VERSION = 1
 
 PathLike = str | os.PathLike[str]
-
-
-class Model(Protocol):
-    """Whatever lists its parameters by name, as `models.Module` does."""
-
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +55,31 @@ class CheckpointInfo:
     random_state: dict[str, Any] | None
     graph_random: dict[str, int]
 
+    def check_random_state(self, generator: np.random.Generator | None) -> None:
+        """Check that `restore_random_state` would take the generator.
+
+        Raises:
+            CheckpointError: no generator was saved, or one of another kind.
+        """
+        if generator is None:
+            return
+        saved = "no generator" if self.random_state is None else self.random_state["bit_generator"]
+        wanted = generator.bit_generator.state["bit_generator"]
+        if saved != wanted:
+            raise CheckpointError(
+                f"{self.path}: the checkpoint holds {saved}, not {wanted}.\n"
+                "  fix: save with random_state=generator, of the same kind."
+            )
+
     def restore_random_state(self, generator: np.random.Generator | None = None) -> None:
         """Put `dynbatch.random`, and the given generator, where they were when it was saved.
 
         Raises:
             CheckpointError: no generator was saved, or one of another kind.
         """
-        if generator is not None:
-            saved, wanted = self.random_state, generator.bit_generator.state["bit_generator"]
-            if saved is None or saved["bit_generator"] != wanted:
-                raise CheckpointError(
-                    f"{self.path}: the checkpoint holds "
-                    f"{'no generator' if saved is None else saved['bit_generator']}, not {wanted}."
-                    "\n  fix: save with random_state=generator, of the same kind."
-                )
-            generator.bit_generator.state = saved
+        self.check_random_state(generator)
+        if generator is not None and self.random_state is not None:
+            generator.bit_generator.state = self.random_state
         random.set_state(self.graph_random)
 
 
@@ -88,7 +93,6 @@ def save_checkpoint(
     epoch: int = 0,
     position: int = 0,
     random_state: np.random.Generator | None = None,
-    graph_random: dict[str, int] | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
@@ -98,8 +102,8 @@ def save_checkpoint(
         step:         updates made.
         epoch:        the running epoch, from 0.
         position:     mini-batches of it already done.
-        random_state: a generator of the caller's whose state is kept.
-        graph_random: state of `dynbatch.random` to keep; by default the present one.
+        random_state: a generator of the caller's whose state is kept, beside that of
+                      `dynbatch.random`.
         extra:        numbers, text, lists and dictionaries for the caller's own use, such as
                       the settings from which the model is built anew.
 
@@ -112,7 +116,7 @@ def save_checkpoint(
         "epoch": epoch,
         "position": position,
         "random_state": None if random_state is None else random_state.bit_generator.state,
-        "graph_random": random.get_state() if graph_random is None else graph_random,
+        "graph_random": random.get_state(),
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "schedule": None if schedule is None else type(schedule).__name__,
         "schedule_state": None if schedule is None else schedule.state_dict(),

@@ -1,0 +1,28 @@
+"""What training asks of a model and of its data; anything with these methods will do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from dynbatch.parameter import Parameter
+
+
+class Model(Protocol):
+    """Lists its parameters by name, as `models.Module` does."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
+
+
+class TrainedModel(Model, Protocol):
+    """Knows training from evaluation, as `models.Module` does."""
+
+    def train(self) -> Any: ...
+
+    def eval(self) -> Any: ...
+
+
+class Batches(Protocol):
+    """Mini-batches of an epoch, the same ones whenever they are asked for, as `train.batching`."""
+
+    def epoch(self, epoch: int, /) -> Iterable[Sequence[Any]]: ...

@@ -1,0 +1,327 @@
+"""`Trainer`: a training loop that can be stopped at any moment and resumed to the same bits."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from itertools import islice
+from operator import length_hint
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from dynbatch import nodes as F
+from dynbatch import random
+from dynbatch.errors import CheckpointError, NumericError
+from dynbatch.graph import Graph
+from dynbatch.nodes.base import Node
+from dynbatch.optim import Optimizer, Schedule, clip_grad_norm_
+from dynbatch.train.checkpoint import (
+    CheckpointInfo,
+    load_checkpoint,
+    read_checkpoint,
+    save_checkpoint,
+)
+from dynbatch.train.interrupts import deferred_interrupt
+from dynbatch.train.metrics import MetricsFile, Record
+from dynbatch.train.protocols import Batches, TrainedModel
+from dynbatch.train.stopping import EarlyStopping
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingResult:
+    """What `Trainer.fit` did: updates and epochs done in all, and the best validation if any."""
+
+    step: int
+    epoch: int
+    best_metric: float | None
+    best_step: int
+    stopped_early: bool
+
+
+@dataclass
+class Trainer:
+    """Trains a model: for each mini-batch one graph, one loss, backward, clipping, one update.
+
+    Args:
+        model:            a `models.Module`.
+        optimizer:        its optimizer.
+        loss_function:    loss_function(graph, model, example) -> scalar node, for one example.
+        batches:          gives the mini-batches of epoch n, always the same, as `batches.epoch(n)`.
+        num_tokens:       tokens that an example's loss was summed over. The loss of a mini-batch is
+                          then Σ loss / Σ num_tokens, in nats per token; without it, the mean over
+                          the examples.
+        schedule:         stepped after each update, or after each validation if it needs a metric.
+        clip_norm:        largest norm of all gradients together.
+        validate:         validate(model) -> metric, at each epoch's end, in evaluation mode.
+        higher_is_better: whether the metric is an accuracy, not a loss or an error rate.
+        patience:         end after so many validations in a row without a better metric.
+        checkpoint_path:  where to save, at each epoch's end and when interrupted; the best model
+                          goes beside it (`best_path`).
+        checkpoint_every: save also after so many updates.
+        metrics_path:     JSON-lines file: one line an update, one a validation. A run that begins
+                          at step 0 begins it anew; a resumed one cuts what it will write again.
+        padded_bytes:     bytes that the mini-batch would take padded, for the metrics file.
+        random_state:     a generator that the loss function draws from, kept in checkpoints.
+        extra:            what else to keep in checkpoints, such as the model's settings.
+        make_graph:       the graph of each mini-batch, for another dtype or device.
+        show_progress:    a progress bar for each epoch.
+        resume_hint:      what to tell someone who interrupted the run.
+
+    **Exact resumption.** A checkpoint is a whole moment between two updates: parameters, optimizer,
+    schedule, random states, position in the epoch. Since the batches of an epoch depend on its
+    number alone, a run that was killed and resumed equals one that never was, bit for bit, on one
+    machine and for equal settings.
+
+    **Ctrl-C** saves the moment after the last whole update, says how to resume, and goes on as
+    `KeyboardInterrupt`, with which Python ends with status 130 if nobody catches it.
+    """
+
+    model: TrainedModel
+    optimizer: Optimizer
+    loss_function: Callable[[Graph, Any, Any], Node]
+    batches: Batches
+    _: KW_ONLY
+    num_tokens: Callable[[Any], int] | None = None
+    schedule: Schedule | None = None
+    clip_norm: float | None = None
+    validate: Callable[[Any], float] | None = None
+    higher_is_better: bool = False
+    patience: int | None = None
+    checkpoint_path: str | os.PathLike[str] | None = None
+    checkpoint_every: int | None = None
+    metrics_path: str | os.PathLike[str] | None = None
+    padded_bytes: Callable[[Sequence[Any]], int] | None = None
+    random_state: np.random.Generator | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    make_graph: Callable[[], Graph] = Graph
+    show_progress: bool = True
+    resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
+
+    def __post_init__(self) -> None:
+        needs_metric = self.schedule is not None and self.schedule.needs_metric
+        if self.validate is None and (self.patience is not None or needs_metric):
+            what = "patience" if self.patience is not None else type(self.schedule).__name__
+            raise ValueError(f"Trainer: {what} needs a metric.\n  fix: give validate=...")
+        self.step = 0
+        self.epoch = 0
+        self.position = 0
+        self.stopping = EarlyStopping(self.patience, self.higher_is_better)
+        self._metrics = MetricsFile(self.metrics_path)
+        self._saved = "none was saved"
+        self._num_batches = 0
+        self._mark()
+
+    @property
+    def best_path(self) -> Path | None:
+        """Checkpoint of the best validation: `run.best.safetensors` beside `run.safetensors`."""
+        if self.checkpoint_path is None:
+            return None
+        path = Path(self.checkpoint_path)
+        return path.with_name(f"{path.stem}.best{path.suffix}")
+
+    def fit(self, num_epochs: int) -> TrainingResult:
+        """Train until `num_epochs` epochs are done in all, or until validation says stop.
+
+        Raises:
+            NumericError:      the loss or a gradient is NaN or infinite. The parameters are those
+                               of the update before, and no checkpoint was written since.
+            CheckpointError:   a checkpoint cannot be written; the one before is whole.
+            KeyboardInterrupt: after saving.
+        """
+        self._mark()
+        self._metrics.keep(self._is_done)
+        try:
+            while self.epoch < num_epochs and not self.stopping.is_over:
+                self._run_epoch(num_epochs)
+        except KeyboardInterrupt:
+            self._save_interrupted()
+            raise
+        finally:
+            self._metrics.close()
+        best, over = self.stopping.best, self.stopping.is_over
+        return TrainingResult(self.step, self.epoch, best, self.stopping.best_step, over)
+
+    def resume(self, path: str | os.PathLike[str] | None = None) -> bool:
+        """Go on from `path`, by default `checkpoint_path`. False if that does not exist yet.
+
+        Raises:
+            CheckpointError: the file is damaged, or of another model, optimizer, schedule or data;
+                everything is as it was.
+        """
+        if path is None:
+            path = self.checkpoint_path
+            if path is None or not Path(path).exists():
+                return False
+        info = read_checkpoint(path)
+        saved = info.extra.get("trainer", {"stopping": EarlyStopping().state_dict()})
+        if info.position:
+            self._check_batches(info, saved.get("num_batches", 0))
+        info.check_random_state(self.random_state)
+        load_checkpoint(path, self.model, self.optimizer, self.schedule)
+        info.restore_random_state(self.random_state)
+        self.step, self.epoch, self.position = info.step, info.epoch, info.position
+        self.stopping.load_state_dict(saved["stopping"])
+        self._saved = f"{path} (step {self.step})"
+        return True
+
+    def _check_batches(self, info: CheckpointInfo, saved: int) -> None:
+        number = length_hint(self.batches.epoch(info.epoch), 0)
+        if number != saved:
+            raise CheckpointError(
+                f"{info.path}: saved within an epoch of {saved} mini-batches, which now has "
+                f"{number}; nothing was loaded.\n"
+                "  rule: a run is resumed with the data, batch size and seed it was begun with\n"
+                "  fix:  give these, or start from the parameters alone with load_checkpoint."
+            )
+
+    # One epoch ------------------------------------------------------------------------------------
+
+    def _run_epoch(self, num_epochs: int) -> None:
+        batches = self.batches.epoch(self.epoch)
+        self._num_batches = length_hint(batches, 0)
+        self.model.train()
+        with tqdm(
+            desc=f"epoch {self.epoch + 1}/{num_epochs}",
+            total=self._num_batches or None,
+            initial=self.position,
+            unit="batch",
+            disable=not self.show_progress,
+        ) as bar:
+            for batch in islice(batches, self.position, None):
+                record = self._run_batch(batch)
+                speed = f"{record['sentences_per_second']:.0f} sentences/s"
+                bar.set_postfix_str(f"loss {record['loss']:.3f}, {speed}", refresh=False)
+                bar.update()
+        self._end_epoch()
+
+    def _run_batch(self, batch: Sequence[Any]) -> Record:
+        """One update. Nothing of it remains unless all of it was done."""
+        begin = time.perf_counter()
+        try:
+            record = self._differentiate(batch)
+            limit = math.inf if self.clip_norm is None else self.clip_norm
+            record["gradient_norm"] = clip_grad_norm_(self.optimizer, limit)
+        except NumericError as error:
+            self.optimizer.zero_grad()
+            raise NumericError(self._where(error)) from error
+        with deferred_interrupt():
+            self.optimizer.step()
+            record["lr"] = float(self.optimizer.lr)
+            if self.schedule is not None and not self.schedule.needs_metric:
+                self.schedule.step()
+            self.step += 1
+            self.position += 1
+            seconds = time.perf_counter() - begin
+            record["sentences_per_second"] = round(len(batch) / seconds, 1)
+            self._metrics.write(record)
+            self._mark()
+            if self.checkpoint_every and self.step % self.checkpoint_every == 0:
+                self.save()
+        return record
+
+    def _differentiate(self, batch: Sequence[Any]) -> Record:
+        """Loss and gradients of one mini-batch, and what there is to say about it."""
+        record: Record = {"step": self.step + 1, "epoch": self.epoch, "sentences": len(batch)}
+        with self.make_graph() as graph:
+            losses = [self.loss_function(graph, self.model, example) for example in batch]
+            if self.num_tokens is None:
+                loss = F.mean(losses)
+            else:
+                record["tokens"] = sum([self.num_tokens(example) for example in batch])
+                loss = F.sum(losses) / max(1, record["tokens"])
+            graph.backward(loss)
+            record["loss"] = float(loss.value)
+            record["peak_bytes"] = graph.peak_bytes
+        if not math.isfinite(record["loss"]):
+            raise NumericError(f"the loss is {record['loss']}.")
+        if self.padded_bytes is not None:
+            record["padded_bytes"] = int(self.padded_bytes(batch))
+        return record
+
+    def _end_epoch(self) -> None:
+        """Validate, note the result, and save."""
+        metric = None
+        if self.validate is not None:
+            self.model.eval()
+            metric = float(self.validate(self.model))
+            self.model.train()
+        with deferred_interrupt():
+            is_best = metric is not None and self.stopping.note(metric, self.step)
+            if metric is not None:
+                record = {"step": self.step, "epoch": self.epoch, "metric": metric}
+                self._metrics.write(record | {"is_best": is_best})
+                if self.schedule is not None and self.schedule.needs_metric:
+                    self.schedule.step(metric)
+            self.epoch += 1
+            self.position = 0
+            self._mark()
+            if is_best:
+                self._save(self.best_path)
+            self.save()
+
+    # Checkpoints ----------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Save the present moment to `checkpoint_path`, if there is one.
+
+        Raises:
+            CheckpointError: it cannot be written; the checkpoint before is whole.
+        """
+        self._save(self.checkpoint_path)
+        if self.checkpoint_path is not None:
+            self._saved = f"{self.checkpoint_path} (step {self.step})"
+
+    def _save(self, path: str | os.PathLike[str] | None) -> None:
+        if path is None:
+            return
+        trainer = {"stopping": self.stopping.state_dict(), "num_batches": self._num_batches}
+        save_checkpoint(
+            path,
+            self.model,
+            self.optimizer,
+            self.schedule,
+            self.step,
+            epoch=self.epoch,
+            position=self.position,
+            random_state=self.random_state,
+            extra={**self.extra, "trainer": trainer},
+        )
+
+    def _mark(self) -> None:
+        """Remember the random states of this moment: an interrupted update goes back to them."""
+        generator = self.random_state
+        state = None if generator is None else generator.bit_generator.state
+        self._marked = random.get_state(), state
+
+    def _save_interrupted(self) -> None:
+        with deferred_interrupt():
+            graph_random, state = self._marked
+            random.set_state(graph_random)
+            if self.random_state is not None and state is not None:
+                self.random_state.bit_generator.state = state
+            self.optimizer.zero_grad()
+            self.save()
+        where = f"Interrupted in epoch {self.epoch + 1} after step {self.step}: "
+        if self.checkpoint_path is None:
+            print(f"{where}nothing is saved, as there is no checkpoint_path.", file=sys.stderr)
+        else:
+            print(f"{where}saved {self._saved}.\nTo go on: {self.resume_hint}", file=sys.stderr)
+
+    def _is_done(self, record: Record) -> bool:
+        """Whether a line of the metrics file tells of something before the present moment."""
+        if "metric" in record:
+            return bool(record["epoch"] < self.epoch)
+        return bool(record["step"] <= self.step)
+
+    def _where(self, error: NumericError) -> str:
+        return (
+            f"step {self.step + 1} (epoch {self.epoch + 1}, mini-batch {self.position + 1}): "
+            f"{error}\n  last good checkpoint: {self._saved}; nothing was saved over it."
+        )

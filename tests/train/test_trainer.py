@@ -1,0 +1,463 @@
+import errno
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dynbatch import Graph, optim, random
+from dynbatch import nodes as F
+from dynbatch.errors import CheckpointError, NumericError
+from dynbatch.models.module import Module
+from dynbatch.parameter import Parameter
+from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, read_checkpoint, read_metrics
+
+EXAMPLES = [
+    (np.random.default_rng(i).integers(0, 11, 1 + i % 6), i % 5) for i in range(14)
+]  # (words, class of every word)
+
+
+class Tagger(Module):
+    def __init__(self, seed=0):
+        rng = np.random.default_rng(seed)
+        self.table = Parameter(rng.standard_normal((11, 6)).astype(np.float32))
+        self.weight = Parameter(rng.standard_normal((5, 6)).astype(np.float32))
+        self.bias = Parameter(np.zeros(5, np.float32))
+
+
+def num_tokens(example):
+    return len(example[0])
+
+
+class Run:
+    """A trainer that draws on every random state there is, and may be stopped by `event`."""
+
+    def __init__(self, folder, event=lambda what, run: None, **settings):
+        self.event = event
+        self.model = Tagger()
+        self.optimizer = optim.Adam(self.model, lr=0.05)
+        self.generator = np.random.default_rng(3)
+        options = dict(
+            num_tokens=num_tokens,
+            schedule=optim.InverseSqrt(self.optimizer, warmup_steps=3),
+            clip_norm=1.0,
+            validate=self.validate,
+            checkpoint_path=folder / "run.safetensors",
+            checkpoint_every=3,
+            metrics_path=folder / "metrics.jsonl",
+            random_state=self.generator,
+            show_progress=False,
+        )
+        batches = SentenceBatches(EXAMPLES, batch_size=3, seed=5)
+        self.trainer = Trainer(
+            self.model, self.optimizer, self.loss, batches, **(options | settings)
+        )
+        self.optimizer.step = self.updating(self.optimizer.step)
+
+    def loss(self, graph, model, example):
+        self.event("loss", self)
+        words, target = example
+        noise = 1.0 + 0.1 * float(self.generator.standard_normal()) + 0.01 * (graph.seed % 7)
+        h = F.lookup(graph, model.table, words) * noise
+        logits = F.linear(h, model.weight, model.bias)
+        return F.cross_entropy(logits, [target] * len(words), reduction="sum")
+
+    def validate(self, model):
+        self.event("validate", self)
+        with Graph(grad=False) as graph:
+            losses = [self.loss(graph, model, example) for example in EXAMPLES[:4]]
+            return float(F.mean(losses).value)
+
+    def updating(self, step):
+        def spied():
+            self.event("update", self)
+            step()
+            self.event("updated", self)
+
+        return spied
+
+    def outcome(self):
+        """Everything that a resumed run must have in common with an undisturbed one."""
+        state = {**self.model.state_dict(), **self.optimizer.state_dict()}
+        bits = {name: value.tobytes() for name, value in state.items()}
+        records = read_metrics(self.trainer.metrics_path)
+        for record in records:
+            record.pop("sentences_per_second", None)
+        trainer = self.trainer
+        at = (trainer.step, trainer.epoch, trainer.position, trainer.stopping, self.optimizer.lr)
+        return bits, records, at, random.get_state(), self.generator.bit_generator.state
+
+
+@pytest.fixture(autouse=True)
+def fresh_seed():
+    before = random.get_state()
+    random.seed(1)
+    yield
+    random.set_state(before)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    before = random.get_state()
+    random.seed(1)
+    run = Run(tmp_path_factory.mktemp("undisturbed"))
+    run.trainer.fit(3)
+    outcome = run.outcome()
+    random.set_state(before)
+    return outcome
+
+
+class Killed(BaseException):
+    """The process ends here: nothing may be saved on the way out."""
+
+
+def after(count, what, act):
+    """An event that acts at the count-th `what`, counted from 1."""
+    seen = []
+
+    def event(name, run):
+        if name == what:
+            seen.append(name)
+            if len(seen) == count:
+                act()
+
+    return event
+
+
+def kill():
+    raise Killed
+
+
+def interrupt():
+    signal.raise_signal(signal.SIGINT)
+
+
+def go_on(folder, **settings):
+    """A new process: other seeds, other weights, until the checkpoint is loaded."""
+    random.seed(99)
+    run = Run(folder, **settings)
+    run.generator.standard_normal(17)
+    for parameter in run.model.parameters():
+        parameter.value += 1.0
+    assert run.trainer.resume()
+    run.trainer.fit(3)
+    return run.outcome()
+
+
+# 14 sentences in batches of 3: 5 updates an epoch; checkpoints after 3, 5, 6, 9, 10, 12, 15.
+@pytest.mark.parametrize(
+    ("what", "count"),
+    [
+        *[("loss", count) for count in (10, 26, 29)],
+        *[("update", 13), ("updated", 4), ("updated", 7)],
+        *[("validate", count) for count in (1, 2, 3)],
+    ],
+)
+def test_killed_and_resumed_run_equals_the_run_never_killed(tmp_path, undisturbed, what, count):
+    run = Run(tmp_path, after(count, what, kill))
+    with pytest.raises(Killed):
+        run.trainer.fit(3)
+    assert go_on(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize("save", [1, 2, 3, 4, 5, 6])
+def test_kill_within_a_save_is_made_good_by_the_checkpoint_before(
+    tmp_path, undisturbed, monkeypatch, save
+):
+    replace, calls = os.replace, []
+
+    def killing(source, target):
+        if Path(target).suffix == ".safetensors":
+            calls.append(target)
+            if len(calls) == save + 1:
+                raise Killed
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", killing)
+    with pytest.raises(Killed):
+        Run(tmp_path).trainer.fit(3)
+    assert go_on(tmp_path) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("what", "count", "step"),
+    [("loss", 1, 0), ("loss", 4, 1), ("update", 4, 4), ("updated", 7, 7), ("validate", 1, 5)],
+)
+def test_ctrl_c_saves_the_last_whole_update_and_says_how_to_resume(
+    tmp_path, undisturbed, capsys, what, count, step
+):
+    run = Run(tmp_path, after(count, what, interrupt), resume_hint="python train.py --resume")
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.fit(3)
+    path = tmp_path / "run.safetensors"
+    assert read_checkpoint(path).step == step
+    said = capsys.readouterr().err
+    assert f"after step {step}: saved {path} (step {step})" in said
+    assert "To go on: python train.py --resume" in said
+    assert go_on(tmp_path) == undisturbed
+
+
+def test_interrupted_trainer_may_go_on_in_the_same_process(tmp_path, undisturbed):
+    run = Run(tmp_path, after(8, "loss", interrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.fit(3)
+    assert run.model.table.grad is None
+    run.trainer.fit(3)
+    assert run.outcome() == undisturbed
+
+
+def test_ctrl_c_without_a_checkpoint_path_says_that_nothing_is_saved(tmp_path, capsys):
+    run = Run(tmp_path, after(2, "loss", interrupt), checkpoint_path=None)
+    with pytest.raises(KeyboardInterrupt):
+        run.trainer.fit(1)
+    assert "nothing is saved, as there is no checkpoint_path" in capsys.readouterr().err
+
+
+SCRIPT = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import test_trainer as t
+number = getattr(signal, sys.argv[3])
+end = t.after(20, "loss", lambda: os.kill(os.getpid(), number))
+t.random.seed(1)
+t.Run(Path(sys.argv[2]), end).trainer.fit(3)
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+def test_process_ended_by_a_signal_is_resumed_exactly(tmp_path, undisturbed, name):
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", SCRIPT, str(here), str(tmp_path), name]
+    environment = os.environ | {"PYTHONPATH": str(here.parents[1])}
+    ended = subprocess.run(command, env=environment, capture_output=True, check=False)
+    # A shell reports death by a signal as 128 + its number: 130 after Ctrl-C.
+    assert ended.returncode == -getattr(signal, name)
+    assert go_on(tmp_path) == undisturbed
+
+
+def test_loss_is_nats_per_token_over_the_mini_batch(tmp_path):
+    torch = pytest.importorskip("torch", reason="an independent loss")
+    model = Tagger()
+    values = {name: torch.tensor(p.value.copy()) for name, p in model.named_parameters()}
+    batches = SentenceBatches(EXAMPLES, batch_size=14)
+
+    def loss(graph, model, example):
+        logits = F.linear(F.lookup(graph, model.table, example[0]), model.weight, model.bias)
+        return F.cross_entropy(logits, [example[1]] * len(example[0]), reduction="sum")
+
+    def expected(reduction):
+        losses = [
+            torch.nn.functional.cross_entropy(
+                values["table"][torch.tensor(words)] @ values["weight"].T,
+                torch.full((len(words),), target),
+                reduction="sum",
+            )
+            for words, target in EXAMPLES
+        ]
+        total = sum(float(each) for each in losses)
+        return total / (sum(map(num_tokens, EXAMPLES)) if reduction == "token" else len(losses))
+
+    for kind, tokens in (("token", num_tokens), ("sentence", None)):
+        path = tmp_path / kind
+        optimizer = optim.SGD(model, lr=0.0)
+        settings = dict(num_tokens=tokens, metrics_path=path, show_progress=False)
+        Trainer(model, optimizer, loss, batches, **settings).fit(1)
+        (record,) = read_metrics(path)
+        assert record["loss"] == pytest.approx(expected(kind), rel=1e-5)
+
+
+def test_token_weighted_loss_keeps_the_gradient_of_cross_entropy_in_forward(tmp_path):
+    explained = []
+
+    class Spy(Graph):
+        def close(self):
+            explained.append(self.explain())
+            super().close()
+
+    Run(tmp_path, make_graph=Spy, validate=None).trainer.fit(1)
+    assert len(explained) == 5
+    assert all("LinearCrossEntropy +grad" in table for table in explained)
+
+
+def test_metrics_say_what_each_update_and_validation_did(tmp_path):
+    run = Run(tmp_path, padded_bytes=lambda batch: 1000 * len(batch))
+    run.trainer.fit(2)
+    records = read_metrics(tmp_path / "metrics.jsonl")
+    updates = [record for record in records if "metric" not in record]
+    validations = [record for record in records if "metric" in record]
+    assert [record["step"] for record in updates] == list(range(1, 11))
+    assert [record["epoch"] for record in updates] == [0] * 5 + [1] * 5
+    assert sum(record["tokens"] for record in updates[:5]) == sum(map(num_tokens, EXAMPLES))
+    assert [record["sentences"] for record in updates[:5]] == [3, 3, 3, 3, 2]
+    assert all(record["padded_bytes"] == 1000 * record["sentences"] for record in updates)
+    for record in updates:
+        assert record["loss"] > 0 and record["gradient_norm"] > 0 and record["peak_bytes"] > 0
+        assert record["sentences_per_second"] > 0
+    rates = [0.05 * min(t / 3, math.sqrt(3 / t)) for t in range(1, 11)]
+    assert [record["lr"] for record in updates] == pytest.approx(rates)
+    assert [(record["step"], record["epoch"]) for record in validations] == [(5, 0), (10, 1)]
+
+
+def test_run_begun_anew_begins_its_metrics_file_anew(tmp_path):
+    for _ in range(2):
+        Run(tmp_path).trainer.fit(1)
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == 6
+
+
+def test_gradients_are_clipped_before_the_update(tmp_path):
+    run = Run(tmp_path, clip_norm=0.01)
+    norms = []
+    step = run.optimizer.step
+    run.optimizer.step = lambda: norms.append(optim.clip_grad_norm_(run.model, math.inf)) or step()
+    run.trainer.fit(1)
+    assert max(norms) == pytest.approx(0.01, rel=1e-3)
+    assert read_metrics(tmp_path / "metrics.jsonl")[0]["gradient_norm"] > 0.01
+
+
+def test_model_is_trained_in_training_mode_and_validated_in_evaluation_mode(tmp_path):
+    modes = {"loss": set(), "validate": set()}
+    validating = []
+
+    def event(what, run):
+        if what == "validate":
+            validating.append(True)
+            modes["validate"].add(run.model.training)
+        elif what == "loss" and not validating:
+            modes["loss"].add(run.model.training)
+
+    run = Run(tmp_path, event)
+    run.trainer.fit(1)
+    assert modes == {"loss": {True}, "validate": {False}} and run.model.training
+
+
+def test_training_stops_early_and_keeps_the_best_model(tmp_path):
+    metrics = iter([0.5, 0.3, 0.4, 0.35, 0.1])
+    weights = []
+
+    def validate(model):
+        weights.append(model.weight.value.copy())
+        return next(metrics)
+
+    trainer = Run(tmp_path, validate=validate, patience=2).trainer
+    result = trainer.fit(9)
+    assert (result.stopped_early, result.epoch, result.step) == (True, 4, 20)
+    assert (result.best_metric, result.best_step) == (0.3, 10)
+    best = Tagger()
+    info = load_checkpoint(trainer.best_path, best)
+    assert info.step == 10 and np.array_equal(best.weight.value, weights[1])
+
+    again = Run(tmp_path, validate=validate, patience=2).trainer
+    assert again.resume() and again.fit(9) == result
+
+
+def test_plateau_is_stepped_by_validations(tmp_path):
+    metrics = iter([1.0, 2.0, 3.0, 4.0])
+    run = Run(tmp_path)
+    optimizer = run.optimizer
+    optimizer.lr = 0.08
+    trainer = Trainer(
+        run.model, optimizer, run.loss, run.trainer.batches,
+        schedule=optim.Plateau(optimizer, patience=1, factor=0.5),
+        validate=lambda model: next(metrics), show_progress=False,
+    )  # fmt: skip
+    trainer.fit(2)
+    assert optimizer.lr == 0.08
+    trainer.fit(4)
+    assert optimizer.lr == 0.04
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_nan_loss_names_the_step_and_the_last_good_checkpoint(tmp_path):
+    run = Run(tmp_path)
+    path = tmp_path / "run.safetensors"
+    spoil = after(13, "loss", lambda: run.model.bias.value.fill(np.nan))
+    run.event = spoil
+    with pytest.raises(NumericError, match=r"step 5 \(epoch 1, mini-batch 5\)") as caught:
+        run.trainer.fit(3)
+    assert f"last good checkpoint: {path} (step 3); nothing was saved" in str(caught.value)
+    assert read_checkpoint(path).step == 3
+    assert run.trainer.step == 4 and run.model.table.grad is None
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypatch):
+    run = Run(tmp_path, checkpoint_path=None)
+    backward = Graph.backward
+
+    def spoiled(graph, loss):
+        backward(graph, loss)
+        run.model.weight.grad[0, 0] = np.inf
+
+    monkeypatch.setattr(Graph, "backward", spoiled)
+    before = run.model.state_dict()
+    with pytest.raises(NumericError, match=r"(?s)step 1 .*'weight' is not finite.*none was saved"):
+        run.trainer.fit(1)
+    assert all(np.array_equal(before[k], v) for k, v in run.model.state_dict().items())
+
+
+def test_disk_that_fills_ends_the_run_with_the_old_checkpoint_whole(tmp_path, monkeypatch):
+    run = Run(tmp_path)
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    fill = after(4, "updated", lambda: monkeypatch.setattr(os, "fsync", full))
+    run.event = fill
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        run.trainer.fit(2)
+    assert read_checkpoint(tmp_path / "run.safetensors").step == 3
+
+
+def test_resume_without_a_checkpoint_says_so_and_starts_afresh(tmp_path, undisturbed):
+    run = Run(tmp_path)
+    assert not run.trainer.resume()
+    run.trainer.fit(3)
+    assert run.outcome() == undisturbed
+
+
+def test_resume_within_an_epoch_of_other_data_is_refused_whole(tmp_path):
+    with pytest.raises(Killed):
+        Run(tmp_path, after(12, "loss", kill)).trainer.fit(1)
+    other = Run(tmp_path)
+    other.trainer.batches = SentenceBatches(EXAMPLES, batch_size=2, seed=5)
+    before = other.model.state_dict()
+    with pytest.raises(CheckpointError, match="epoch of 5 mini-batches, which now has 7"):
+        other.trainer.resume()
+    assert all(np.array_equal(before[k], v) for k, v in other.model.state_dict().items())
+    assert other.trainer.step == 0
+
+
+def test_extra_is_kept_beside_the_trainers_own_state(tmp_path):
+    Run(tmp_path, extra={"hidden": 6}).trainer.fit(1)
+    assert read_checkpoint(tmp_path / "run.safetensors").extra["hidden"] == 6
+
+
+def test_batches_may_come_from_a_generator(tmp_path, undisturbed):
+    class Streamed:
+        def epoch(self, epoch):
+            yield from SentenceBatches(EXAMPLES, batch_size=3, seed=5).epoch(epoch)
+
+    run = Run(tmp_path)
+    run.trainer.batches = Streamed()
+    run.trainer.fit(3)
+    assert run.outcome() == undisturbed
+
+
+def test_progress_bar_shows_loss_and_speed(tmp_path, capsys):
+    Run(tmp_path, show_progress=True).trainer.fit(1)
+    said = capsys.readouterr().err
+    assert "epoch 1/1" in said and "5/5" in said
+    assert "loss " in said and "sentences/s" in said
+
+
+def test_settings_that_need_a_metric_ask_for_validation(tmp_path):
+    run = Run(tmp_path)
+    model, optimizer = run.model, run.optimizer
+    for settings in (dict(patience=2), dict(schedule=optim.Plateau(optimizer))):
+        with pytest.raises(ValueError, match="give validate="):
+            Trainer(model, optimizer, run.loss, run.trainer.batches, **settings)
