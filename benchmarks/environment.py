@@ -48,6 +48,16 @@ def kernel_lines() -> list[str]:
     return lines
 
 
+def load() -> str:
+    """The load average, with a warning where other work would disturb the times.
+
+    PyTorch's threads wait by spinning: a step that shares its cores may take ten times as long.
+    """
+    minute = os.getloadavg()[0]
+    advice = ": other work is running, times will be too long" if minute > 0.5 else ""
+    return f"{minute:.2f} before the run{advice}"
+
+
 def keep_freed_memory() -> bool:
     """Tell glibc to keep what is freed instead of giving it back. False where that is impossible.
 

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> Report:
         Disagreement: they do not.
     """
     workload = WORKLOADS[options.workload]
-    notes = []
+    notes = [f"load       {environment.load()}"]
     if options.keep_freed_memory:
         kept = environment.keep_freed_memory()
         notes.append("setting    freed memory is kept" if kept else "setting    not with this libc")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -39,8 +40,11 @@ class DynetContender(Contender):
         self.name = "dynet"
         python = python or sys.executable
         probe = [python, "-c", "import importlib.util as u; print(u.find_spec('dynet') is None)"]
-        found = subprocess.run(probe, capture_output=True, text=True, check=False).stdout.strip()
-        if found != "False":
+        try:
+            found = subprocess.run(probe, capture_output=True, text=True, check=False).stdout
+        except OSError:
+            found = ""
+        if found.strip() != "False":
             raise PeerUnavailable(
                 f"{python} has no module dynet; pip install dyNET38, there or in another "
                 "environment named by --dynet-python."
@@ -66,7 +70,8 @@ class DynetContender(Contender):
 
     def close(self) -> None:
         """End the worker and wait for it."""
-        cast(TextIO, self._process.stdin).close()
+        with suppress(BrokenPipeError):  # it has ended already, with a request unread
+            cast(TextIO, self._process.stdin).close()
         cast(TextIO, self._process.stdout).close()
         self._process.wait()
 
@@ -79,8 +84,9 @@ class DynetContender(Contender):
         except BrokenPipeError:
             line = ""
         if not line:
+            self.close()
             raise PeerUnavailable(
-                f"the DyNet worker ended with status {self._process.wait()}; what it wrote is "
+                f"the DyNet worker ended with status {self._process.returncode}; what it wrote is "
                 "above. Its memory does not grow: DYNET_MEM_MB in the environment sets it."
             )
         return cast(dict[str, Any], json.loads(line))
