@@ -207,6 +207,10 @@ def spoiled(path, case):
     elif case == "other schedule":
         model, optimizer, _, _ = started(7)
         save_checkpoint(path, model, optimizer, optim.Plateau(optimizer))
+    elif case == "other schedule state":
+        model, optimizer, schedule, _ = started(7)
+        schedule.state_dict = lambda: {"base_lr": 1.0, "num_updates": 3}
+        save_checkpoint(path, model, optimizer, schedule)
 
 
 @pytest.mark.parametrize(
@@ -228,6 +232,7 @@ def spoiled(path, case):
         ("other optimizer state", r"missing: \['bias/square_sum', 'table/square_sum'\]"),
         ("no schedule", "saved with no schedule, given InverseSqrt"),
         ("other schedule", "saved with Plateau, given InverseSqrt"),
+        ("other schedule state", r"(?s)does not fit this schedule.*got: .*'num_updates'"),
     ],
 )
 def test_file_that_does_not_fit_is_refused_and_nothing_changes(tmp_path, case, says):

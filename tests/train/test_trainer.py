@@ -164,9 +164,11 @@ def test_killed_and_resumed_run_equals_the_run_never_killed(tmp_path, undisturbe
     assert go_on(tmp_path) == undisturbed
 
 
+# Every 5 updates: the epoch's last checkpoint is written twice, before and after validation.
+@pytest.mark.parametrize("checkpoint_every", [3, 5])
 @pytest.mark.parametrize("save", [1, 2, 3, 4, 5, 6])
 def test_kill_within_a_save_is_made_good_by_the_checkpoint_before(
-    tmp_path, undisturbed, monkeypatch, save
+    tmp_path, undisturbed, monkeypatch, save, checkpoint_every
 ):
     replace, calls = os.replace, []
 
@@ -179,7 +181,7 @@ def test_kill_within_a_save_is_made_good_by_the_checkpoint_before(
 
     monkeypatch.setattr(os, "replace", killing)
     with pytest.raises(Killed):
-        Run(tmp_path).trainer.fit(3)
+        Run(tmp_path, checkpoint_every=checkpoint_every).trainer.fit(3)
     assert go_on(tmp_path) == undisturbed
 
 
@@ -201,11 +203,19 @@ def test_ctrl_c_saves_the_last_whole_update_and_says_how_to_resume(
     assert go_on(tmp_path) == undisturbed
 
 
-def test_interrupted_trainer_may_go_on_in_the_same_process(tmp_path, undisturbed):
+@pytest.mark.parametrize("between", [False, True], ids=["in the loss", "after backward"])
+def test_interrupted_trainer_may_go_on_in_the_same_process(
+    tmp_path, undisturbed, monkeypatch, between
+):
     run = Run(tmp_path, after(8, "loss", interrupt))
+    if between:
+        run.event = lambda what, run: None
+        backward = Graph.backward
+        once = after(2, "backward", interrupt)
+        monkeypatch.setattr(Graph, "backward", lambda *a: (backward(*a), once("backward", run)))
     with pytest.raises(KeyboardInterrupt):
         run.trainer.fit(3)
-    assert run.model.table.grad is None
+    assert run.model.table.grad is None and run.trainer.step < 3
     run.trainer.fit(3)
     assert run.outcome() == undisturbed
 
@@ -331,6 +341,7 @@ def test_model_is_trained_in_training_mode_and_validated_in_evaluation_mode(tmp_
             modes["loss"].add(run.model.training)
 
     run = Run(tmp_path, event)
+    run.model.eval()
     run.trainer.fit(1)
     assert modes == {"loss": {True}, "validate": {False}} and run.model.training
 
@@ -398,6 +409,7 @@ def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypa
     with pytest.raises(NumericError, match=r"(?s)step 1 .*'weight' is not finite.*none was saved"):
         run.trainer.fit(1)
     assert all(np.array_equal(before[k], v) for k, v in run.model.state_dict().items())
+    assert run.model.weight.grad is None
 
 
 def test_disk_that_fills_ends_the_run_with_the_old_checkpoint_whole(tmp_path, monkeypatch):
@@ -427,6 +439,16 @@ def test_resume_within_an_epoch_of_other_data_is_refused_whole(tmp_path):
     other.trainer.batches = SentenceBatches(EXAMPLES, batch_size=2, seed=5)
     before = other.model.state_dict()
     with pytest.raises(CheckpointError, match="epoch of 5 mini-batches, which now has 7"):
+        other.trainer.resume()
+    assert all(np.array_equal(before[k], v) for k, v in other.model.state_dict().items())
+    assert other.trainer.step == 0
+
+
+def test_resume_with_a_generator_of_another_kind_is_refused_whole(tmp_path):
+    Run(tmp_path).trainer.fit(1)
+    other = Run(tmp_path, random_state=np.random.Generator(np.random.MT19937(0)))
+    before = other.model.state_dict()
+    with pytest.raises(CheckpointError, match="holds PCG64, not MT19937"):
         other.trainer.resume()
     assert all(np.array_equal(before[k], v) for k, v in other.model.state_dict().items())
     assert other.trainer.step == 0
