@@ -74,6 +74,7 @@ class Graph:
         self._final: dict[int, Array] = {}
         self._streams = Streams(self.seed)
         self._executor = Executor(self.dtype, policy, pool or default_pool, grad)
+        self._differentiated = False
         self._closed = False
         self._begin = time.perf_counter()
 
@@ -137,6 +138,7 @@ class Graph:
                 "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0"
             )
         self._executor.commit()
+        self._differentiated = True
 
     def _check_loss(self, loss: Node) -> None:
         if loss.graph is not self:
@@ -195,9 +197,12 @@ class Graph:
         return node._block.node_values(node).copy()
 
     def gradient(self, node: Node) -> Array:
-        """A copy of d loss / d node, for a kept node after backward."""
+        """A copy of d loss / d node, for a kept node after backward; 0 where it does not matter."""
         self._open(f"gradient of {node.label()}")
         block = node._block
+        kept_before = self._differentiated and node.index in self._kept
+        if kept_before and (block is None or block.gradient is None):
+            return np.zeros(node.shape, self.dtype)
         if block is None or block.gradient is None:
             raise FreedError(
                 f"{node.label()}: no gradient is kept for it.\n"

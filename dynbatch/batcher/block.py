@@ -22,13 +22,14 @@ class Block:
 
     __slots__ = (
         "array", "carries", "gradient", "gradient_interval", "gradient_start", "interval",
-        "kept", "lengths", "nodes", "offsets", "size", "start", "width",
+        "kept", "lengths", "nodes", "offsets", "ports", "size", "start", "width",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Node], port_width: int = 0) -> None:
         self.nodes = nodes
-        self.lengths = [node.rows for node in nodes]
-        self.width = nodes[0].width if same_width(nodes) else 0
+        self.ports: list[Block] = []
+        self.lengths = [1 if port_width else node.rows for node in nodes]
+        self.width = port_width or (nodes[0].width if same_width(nodes) else 0)
         self.offsets: Array | None = None
         if self.width:
             self.size = sum(self.lengths) * self.width
@@ -42,6 +43,9 @@ class Block:
         self.gradient_interval: Interval | None = None
         self.carries = False
         self.kept = False
+        if port_width:
+            return
+        self.ports = [Block(nodes, width) for width in nodes[0].port_widths()]
         offset = 0
         for position, node in enumerate(nodes):
             node._block = self
@@ -88,9 +92,10 @@ class Source:
         blocks:  the distinct blocks read, in order of first use.
         is_view: one block, its nodes in order: no copy is made.
         covers:  the view is the whole block.
+        packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
-    __slots__ = ("blocks", "covers", "is_view", "lengths", "nodes", "scratch", "size", "width")
+    __slots__ = ("blocks", "covers", "is_view", "lengths", "nodes", "packing", "size", "width")
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
@@ -102,7 +107,7 @@ class Source:
                 for position, node in enumerate(nodes, start)
             ]
         )
-        self.scratch: Interval | None = None
+        self.packing: Interval | None = None
         if self.is_view:
             self.blocks = [first]
             self.covers = len(nodes) == len(first.nodes)
@@ -136,19 +141,16 @@ class Source:
         flat = packed.flat[start : start + self.size]
         return Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
 
-    def pack(self, arena: Array) -> tuple[Ragged, int]:
-        """Copy the rows into the scratch planned for them; also the bytes copied."""
-        assert self.scratch is not None
+    def pack(self, arena: Array, place: Interval) -> tuple[Ragged, int]:
+        """Copy the rows to their place in the arena; also the bytes copied."""
         for block in self.blocks:
             block.values()
-        copied = move.run(self.moves(arena, self.scratch.offset))
-        return self.packed(arena), copied
+        copied = move.run(self.moves(arena, place.offset))
+        return self.packed(arena, place), copied
 
-    def packed(self, arena: Array) -> Ragged:
-        """The scratch itself, as packed rows."""
-        assert self.scratch is not None
-        start = self.scratch.offset
-        flat = arena[start : start + self.size]
+    def packed(self, arena: Array, place: Interval) -> Ragged:
+        """A place in the arena, as packed rows of the shape of what is read."""
+        flat = arena[place.offset : place.offset + self.size]
         return Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
 
     def moves(self, arena: Array, start: int) -> list[move.Move]:

@@ -139,7 +139,8 @@ class Executor:
         self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
         for stage in layout.sequence:
             for step in stage.steps:
-                _place(step.block, arena)
+                for block in step.blocks:
+                    _place(block, arena)
                 for source in step.sources:
                     for block in source.blocks:
                         _place(block, arena)
@@ -186,8 +187,7 @@ class Executor:
         statistics.copied_bytes = sum([step.copied_bytes for step in self.steps])
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += seconds
-        for step in self.steps:
-            block = step.block
+        for block in [block for step in self.steps for block in step.blocks]:
             if block.interval is not None and block.interval.last < END:
                 block.array = None
             if block.gradient_interval is not None and block.gradient_interval.last < END:
@@ -208,6 +208,9 @@ def _forget(step: StepRun) -> None:
     """Cut every reference between nodes and arrays."""
     for node in step.nodes:
         node._block = None
-    step.block.array = step.block.gradient = None
+    for block in step.blocks:
+        block.array = block.gradient = None
     step.batch.saved.clear()
+    step.batch.memo.clear()
+    step.batch.ports, step.batch.port_gradients = [], []
     step.batch.inputs, step.batch.output = (), None

@@ -52,14 +52,16 @@ class Layout:
     ) -> None:
         self.intervals: list[Interval] = []
         self.sequence: list[Stage] = []
-        self._new = {step.block for stage in forward for step in stage}
+        self._new = {block for stage in forward for step in stage for block in step.blocks}
         self._uses: dict[int, int] = {}
         self._owned: set[int] = set()
         self._trains = trains
         self._differentiates = loss is not None
         for stage in forward:
             for step in stage:
-                step.block.carries = _carries(step) and trains
+                carries = _carries(step) and trains
+                for block in step.blocks:
+                    block.carries = carries
         backward: list[list[StepRun]] = []
         if loss is not None:
             backward = _backward_stages([*past, *[s for stage in forward for s in stage]], loss)
@@ -97,19 +99,22 @@ class Layout:
             for step in list(stage.steps):
                 if not stage.is_backward:
                     self._plan_forward(step, time, stage)
-                elif step.block.gradient_interval is None:
+                elif all([block.gradient_interval is None for block in step.blocks]):
                     stage.steps.remove(step)  # nothing downstream sends it a gradient
                 else:
+                    for block in step.blocks:
+                        self._ensure(block, time, stage)
                     self._plan_backward(step, time, stage)
 
     def _plan_forward(self, step: StepRun, time: int, stage: Stage) -> None:
         keep = not self._differentiates or step.block.kept
         last = END if keep else time
-        step.block.interval = self._interval(step.block.size, time, last, step.block.width)
+        for block in step.blocks:
+            block.interval = self._interval(block.size, time, last, block.width)
         for source in step.sources:
             self._read(source.blocks, time)
             if not source.is_view and not step.is_structural:
-                source.scratch = self._interval(source.size, time, time, source.width)
+                source.packing = self._interval(source.size, time, time, source.width)
         step.batch.keeps = self._trains and step.block.carries and not step.fused
         if step.batch.keeps:
             for name, (rows, width) in step.kind.saved(step.batch).items():
@@ -137,9 +142,13 @@ class Layout:
             self._read([step.block], until)
         for interval, _, _ in step.saved.values():
             interval.last = max(interval.last, until)
-        gradient = step.block.gradient_interval
-        assert gradient is not None
-        gradient.last = END if step.block.kept else max(gradient.last, until)
+        for block in step.blocks:
+            gradient = block.gradient_interval
+            assert gradient is not None
+            gradient.last = END if block.kept else max(gradient.last, until)
+        workspace = 0 if step.is_structural else step.kind.workspace_backward(step.batch)
+        if workspace:
+            step.workspace_backward = self._interval(workspace, time, time, 16)
         self._plan_gradients(step, time, stage)
 
     def _read(self, blocks: Iterable[Block], time: int) -> None:
@@ -222,7 +231,7 @@ def _backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun
     stages: list[list[StepRun]] = []
     number = -1
     for step in reversed(steps):
-        if step.block not in wanted or not step.block.carries:
+        if wanted.isdisjoint(step.blocks) or not step.block.carries:
             continue
         for source in step.sources:
             wanted.update(source.blocks)
@@ -241,7 +250,7 @@ def _early(
     late_readers: set[Block] = set()
     for stage in backward:
         for step in stage:
-            known = step.block not in late_readers and step.block in new
+            known = late_readers.isdisjoint(step.blocks) and step.block in new
             step.fused = known and step.kind.fuses_backward
             if known and not (step.fused or step.parameters or _reads_values(step)):
                 early.add(step)

@@ -39,7 +39,7 @@ class StepRun:
     __slots__ = (
         "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind", "nodes",
         "parameters", "repacked", "saved", "seconds", "seconds_backward", "sources", "stage",
-        "targets", "workspace",
+        "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], dtype: Any) -> None:
@@ -58,16 +58,22 @@ class StepRun:
         self.saved: dict[str, tuple[Interval, int, int]] = {}
         self.gradients: StepGradients | None = None
         self.workspace: Interval | None = None
+        self.workspace_backward: Interval | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[Interval | None] = []
         if self.kind.variadic:
-            flat = [x for node in nodes for x in node.inputs]
+            flat = [x for node in nodes for x in node.reads()]
             self.sources = [Source(flat)] if flat else []
         else:
             self.sources = [
                 Source([node.inputs[position] for node in nodes])
                 for position in range(len(first.inputs))
             ]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that the step writes: its output, and its ports."""
+        return [self.block, *self.block.ports]
 
     @property
     def work(self) -> int:
@@ -83,9 +89,10 @@ class StepRun:
             self.copied_bytes += move.run(self._moves(gradient=False))
             self.batch.launches += 1
         else:
-            xs = [self._pack(source, arena) for source in self.sources]
+            xs = [self._pack(source, source.packing, arena) for source in self.sources]
             self._place_saved(arena)
             y = self.block.values()
+            self.batch.ports = [port.values() for port in self.block.ports]
             self.batch.launches += 1
             if self.fused:
                 self.batch.gradients = self.gradients
@@ -101,12 +108,15 @@ class StepRun:
         retains = self.kind.retains
         batch = self.batch
         batch.inputs = tuple(
-            [self._repack(position, arena) if retains.input(position) else None
-             for position in range(len(self.sources))]
+            [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
+             for position, source in enumerate(self.sources)]
         )  # fmt: skip
         batch.output = self.block.values() if retains.output else None
         batch.gradients = self.gradients
+        batch.port_gradients = [port.gradients() for port in self.block.ports]
         batch.launches += 1
+        if self.workspace_backward is not None:
+            batch.scratch = _part(arena, self.workspace_backward)
         self.kind.backward(batch, self.block.gradients(), *self._target_views(arena))
         self.seconds_backward += time.perf_counter() - begin
 
@@ -134,27 +144,20 @@ class StepRun:
 
     # Places ---------------------------------------------------------------------------------------
 
-    def _pack(self, source: Source, arena: Array) -> Ragged:
+    def _pack(self, source: Source, place: Interval | None, arena: Array) -> Ragged:
         if source.is_view:
             return source.view()
-        packed, copied = source.pack(arena)
+        assert place is not None
+        packed, copied = source.pack(arena, place)
         self.copied_bytes += copied
         self.batch.launches += 1
         return packed
 
-    def _repack(self, position: int, arena: Array) -> Ragged:
-        source = self.sources[position]
-        if not source.is_view:
-            source.scratch = self.repacked[position]
-        return self._pack(source, arena)
-
     def _place_saved(self, arena: Array) -> None:
         for name, (interval, rows, width) in self.saved.items():
-            flat = arena[interval.offset : interval.offset + interval.size]
-            self.batch.saved[name] = flat.reshape(rows, width)
+            self.batch.saved[name] = _part(arena, interval).reshape(rows, width)
         if self.workspace is not None:
-            start = self.workspace.offset
-            self.batch.scratch = arena[start : start + self.workspace.size]
+            self.batch.scratch = _part(arena, self.workspace)
 
     def _target_views(self, arena: Array) -> list[Ragged | None]:
         views: list[Ragged | None] = []
@@ -165,8 +168,7 @@ class StepRun:
                 views.append(source.gradient_view())
             else:
                 assert target.scratch is not None
-                source.scratch = target.scratch
-                views.append(source.packed(arena))
+                views.append(source.packed(arena, target.scratch))
         return views
 
     def _moves(self, gradient: bool) -> Any:
@@ -192,3 +194,7 @@ class StepRun:
                 r.width,
             )
             yield (made, source) if gradient else made
+
+
+def _part(arena: Array, interval: Interval) -> Array:
+    return arena[interval.offset : interval.offset + interval.size]

@@ -78,6 +78,8 @@ class Node:
         static:    attributes that must be equal (parameters: identical) for two nodes to batch.
         retains:   what `backward` reads besides the output's gradient.
         any_shape: True if `forward` works on flat elements, so that nodes of any width batch.
+        rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
+                   cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
     """
 
@@ -90,6 +92,7 @@ class Node:
     retains: ClassVar[Retain] = Retain()
     any_shape: ClassVar[bool] = False
     variadic: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     fuses_backward: ClassVar[bool] = False
     __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
@@ -148,6 +151,16 @@ class Node:
             key.append(len(self.inputs))
         return intern_signature(type(self), tuple(key))
 
+    def is_rowwise(self) -> bool:
+        """Whether this node works row by row (see `rowwise`)."""
+        return self.rowwise
+
+    def rebuild(self, *inputs: Node) -> Node:
+        """The same operation with the same attributes on other inputs."""
+        names = [n for kind in type(self).__mro__ for n in kind.__dict__.get("__slots__", ())]
+        own = {n: getattr(self, n) for n in names if n not in Node.__slots__}
+        return type(self)(*inputs, **own)
+
     def parameters(self) -> tuple[Parameter, ...]:
         """Parameters that receive a gradient from this node."""
         return tuple(
@@ -155,6 +168,14 @@ class Node:
             for name in self.static
             if isinstance(value := getattr(self, name), Parameter) and not value.frozen
         )
+
+    def port_widths(self) -> tuple[int, ...]:
+        """Widths of further outputs, one vector a node each, which `Port` nodes read."""
+        return ()
+
+    def reads(self) -> Sequence[Any]:
+        """The places this node reads: its inputs, unless it reads a port of one."""
+        return self.inputs
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -169,6 +190,11 @@ class Node:
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """Elements of scratch that forward needs while it runs, as `batch.scratch`."""
+        return 0
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        """The same for backward."""
         return 0
 
     @classmethod

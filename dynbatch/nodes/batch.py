@@ -36,6 +36,8 @@ class Batch:
         xp:         the array module, NumPy or CuPy.
         inputs:     packed inputs; in backward, None where `retains` does not name them.
         output:     packed output; in backward, None unless retained.
+        ports:      packed further outputs (see `Node.port_widths`); in backward `port_gradients`.
+        memo:       what forward wants to find again in backward, for instance index tables.
         saved:      arrays that forward left, by the names of `Node.saved`.
         gradients:  where gradients of parameters go (backward only).
         keeps:      whether a backward may follow, so that `saved` must be filled.
@@ -48,8 +50,8 @@ class Batch:
     """
 
     __slots__ = (
-        "accumulate", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "nodes",
-        "output", "saved", "scratch", "xp",
+        "accumulate", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "memo",
+        "nodes", "output", "port_gradients", "ports", "saved", "scratch", "xp",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], dtype: np.dtype[Any], xp: Any = np) -> None:
@@ -58,6 +60,9 @@ class Batch:
         self.xp = xp
         self.inputs: tuple[Ragged | None, ...] = ()
         self.output: Ragged | None = None
+        self.memo: dict[str, Any] = {}
+        self.ports: list[Ragged] = []
+        self.port_gradients: list[Ragged] = []
         self.saved: dict[str, Array] = {}
         self.gradients: Gradients | None = None
         self.keeps = True

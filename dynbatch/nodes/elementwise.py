@@ -22,6 +22,7 @@ class Unary(Node):
 
     __slots__ = ()
     any_shape = True
+    rowwise = True
     kernel: ClassVar[kernels.Unary]
 
     def __init_subclass__(cls) -> None:
@@ -166,6 +167,7 @@ class Scalar(Node):
 
     __slots__ = ("number",)
     any_shape = True
+    rowwise = True
     number: float
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -219,6 +221,7 @@ class Binary(Node):
 
     __slots__ = ()
     any_shape = True
+    rowwise = True
     kernel: ClassVar[kernels.Binary]
 
     def __init_subclass__(cls) -> None:
@@ -285,7 +288,11 @@ class Expand(Node):
     """
 
     __slots__ = ("target",)
+    rowwise = True
     target: Shape
+
+    def rebuild(self, *inputs: Node) -> Node:
+        return expand(inputs[0], (*inputs[0].shape[:-1], self.target[-1]))
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape, target = shapes[0], self.target

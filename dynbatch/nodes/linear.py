@@ -23,6 +23,7 @@ class Linear(Node):
     __slots__ = ("bias", "weight")
     static = ("weight", "bias")
     retains = Retain(inputs=True)
+    rowwise = True
     weight: Parameter
     bias: Parameter | None
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, NamedTuple
 
 from dynbatch.errors import EmptyBatchError
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.axes import TOKENS, axis
+from dynbatch.nodes.base import Node, Shape, caller
 from dynbatch.nodes.batch import Batch
 
 
@@ -45,16 +46,55 @@ class Structural(Node):
     variadic = True
     moves_all: ClassVar[bool] = False
 
+    def is_rowwise(self) -> bool:
+        return getattr(self, "dim", 0) == -1
+
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
         """The moves of all nodes of the batch, neighbours next to each other."""
         raise NotImplementedError(f"{cls.__name__}.rectangles")
 
 
+class PortPlace:
+    """Where one node's port lies: enough of a node for a move to start from."""
+
+    __slots__ = ("_block", "_position", "_start", "rows", "width")
+
+    def __init__(self, owner: Node, part: int) -> None:
+        self._block = owner._block.ports[part]
+        self._position = owner._position
+        self.width: int = self._block.width
+        self.rows = 1
+        self._start = owner._position * self.width
+
+
+class Port(Structural):
+    """A further output of a node, as a vector: the last state of a scan, for instance.
+
+    Batches with:  every other Port.
+    """
+
+    __slots__ = ("part",)
+    moves_all = True
+    part: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return (self.inputs[0].port_widths()[self.part],)
+
+    def reads(self) -> Sequence[PortPlace]:
+        return (PortPlace(self.inputs[0], self.part),)
+
+    @classmethod
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        for node in batch.nodes:
+            (place,) = node.reads()
+            yield Rectangle(place, 0, 1, 0, node, 0, 1, 0, 1, node.width)
+
+
 class Concat(Structural):
     """Inputs side by side (`dim=-1`) or one after the other (`dim=0`).
 
-    Shape:  dim=-1: (T, D_1), …, (T, D_n) -> (T, ΣD); vectors (D_i,) -> (ΣD,).
+    Shape:  dim=-1: (T, D_1), …, (T, D_n) -> (T, ΣD); vectors (D_i,) -> (ΣD,); n scalars -> (n,).
             dim=0:  (T_1, D), …, (T_n, D) -> (ΣT, D); a vector counts as one row.
     Batches with:  every other Concat of the same dim, whatever the number, widths and lengths of
         its inputs.
@@ -68,12 +108,12 @@ class Concat(Structural):
     def infer_shape(self, *shapes: Shape) -> Shape:
         if self.dim == -1:
             self.require(
-                all(len(s) == len(shapes[0]) > 0 and s[:-1] == shapes[0][:-1] for s in shapes),
+                all(len(s) == len(shapes[0]) and s[:-1] == shapes[0][:-1] for s in shapes),
                 f"inputs of different lengths {[s[:-1] for s in shapes]}",
                 "concat along features needs equal numbers of tokens",
                 "give inputs of one sentence, or use dim=0 to concatenate along tokens",
             )
-            return (*shapes[0][:-1], sum([s[-1] for s in shapes]))
+            return (*shapes[0][:-1], sum([s[-1] if s else 1 for s in shapes]))
         widths = {s[-1] for s in shapes if s}
         self.require(
             len(widths) == 1 and all(shapes),
@@ -98,6 +138,61 @@ class Concat(Structural):
                 yield Rectangle(x, 0, 1, 0, node, row, 1, column, x.rows, x.width)
 
 
+class Reverse(Structural):
+    """The rows of a sentence, the last one first: y_t = x_{T-1-t}.
+
+    Shape:  (T, D) -> (T, D).
+    Batches with:  every other Reverse.
+    """
+
+    __slots__ = ()
+    moves_all = True
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        self.require(
+            len(shapes[0]) == 2,
+            f"a sentence (T, D) expected, not {shapes[0]}",
+            "rows are reversed",
+            "F.stack vectors to rows first; a vector has one row",
+        )
+        return shapes[0]
+
+    @classmethod
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        for node in batch.nodes:
+            (x,) = node.inputs
+            yield Rectangle(x, x.rows - 1, -1, 0, node, 0, 1, 0, x.rows, x.width)
+
+
+class Reshape(Structural):
+    """The same elements in the same order, in another shape.
+
+    Batches with:  every other Reshape.
+    """
+
+    __slots__ = ("target",)
+    moves_all = True
+    target: Shape
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        rows, width = _extent(shapes[0])
+        target_rows, target_width = _extent(self.target)
+        self.require(
+            rows * width == target_rows * target_width and target_width > 0,
+            f"shape {shapes[0]} cannot become {self.target}",
+            "a reshape keeps the number of elements, and at least one feature",
+            "multiply the sizes out; -1 stands for the one that follows from the others",
+        )
+        return self.target
+
+    @classmethod
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        for node in batch.nodes:
+            (x,) = node.inputs
+            # One row of all elements: steps do not matter, and neighbours merge to one copy.
+            yield Rectangle(x, 0, 0, 0, node, 0, 0, 0, 1, x.rows * x.width)
+
+
 def concat(inputs: Sequence[Node], dim: int = -1) -> Node:
     """Concatenate nodes along features (`dim=-1`, default) or tokens (`dim=0`), as `torch.cat`.
 
@@ -107,7 +202,96 @@ def concat(inputs: Sequence[Node], dim: int = -1) -> Node:
         ShapeError: the other dimension differs.
         EmptyBatchError: `inputs` is empty.
     """
+    _require_inputs("concat", inputs)
+    widest = max(inputs, key=lambda x: x.ndim)
+    return Concat(*inputs, dim=0 if axis("concat", widest, dim) == TOKENS else -1)
+
+
+def stack(inputs: Sequence[Node]) -> Node:
+    """K vectors (D,) as the rows of a matrix (K, D), or K scalars as a vector (K,), as `torch.stack`.
+
+    Raises:
+        ShapeError: the vectors' widths differ, or an input is a matrix.
+        EmptyBatchError: `inputs` is empty.
+    """
+    _require_inputs("stack", inputs)
+    first = inputs[0]
+    for x in inputs:
+        x.require(
+            x.shape == first.shape and x.ndim < 2,
+            f"shape {x.shape} beside {first.shape} in stack",
+            "stack takes vectors of one width, or scalars",
+            "F.concat(…, dim=0) joins matrices along their tokens",
+        )
+    return Concat(*inputs, dim=0 if first.ndim else -1)
+
+
+def reverse(x: Node) -> Node:
+    """The rows of x, the last one first, as `torch.flip(x, [0])`.
+
+    Raises:
+        ShapeError: x is not a matrix.
+    """
+    return Reverse(x)
+
+
+def reshape(x: Node, shape: Shape) -> Node:
+    """The elements of x, row by row, in another shape of at most two dimensions; -1 is worked out.
+
+    Raises:
+        ShapeError: the number of elements would change, or a row would have no features.
+    """
+    known = 1
+    for size in shape:
+        known *= size if size != -1 else 1
+    if -1 in shape and known > 0:
+        shape = tuple([x.rows * x.width // known if size == -1 else size for size in shape])
+    return x if shape == x.shape else Reshape(x, target=tuple(shape))
+
+
+def squeeze(x: Node, dim: int | None = None) -> Node:
+    """Without its dimensions of size 1, or without `dim` if that has size 1, as `torch.squeeze`.
+
+    Give `dim` where a sentence may have one token: (T, 1) with `dim=-1` is always (T,), and (1, D)
+    with `dim=0` always (D,).
+
+    Raises:
+        ShapeError: x has no such dim, or is (0, 1): a vector without features.
+    """
+    if dim is None:
+        return reshape(x, tuple([size for size in x.shape if size != 1]))
+    place = 0 if axis("squeeze", x, dim) == TOKENS else x.ndim - 1
+    if x.shape[place] != 1:
+        return x
+    return reshape(x, (*x.shape[:place], *x.shape[place + 1 :]))
+
+
+def unsqueeze(x: Node, dim: int = 0) -> Node:
+    """With a dimension of size 1 more: (D,) -> (1, D), or (D, 1) for `dim=-1`; () -> (1,).
+
+    Raises:
+        ShapeError: x is a matrix, or has no such dim.
+    """
+    place = dim if dim >= 0 else dim + x.ndim + 1
+    x.require(
+        x.ndim < 2 and 0 <= place <= x.ndim,
+        f"unsqueeze(dim={dim}) of a value of shape {x.shape}",
+        "a value has at most two dimensions; dim is between -ndim - 1 and ndim",
+        "give a vector or a scalar",
+    )
+    return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
+
+
+def _extent(shape: Shape) -> tuple[int, int]:
+    if len(shape) > 2 or any(size < 0 for size in shape):
+        return -1, 1
+    return shape[0] if len(shape) == 2 else 1, shape[-1] if shape else 1
+
+
+def _require_inputs(what: str, inputs: Sequence[Node]) -> None:
     if not inputs:
-        raise EmptyBatchError("concat: at least one input is needed.")
-    along_tokens = dim == 0 and any([x.ndim == 2 for x in inputs])
-    return Concat(*inputs, dim=0 if along_tokens else -1)
+        raise EmptyBatchError(
+            f"{what}: at least one input is needed.\n"
+            "  fix:  skip what is empty before joining it\n"
+            f"  made at {caller()}"
+        )

@@ -1,0 +1,101 @@
+"""A cell, traced for one set of widths and parameters, split, and compiled to two functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.emit_backward import Backward
+from dynbatch.cells.emit_forward import emit_forward, kernel_name, numbered_generic, numbered_maps
+from dynbatch.cells.program import Op, Program
+from dynbatch.cells.storage import Storage
+from dynbatch.cells.trace import Recorder, Split, Trace, split
+from dynbatch.kernels import blas
+from dynbatch.nodes.elementwise import Binary, Unary
+from dynbatch.parameter import Parameter
+
+_uids = itertools.count()
+
+
+class CompiledCell:
+    """Everything about a cell that does not depend on the mini-batch.
+
+    Attributes:
+        trace, parts, program, storage: the stages of compilation, for those who look.
+        source: the generated Python of forward and backward.
+        maps:   wide linear maps by number.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.uid = next(_uids)
+        self.trace = trace
+        self.parts: Split = split(trace)
+        self.program = Program(trace, self.parts)
+        self.storage = Storage(self.program)
+        self.reverse_pass = Backward(self.program, self.storage)
+        numbers = numbered_maps(self.program)
+        ops = [*self.program.stream_maps, *self.program.ops]
+        self.maps: dict[int, Op] = {numbers[id(op)]: op for op in ops if id(op) in numbers}
+        self.stream_maps = {numbers[id(op)]: op for op in self.program.stream_maps}
+        generic = numbered_generic(self.program)
+        self.generic: dict[int, Op] = {
+            generic[id(op)]: op for op in self.program.ops if id(op) in generic
+        }
+        forward = "\n".join(emit_forward(self.program, self.storage))
+        backward = "\n".join(self.reverse_pass.lines())
+        self.source = f"{forward}\n\n\n{backward}\n"
+        namespace = self._namespace()
+        exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
+        self.forward: Callable[[dict[str, Any], Any], None] = namespace["forward"]
+        self.backward: Callable[[dict[str, Any], Any], None] = namespace["backward"]
+
+    def _namespace(self) -> dict[str, Any]:
+        names: dict[str, Any] = {
+            "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+            "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
+        }  # fmt: skip
+        for op in self.program.ops:
+            if isinstance(op.node, Unary | Binary):
+                names[kernel_name(op)] = op.node.kernel
+        return names
+
+    def is_current(self, params: Any) -> bool:
+        """Whether `params` still holds what the trace read from it."""
+        return all(_read(params, path) is value for path, value in self.trace.reads.items())
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Every parameter the loop uses, once."""
+        found: dict[int, Parameter] = {}
+        for op in self.maps.values():
+            for piece in op.pieces:
+                for parameter in [piece.weight, *piece.biases]:
+                    found.setdefault(parameter.uid, parameter)
+        for op in self.generic.values():
+            for parameter in op.node.parameters():
+                found.setdefault(parameter.uid, parameter)
+        return tuple([p for p in found.values() if not p.frozen])
+
+    def __str__(self) -> str:
+        parts = self.parts
+        head = (
+            f"# before the loop: {_kinds(parts.before)}\n# in the loop: {_kinds(parts.loop)}\n"
+            f"# after the loop: {_kinds(parts.after)}\n"
+        )
+        return head + self.source
+
+
+def _kinds(nodes: Any) -> str:
+    return ", ".join([type(node).__name__ for node in nodes]) or "nothing"
+
+
+def _read(params: Any, path: str) -> Any:
+    value = params
+    for name in path.split("."):
+        value = value[name] if isinstance(value, dict) else getattr(value, name)
+    return value
+
+
+__all__ = ["CompiledCell", "Recorder"]

@@ -1,0 +1,356 @@
+"""Writes a program's backward pass: the steps in reverse, each operator's gradient in reverse.
+
+Arrays by name, besides those of forward:
+
+    dY    gradients of the exports, packed · C0 … gradients of the state parts, carried from step to
+    step · D0 … gradients of values, packed where a weight gradient needs all steps at once ·
+    dX0 … gradients of streams that the loop reads directly · E0 …, Z0 … scratch · V0 … weights (O, K)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from dynbatch.cells.emit_forward import Views, argument, kernel_name, numbered_generic, numbered_maps
+from dynbatch.cells.program import Op, Program, Value, readers
+from dynbatch.cells.storage import Buffer, Storage
+
+Code = Callable[[str], str]
+
+
+class Backward:
+    """The generated lines, and the buffers they use.
+
+    Attributes:
+        buffers:  gradient buffers by name: (width, packed).
+        of_maps:  the buffer that holds the gradient of each wide linear map's output.
+        streams:  streams that receive a gradient directly.
+    """
+
+    def __init__(self, program: Program, storage: Storage) -> None:
+        self.program = program
+        self.storage = storage
+        self.views = Views(storage)
+        self.body: list[str] = []
+        self.buffers: dict[str, tuple[int, bool]] = {}
+        self.streams: set[int] = set()
+        self.maps = numbered_maps(program)
+        self.of_maps: dict[int, str] = {}
+        self._alias: dict[int, Value] = {}
+        self._places: dict[int, tuple[str, str, int, int]] = {}
+        self._written: dict[int, list[tuple[int, int]]] = {}
+        self._to_previous: dict[int, list[Code]] = {}
+        self._scratch = 0
+        self._find_aliases()
+        self._seed()
+        for op in reversed(program.ops):
+            self._backward_op(op)
+        self._carry()
+        for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
+            if id(self._root(op.output)) in self._places:
+                self._complete(op.output)
+                self.of_maps[self.maps[id(op)]] = self._place(op.output)[0]
+
+    # Places ---------------------------------------------------------------------------------------
+
+    def _find_aliases(self) -> None:
+        """A sum passes its gradient on unchanged: its operands may share the very buffer."""
+        leaving = self.program.leaving()
+        for op in self.program.ops:
+            passes = op.kind == "shift" or (op.kind == "copy" and len(op.inputs) == 1)
+            if not passes and not (op.kind == "binary" and type(op.node).__name__ == "Add"):
+                continue
+            for x in op.inputs:
+                single = len(readers(self.program, x)) == 1 and op.inputs.count(x) == 1
+                if x.base.origin == "op" and x.is_whole() and single:
+                    if id(x.base) not in leaving:
+                        self._alias[id(x.base)] = op.output
+
+    def _root(self, value: Value) -> Value:
+        base = value.base
+        while id(base) in self._alias:
+            base = self._alias[id(base)].base
+        return base
+
+    def _place(self, value: Value) -> tuple[str, str, int, int]:
+        """Array, rows, first column and width of the array for the gradient of a base value."""
+        root = self._root(value)
+        known = self._places.get(id(root))
+        if known is not None:
+            return known
+        packed = any(
+            self._root(op.output) is root
+            for op in [*self.program.stream_maps, *self.program.ops]
+            if op.kind == "linear"
+        )
+        following = [k for k, v in enumerate(self.program.following) if v is root]
+        if following and not packed:
+            place = (f"C{following[0]}", "[:n]", 0, root.width)
+        elif not packed and root in self.program.exports:
+            place = ("dY", "[s:e]", self._export_column(root), self._export_width())
+        else:
+            name = f"D{len(self.buffers)}"
+            self.buffers[name] = (root.width, packed)
+            place = (name, "[s:e]" if packed else "[:n]", 0, root.width)
+        self._places[id(root)] = place
+        return place
+
+    def _export_column(self, value: Value) -> int:
+        exports = self.program.exports
+        return sum(v.width for v in exports[: exports.index(value)])
+
+    def _export_width(self) -> int:
+        return sum(v.width for v in self.program.exports)
+
+    def gradient(self, value: Value) -> str:
+        """The expression for the gradient of a value, or of a stream, in this step."""
+        base = value.base
+        if base.origin == "stream":
+            self.streams.add(base.place)
+            name = f"dX{base.place}"
+            return self.views.columns(name, "[s:e]", value.column, value.width, base.width)
+        name, rows, column, whole = self._place(value)
+        return self.views.columns(name, rows, column + value.column, value.width, whole)
+
+    # Contributions --------------------------------------------------------------------------------
+
+    def _seed(self) -> None:
+        for k, value in enumerate(self.program.following):
+            if self._place(value)[0] == f"C{k}":
+                self._mark(value)
+            else:
+                self._contribute(value, lambda out, k=k: f"copyto({out}, C{k}[:n])")  # type: ignore[misc]
+        for value in self.program.exports:
+            if self._place(value)[0] == "dY":
+                self._mark(value)
+                continue
+            view = self.views.columns(
+                "dY", "[s:e]", self._export_column(value), value.width, self._export_width()
+            )
+            self._contribute(value, lambda out, v=view: f"copyto({out}, {v})")  # type: ignore[misc]
+
+    def _mark(self, value: Value) -> None:
+        self._written.setdefault(id(self._key(value)), []).append((value.column, value.width))
+
+    def _key(self, value: Value) -> Value:
+        return value.base if value.base.origin == "stream" else self._root(value)
+
+    def _missing(self, value: Value) -> list[tuple[int, int]]:
+        """Columns of `value` that nothing has written yet, as (column, width)."""
+        holes = [(value.column, value.column + value.width)]
+        for column, width in self._written.get(id(self._key(value)), []):
+            cut: list[tuple[int, int]] = []
+            for low, high in holes:
+                cut += [(low, min(high, column)), (max(low, column + width), high)]
+            holes = [(low, high) for low, high in cut if low < high]
+        return [(low, high - low) for low, high in holes]
+
+    def _complete(self, value: Value) -> bool:
+        """Clear what nothing wrote; False if nothing was written at all."""
+        missing = self._missing(value)
+        if missing == [(value.column, value.width)]:
+            return False
+        for column, width in missing:
+            part = Value(width, value.base.origin, value.base.place)
+            part.base, part.column = value.base, column
+            self.body.append(f"{self.gradient(part)}[...] = 0")
+            self._mark(part)
+        return True
+
+    def _contribute(self, value: Value, code: Code) -> None:
+        origin = value.base.origin
+        if origin == "memory":
+            return
+        if origin == "prev":
+            self._contribute_previous(value, code)
+            return
+        target = self.gradient(value)
+        if self._missing(value) == [(value.column, value.width)]:
+            self.body.append(code(target))
+            self._mark(value)
+            return
+        self._complete(value)
+        self.body += self._add_to(target, code, value.width)
+
+    def _add_to(self, target: str, code: Code, width: int) -> list[str]:
+        """Lines that add what `code` makes to `target`; what only copies is added at once."""
+        copied = re.fullmatch(r"copyto\(_, (\S+)\)", code("_"))
+        if copied:
+            return [f"add({target}, {copied[1]}, {target})"]
+        scratch = self._scratch_view(width)
+        return [code(scratch), f"add({target}, {scratch}, {target})"]
+
+    def _contribute_previous(self, value: Value, code: Code) -> None:
+        if value.is_whole():
+            self._to_previous.setdefault(value.base.place, []).append(code)
+            return
+        place, width = value.base.place, value.base.width
+        whole = self._scratch_view(width, fresh=True)
+        cut = f"{whole}[:, {value.column}:{value.column + value.width}]"
+        self.body += [f"{whole}[...] = 0", code(cut)]
+        self._to_previous.setdefault(place, []).append(lambda out: f"copyto({out}, {whole})")
+
+    def _scratch_view(self, width: int, fresh: bool = False) -> str:
+        if fresh:
+            self._scratch += 1
+        name = f"Z{width}_{self._scratch}" if fresh else f"Z{width}"
+        self.buffers[name] = (width, False)
+        return self.views.columns(name, "[:n]", 0, width, width)
+
+    # Operators ------------------------------------------------------------------------------------
+
+    def _backward_op(self, op: Op) -> None:
+        if id(self._root(op.output)) not in self._places or not self._complete(op.output):
+            return
+        dy = self.gradient(op.output)
+        if op.kind == "linear":
+            number = self.maps[id(op)]
+            self._contribute(op.inputs[0], lambda out: f"matmul({dy}, V{number}, {out})")
+        elif op.kind == "copy":
+            for x, column in zip(op.inputs, op.columns, strict=True):
+                if self._shares(op, x):
+                    continue
+                part = Value(x.width)
+                part.base, part.column = op.output, column
+                view = self.gradient(part)
+                self._contribute(x, lambda out, v=view: f"copyto({out}, {v})")  # type: ignore[misc]
+        elif op.kind == "generic":
+            self._backward_generic(op, dy)
+        else:
+            self._backward_elementwise(op, dy)
+
+    def _shares(self, op: Op, x: Value) -> bool:
+        """Whether the input's gradient is the output's very buffer."""
+        if x.base.origin == "op" and self._alias.get(id(x.base)) is op.output and x.is_whole():
+            return True
+        return False
+
+    def _backward_elementwise(self, op: Op, dy: str) -> None:
+        views = self.views
+        if op.kind == "unary":
+            kernel = op.node.kernel
+            saved = {"input": op.inputs[0], "output": op.output}.get(kernel.reads)
+            held = dy if saved is None else views.of(saved)
+            arguments = "".join(f", {value!r}" for value in op.node.arguments())
+            name = kernel_name(op)
+            self._contribute(
+                op.inputs[0], lambda out: f"{name}.backward({dy}, {held}, {out}{arguments})"
+            )
+            return
+        if op.kind in ("scale", "shift"):
+            if not self._shares(op, op.inputs[0]):
+                number = repr(op.node.number) if op.kind == "scale" else "1"
+                self._contribute(
+                    op.inputs[0], lambda out: f"multiply({dy}, {number}, {out})"
+                )
+            return
+        kernel, name = op.node.kernel, kernel_name(op)
+        a = views.of(op.inputs[0]) if kernel.reads_a else "None"
+        b = views.of(op.inputs[1]) if kernel.reads_b else "None"
+        codes: list[Code] = [
+            lambda out: f"{name}.backward_a({dy}, {a}, {b}, {out})",
+            lambda out: f"{name}.backward_b({dy}, {a}, {b}, {out})",
+        ]
+        if type(op.node).__name__ == "Multiply":
+            codes = [
+                lambda out: f"multiply({dy}, {b}, {out})",
+                lambda out: f"multiply({dy}, {a}, {out})",
+            ]
+        for x, code in zip(op.inputs, codes, strict=True):
+            if not self._shares(op, x):
+                self._contribute(x, code)
+
+    def _backward_generic(self, op: Op, dy: str) -> None:
+        retains = op.node.retains
+        number = numbered_generic(self.program)[id(op)]
+        saved, targets, after = [], [], []
+        for position, x in enumerate(op.inputs):
+            kept = retains.input(position) or x.base.origin == "memory"
+            saved.append(argument(x, self.views) if kept else "None")
+            if x.base.origin == "memory":
+                targets.append("None")
+                continue
+            scratch = self._scratch_view(x.width, fresh=True)
+            targets.append(scratch)
+            after.append((x, scratch))
+        output = self.views.of(op.output) if retains.output else "None"
+        self.body.append(
+            f"G{number}.backward(t, n, {dy}, {output}, ({', '.join(saved)},), "
+            f"({', '.join(targets)},))"
+        )
+        for x, scratch in after:
+            self._contribute(x, lambda out, v=scratch: f"copyto({out}, {v})")  # type: ignore[misc]
+
+    # The state ------------------------------------------------------------------------------------
+
+    def _carry(self) -> None:
+        """Gradients of the state as the step found it become the carried ones.
+
+        First everything that may read a carried gradient goes to scratch, then the carried ones are
+        written; a single reader of its own carried gradient works in place.
+        """
+        first: list[str] = []
+        last: list[str] = []
+        for k, state in enumerate(self.program.states):
+            self.views.columns(f"C{k}", "[:n]", 0, state.width, state.width)
+            codes = self._to_previous.get(k, [])
+            reading = [code for code in codes if self._carried(code("_"))]
+            others = [code for code in codes if code not in reading]
+            if not codes:
+                last.append(f"c{k}[...] = 0")
+            elif not reading:
+                last += self._sum(others, f"c{k}", state.width)
+            elif len(reading) == 1 and self._works_in_place(reading[0]("_"), k):
+                last.append(reading[0](f"c{k}"))
+                for code in others:
+                    last += self._sum([code], f"c{k}", state.width, more=True)
+            else:
+                self.buffers[f"E{k}"] = (state.width, False)
+                self.views.columns(f"E{k}", "[:n]", 0, state.width, state.width)
+                first += self._sum(codes, f"e{k}", state.width)
+                last.append(f"copyto(c{k}, e{k})")
+        self.body += [*first, *last]
+
+    def _sum(self, codes: list[Code], target: str, width: int, more: bool = False) -> list[str]:
+        lines: list[str] = []
+        for code in codes:
+            if not lines and not more:
+                lines.append(code(target))
+            else:
+                lines += self._add_to(target, code, width)
+        return lines
+
+    def _carried(self, text: str) -> set[int]:
+        """Which carried gradients a line reads."""
+        found = re.findall(r"\bc(\d+)(?:_\d+_\d+)?\b", text)
+        return {int(number) for number in found}
+
+    def _works_in_place(self, text: str, k: int) -> bool:
+        return self._carried(text) == {k} and not text.startswith("matmul")
+
+    # Lines ----------------------------------------------------------------------------------------
+
+    def lines(self) -> list[str]:
+        """Lines of `def backward(A, steps)`."""
+        names = [f"X{k}" for k in range(len(self.program.streams))]
+        names += [f"dX{k}" for k in sorted(self.streams)]
+        names += [buffer.name for buffer in self.storage.packed]
+        names += [f"V{self.maps[id(op)]}" for op in self.program.ops if op.kind == "linear"]
+        names += [f"{letter}{k}" for k in range(len(self.program.states)) for letter in "IC"]
+        names += ["dY", *self.buffers]
+        names += [f"G{number}" for number in numbered_generic(self.program).values()]
+        lines = ["def backward(A, steps):"]
+        lines += [f"    {name} = A[{name!r}]" for name in names]
+        lines += ["    t = len(steps)", "    for s, e, n, p in reversed(steps):", "        t -= 1"]
+        for k, value in enumerate(self.program.following):
+            buffer, column = self.storage.place(value)
+            rows = f"{buffer.name}[p:p + n]"
+            rows += f"[:, {column}:{column + value.width}]" if value.width < buffer.width else ""
+            lines.append(f"        h{k} = I{k}[:n] if p < 0 else {rows}")
+        return lines + [f"        {line}" for line in [*self.views.lines.values(), *self.body]]
+
+    def gradient_buffers(self) -> list[Buffer]:
+        """Every gradient buffer, packed or not."""
+        return [Buffer(name, width, packed) for name, (width, packed) in self.buffers.items()]
+

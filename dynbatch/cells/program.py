@@ -1,0 +1,377 @@
+"""The loop of a cell as a small static program: values with widths, and operators on them.
+
+Built from the traced nodes, then made wide: linear maps of one input become one product, and equal
+elementwise operators on neighbouring columns become one. What a user spells out gate by gate thus
+runs as the same few wide kernels that a hand-fused cell would have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynbatch.cells.trace import Split, Trace
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.elementwise import Binary, Scale, Shift, Unary
+from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.structure import Structural
+from dynbatch.parameter import Parameter
+
+
+class Value:
+    """One step's vector, or a range of columns of a wider one.
+
+    origin: "stream" (per token, computed before the loop), "prev" (a part of the state as the step
+        finds it), "memory" (a sentence's rows), or "op" (made by an operator of the loop).
+    place:  which stream, state part or memory.
+    """
+
+    __slots__ = ("base", "column", "origin", "place", "width")
+
+    def __init__(self, width: int, origin: str = "op", place: int = 0) -> None:
+        self.width = width
+        self.origin = origin
+        self.place = place
+        self.base: Value = self
+        self.column = 0
+
+    def become_view(self, base: Value, column: int) -> None:
+        """From now on these are columns of `base`."""
+        self.base, self.column = base.base, base.column + column
+
+    def is_whole(self) -> bool:
+        """Whether the value is all of its base."""
+        return self.width == self.base.width
+
+    def overlaps(self, other: Value) -> bool:
+        """Whether the two share columns."""
+        return (
+            self.base is other.base
+            and self.column < other.column + other.width
+            and other.column < self.column + self.width
+        )
+
+
+class Piece:
+    """One parameter's share of a wide linear map: columns [column, column + width)."""
+
+    __slots__ = ("biases", "column", "output", "weight")
+
+    def __init__(self, weight: Parameter, biases: list[Parameter], output: Value) -> None:
+        self.weight = weight
+        self.biases = biases
+        self.output = output
+        self.column = 0
+
+    @property
+    def width(self) -> int:
+        return self.weight.shape[0]
+
+
+class Op:
+    """One operator of the loop.
+
+    kind: "linear" (with pieces), "unary", "binary", "scale", "shift", "copy" (input k into columns
+        from `columns[k]`), or "generic": any other node type, by its own batched kernels.
+    """
+
+    __slots__ = ("columns", "inputs", "kind", "node", "output", "pieces")
+
+    def __init__(self, kind: str, inputs: list[Value], output: Value, node: Any = None) -> None:
+        self.kind = kind
+        self.inputs = inputs
+        self.output = output
+        self.node = node
+        self.pieces: list[Piece] = []
+        self.columns: list[int] = []
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal keys: the same function, which may run once on wider operands."""
+        if self.kind in ("unary", "binary"):
+            arguments = self.node.arguments() if self.kind == "unary" else ()
+            return (self.kind, type(self.node), arguments, len(self.inputs))
+        if self.kind in ("scale", "shift"):
+            return (self.kind, self.node.number)
+        return (id(self),)
+
+
+class Program:
+    """A cell's loop: streams and states in, exports and next states out.
+
+    Attributes:
+        streams:     values read per token; `stream_nodes` are the traced nodes behind them.
+        memories:    values with rows of their own; `memory_nodes` are the traced nodes behind them.
+        stream_maps: wide linear maps of a stream: one product for all tokens, before the loop.
+        ops:         the loop's operators, in order.
+        exports:     values that leave the loop, side by side in the scan's output.
+        following:   the value of each part of the next state.
+    """
+
+    def __init__(self, trace: Trace, parts: Split) -> None:
+        self.streams: list[Value] = []
+        self.stream_nodes: list[Node] = []
+        self.memories: list[Value] = []
+        self.memory_nodes: list[Node] = []
+        self.stream_maps: list[Op] = []
+        self.ops: list[Op] = []
+        self.values: list[Value] = []
+        self._by_node: dict[int, Value] = {}
+        self._kinds = parts.kinds
+        self.states = [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
+        for node, value in zip(trace.states, self.states, strict=True):
+            self._by_node[node.index] = value
+        outside = [x for n in [*parts.before, *parts.after] for x in n.inputs]
+        self._read_outside = {x.index for x in [*outside, trace.output, *trace.next_states]}
+        for node in parts.loop:
+            self._add(node)
+        taken: set[int] = set()
+        self.exports = [self._leaving(node, taken) for node in parts.exports]
+        taken.clear()
+        self.following = [self._leaving(node, taken) for node in trace.next_states]
+        widen(self)
+
+    def value(self, width: int, origin: str = "op", place: int = 0) -> Value:
+        """A new value, known to the program."""
+        made = Value(width, origin, place)
+        self.values.append(made)
+        return made
+
+    def leaving(self) -> set[int]:
+        """Identities of the values that leave a step."""
+        return {id(v) for v in [*self.exports, *self.following]}
+
+    # From nodes to operators ----------------------------------------------------------------------
+
+    def _add(self, node: Node) -> None:
+        if isinstance(node, Structural):
+            self._add_structural(node)
+            return
+        inputs = [self._read(x) for x in node.inputs]
+        output = self._by_node[node.index] = self.value(node.width)
+        if isinstance(node, Linear):
+            self.ops.append(_linear(node, inputs[0], output))
+            return
+        kinds = {Unary: "unary", Binary: "binary", Scale: "scale", Shift: "shift"}
+        kind = next((k for t, k in kinds.items() if isinstance(node, t)), "generic")
+        self.ops.append(Op(kind, inputs, output, node))
+
+    def _add_structural(self, node: Structural) -> None:
+        output = self._by_node[node.index] = self.value(node.width)
+        rectangles = list(type(node).rectangles(Batch([node], node.graph.dtype)))
+        if len(rectangles) == 1 and rectangles[0].width == node.width:
+            output.become_view(self._read(rectangles[0].source), rectangles[0].source_column)
+            return
+        op = Op("copy", [], output, node)
+        for r in rectangles:
+            part = self.value(r.width)
+            part.become_view(self._read(r.source), r.source_column)
+            op.inputs.append(part)
+            op.columns.append(r.target_column)
+        self.ops.append(op)
+
+    def _read(self, node: Node) -> Value:
+        known = self._by_node.get(node.index)
+        if known is not None:
+            return known
+        if self._kinds[node.index] == "memory":
+            value = self.value(node.width, "memory", len(self.memories))
+            self.memories.append(value)
+            self.memory_nodes.append(node)
+        elif isinstance(node, Linear) and node.index not in self._read_outside:
+            # A linear map of the tokens that only the loop reads: the scan makes it itself, in its
+            # own row order, rather than reorder its wide result.
+            value = self.value(node.width)
+            self.stream_maps.append(_linear(node, self._stream(node.inputs[0]), value))
+        else:
+            value = self._stream(node)
+        self._by_node[node.index] = value
+        return value
+
+    def _stream(self, node: Node) -> Value:
+        for value, known in zip(self.streams, self.stream_nodes, strict=True):
+            if known is node:
+                return value
+        value = self.value(node.width, "stream", len(self.streams))
+        self.streams.append(value)
+        self.stream_nodes.append(node)
+        return value
+
+    def _leaving(self, node: Node, taken: set[int]) -> Value:
+        """A value of its own for what leaves the step: not a view, not a linear map, not twice."""
+        value = self._read(node)
+        made = [op for op in self.ops if op.output is value and op.kind != "linear"]
+        if made and id(value) not in taken:
+            taken.add(id(value))
+            return value
+        copy = self.value(value.width)
+        op = Op("copy", [value], copy, node)
+        op.columns = [0]
+        self.ops.append(op)
+        taken.add(id(copy))
+        return copy
+
+
+def _linear(node: Linear, source: Value, output: Value) -> Op:
+    op = Op("linear", [source], output, node)
+    op.pieces = [Piece(node.weight, [] if node.bias is None else [node.bias], output)]
+    return op
+
+
+# Making it wide -----------------------------------------------------------------------------------
+
+
+def widen(program: Program) -> None:
+    """Merge linear maps of one input, then elementwise operators on neighbouring columns."""
+    _fold_biases(program)
+    rank = _ranks(program)
+    program.stream_maps = _merge_linear(program, program.stream_maps, rank)
+    program.ops = _merge_linear(program, program.ops, rank)
+    while _merge_elementwise(program):
+        pass
+
+
+def readers(program: Program, value: Value) -> list[Op]:
+    """Operators of the loop that read any column of `value`."""
+    return [op for op in program.ops if any(x.overlaps(value) for x in op.inputs)]
+
+
+def _is_add(op: Op) -> bool:
+    return op.kind == "binary" and type(op.node).__name__ == "Add"
+
+
+def _fold_biases(program: Program) -> None:
+    """Add a recurrent map's bias once for all tokens where it is summed with a stream's map."""
+    from_stream = {id(op.output): op for op in program.stream_maps}
+    for op in program.ops:
+        found = readers(program, op.output) if op.kind == "linear" else []
+        if len(found) != 1 or not _is_add(found[0]) or not op.pieces[0].biases:
+            continue
+        (other,) = [x for x in found[0].inputs if x is not op.output] or [op.output]
+        stream = from_stream.get(id(other))
+        if stream is not None and len(readers(program, other)) == 1:
+            stream.pieces[0].biases += op.pieces[0].biases
+            op.pieces[0].biases = []
+
+
+def _ranks(program: Program) -> dict[int, tuple[int, int]]:
+    """An order of linear maps that puts those with the same activation next to each other."""
+    kinds: dict[object, int] = {}
+    rank: dict[int, tuple[int, int]] = {}
+    position = {id(op): i for i, op in enumerate(program.ops)}
+    for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
+        found = readers(program, op.output)
+        while len(found) == 1 and _is_add(found[0]):
+            found = readers(program, found[0].output)
+        last = found[0] if found else op
+        kind = kinds.setdefault(last.key[:3], len(kinds))
+        rank[id(op)] = (kind, position.get(id(last), 0))
+    return rank
+
+
+def _merge_linear(
+    program: Program, ops: Sequence[Op], rank: dict[int, tuple[int, int]]
+) -> list[Op]:
+    groups: dict[tuple[int, int, int], list[Op]] = {}
+    for op in ops:
+        if op.kind == "linear":
+            (x,) = op.inputs
+            groups.setdefault((id(x.base), x.column, x.width), []).append(op)
+    merged: dict[int, Op] = {}
+    for group in groups.values():
+        first = group[0]
+        group.sort(key=lambda op: rank[id(op)])
+        if len(group) > 1:
+            wide = program.value(sum(op.output.width for op in group))
+            pieces = [piece for op in group for piece in op.pieces]
+            column = 0
+            for op in group:
+                _rebase(program, op.output, wide, column)
+                op.pieces[0].column = column
+                column += op.output.width
+            first = Op("linear", group[0].inputs, wide, group[0].node)
+            first.pieces = pieces
+        for op in group:
+            merged[id(op)] = first
+    done: set[int] = set()
+    result: list[Op] = []
+    for op in ops:
+        op = merged.get(id(op), op)
+        if id(op) not in done:
+            done.add(id(op))
+            result.append(op)
+    return result
+
+
+def _rebase(program: Program, value: Value, base: Value, column: int) -> None:
+    """`value`, and every view of it, become columns of `base`."""
+    for view in program.values:
+        if view.base is value and view is not value:
+            view.base, view.column = base, view.column + column
+    value.base, value.column = base, column
+
+
+def _merge_elementwise(program: Program) -> bool:
+    """Merge one pair of operators on neighbouring columns; False if there is none."""
+    leaving = program.leaving()
+    ops = [op for op in program.ops if op.kind in ("unary", "binary", "scale", "shift")]
+    for a in ops:
+        for b in ops:
+            if a is b or a.key != b.key or {id(a.output), id(b.output)} & leaving:
+                continue
+            if all(map(_neighbours, a.inputs, b.inputs)) and not _dependent(program, a, b):
+                _join(program, a, b)
+                return True
+    return False
+
+
+def _neighbours(a: Value, b: Value) -> bool:
+    return a.base is b.base and a.column + a.width == b.column
+
+
+def _dependent(program: Program, a: Op, b: Op) -> bool:
+    return _reaches(program, a, b) or _reaches(program, b, a)
+
+
+def _reaches(program: Program, start: Op, end: Op) -> bool:
+    stack, seen = [start], {id(start)}
+    while stack:
+        for reader in readers(program, stack.pop().output):
+            if reader is end:
+                return True
+            if id(reader) not in seen:
+                seen.add(id(reader))
+                stack.append(reader)
+    return False
+
+
+def _join(program: Program, a: Op, b: Op) -> None:
+    inputs = []
+    for x, y in zip(a.inputs, b.inputs, strict=True):
+        both = program.value(x.width + y.width)
+        both.base, both.column = x.base, x.column
+        inputs.append(both)
+    wide = program.value(a.output.width + b.output.width)
+    left = a.output.width
+    _rebase(program, a.output, wide, 0)
+    _rebase(program, b.output, wide, left)
+    joined = Op(a.kind, inputs, wide, a.node)
+    remaining = [op for op in program.ops if op is not a and op is not b]
+    program.ops = in_order([*remaining, joined])
+
+
+def in_order(ops: Sequence[Op]) -> list[Op]:
+    """The operators, each after those it reads; otherwise as they stand."""
+    waiting = list(ops)
+    made = {id(op.output) for op in ops}
+    done: set[int] = set()
+    result: list[Op] = []
+    while waiting:
+        for op in waiting:
+            if all(id(x.base) not in made or id(x.base) in done for x in op.inputs):
+                break
+        waiting.remove(op)
+        result.append(op)
+        done.add(id(op.output))
+    return result

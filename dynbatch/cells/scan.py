@@ -1,0 +1,452 @@
+"""`Scan`: a cell's loop over the tokens of one sentence, all sentences of the mini-batch at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.generic import GenericStep
+from dynbatch.cells.prefix import PrefixLayout, Shard
+from dynbatch.cells.program import Op, Piece
+from dynbatch.kernels import blas, parallel
+from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+# Sentences per shard below which a second thread does not pay: each packs the weights anew.
+LEAST_SENTENCES = 4
+
+
+class Scan(Node):
+    """The recurrence of a cell along one sentence.
+
+    Inputs: the program's streams (T, D), then initial state parts that are not zero, then memories.
+    Value:  the program's exports side by side, (T, ΣE). Ports: the state after the last token.
+    Batches with:  every other Scan of the same compiled cell, direction and kinds of initial state.
+    """
+
+    __slots__ = ("cell", "given_states", "length", "reverse", "uid")
+    static = ("uid", "reverse", "given_states")
+    retains = Retain(inputs=True)
+    cell: CompiledCell
+    uid: int
+    reverse: bool
+    given_states: tuple[bool, ...]
+    length: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return (self.length, sum([v.width for v in self.cell.program.exports]))
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.cell.parameters()
+
+    def port_widths(self) -> tuple[int, ...]:
+        return tuple([state.width for state in self.cell.program.states])
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        rows = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
+        return {b.name: (rows, b.width) for b in batch.first.cell.storage.packed}
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        return ScanRun.elements(batch, backward=False)
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return ScanRun.elements(batch, backward=True)
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        run = ScanRun(batch, y, xs)
+        batch.memo["run"] = run
+        run.forward(y)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        run: ScanRun = batch.memo["run"]
+        run.backward(batch, dy, dxs)
+
+
+class Scratch:
+    """Hands out parts of one planned array, one after the other."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self._used = 0
+
+    def take(self, rows: int, width: int) -> Array:
+        """An uninitialised (rows, width) part."""
+        start = self._used
+        self._used += rows * width
+        return self._array[start : self._used].reshape(rows, width)
+
+
+class ScanRun:
+    """One batch of scans: its prefix layout and arrays, forward and later backward."""
+
+    def __init__(self, batch: Batch, y: Ragged, xs: tuple[Ragged, ...]) -> None:
+        node = batch.first
+        self.batch = batch
+        self.cell: CompiledCell = node.cell
+        self.lengths = np.asarray(y.lengths, np.int64)
+        shards = min(parallel.available(), max(1, self.lengths.size // LEAST_SENTENCES))
+        self.layout = PrefixLayout(self.lengths, y.offsets, node.reverse, shards)
+        self.arrays: list[dict[str, Any]] = []
+        self._given = node.given_states
+        self._read(xs)
+
+    def _read(self, xs: tuple[Ragged, ...]) -> None:
+        streams = len(self.cell.program.streams)
+        states = streams + sum(self._given)
+        self.streams, self.inits, self.memories = (
+            xs[:streams], list(xs[streams:states]), xs[states:],
+        )  # fmt: skip
+
+    @staticmethod
+    def elements(batch: Batch, backward: bool) -> int:
+        """Scratch elements that one pass needs."""
+        cell: CompiledCell = batch.first.cell
+        tokens = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
+        sentences = len(batch.nodes)
+        states = sum([v.width for v in cell.program.states])
+        streams = sum([v.width for v in cell.program.streams])
+        weights = sum([p.weight.size for op in cell.maps.values() for p in op.pieces])
+        total = tokens * streams + sentences * states + weights
+        if not backward:
+            widths = [b.width for b in cell.storage.temporary]
+            packed = 0 if batch.keeps else sum([b.width for b in cell.storage.packed])
+            return total + sentences * sum(widths) + tokens * packed
+        buffers = cell.reverse_pass.gradient_buffers()
+        per_token = sum([b.width for b in buffers if b.packed]) + streams
+        per_token += batch.first.width + states
+        per_sentence = sum([b.width for b in buffers if not b.packed]) + states
+        return total + tokens * per_token + sentences * per_sentence
+
+    # Forward --------------------------------------------------------------------------------------
+
+    def forward(self, y: Ragged) -> None:
+        """Run every shard, then bring outputs and last states into sentence order."""
+        batch, cell, layout = self.batch, self.cell, self.layout
+        scratch = Scratch(batch.scratch)
+        tokens = layout.order.size
+        packed = {
+            b.name: batch.saved[b.name] if batch.keeps else scratch.take(tokens, b.width)
+            for b in cell.storage.packed
+        }
+        shared = self._weights(scratch, transposed=True)
+        streams = [scratch.take(tokens, v.width) for v in cell.program.streams]
+        self.arrays = []
+        for shard in layout.shards:
+            arrays = dict(shared)
+            for k, rows in enumerate(streams):
+                arrays[f"X{k}"] = rows[shard.span]
+            for name, rows in packed.items():
+                arrays[name] = rows[shard.span]
+            for b in cell.storage.temporary:
+                arrays[b.name] = scratch.take(shard.sentences.size, b.width)
+            self._initial_states(shard, arrays, scratch)
+            self._generic_steps(shard, arrays)
+            self.arrays.append(arrays)
+        parallel.run([self._shard_task(shard, a) for shard, a in self._shards()])
+        self._outputs(packed, y)
+        self._count(cell.source.count("matmul(X"), len(streams) + 1, "forward")
+
+    def _shard_task(self, shard: Shard, arrays: dict[str, Any]) -> Callable[[], None]:
+        def task() -> None:
+            for k, x in enumerate(self.streams):
+                self._take(x.values, self.layout.order[shard.span], arrays[f"X{k}"])
+            self.cell.forward(arrays, shard.steps)
+
+        return task
+
+    def _shards(self) -> list[tuple[Shard, dict[str, Any]]]:
+        return list(zip(self.layout.shards, self.arrays, strict=True))
+
+    def _take(self, rows: Array, index: Array, out: Array) -> None:
+        np.take(rows, index, axis=0, out=out, mode="clip")
+
+    def _weights(self, scratch: Scratch, transposed: bool) -> dict[str, Array]:
+        """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases."""
+        arrays: dict[str, Array] = {}
+        for number, op in self.cell.maps.items():
+            inner, total = op.inputs[0].width, sum([p.width for p in op.pieces])
+            if not transposed:
+                wide = scratch.take(total, inner)
+                for piece in op.pieces:
+                    wide[piece.column : piece.column + piece.width] = piece.weight.value
+                arrays[f"V{number}"] = wide
+                continue
+            wide = scratch.take(inner, total)
+            bias = np.zeros(total, wide.dtype)
+            for piece in op.pieces:
+                columns = slice(piece.column, piece.column + piece.width)
+                wide[:, columns] = piece.weight.value.T
+                for one in piece.biases:
+                    bias[columns] += one.value
+            arrays[f"W{number}"] = wide
+            arrays[f"b{number}"] = bias
+        return arrays
+
+    def _initial_states(self, shard: Shard, arrays: dict[str, Any], scratch: Scratch) -> None:
+        given = iter(self.inits)
+        for k, state in enumerate(self.cell.program.states):
+            rows = scratch.take(shard.sentences.size, state.width)
+            if self._given[k]:
+                self._take(next(given).values, shard.sentences, rows)
+            else:
+                rows[...] = 0
+            arrays[f"I{k}"] = rows
+
+    def _generic_steps(self, shard: Shard, arrays: dict[str, Any]) -> None:
+        if not self.cell.generic:
+            return
+        memories = [self._sorted_memory(m, shard) for m in self.memories]
+        for number, op in self.cell.generic.items():
+            arrays[f"G{number}"] = GenericStep(
+                op, memories, shard.sentences.size, self.batch.dtype, self.batch.keeps
+            )
+
+    def _sorted_memory(self, memory: Ragged, shard: Shard) -> Ragged:
+        """A memory's rows in the shard's order of sentences."""
+        index, lengths = _memory_rows(memory, shard)
+        return Ragged(memory.values[index], lengths.tolist())
+
+    def _outputs(self, packed: dict[str, Array], y: Ragged) -> None:
+        program, place = self.cell.program, self.cell.storage.place
+        column = 0
+        for value in program.exports:
+            rows = _columns(packed, *place(value), value.width)
+            out = y.values[:, column : column + value.width]
+            if out.flags.c_contiguous:
+                self._take(rows, self.layout.inverse, out)
+            else:
+                out[...] = rows[self.layout.inverse]
+            column += value.width
+        given = iter(self.inits)
+        for k, value in enumerate(program.following):
+            rows = _columns(packed, *place(value), value.width)
+            out = self.batch.ports[k].values
+            initial = next(given).values if self._given[k] else 0
+            empty = self.layout.last < 0
+            if rows.size:
+                self._take(rows, self.layout.last, out)
+            if empty.any() or not rows.size:
+                out[empty] = initial[empty] if isinstance(initial, np.ndarray) else initial
+
+    # Backward -------------------------------------------------------------------------------------
+
+    def backward(self, batch: Batch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
+        """Run every shard backwards; then weights, streams, initial states and memories."""
+        cell, layout = self.cell, self.layout
+        self._read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
+        scratch = Scratch(batch.scratch)
+        tokens = layout.order.size
+        shared: dict[str, Any] = self._weights(scratch, transposed=False)
+        wide: dict[str, Array] = {"dY": scratch.take(tokens, dy.values.shape[1])}
+        for k, value in enumerate(cell.program.streams):
+            wide[f"X{k}"] = scratch.take(tokens, value.width)
+            wide[f"dX{k}"] = scratch.take(tokens, value.width)
+        for b in cell.reverse_pass.gradient_buffers():
+            if b.packed:
+                wide[b.name] = scratch.take(tokens, b.width)
+        gradients = batch.parameter_gradients()
+        for shard, arrays in self._shards():
+            arrays.update(shared)
+            arrays.update({name: rows[shard.span] for name, rows in wide.items()})
+            for b in cell.reverse_pass.gradient_buffers():
+                if not b.packed:
+                    arrays[b.name] = scratch.take(shard.sentences.size, b.width)
+            self._initial_states(shard, arrays, scratch)
+            for k, value in enumerate(cell.program.states):
+                carried = scratch.take(shard.sentences.size, value.width)
+                self._take(batch.port_gradients[k].values, shard.sentences, carried)
+                arrays[f"C{k}"] = carried
+            self._prepare_memories(shard, arrays)
+        sinks = [ShardGradients() for _ in layout.shards]
+        for (_, arrays), sink in zip(self._shards(), sinks, strict=True):
+            for number in cell.generic:
+                arrays[f"G{number}"].give_gradients_to(sink)
+        parallel.run([self._backward_task(dy, shard, a) for shard, a in self._shards()])
+        for sink in sinks:
+            sink.pass_on(gradients)
+        self._weight_gradients(wide, scratch)
+        self._input_gradients(wide, dxs)
+        self._count(len(cell.maps), len(cell.maps) + 2, "backward")
+
+    def _backward_task(
+        self, dy: Ragged, shard: Shard, arrays: dict[str, Any]
+    ) -> Callable[[], None]:
+        def task() -> None:
+            order = self.layout.order[shard.span]
+            self._take(dy.values, order, arrays["dY"])
+            for k, x in enumerate(self.streams):
+                self._take(x.values, order, arrays[f"X{k}"])
+            self.cell.backward(arrays, shard.steps)
+            direct = self.cell.reverse_pass.streams
+            for number, op in self.cell.stream_maps.items():
+                name = self.cell.reverse_pass.of_maps.get(number)
+                if name is None:
+                    continue
+                place = op.inputs[0].place
+                out = arrays[f"dX{place}"]
+                if place in direct:
+                    out += arrays[name] @ arrays[f"V{number}"]
+                else:
+                    blas.matmul(arrays[name], arrays[f"V{number}"], out)
+
+        return task
+
+    def _weight_gradients(self, wide: dict[str, Array], scratch: Scratch) -> None:
+        for number, op in self.cell.maps.items():
+            name = self.cell.reverse_pass.of_maps.get(number)
+            if name is None:
+                continue
+            x = self._map_input(op, wide, scratch)
+            for piece in op.pieces:
+                self._piece_gradient(piece, x, wide[name])
+
+    def _map_input(self, op: Op, wide: dict[str, Array], scratch: Scratch) -> Array:
+        """All rows that a wide linear map multiplied, packed."""
+        (value,) = op.inputs
+        base = value.base
+        columns = slice(value.column, value.column + value.width)
+        if base.origin == "stream":
+            return wide[f"X{base.place}"][:, columns]
+        if base.origin == "op":
+            buffer, column = self.cell.storage.place(value)
+            return self.batch.saved[buffer.name][:, column : column + value.width]
+        rows = scratch.take(self.layout.order.size, base.width)
+        following = self.cell.program.following[base.place]
+        source = _columns(self.batch.saved, *self.cell.storage.place(following), base.width)
+        if rows.size:
+            self._take(source, self.layout.previous, rows)
+        for shard, arrays in self._shards():
+            running = shard.steps[0][2] if shard.steps else 0
+            first = slice(shard.start, shard.start + running)
+            rows[first] = arrays[f"I{base.place}"][:running]
+        return rows[:, columns]
+
+    def _piece_gradient(self, piece: Piece, x: Array, dy: Array) -> None:
+        gradients = self.batch.parameter_gradients()
+        part = dy[:, piece.column : piece.column + piece.width]
+        if not piece.weight.frozen:
+            blas.matmul_outer(x, part, gradients.buffer(piece.weight))
+        trained = [bias for bias in piece.biases if not bias.frozen]
+        if trained:
+            total = np.ones(part.shape[0], part.dtype) @ part
+            for bias in trained:
+                gradients.add(bias, total)
+
+    def _input_gradients(self, wide: dict[str, Array], dxs: tuple[Ragged | None, ...]) -> None:
+        reached = set(self.cell.reverse_pass.streams)
+        for number in self.cell.reverse_pass.of_maps:
+            if number in self.cell.stream_maps:
+                reached.add(self.cell.stream_maps[number].inputs[0].place)
+        for k in range(len(self.streams)):
+            dx = dxs[k]
+            if dx is not None and k in reached:
+                self._take(wide[f"dX{k}"], self.layout.inverse, dx.values)
+            elif dx is not None:
+                dx.values[...] = 0
+        position = len(self.streams)
+        for k in range(len(self.cell.program.states)):
+            if not self._given[k]:
+                continue
+            dx = dxs[position]
+            position += 1
+            if dx is not None:
+                for shard, arrays in self._shards():
+                    dx.values[shard.sentences] = arrays[f"C{k}"]
+        for place, memory in enumerate(self.memories):
+            dx = dxs[position + place]
+            if dx is not None:
+                for shard, arrays in self._shards():
+                    index, _ = _memory_rows(memory, shard)
+                    dx.values[index] = arrays["memory gradients"][place].values
+
+    def _prepare_memories(self, shard: Shard, arrays: dict[str, Any]) -> None:
+        if not self.cell.generic:
+            return
+        gathered = []
+        for memory in self.memories:
+            index, lengths = _memory_rows(memory, shard)
+            zeros = np.zeros((index.size, memory.values.shape[1]), memory.values.dtype)
+            gathered.append(Ragged(zeros, lengths.tolist()))
+        arrays["memory gradients"] = gathered
+        for number in self.cell.generic:
+            arrays[f"G{number}"].memory_gradients = gathered
+
+    def _count(self, before: int, copies: int, direction: str) -> None:
+        """Kernels of this pass: what the loop's lines launch each step, and what stands around."""
+        cell = self.cell
+        text = cell.source.split("def backward")[0 if direction == "forward" else 1]
+        loop = text.split("for ", 1)[1]
+        calls = loop.count("\n") - loop.count("[s:e]") - loop.count("[:n]") - loop.count("[:, ")
+        steps = sum([len(shard.steps) for shard in self.layout.shards])
+        self.batch.launches += before + copies + steps * max(0, calls)
+
+
+class ShardGradients:
+    """Parameter gradients of one shard's generic operators, summed over steps, then passed on."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Parameter, Array]] = {}
+        self._scratch: dict[int, Array] = {}
+
+    def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
+        """Add dyᵀ x."""
+        self.add(parameter, dy.T @ x)
+
+    def add(self, parameter: Parameter, gradient: Array) -> None:
+        """Add an array of the parameter's shape."""
+        known = self._sums.get(parameter.uid)
+        if known is None:
+            self._sums[parameter.uid] = (parameter, np.array(gradient).reshape(parameter.shape))
+        else:
+            known[1][...] += gradient.reshape(parameter.shape)
+
+    def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
+        """Add dy to rows `ids`."""
+        full = np.zeros_like(parameter.value)
+        np.add.at(full, ids, dy)
+        self.add(parameter, full)
+
+    def buffer(self, parameter: Parameter) -> Array:
+        """An array to overwrite; it is added when the next is asked for, or at the end."""
+        self._flush(parameter)
+        array = np.empty_like(parameter.value)
+        self._scratch[parameter.uid] = array
+        self._sums.setdefault(parameter.uid, (parameter, np.zeros_like(parameter.value)))
+        return array
+
+    def _flush(self, parameter: Parameter) -> None:
+        pending = self._scratch.pop(parameter.uid, None)
+        if pending is not None:
+            self.add(parameter, pending)
+
+    def pass_on(self, gradients: Any) -> None:
+        """Give the sums to the step's own gradients."""
+        for parameter, _ in list(self._sums.values()):
+            self._flush(parameter)
+        for parameter, total in self._sums.values():
+            gradients.add(parameter, total)
+
+
+def _columns(arrays: dict[str, Array], buffer: Any, column: int, width: int) -> Array:
+    rows = arrays[buffer.name]
+    return rows if width == buffer.width else rows[:, column : column + width]
+
+
+def _memory_rows(memory: Ragged, shard: Shard) -> tuple[Array, Array]:
+    """Rows of a memory in the shard's order of sentences, and the sentences' lengths there."""
+    offsets = memory.offsets
+    lengths = np.diff(offsets)[shard.sentences]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    within = np.arange(total) - np.repeat(ends - lengths, lengths)
+    return np.repeat(offsets[:-1][shard.sentences], lengths) + within, lengths

@@ -1,0 +1,228 @@
+"""Tracing: a cell runs once on placeholders, and what it built is split into three parts.
+
+    before  operators that depend on the tokens only, or on the memory only: run once, over all
+            tokens of all sentences, as ordinary nodes ahead of the scan
+    loop    operators that the next state depends on: the recurrence itself
+    after   operators that feed the output only: ordinary nodes behind the scan
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import GraphError, ShapeError
+from dynbatch.nodes.base import Node, Shape, caller
+from dynbatch.parameter import Array, Parameter
+
+
+class Placeholder(Node):
+    """A value that a cell is given: a token, a part of the state, or a memory."""
+
+    __slots__ = ("given", "place", "role")
+    given: Shape
+    role: str
+    place: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return self.given
+
+    def signature(self) -> int:
+        return -1
+
+
+class TraceGraph:
+    """Owns the nodes of one trace. Nothing runs in it."""
+
+    def __init__(self, dtype: Any) -> None:
+        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> int:
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def absorb(self, node: Node) -> None:
+        raise GraphError("a loss cannot be part of a cell; compute it from the scan's outputs.")
+
+    def value(self, node: Node) -> Array:
+        raise GraphError(
+            f"{node.label()}: a cell is traced once, before there are values to read.\n"
+            "  fix:  write the cell with operations only; decide outside it"
+        )
+
+    gradient = value
+
+    def keep(self, node: Node) -> None:
+        raise GraphError("keep() inside a cell: keep the scan's outputs instead.")
+
+    def stream(self, node: Node) -> int:
+        return 0
+
+    def sentence(self, node: Node) -> int | None:
+        return None
+
+
+class Recorder:
+    """Stands in for `params` during a trace and notes what was read, to know when it changes."""
+
+    def __init__(self, params: Any, path: str = "", reads: dict[str, Any] | None = None) -> None:
+        object.__setattr__(self, "_params", params)
+        object.__setattr__(self, "_path", path)
+        object.__setattr__(self, "_reads", {} if reads is None else reads)
+
+    def __getattr__(self, name: str) -> Any:
+        params: Any = object.__getattribute__(self, "_params")
+        reads: dict[str, Any] = object.__getattribute__(self, "_reads")
+        value = params[name] if isinstance(params, dict) else getattr(params, name)
+        path = f"{object.__getattribute__(self, '_path')}{name}"
+        if isinstance(value, Parameter | int | float | str | bool | type(None)):
+            reads[path] = value
+            return value
+        if hasattr(value, "__dict__") and not callable(value):
+            return Recorder(value, path + ".", reads)
+        return value
+
+
+@dataclass
+class Trace:
+    """A cell's operators and where its inputs and outputs are among them."""
+
+    nodes: list[Node]
+    token: Node
+    states: list[Node]
+    memories: list[Node]
+    output: Node
+    next_states: list[Node]
+    reads: dict[str, Any]
+
+
+def trace_cell(
+    function: Callable[..., Any],
+    token: Shape,
+    states: Sequence[int],
+    single: bool,
+    memories: Sequence[Shape],
+    params: Any,
+    dtype: Any,
+) -> Trace:
+    """Run `function` once on placeholders.
+
+    Raises:
+        ShapeError: the cell does not return (output, next state) with the state's shapes, or makes
+            a value that is not a vector.
+    """
+    graph = TraceGraph(dtype)
+
+    def given(role: str, place: int, shape: Shape) -> Node:
+        return Placeholder(graph=graph, role=role, place=place, given=shape)
+
+    x = given("token", 0, token)
+    state_nodes = [given("state", k, (width,)) for k, width in enumerate(states)]
+    memory_nodes = [given("memory", k, shape) for k, shape in enumerate(memories)]
+    recorder = Recorder(params)
+    state: Any = state_nodes[0] if single else tuple(state_nodes)
+    memory: list[Any] = []
+    if memory_nodes:
+        memory = [memory_nodes[0] if len(memory_nodes) == 1 else tuple(memory_nodes)]
+    arguments = [x, state, recorder, *memory]
+    returned = function(*arguments)
+    name = getattr(function, "__name__", "cell")
+    output, following = _returned(name, returned, state_nodes, single)
+    for node in [output, *following]:
+        if node.graph is not graph:
+            raise GraphError(f"cell {name!r} returned {node!r}, which was made outside it.")
+    reads: dict[str, Any] = object.__getattribute__(recorder, "_reads")
+    return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
+
+
+def _returned(
+    name: str, returned: Any, states: Sequence[Node], single: bool
+) -> tuple[Node, list[Node]]:
+    good = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Node)
+    following: Any = returned[1] if good else None
+    if good and single and isinstance(following, Node):
+        following = (following,)
+    if not good or not isinstance(following, tuple) or len(following) != len(states):
+        raise ShapeError(
+            f"cell {name!r} must return (output, next state); the state has {len(states)} part(s)."
+            f"\n  got:  {returned!r}\n"
+            "  fix:  `return h, h`, or `return h, (h, c)` for a state of two parts\n"
+            f"  made at {caller()}"
+        )
+    for part, (before, after) in enumerate(zip(states, following, strict=True)):
+        if before.shape != after.shape:
+            raise ShapeError(
+                f"cell {name!r}: part {part} of the state enters as {before.shape} and leaves as "
+                f"{after.shape}.\n  rule: a state keeps its shape from step to step\n"
+                f"  fix:  give `init` that width, or project the next state\n  made at {caller()}"
+            )
+    return returned[0], list(following)
+
+
+@dataclass
+class Split:
+    """The three parts of a trace, each in creation order.
+
+    exports: values of the loop, or of the state, that the output or `after` read.
+    kinds:   by index: "token", "memory" (before), "loop", "after"; placeholders: their role.
+    """
+
+    before: list[Node]
+    loop: list[Node]
+    after: list[Node]
+    exports: list[Node]
+    kinds: dict[int, str]
+
+
+def split(trace: Trace) -> Split:
+    """Sort the operators of a trace into before, loop and after; leave out what nothing reads."""
+    needed = _ancestors([trace.output, *trace.next_states])
+    for_state = _ancestors(trace.next_states)
+    order = [n for n in trace.nodes if n.index in needed and not isinstance(n, Placeholder)]
+    kinds = {n.index: n.role for n in trace.nodes if isinstance(n, Placeholder)}
+    readers: dict[int, list[int]] = {}
+    for node in order:
+        read = {kinds[x.index] for x in node.inputs}
+        for x in node.inputs:
+            readers.setdefault(x.index, []).append(node.index)
+        if not node.is_rowwise() or read & {"state", "loop"} or {"token", "memory"} <= read:
+            kinds[node.index] = "loop"
+        else:
+            kinds[node.index] = "memory" if "memory" in read else "token"
+    for node in reversed(order):
+        free = kinds[node.index] == "loop" and node.index not in for_state
+        if free and node.is_rowwise():
+            if all(kinds[reader] == "after" for reader in readers.get(node.index, [])):
+                kinds[node.index] = "after"
+    parts = {kind: [n for n in order if kinds[n.index] == kind] for kind in ("loop", "after")}
+    for node in parts["loop"]:
+        _require_vector(node)
+    wanted = [trace.output, *[x for n in parts["after"] for x in n.inputs]]
+    exports = {x.index: x for x in wanted if kinds[x.index] in ("loop", "state")}
+    before = [n for n in order if kinds[n.index] in ("token", "memory")]
+    return Split(before, parts["loop"], parts["after"], list(exports.values()), kinds)
+
+
+def _ancestors(targets: Sequence[Node]) -> set[int]:
+    seen = {node.index for node in targets}
+    stack = list(targets)
+    while stack:
+        for x in stack.pop().inputs:
+            if x.index not in seen:
+                seen.add(x.index)
+                stack.append(x)
+    return seen
+
+
+def _require_vector(node: Node) -> None:
+    if node.ndim > 1:
+        raise ShapeError(
+            f"cell: {node.label()} makes a matrix {node.shape} inside the recurrence.\n"
+            "  rule: what depends on the state is a vector: one step of one sentence\n"
+            "  fix:  reduce or attend to it with F.attention, or move it outside the cell\n"
+            f"  made at {caller()}"
+        )
