@@ -61,8 +61,8 @@ class Run:
     def loss(self, graph, model, example):
         self.event("loss", self)
         words, target = example
-        noise = 1.0 + 0.1 * float(self.generator.standard_normal()) + 0.01 * (graph.seed % 7)
-        h = F.lookup(graph, model.table, words) * noise
+        noise = 1.0 + 0.1 * float(self.generator.standard_normal())
+        h = F.dropout(F.lookup(graph, model.table, words) * noise, 0.2, model.training)
         logits = F.linear(h, model.weight, model.bias)
         return F.cross_entropy(logits, [target] * len(words), reduction="sum")
 
