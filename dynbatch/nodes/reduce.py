@@ -1,14 +1,31 @@
-"""Reductions: over a list of scalars, over tokens, over features."""
+"""Reductions: over a list of scalars, over tokens, over features, over a whole value.
+
+What a sentence without tokens gives, over its tokens (`dim=0`) or as a whole (`dim=None`):
+
+    sum          0       the empty sum
+    mean         0       PyTorch: NaN, which would spread to the whole mini-batch's loss
+    logsumexp    -inf    the logarithm of the empty sum, as in PyTorch
+    max, min     ShapeError where the node is made, as in PyTorch: no number is right
+    argmax       ShapeError, likewise
+
+Over features (`dim=-1`) every reduction of it is an empty (0, 1). One token is no special case.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import builtins
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.errors import EmptyBatchError
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.errors import DtypeError, EmptyBatchError
+from dynbatch.kernels import reduce as kernels
+from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
+from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segments
+from dynbatch.nodes.base import Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
@@ -25,7 +42,7 @@ class Total(Node):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         self.require(
-            all(shape == () for shape in shapes),
+            builtins.all(shape == () for shape in shapes),
             f"shapes {[s for s in shapes if s][:3]} among {len(shapes)} inputs",
             "a list is reduced only if it holds scalars",
             "reduce each sentence to a scalar first",
@@ -45,22 +62,242 @@ class Total(Node):
             np.copyto(dxs[0].flat, np.repeat(each, batch.counts()))
 
 
-def sum(x: Node | Sequence[Node]) -> Node:
-    """Sum of a list of scalars."""
-    return _total("sum", x, 1.0)
+class Reduction(Node):
+    """Base of reductions within one sentence.
+
+    Shape:  over tokens (T, D) -> (D,);  over features (T, D) -> (T, 1), (D,) -> ();  all -> ().
+    Batches with:  every other one of its kind, width and dim, whatever the lengths.
+    """
+
+    __slots__ = ("over",)
+    static = ("over",)
+    needs_tokens: ClassVar[bool] = False
+    over: str
+
+    def is_rowwise(self) -> bool:
+        return self.over == FEATURES
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            not self.needs_tokens or self.over == FEATURES or len(shape) < 2 or shape[0] > 0,
+            f"a sentence without tokens has no {type(self).__name__.lower()}",
+            "at least one token",
+            "skip empty sentences, or F.concat a row that stands for none (dim=0)",
+        )
+        if self.over == TOKENS:
+            return shape[1:]
+        return (shape[0], 1) if self.over == FEATURES and len(shape) == 2 else ()
 
 
-def mean(x: Node | Sequence[Node]) -> Node:
-    """Mean of a list of scalars."""
-    return _total("mean", x, None)
+class Sum(Reduction):
+    """y = Σ_i x_i. dx_i = dy."""
+
+    __slots__ = ()
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        sum_segments(x, offsets, y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
+            spread_segments(dy.values, offsets, dx)
 
 
-def _total(what: str, x: Sequence[Node], number: float | None) -> Node:
+class Mean(Reduction):
+    """y = Σ_i x_i / n, 0 for n = 0. dx_i = dy / n."""
+
+    __slots__ = ()
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        kernels.mean_segments(x, offsets, y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
+            kernels.mean_segments_backward(dy.values, offsets, dx)
+
+
+class LogSumExp(Reduction):
+    """y = log Σ_i exp(x_i). dx_i = dy · exp(x_i - y)."""
+
+    __slots__ = ()
+    retains = Retain(inputs=True, output=True)
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        kernels.logsumexp_segments(x, offsets, y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            x, offsets = segments(batch.input(0), batch.nodes, batch.first.over)
+            y, dx = batch.result().values, dxs[0].values.reshape(x.shape)
+            kernels.logsumexp_segments_backward(dy.values, x, y, offsets, dx)
+
+
+class Extremum(Reduction):
+    """The largest or smallest element. Its gradient goes to where that occurs first.
+
+    Keeps:  the place of each extremum, as large as the output; the input is free after forward.
+    """
+
+    __slots__ = ()
+    needs_tokens = True
+    largest: ClassVar[bool]
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        rows = builtins.sum([node.rows for node in batch.nodes])
+        return {"first": (rows, batch.first.width)}
+
+    @classmethod
+    def first(cls, batch: Batch) -> Array:
+        """The saved places, integers in the room of floats."""
+        saved = batch.saved["first"]
+        return saved.view(f"i{saved.itemsize}")
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.values, 0)
+        if batch.keeps:
+            kernels.first_extremum(cls.largest, x, y.values, offsets, cls.first(batch))
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
+            kernels.extremum_backward(dy.values, cls.first(batch), offsets, dx)
+
+
+class Max(Extremum):
+    """y = max_i x_i."""
+
+    __slots__ = ()
+    largest = True
+
+
+class Min(Extremum):
+    """y = min_i x_i."""
+
+    __slots__ = ()
+    largest = False
+
+
+class ArgMax(Reduction):
+    """y = the number of the first largest element, as a float. It has no gradient.
+
+    Exact below 2^24 elements in float32.
+    """
+
+    __slots__ = ()
+    differentiable = False
+    needs_tokens = True
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        reduce_segments(np.maximum, x, offsets, y.values, 0)
+        first = np.empty(y.values.shape, np.int64)
+        kernels.first_extremum(True, x, y.values, offsets, first)
+        np.copyto(y.values, first, casting="same_kind")
+
+
+def sum(x: Node | Sequence[Node], dim: int | None = None) -> Node:
+    """Sum over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
+
+    Raises:
+        ShapeError:      x has no such dim, or the list holds something else than scalars.
+        EmptyBatchError: the list is empty.
+    """
+    if isinstance(x, Node):
+        return _reduction("sum", Sum, x, dim)
+    return _total("sum", x, dim, lambda count: 1.0)
+
+
+def mean(x: Node | Sequence[Node], dim: int | None = None) -> Node:
+    """Mean over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
+
+    Of no tokens it is 0, not NaN as in PyTorch (see `nodes.reduce`).
+
+    Raises:
+        ShapeError:      x has no such dim, or the list holds something else than scalars.
+        EmptyBatchError: the list is empty.
+    """
+    if isinstance(x, Node):
+        return _reduction("mean", Mean, x, dim)
+    return _total("mean", x, dim, lambda count: 1 / count)
+
+
+def max(x: Node, dim: int | None = None) -> Node:
+    """Maximum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
+
+    The gradient goes to the first maximum, as in PyTorch for a given dim.
+
+    Raises:
+        ShapeError: x has no such dim, or no tokens to choose from.
+    """
+    return _reduction("max", Max, x, dim)
+
+
+def min(x: Node, dim: int | None = None) -> Node:
+    """Minimum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
+
+    The gradient goes to the first minimum, as in PyTorch for a given dim.
+
+    Raises:
+        ShapeError: x has no such dim, or no tokens to choose from.
+    """
+    return _reduction("min", Min, x, dim)
+
+
+def logsumexp(x: Node, dim: int | None = None) -> Node:
+    """log Σ exp(x) over tokens (`dim=0`), over features (`dim=-1`), or of everything.
+
+    Of no tokens it is -inf.
+
+    Raises:
+        ShapeError: x has no such dim.
+    """
+    return _reduction("logsumexp", LogSumExp, x, dim)
+
+
+def argmax(x: Node, dim: int | None = None) -> Node:
+    """Number of the first maximum over tokens (`dim=0`), features (`dim=-1`), or all elements.
+
+    A node like any other, so its numbers are floats: `ids = F.argmax(scores).value.astype(int)`.
+
+    Raises:
+        ShapeError: x has no such dim, or no tokens to choose from.
+    """
+    return _reduction("argmax", ArgMax, x, dim)
+
+
+def _reduction(what: str, kind: type[Reduction], x: Node, dim: int | None) -> Node:
+    if dim is None:
+        return kind(x, over=FEATURES if x.ndim == 1 else ALL)
+    return kind(x, over=axis(what, x, dim))
+
+
+def _total(what: str, x: Any, dim: int | None, number: Callable[[int], float]) -> Node:
     nodes = list(x)
+    if dim is not None:
+        raise DtypeError(
+            f"{what}: a list of scalars has no dim, got dim={dim}.\n"
+            f"  fix:  F.{what}(F.stack(nodes), dim={dim}) for vectors\n  made at {caller()}"
+        )
     if not nodes:
         raise EmptyBatchError(
             f"{what}: the list is empty.\n"
             "  rule: a loss needs at least one sentence\n"
             "  fix:  skip empty mini-batches"
         )
-    return Total(*nodes, number=1 / len(nodes) if number is None else number)
+    return Total(*nodes, number=number(len(nodes)))

@@ -208,7 +208,7 @@ def concat(inputs: Sequence[Node], dim: int = -1) -> Node:
 
 
 def stack(inputs: Sequence[Node]) -> Node:
-    """K vectors (D,) as the rows of a matrix (K, D), or K scalars as a vector (K,), as `torch.stack`.
+    """K vectors (D,) as rows of a matrix (K, D), or K scalars as a vector (K,), as `torch.stack`.
 
     Raises:
         ShapeError: the vectors' widths differ, or an input is a matrix.

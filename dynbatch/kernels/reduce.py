@@ -1,0 +1,113 @@
+"""Reductions of segments that are more than one sum, and their gradients.
+
+Segments are described in `kernels.segment`: a sentence's rows, one row's elements, or all elements.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.segment import (
+    combine_segments,
+    first_in_segments,
+    reduce_segments,
+    spread_segments,
+    sum_segments,
+)
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def mean_segments(x: Array, offsets: Array, out: Array) -> None:
+    """out[k] = mean of the segment's rows; 0 for an empty segment.
+
+    Args:
+        x:       (N, D).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (K, D), overwritten.
+    """
+    sum_segments(x, offsets, out)
+    np.divide(out, _divisors(offsets, out), out=out)
+
+
+def mean_segments_backward(dy: Array, offsets: Array, out: Array) -> None:
+    """out[n] = dy[k] / length of k, for every row n of segment k.
+
+    Args:
+        dy:      (K, D).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (N, D), overwritten.
+    """
+    spread_segments(dy / _divisors(offsets, dy), offsets, out)
+
+
+def _divisors(offsets: Array, values: Array) -> Array:
+    divisors: Array = np.maximum(np.diff(offsets), 1).astype(values.dtype)[:, None]
+    return divisors
+
+
+def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
+    """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment.
+
+    Args:
+        x:       (N, D).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (K, D), overwritten.
+    """
+    peak = np.empty_like(out)
+    reduce_segments(np.maximum, x, offsets, peak, 0)
+    peak[np.isinf(peak)] = 0  # a column of -inf is -inf, not NaN
+    scaled = np.empty_like(x)
+    combine_segments(np.subtract, x, peak, offsets, scaled)
+    sum_segments(np.exp(scaled, out=scaled), offsets, out)
+    with np.errstate(divide="ignore"):
+        np.log(out, out=out)
+    np.add(out, peak, out=out)
+
+
+def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
+    """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf.
+
+    Args:
+        dy, y:   (K, D) gradient and value of the output.
+        x:       (N, D).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (N, D), overwritten.
+    """
+    combine_segments(np.subtract, x, np.where(np.isinf(y), 0, y), offsets, out)
+    np.exp(out, out=out)
+    combine_segments(np.multiply, out, dy, offsets, out)
+
+
+def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: Array) -> None:
+    """out[k, d] = how many rows into segment k its maximum, or minimum, occurs first.
+
+    Args:
+        largest: whether `values` are maxima; else minima.
+        x:       (N, D).
+        values:  (K, D), the extrema.
+        offsets: (K + 1,) strictly increasing, from 0 to N.
+        out:     (K, D) int32 or int64, overwritten.
+    """
+    lengths = np.diff(offsets)
+    if x.shape[1] == 1 and lengths.size and (lengths == lengths[0]).all():
+        # Contiguous rows, the one case in which NumPy's own search is the fastest.
+        rows = x.reshape(lengths.size, -1)
+        np.copyto(out[:, 0], rows.argmax(axis=1) if largest else rows.argmin(axis=1))
+    else:
+        first_in_segments(x, values, offsets, out)
+
+
+def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> None:
+    """out[n, d] = dy[k, d] at the row that `first` names in segment k, else 0.
+
+    Args:
+        dy:      (K, D).
+        first:   (K, D) from `first_extremum`.
+        offsets: (K + 1,) strictly increasing, from 0 to N.
+        out:     (N, D), overwritten.
+    """
+    out[...] = 0
+    out[offsets[:-1, None] + first, np.arange(dy.shape[1])] = dy

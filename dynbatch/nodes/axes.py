@@ -1,0 +1,64 @@
+"""What `dim` means, and the segments of packed rows that it stands for.
+
+A matrix (T, D) has tokens (`dim=0`) and features (`dim=-1`); a vector (D,) has features only, so
+its `dim=0` is its `dim=-1`, as in PyTorch; a scalar has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.errors import ShapeError
+from dynbatch.nodes.base import Node, caller
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+TOKENS = "tokens"
+FEATURES = "features"
+ALL = "all"
+
+
+def axis(what: str, x: Node, dim: int) -> str:
+    """TOKENS or FEATURES.
+
+    Raises:
+        ShapeError: x has no such dimension.
+    """
+    if -x.ndim <= dim < x.ndim:
+        return TOKENS if x.ndim == 2 and dim in (0, -2) else FEATURES
+    sentence = x.graph.sentence(x)
+    where = "" if sentence is None else f", sentence {sentence}"
+    raise ShapeError(
+        f"{what}{where}: {x.label()} of shape {x.shape} has no dim {dim}.\n"
+        "  rule: dim=0 means tokens, dim=-1 features; a vector has features only\n"
+        "  fix:  give the dim of a matrix (T, D) or of a vector (D,)\n"
+        f"  made at {caller()}"
+    )
+
+
+def segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Array]:
+    """Packed rows and their offsets, so that what `over` names is one segment.
+
+    TOKENS:   (N, D) rows, a sentence each.
+    FEATURES: (N·D, 1) elements, a row each.
+    ALL:      (elements, 1), a sentence each.
+    """
+    if over == TOKENS:
+        return x.values, x.offsets
+    flat = x.flat[:, None]
+    if over == FEATURES:
+        rows, width = x.values.shape
+        return flat, np.arange(0, rows * width + 1, width)
+    return flat, element_offsets(x, nodes)
+
+
+def element_offsets(x: Ragged, nodes: Sequence[Node]) -> Array:
+    """(K + 1,) where each node's elements begin in `x.flat`. `nodes` have the shapes of x."""
+    if x.values.ndim == 2:
+        scaled: Array = x.offsets * x.values.shape[1]
+        return scaled
+    offsets = np.zeros(len(nodes) + 1, np.int64)
+    np.cumsum([node.rows * node.width for node in nodes], out=offsets[1:])
+    return offsets

@@ -1,0 +1,69 @@
+"""Dropout whose mask depends on the node alone, never on the mini-batch around it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.kernels import dropout as kernels
+from dynbatch.nodes.axes import element_offsets
+from dynbatch.nodes.base import Node, Shape, caller
+from dynbatch.nodes.batch import Batch
+from dynbatch.ragged import Ragged
+
+
+class Dropout(Node):
+    """y = x / (1 - p) with probability 1 - p, else 0, for every element.
+
+    The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
+    It is not stored: backward makes it again.
+
+    Batches with:  every other Dropout, whatever the shapes and probabilities.
+    """
+
+    __slots__ = ("p", "stream")
+    any_shape = True
+    rowwise = True
+    p: float
+    stream: int
+
+    def rebuild(self, *inputs: Node) -> Node:
+        return dropout(inputs[0], self.p)  # another node draws other numbers
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        streams = batch.array("stream", np.uint32)
+        probabilities = batch.array("p", np.float64)
+        offsets = element_offsets(y, batch.nodes)
+        kernels.dropout(xs[0].flat, streams, probabilities, offsets, y.flat)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            cls.forward(batch, dxs[0], dy)  # linear in x, with a diagonal matrix
+
+
+def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
+    """x with elements set to 0 with probability `p` and the rest scaled by 1 / (1 - p).
+
+    As `torch.nn.functional.dropout`, but repeatable: the mask follows from the graph's seed, from
+    what x was made of and from nothing else. x itself where not `training`, or where p is 0.
+
+    Raises:
+        ValueError: p is not between 0 and 1.
+
+    Source: Srivastava et al. 2014, JMLR 15; counter-based numbers after Salmon et al. 2011
+        (Parallel Random Numbers: As Easy as 1, 2, 3), with a lighter hash than theirs.
+    """
+    if not 0 <= p <= 1:
+        raise ValueError(
+            f"dropout: p is {p}.\n  rule: 0 <= p <= 1, the part of elements that is dropped\n"
+            f"  fix:  give a probability; p=0 switches dropout off\n  made at {caller()}"
+        )
+    if not training or p == 0:
+        return x
+    node = Dropout(x, p=float(p), stream=0)
+    node.stream = x.graph.stream(node)
+    return node

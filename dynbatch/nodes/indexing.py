@@ -1,0 +1,314 @@
+"""Parts of a value: slices, single rows, rows by integer ids, and the transpose."""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DtypeError, VocabularyError
+from dynbatch.kernels.segment import gather_rows as gather_kernel
+from dynbatch.kernels.segment import scatter_rows
+from dynbatch.nodes.axes import TOKENS, axis
+from dynbatch.nodes.base import OPERATIONS, Node, Shape, as_ids, caller, describe
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.structure import Rectangle, Structural
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+Part = int | builtins.slice | None
+
+
+class Slice(Structural):
+    """Some tokens and some features of x, as Python's slices mean them.
+
+    `tokens` and `features` are a slice, one index, or None for all. An index into the tokens drops
+    the dimension: a row is a vector. One feature of a vector is a scalar, one of every token is a
+    column (T, 1).
+
+    Shape:  (T, D) -> (T', D'), (D',) for one token;  (D,) -> (D',), () for one feature.
+    Batches with:  every other Slice, whatever is cut from what.
+    """
+
+    __slots__ = ("features", "taken", "tokens")
+    tokens: Part
+    features: Part
+    taken: tuple[range, range]
+
+    def is_rowwise(self) -> bool:
+        return self.tokens is None
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            bool(shape) and (len(shape) == 2 or self.tokens is None),
+            f"a value of shape {shape} has no {'tokens' if shape else 'parts'}",
+            "tokens are cut from a matrix (T, D), features from a matrix or a vector",
+            "index a vector by its features alone, as x[2:5]",
+        )
+        rows = self._range(self.tokens, shape[0] if len(shape) == 2 else 1, "token")
+        columns = self._range(self.features, shape[-1], "feature")
+        self.require(
+            len(columns) > 0 and columns.step == 1,
+            f"features {columns.start}:{columns.stop}:{columns.step} of {shape[-1]}",
+            "at least one feature is taken, and neighbours",
+            "slice features without a step; tokens may have one",
+        )
+        self.taken = (rows, columns)
+        if len(shape) == 2 and not isinstance(self.tokens, int):
+            return (len(rows), len(columns))
+        return () if isinstance(self.features, int) else (len(columns),)
+
+    def _range(self, part: Part, size: int, what: str) -> range:
+        if isinstance(part, int):
+            if not -size <= part < size:
+                problem = f"{what} {part} of {size}"
+                rule = f"{-size} <= index < {size}"
+                raise VocabularyError(
+                    describe(self, problem, rule, f"check the number of {what}s first")
+                )
+            return range(part % size, part % size + 1)
+        return range(size) if part is None else range(size)[part]
+
+    @classmethod
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        for node in batch.nodes:
+            (x,) = node.inputs
+            rows, columns = node.taken  # type: ignore[attr-defined]
+            yield Rectangle(
+                x, rows.start, rows.step, columns.start, node, 0, 1, 0, len(rows), len(columns)
+            )
+
+
+class GatherRows(Node):
+    """Rows of x by their numbers, y_m = x_{ids_m}; any order, duplicates allowed.
+
+    Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
+    Batches with:  every other GatherRows of its width.
+    Backward:  dx_i = Σ dy_m over the m with ids_m = i.
+    """
+
+    __slots__ = ("ids",)
+    ids: Array
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            bool(shape),
+            "a scalar has no rows",
+            "rows are gathered from a matrix (T, D) or a vector (D,)",
+            "F.stack scalars to a vector first",
+        )
+        rows = shape[0] if len(shape) == 2 else 1
+        wrong = np.flatnonzero((self.ids < 0) | (self.ids >= rows))
+        if wrong.size:
+            place = int(wrong[0])
+            problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
+            raise VocabularyError(
+                describe(self, problem, f"0 <= id < {rows}", "number the sentence's own tokens")
+            )
+        return (self.ids.size, shape[-1])
+
+    @classmethod
+    def packed_ids(cls, batch: Batch, x: Ragged) -> Array:
+        """Ids as rows of the packed x."""
+        sizes = [node.ids.size for node in batch.nodes]  # type: ignore[attr-defined]
+        ids: Array = batch.concat("ids") + np.repeat(x.offsets[:-1], sizes)
+        return ids
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        gather_kernel(xs[0].values, cls.packed_ids(batch, xs[0]), y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            scatter_rows(dy.values, cls.packed_ids(batch, dx), dx.values)
+
+
+class Transpose(Node):
+    """y = xᵀ. Its width is a length, so what reads it batches with sentences of that length only.
+
+    Shape:  (T, D) -> (D, T), T > 0.
+    Batches with:  every other Transpose.
+    """
+
+    __slots__ = ()
+    any_shape = True
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            len(shape) == 2 and shape[0] > 0,
+            f"shape {shape} has no transpose",
+            "a matrix (T, D) of at least one token: rows without features do not exist",
+            "skip empty sentences; for scores of two sentences use F.attention",
+        )
+        return shape[::-1]
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        cls._transpose(xs[0].flat, y.flat, [node.inputs[0].shape for node in batch.nodes])
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            cls._transpose(dy.flat, dxs[0].flat, [node.shape for node in batch.nodes])
+
+    @staticmethod
+    def _transpose(source: Array, target: Array, shapes: Sequence[Shape]) -> None:
+        # Sentences differ in both strides, and NumPy has no copy for that: one call each.
+        start = 0
+        for rows, columns in shapes:
+            end = start + rows * columns
+            into = target[start:end].reshape(columns, rows)
+            np.copyto(into, source[start:end].reshape(rows, columns).T)
+            start = end
+
+
+def slice(
+    x: Node, start: int | None = None, stop: int | None = None, dim: int = -1, step: int = 1
+) -> Node:
+    """x from `start` to before `stop` along `dim`; negative numbers count from the end.
+
+    `x[start:stop]` is the same for a sentence's tokens and a vector's features, `x[:, start:stop]`
+    for a sentence's features. Only tokens have a step.
+
+    Raises:
+        ShapeError: x has no such dim, or no feature would be left.
+    """
+    part = builtins.slice(start, stop, step)
+    if axis("slice", x, dim) == TOKENS:
+        return Slice(x, tokens=part, features=None)
+    return Slice(x, tokens=None, features=part)
+
+
+def split(x: Node, sizes: int | Sequence[int], dim: int = -1) -> list[Node]:
+    """x cut along `dim` into parts: the reverse of `concat`, as `torch.split`.
+
+    Args:
+        sizes: of the parts, summing to the whole; or one size, with a smaller part at the end.
+
+    Raises:
+        ShapeError: the sizes do not sum to the number of tokens or features.
+    """
+    total = x.shape[0] if axis("split", x, dim) == TOKENS else x.width
+    if isinstance(sizes, int):
+        x.require(
+            sizes > 0 or total == sizes == 0,
+            f"split of {total} into parts of {sizes}",
+            "a part has a positive size",
+            "give the size of one part, or a list of sizes",
+        )
+        sizes = [min(sizes, total - at) for at in range(0, total, sizes)] if total else [0]
+    x.require(
+        sum(sizes) == total,
+        f"split of {total} into {list(sizes)}, which sum to {sum(sizes)}",
+        "the parts make up the whole",
+        "change the sizes, or F.slice what is wanted",
+    )
+    ends = itertools.accumulate(sizes, initial=0)
+    return [slice(x, start, stop, dim) for start, stop in itertools.pairwise(ends)]
+
+
+def chunk(x: Node, chunks: int, dim: int = -1) -> list[Node]:
+    """x cut along `dim` into at most `chunks` equal parts, the last one smaller, as `torch.chunk`.
+
+    Raises:
+        ShapeError: `chunks` is not positive, or x has no such dim.
+    """
+    total = x.shape[0] if axis("chunk", x, dim) == TOKENS else x.width
+    x.require(
+        chunks > 0,
+        f"{chunks} chunks",
+        "there is at least one chunk",
+        "give the number of parts; F.split takes their size",
+    )
+    return split(x, -(-total // chunks) if total else [0] * chunks, dim)
+
+
+def gather_rows(x: Node, ids: Any) -> Node:
+    """The rows of x with these numbers, (M, D), as `torch.index_select(x, 0, ids)`.
+
+    Args:
+        ids: M integers, 0 <= id < T; any order, duplicates allowed.
+
+    Raises:
+        VocabularyError: an id is not a row of x; names the first one and its position.
+    """
+    return GatherRows(x, ids=as_ids("gather_rows", ids))
+
+
+def pick(x: Node, id: int) -> Node:
+    """One row of a sentence as a vector, or one element of a vector as a scalar: `x[id]`.
+
+    Raises:
+        VocabularyError: `id` is out of range.
+    """
+    return getitem(x, operator.index(id))
+
+
+def repeat(x: Node, times: int) -> Node:
+    """The rows of x `times` over, (T, D) -> (times · T, D); a vector becomes `times` equal rows.
+
+    As `x.repeat(times, 1)` in PyTorch.
+
+    Raises:
+        ShapeError: `times` is negative, or x is a scalar.
+    """
+    x.require(
+        times >= 0,
+        f"repeat({times})",
+        "a value is repeated a number of times, or 0",
+        "give times >= 0",
+    )
+    return GatherRows(x, ids=np.tile(np.arange(x.rows), times))
+
+
+def transpose(x: Node) -> Node:
+    """xᵀ of a sentence of at least one token, (T, D) -> (D, T).
+
+    Raises:
+        ShapeError: x is not a matrix, or has no tokens.
+    """
+    return Transpose(x)
+
+
+def getitem(x: Node, key: Any) -> Node:
+    """`x[key]`: an index or slice of tokens (of features, for a vector), or ids of rows.
+
+    `x[tokens, features]` cuts both ways.
+
+    Raises:
+        VocabularyError: an index is out of range.
+        ShapeError:      x is a scalar, or has fewer dimensions than the key.
+        DtypeError:      the key is neither index, slice, ids, nor a pair of the first two.
+    """
+    if isinstance(key, list | np.ndarray) and np.ndim(key) == 1:
+        return gather_rows(x, key)
+    if isinstance(key, tuple) and len(key) == 2:
+        return Slice(x, tokens=_part(key[0]), features=_part(key[1]))
+    if x.ndim == 2:
+        return Slice(x, tokens=_part(key), features=None)
+    return Slice(x, tokens=None, features=_part(key))
+
+
+def _part(key: Any) -> Part:
+    if isinstance(key, builtins.slice):
+        return key
+    try:
+        return operator.index(key)
+    except TypeError:
+        raise DtypeError(
+            f"a node is indexed by an integer, a slice or a list of ids, not {key!r}.\n"
+            "  fix:  x[3], x[2:5], x[:, :64] or x[[0, 2, 2]]\n"
+            f"  made at {caller()}"
+        ) from None
+
+
+OPERATIONS.update(getitem=getitem)

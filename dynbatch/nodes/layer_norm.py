@@ -1,0 +1,100 @@
+"""Layer normalisation over the features of every token."""
+
+from __future__ import annotations
+
+from dynbatch.kernels import layer_norm as kernels
+from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.sources import check_dtype
+from dynbatch.parameter import Parameter
+from dynbatch.ragged import Ragged
+
+
+class LayerNorm(Node):
+    """y = (x - mean) / √(variance + eps) ⊙ weight + bias, mean and variance over the features.
+
+    Shape:  x (T, D) or (D,), weight (D,), bias (D,) -> y of x's shape.
+    Batches with:  every other LayerNorm of the same weight, bias and eps: all tokens at once.
+    Keeps:  two numbers a token (mean and 1/√(variance + eps)) beside x.
+    """
+
+    __slots__ = ("bias", "eps", "weight")
+    static = ("weight", "bias", "eps")
+    retains = Retain(inputs=True)
+    rowwise = True
+    weight: Parameter | None
+    bias: Parameter | None
+    eps: float
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            bool(shape),
+            "a scalar has no features",
+            "features are normalised: x is (T, D) or (D,)",
+            "F.stack scalars to a vector first",
+        )
+        for parameter in (self.weight, self.bias):
+            self.require(
+                parameter is None or parameter.shape == shape[-1:],
+                f"{parameter!r} for {shape[-1]} features",
+                "weight.shape == bias.shape == (x.shape[-1],)",
+                f"make it of {shape[-1]} elements",
+            )
+        return shape
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        rows = sum([node.rows for node in batch.nodes])
+        return {"mean": (rows, 1), "rstd": (rows, 1)}
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        node, x = batch.first, xs[0].values
+        if batch.keeps:
+            mean, rstd = batch.saved["mean"][:, 0], batch.saved["rstd"][:, 0]
+        else:
+            mean, rstd = batch.xp.empty((2, x.shape[0]), x.dtype)
+        weight = None if node.weight is None else node.weight.value
+        bias = None if node.bias is None else node.bias.value
+        kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        node, x, (dx,) = batch.first, batch.input(0).values, dxs
+        mean, rstd = batch.saved["mean"][:, 0], batch.saved["rstd"][:, 0]
+        if dx is None:
+            normal = kernels.normalise(x, mean, rstd)
+        else:
+            weight = None if node.weight is None else node.weight.value
+            normal = kernels.layer_norm_backward(dy.values, x, weight, mean, rstd, dx.values)
+        if node.parameters():
+            dweight, dbias = kernels.layer_norm_parameters(dy.values, normal)
+            gradients = batch.parameter_gradients()
+            if node.weight is not None:
+                gradients.add(node.weight, dweight)
+            if node.bias is not None:
+                gradients.add(node.bias, dbias)
+
+
+def layer_norm(
+    x: Node, weight: Parameter | None = None, bias: Parameter | None = None, eps: float = 1e-5
+) -> Node:
+    """Layer normalisation over the features, as `torch.nn.functional.layer_norm`.
+
+    Args:
+        x:      (T, D) or (D,).
+        weight: (D,), or None for ones.
+        bias:   (D,), or None for zeros.
+        eps:    added to the variance.
+
+    Raises:
+        ShapeError: x is a scalar, or weight or bias has another number of elements.
+        DtypeError: a parameter's dtype is not the graph's.
+
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+    """
+    for parameter in (weight, bias):
+        if parameter is not None:
+            check_dtype("layer_norm", parameter, x.graph)
+    return LayerNorm(x, weight=weight, bias=bias, eps=float(eps))

@@ -1,0 +1,87 @@
+"""Softmax and log-softmax of one sentence, over features or over tokens."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from dynbatch.kernels import softmax as kernels
+from dynbatch.nodes.axes import FEATURES, axis, segments
+from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Normalised(Node):
+    """Base: y of x's shape, normalised over the features of each token, or each feature's tokens.
+
+    Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
+    Batches with:  every other one of its kind, width and dim, whatever the lengths.
+    """
+
+    __slots__ = ("over",)
+    static = ("over",)
+    retains = Retain(output=True)
+    over: str
+    kernel: ClassVar[staticmethod[[Array, Array, Array], None]]
+    backward_kernel: ClassVar[staticmethod[[Array, Array, Array, Array], None]]
+
+    def is_rowwise(self) -> bool:
+        return self.over == FEATURES
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        over = batch.first.over
+        x, offsets = segments(xs[0], batch.nodes, over)
+        cls.kernel(x, offsets, y.values.reshape(x.shape))
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            y, offsets = segments(batch.result(), batch.nodes, batch.first.over)
+            cls.backward_kernel(dy.values.reshape(y.shape), y, offsets, dx.values.reshape(y.shape))
+
+
+class Softmax(Normalised):
+    """y_i = exp(x_i) / Σ_j exp(x_j). dx = y ⊙ (dy - Σ_j dy_j y_j)."""
+
+    __slots__ = ()
+    kernel = staticmethod(kernels.softmax)
+    backward_kernel = staticmethod(kernels.softmax_backward)
+
+
+class LogSoftmax(Normalised):
+    """y_i = x_i - log Σ_j exp(x_j). dx_i = dy_i - exp(y_i) Σ_j dy_j."""
+
+    __slots__ = ()
+    kernel = staticmethod(kernels.log_softmax)
+    backward_kernel = staticmethod(kernels.log_softmax_backward)
+
+
+def softmax(x: Node, dim: int = -1) -> Node:
+    """Softmax over features (`dim=-1`), or for each feature over the tokens (`dim=0`).
+
+    Raises:
+        ShapeError: x has no such dim.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     F.softmax(F.input(graph, [0.0, 0.0])).value.tolist()
+        [0.5, 0.5]
+    """
+    return Softmax(x, over=axis("softmax", x, dim))
+
+
+def log_softmax(x: Node, dim: int = -1) -> Node:
+    """log(softmax(x)), without the loss of precision of the two in turn.
+
+    Raises:
+        ShapeError: x has no such dim.
+    """
+    return LogSoftmax(x, over=axis("log_softmax", x, dim))

@@ -1,0 +1,59 @@
+"""The classes that a sentence's tokens should have, checked and weighted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import VocabularyError
+from dynbatch.nodes.base import Node, as_ids, caller
+from dynbatch.parameter import Array
+
+
+def class_targets(
+    what: str, x: Node, targets: Any, ignore_index: int, reduction: str
+) -> tuple[Array, Array]:
+    """Ids (T,) and weights (T,) of each token's loss, so that a sentence's loss is their sum.
+
+    Args:
+        x:            (T, V), or (V,) for one prediction.
+        targets:      T ids below V; or one id.
+        ignore_index: tokens with this target get weight 0, and id 0.
+        reduction:    "mean" over the tokens that count (0 if none does), or "sum".
+
+    Raises:
+        ShapeError:      numbers of rows and targets differ.
+        VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
+        ValueError:      unknown reduction.
+    """
+    check_reduction(what, reduction, ("mean", "sum"))
+    ids = as_ids(what, [targets] if isinstance(targets, int | np.integer) else targets)
+    x.require(
+        x.rows == ids.size and x.ndim > 0,
+        f"{ids.size} targets for {what} of shape {x.shape}",
+        "one target for each row",
+        "give the sentence's own targets, unpadded",
+    )
+    counted = ids != ignore_index
+    wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= x.width)))
+    if wrong.size:
+        place = int(wrong[0])
+        raise VocabularyError(
+            f"{what}: target {ids[place]} at position {place} of {ids.size} is outside the "
+            f"{x.width} classes.\n"
+            f"  rule: 0 <= target < {x.width}, or ignore_index\n"
+            f"  fix:  map unknown targets to one class, or to ignore_index\n  made at {caller()}"
+        )
+    count = int(counted.sum())
+    scale = 1 / count if reduction == "mean" and count else 1
+    return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(x.graph.dtype)
+
+
+def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:
+    """Raise `ValueError` unless the reduction is one of `known`."""
+    if reduction not in known:
+        raise ValueError(
+            f"{what}: reduction {reduction!r}.\n  rule: one of {', '.join(known)}\n"
+            f"  fix:  a sentence's loss is a scalar; there is no 'none'\n  made at {caller()}"
+        )

@@ -1,0 +1,185 @@
+"""Sliding windows over a sentence's tokens: unfolded for convolutions, or pooled."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.kernels import windows as kernels
+from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Windowed(Node):
+    """Base: one row of y for each window of `size` tokens, `stride` tokens apart.
+
+    T' = (T + 2 · padding - size) // stride + 1 windows; none where a sentence is too short.
+    """
+
+    __slots__ = ("padding", "size", "stride")
+    static = ("size", "stride", "padding")
+    size: int
+    stride: int
+    padding: int
+
+    def windows(self, shape: Shape) -> int:
+        """How many windows a sentence of this shape has; checks the attributes."""
+        self.require(
+            len(shape) == 2,
+            f"a sentence (T, D) expected, not {shape}",
+            "windows slide over tokens",
+            "F.stack vectors to rows first",
+        )
+        self.require(
+            self.size > 0 and self.stride > 0 and 0 <= self.padding < self.size,
+            f"size {self.size}, stride {self.stride}, padding {self.padding}",
+            "size >= 1, stride >= 1, 0 <= padding < size",
+            "padding=size - 1 is the widest: every window then holds a token",
+        )
+        return kernels.count_windows(shape[0], self.size, self.stride, self.padding)
+
+    @classmethod
+    def starts(cls, batch: Batch, x: Ragged) -> Array:
+        """First row in x of each window of the batch."""
+        node = batch.first
+        counts = np.array([one.rows for one in batch.nodes], np.int64)
+        return kernels.window_starts(x.offsets, counts, node.stride, node.padding)
+
+    @classmethod
+    def bounds(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
+        """First row of each window's sentence in x, and the row behind it."""
+        counts = [one.rows for one in batch.nodes]
+        return np.repeat(x.offsets[:-1], counts), np.repeat(x.offsets[1:], counts)
+
+
+class Windows(Windowed):
+    """Each window's tokens side by side; padding counts as tokens of zeros.
+
+    Shape:  (T, D) -> (T', size · D).
+    Batches with:  every other one of its width, size, stride and padding, whatever the lengths.
+    """
+
+    __slots__ = ()
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return (self.windows(shapes[0]), self.size * shapes[0][-1])
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        low, high = cls.bounds(batch, x)
+        kernels.unfold(x.values, cls.starts(batch, x), low, high, batch.first.size, y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            low, high = cls.bounds(batch, dx)
+            starts = cls.starts(batch, dx)
+            kernels.unfold_backward(dy.values, starts, low, high, batch.first.size, dx.values)
+
+
+class Pool(Windowed):
+    """Base: one number for each window and feature.
+
+    Shape:  (T, D) -> (T', D).
+    Batches with:  every other one of its kind, width, size and stride, whatever the lengths.
+    """
+
+    __slots__ = ()
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return (self.windows(shapes[0]), shapes[0][-1])
+
+
+class MaxPool(Pool):
+    """The maximum of each window. The gradient goes to the first one, as in PyTorch.
+
+    Keeps:  the place of each maximum, as large as the output.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        rows = sum([node.rows for node in batch.nodes])
+        return {"place": (rows, batch.first.width)}
+
+    @classmethod
+    def place(cls, batch: Batch) -> Array:
+        """The saved places, integers in the room of floats."""
+        saved = batch.saved["place"]
+        return saved.view(f"i{saved.itemsize}")
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        place = cls.place(batch) if batch.keeps else None
+        starts = cls.starts(batch, xs[0])
+        kernels.max_pool(xs[0].values, starts, batch.first.size, y.values, place)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            starts, size = cls.starts(batch, dx), batch.first.size
+            kernels.max_pool_backward(dy.values, starts, size, cls.place(batch), dx.values)
+
+
+class MeanPool(Pool):
+    """The mean of each window."""
+
+    __slots__ = ()
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        starts = cls.starts(batch, xs[0])
+        kernels.mean_pool(xs[0].values, starts, batch.first.size, y.values)
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            starts = cls.starts(batch, dx)
+            kernels.mean_pool_backward(dy.values, starts, batch.first.size, dx.values)
+
+
+def windows(x: Node, size: int, stride: int = 1, padding: int = 0) -> Node:
+    """Every `size` neighbouring tokens side by side, (T, D) -> (T', size · D).
+
+    A linear map of it is a convolution over the sentence: `F.linear(F.windows(x, 3, padding=2), W)`
+    with W (O, 3 · D) is `torch.nn.functional.conv1d` of W as (O, 3, D), its last two axes swapped.
+
+    Args:
+        padding: tokens of zeros on either side, at most size - 1. With size - 1 even a sentence of
+            one token has windows; without, a sentence shorter than `size` has none.
+
+    Raises:
+        ShapeError: x is not a matrix, or size, stride or padding is out of range.
+    """
+    return Windows(x, size=size, stride=stride, padding=padding)
+
+
+def max_pool(x: Node, size: int, stride: int | None = None) -> Node:
+    """Maximum of each window of `size` tokens, (T, D) -> (T', D): `torch.max_pool1d` over tokens.
+
+    Args:
+        stride: tokens from one window to the next; `size` if None. Tokens that do not fill a window
+            at the end are left out: a sentence shorter than `size` gives (0, D).
+
+    Raises:
+        ShapeError: x is not a matrix, or size or stride is not positive.
+    """
+    return MaxPool(x, size=size, stride=size if stride is None else stride, padding=0)
+
+
+def mean_pool(x: Node, size: int, stride: int | None = None) -> Node:
+    """Mean of each window of `size` tokens, (T, D) -> (T', D): `torch.avg_pool1d` over tokens.
+
+    Args:
+        stride: as in `max_pool`.
+
+    Raises:
+        ShapeError: x is not a matrix, or size or stride is not positive.
+    """
+    return MeanPool(x, size=size, stride=size if stride is None else stride, padding=0)
