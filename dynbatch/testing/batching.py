@@ -1,0 +1,175 @@
+"""`check_batching`: a mini-batch, under every policy, against its sentences one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dynbatch.batcher.policies import POLICIES
+from dynbatch.graph import Graph
+from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.sources import input as input_node
+from dynbatch.parameter import Array, Parameter
+from dynbatch.testing.pool import NanPool
+from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
+from dynbatch.testing.probe import Build, gradient_of, outputs_of, probe, random_like
+
+
+@dataclass
+class Outcome:
+    """What a run of some sentences gave: everything by its name, as errors call it."""
+
+    values: dict[str, Array]
+    gradients: dict[str, Array]
+    parameters: list[Array]
+
+
+@dataclass
+class _Case:
+    build: Build
+    examples: Sequence[tuple[Any, ...]]
+    parameters: Sequence[Parameter]
+    seed: int
+    rtol: float
+    atol: float
+
+
+def check_batching(
+    build: Build,
+    examples: Sequence[Any] | None = None,
+    *,
+    shapes: Sequence[Sequence[Shape]] | None = None,
+    parameters: Parameters = (),
+    seed: int = 0,
+    rtol: float = 1e-9,
+    atol: float = 1e-10,
+) -> None:
+    """Check that batching a function of one sentence changes nothing.
+
+    Values, gradients of all inputs and gradients of all parameters of a mini-batch must equal those
+    of its sentences run one node at a time: under every policy, in other orders, with sentences
+    left out, for a batch of one, whether values are read before backward or not. Inputs must not
+    be modified. Output gradients are random; everything runs in float64, on memory full of NaN.
+
+    Args:
+        build:      (graph, *arguments) -> a node or several: the function of one sentence.
+        examples:   one for each sentence: an array, or a tuple of arguments. Floating-point arrays
+                    arrive as nodes, everything else (ids, say) as it is.
+        shapes:     instead of examples: for each sentence the shapes of its inputs, which are drawn
+                    from a standard normal.
+        parameters: parameters, or a module, that `build` uses. Float64 while the check runs.
+
+    Raises:
+        AssertionError: two numbers differ by more than atol + rtol · (largest of the array); names
+            the run, the sentence, the array, the element and both numbers.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> softsign = lambda graph, x: x / (1 + F.abs(x))
+        >>> db.testing.check_batching(softsign, shapes=[[(3, 4)], [(0, 4)], [(1, 4)]])
+    """
+    if examples is None:
+        generator = np.random.default_rng(seed)
+        examples = [
+            tuple([generator.standard_normal(shape) for shape in sentence])
+            for sentence in shapes or ()
+        ]
+    given = [example if isinstance(example, tuple) else (example,) for example in examples]
+    with in_float64(parameters) as found:
+        _check(_Case(build, given, found, seed, rtol, atol))
+
+
+def _check(case: _Case) -> None:
+    everyone = list(range(len(case.examples)))
+    alone = {k: _run(case, [k], "one_by_one", reads=False) for k in everyone}
+    for k in everyone:
+        alone[k].values = _run(case, [k], "one_by_one", reads=True).values
+    runs: list[tuple[str, list[int], str]] = []
+    for policy in POLICIES:
+        runs.append((f"the whole mini-batch, policy {policy}", everyone, policy))
+    shuffled = np.random.default_rng(case.seed).permutation(len(everyone)).tolist()
+    runs.append(("the sentences in reverse order", everyone[::-1], "by_agenda"))
+    runs.append((f"the sentences in order {shuffled}", shuffled, "by_agenda"))
+    runs += [(f"sentence {k} left out", [*everyone[:k], *everyone[k + 1 :]], "by_agenda")
+             for k in everyone if len(everyone) > 1]  # fmt: skip
+    runs += [(f"a batch of sentence {k} alone", [k], "by_agenda") for k in everyone]
+    for title, sentences, policy in runs:
+        for reads in (False, True):
+            outcome = _run(case, sentences, policy, reads)
+            when = "values read before backward" if reads else "forward and backward in one run"
+            _compare(case, f"{title}, {when}", outcome, [alone[k] for k in sentences])
+
+
+def _run(case: _Case, sentences: Sequence[int], policy: str, reads: bool) -> Outcome:
+    """One graph of some sentences; with `reads`, its values are computed first and compared."""
+    for parameter in case.parameters:
+        parameter.grad = None
+    inputs: dict[str, Node] = {}
+    outputs: dict[str, Node] = {}
+    weights: list[Array] = []
+    with Graph(dtype="float64", policy=policy, seed=case.seed, pool=NanPool()) as graph:
+        for k in sentences:
+            arguments: list[Any] = []
+            for position, argument in enumerate(case.examples[k]):
+                if isinstance(argument, np.ndarray) and argument.dtype.kind == "f":
+                    argument = input_node(graph, argument).keep()
+                    inputs[f"sentence {k}, input {position}"] = argument
+                arguments.append(argument)
+            built = outputs_of(case.build, graph, arguments)
+            weights += random_like(built, case.seed, k)
+            outputs.update({f"sentence {k}, output {i}": y for i, y in enumerate(built)})
+        loss = probe(list(outputs.values()), weights)
+        values: dict[str, Array] = {}
+        if reads:
+            graph.forward()
+            values = {name: node.value for name, node in outputs.items()}
+        graph.backward(loss)
+        gradients = {name: gradient_of(node) for name, node in inputs.items()}
+        _check_unchanged(case, inputs)
+    return Outcome(values, gradients, [dense_gradient(p) for p in case.parameters])
+
+
+def _check_unchanged(case: _Case, inputs: dict[str, Node]) -> None:
+    for name, node in inputs.items():
+        given = node.array.astype(np.float64)  # type: ignore[attr-defined]
+        if not np.array_equal(node.value, given, equal_nan=True):
+            raise AssertionError(
+                f"check_batching: {name}: the function modified its input.\n"
+                "  rule: forward and backward write only into the arrays given for that"
+            )
+
+
+def _compare(case: _Case, title: str, outcome: Outcome, alone: Sequence[Outcome]) -> None:
+    for one in alone:
+        if outcome.values:
+            for name, expected in one.values.items():
+                _equal(case, title, f"{name}: value", outcome.values[name], expected)
+        for name, expected in one.gradients.items():
+            _equal(case, title, f"{name}: gradient", outcome.gradients[name], expected)
+    for position, parameter in enumerate(case.parameters):
+        total = sum([one.parameters[position] for one in alone], np.zeros(parameter.shape))
+        name = f"parameter {parameter.name!r}: gradient"
+        _equal(case, title, name, outcome.parameters[position], total)
+
+
+def _equal(case: _Case, title: str, name: str, found: Array, expected: Array) -> None:
+    if found.shape != expected.shape:
+        raise AssertionError(
+            f"check_batching: {title}: {name} has shape {found.shape}, alone {expected.shape}."
+        )
+    largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
+    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    with np.errstate(invalid="ignore"):
+        wrong = ~(same | (np.abs(found - expected) <= case.atol + case.rtol * largest))
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"check_batching: {title}: {name}, element {place} of shape {found.shape}: "
+            f"{found[place]:.9g} batched, {expected[place]:.9g} alone.\n"
+            f"  {int(wrong.sum())} of {wrong.size} elements differ\n"
+            "  rule: a sentence's numbers do not depend on what else is in the mini-batch"
+        )

@@ -1,0 +1,130 @@
+"""`check_gradient`: backward against central differences, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.graph import Graph
+from dynbatch.nodes.base import Shape
+from dynbatch.parameter import Array, Parameter
+from dynbatch.testing.pool import NanPool
+from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
+from dynbatch.testing.probe import (
+    Build,
+    gradient_of,
+    outputs_of,
+    probe,
+    random_like,
+    variable,
+)
+
+
+def check_gradient(
+    build: Build,
+    *,
+    shapes: Sequence[Shape] | None = None,
+    inputs: Sequence[Any] | None = None,
+    parameters: Parameters = (),
+    seed: int = 0,
+    step: float = 1e-5,
+    rtol: float = 1e-6,
+    atol: float = 1e-7,
+    most: int = 100,
+) -> None:
+    """Check gradients of all inputs and parameters of a function of one sentence.
+
+    The loss is Σ ⟨r, y⟩ for random r, so backward makes a random vector-Jacobian product. It is
+    compared, element by element, with (loss(x + step) - loss(x - step)) / (2 step).
+
+    Args:
+        build:      (graph, *input nodes) -> a node or several: the function to check.
+        shapes:     shapes of the inputs, which are then drawn from a standard normal.
+        inputs:     their arrays, instead of shapes, where the function needs a range of its own.
+        parameters: parameters, or a module, that `build` uses. Float64 while the check runs.
+        most:       elements checked of each array, drawn at random where it has more.
+
+    Raises:
+        AssertionError: some gradient differs by more than atol + rtol · |expected|, or a frozen
+            parameter got one; names the array, the element and both numbers.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> db.testing.check_gradient(lambda graph, x: F.tanh(x), shapes=[(5, 3)])
+    """
+    generator = np.random.default_rng(seed)
+    if inputs is None:
+        inputs = [generator.standard_normal(shape) for shape in shapes or ()]
+    arrays = [np.array(x, np.float64) for x in inputs]
+    with in_float64(parameters) as found:
+
+        def loss() -> float:
+            with Graph(dtype="float64", seed=seed, grad=False, pool=NanPool()) as graph:
+                nodes = [variable(graph, x, k) for k, x in enumerate(arrays)]
+                outputs = outputs_of(build, graph, nodes)
+                return float(probe(outputs, random_like(outputs, seed)).value)
+
+        trained = [p for p in found if not p.frozen]
+        gradients = _backward(build, arrays, found, seed)
+        gradients += [dense_gradient(p) for p in trained]
+        names = [f"input {k}" for k in range(len(arrays))]
+        names += [f"parameter {p.name!r}" for p in trained]
+        varied = arrays + [p.value for p in trained]
+        for name, array, gradient in zip(names, varied, gradients, strict=True):
+            elements = np.arange(array.size)
+            if array.size > most:
+                elements = np.sort(generator.choice(array.size, most, replace=False))
+            expected = np.array([_difference(loss, array, e, step) for e in elements.tolist()])
+            _compare(name, gradient, elements, expected, rtol, atol)
+
+
+def _backward(
+    build: Build, arrays: Sequence[Array], parameters: Sequence[Parameter], seed: int
+) -> list[Array]:
+    """Gradients of the inputs; those of the parameters are left in `grad`."""
+    with Graph(dtype="float64", seed=seed, pool=NanPool()) as graph:
+        nodes = [variable(graph, x, k) for k, x in enumerate(arrays)]
+        outputs = outputs_of(build, graph, nodes)
+        graph.backward(probe(outputs, random_like(outputs, seed)))
+        gradients = [gradient_of(node) for node in nodes]
+    for parameter in parameters:
+        if parameter.frozen and parameter.grad is not None:
+            raise AssertionError(
+                f"check_gradient: parameter {parameter.name!r} is frozen, yet got a gradient.\n"
+                "  rule: a frozen parameter's grad stays None"
+            )
+    return gradients
+
+
+def _difference(loss: Callable[[], float], array: Array, element: int, step: float) -> float:
+    """Central difference of the loss in one element of an array that the loss reads."""
+    flat = array.reshape(-1)
+    before = flat[element]
+    flat[element] = before + step
+    above = loss()
+    flat[element] = before - step
+    below = loss()
+    flat[element] = before
+    return (above - below) / (2 * step)
+
+
+def _compare(
+    name: str, gradient: Array, elements: Array, expected: Array, rtol: float, atol: float
+) -> None:
+    found = gradient.reshape(-1)[elements]
+    error = np.abs(found - expected)
+    wrong = ~(error <= atol + rtol * np.abs(expected))  # NaN is wrong too
+    if not wrong.any():
+        return
+    worst = int(np.argmax(np.where(np.isnan(error), np.inf, error) * wrong))
+    place = tuple(int(i) for i in np.unravel_index(elements[worst], gradient.shape))
+    raise AssertionError(
+        f"check_gradient: {name} of shape {gradient.shape}, element {place}: backward gives "
+        f"{found[worst]:.9g}, central differences {expected[worst]:.9g}.\n"
+        f"  {int(wrong.sum())} of {elements.size} elements checked differ by more than "
+        f"{atol:g} + {rtol:g} * |expected|; this one differs most\n"
+        "  rule: backward overwrites dx with Jᵀ dy, in every element"
+    )

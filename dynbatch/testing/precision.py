@@ -1,0 +1,55 @@
+"""Parameters in float64 for the time of a check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from dynbatch.models.module import Module
+from dynbatch.parameter import Array, Parameter
+
+Parameters = Iterable[Parameter] | Module
+
+
+def distinct(parameters: Parameters) -> list[Parameter]:
+    """Every parameter once, in order; of a module, all that it holds."""
+    given = parameters.parameters() if isinstance(parameters, Module) else parameters
+    return list({parameter.uid: parameter for parameter in given}.values())
+
+
+@contextmanager
+def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
+    """Inside, the parameters hold float64 copies of their values and no gradients.
+
+    Afterwards values and gradients are the arrays that they were before.
+
+    Example:
+        >>> import dynbatch as db
+        >>> import numpy as np
+        >>> weight = db.Parameter(np.ones((2, 3), np.float32))
+        >>> with in_float64([weight]):
+        ...     weight.dtype
+        dtype('float64')
+        >>> weight.dtype
+        dtype('float32')
+    """
+    found = distinct(parameters)
+    before = [(parameter.value, parameter.grad) for parameter in found]
+    for parameter in found:
+        parameter.value = parameter.value.astype(np.float64)
+        parameter.grad = None
+    try:
+        yield found
+    finally:
+        for parameter, (value, grad) in zip(found, before, strict=True):
+            parameter.value, parameter.grad = value, grad
+
+
+def dense_gradient(parameter: Parameter) -> Array:
+    """A copy of the gradient as an array of the parameter's shape; zeros where there is none."""
+    grad = parameter.grad
+    if grad is None:
+        return np.zeros_like(parameter.value)
+    return grad.copy() if isinstance(grad, np.ndarray) else grad.dense()

@@ -1,0 +1,102 @@
+"""The ends of a checked graph: an input that can be varied, a loss with a random gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import FreedError
+from dynbatch.nodes.base import Node, Owner, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.sources import Input
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+Build = Callable[..., Node | Sequence[Node]]
+
+
+class Variable(Input):
+    """An input whose random stream depends on its number, not on its content.
+
+    So dropout draws the same mask when one element of the input is varied.
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+    def content(self) -> bytes:
+        return self.number.to_bytes(4)
+
+
+class Probe(Node):
+    """loss = Σ_i ⟨w_i, x_i⟩ for nodes x_i of any shapes, with weights w_i of the same shapes.
+
+    Its gradient with respect to x_i is w_i. With random weights no two elements of the outputs play
+    the same part, so that mistakes which a plain sum hides by symmetry show.
+
+    Batches with:  every other Probe.
+    """
+
+    __slots__ = ("weights",)
+    any_shape = True
+    variadic = True
+    weights: Array
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        size = sum([int(np.prod(shape)) for shape in shapes])
+        self.require(
+            self.weights.size == size,
+            f"{self.weights.size} weights for {size} elements",
+            "one weight for each element of the inputs",
+            "use dynbatch.testing.probe.probe(outputs, weights)",
+        )
+        return ()
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        products = xs[0].flat * batch.concat("weights")
+        ends = np.cumsum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
+        for k, part in enumerate(np.split(products, ends[:-1])):
+            y.flat[k] = part.sum()
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            sizes = [node.weights.size for node in batch.nodes]  # type: ignore[attr-defined]
+            np.multiply(batch.concat("weights"), np.repeat(dy.flat, sizes), out=dx.flat)
+
+
+def probe(outputs: Sequence[Node], weights: Sequence[Array]) -> Node:
+    """The loss Σ ⟨weights_i, outputs_i⟩."""
+    flat = np.concatenate([np.reshape(w, -1) for w in weights])
+    return Probe(*outputs, weights=flat.astype(outputs[0].graph.dtype))
+
+
+def variable(graph: Owner, array: Array, number: int) -> Node:
+    """The array as an input of the graph, kept so that its gradient can be read."""
+    return Variable(
+        graph=graph, array=np.array(array, graph.dtype, order="C"), number=number
+    ).keep()
+
+
+def gradient_of(node: Node) -> Array:
+    """The gradient of a kept node; zeros if the loss does not depend on it."""
+    try:
+        return node.gradient
+    except FreedError:
+        return np.zeros(node.shape, node.graph.dtype)
+
+
+def outputs_of(build: Build, graph: Owner, arguments: Sequence[Any]) -> list[Node]:
+    """What `build` returns, as a list."""
+    built = build(graph, *arguments)
+    return [built] if isinstance(built, Node) else list(built)
+
+
+def random_like(outputs: Sequence[Node], *seed: int) -> list[Array]:
+    """A standard normal array for each output; the same for the same seed."""
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(node.shape) for node in outputs]

@@ -1,0 +1,81 @@
+"""Hypothesis strategies: sentence lengths, ragged batches, and random graphs of any topology.
+
+Import it as `from dynbatch.testing import strategies`; it alone needs hypothesis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.parameter import Array
+from dynbatch.testing.random_graph import (
+    OPERATIONS,
+    PARAMETERS,
+    TAILS,
+    Function,
+    Instruction,
+    RandomGraph,
+    Sentence,
+)
+
+try:
+    from hypothesis import strategies as st
+except ImportError as error:
+    raise ImportError(
+        "dynbatch.testing.strategies needs hypothesis.\n  fix:  pip install hypothesis"
+    ) from error
+
+
+def lengths(
+    most_sentences: int = 5, longest: int = 6, least_sentences: int = 1
+) -> st.SearchStrategy[list[int]]:
+    """Lengths of the sentences of a mini-batch; 0 and 1 are as likely as all the others."""
+    length = st.one_of(st.sampled_from([0, 1]), st.integers(0, longest))
+    return st.lists(length, min_size=least_sentences, max_size=most_sentences)
+
+
+def ragged(width: int, most_sentences: int = 5, longest: int = 6) -> st.SearchStrategy[list[Array]]:
+    """A mini-batch: one (length, width) float64 array a sentence, standard normal."""
+
+    def draw(sizes: list[int], seed: int) -> list[Array]:
+        generator = np.random.default_rng(seed)
+        return [generator.standard_normal((size, width)) for size in sizes]
+
+    return st.builds(draw, lengths(most_sentences, longest), st.integers(0, 2**32 - 1))
+
+
+@st.composite
+def random_graphs(
+    draw: st.DrawFn, functions: Sequence[Function] = (), most_instructions: int = 12
+) -> RandomGraph:
+    """Graphs of a few sentences that run one or two random programs (see `RandomGraph`).
+
+    Args:
+        functions: functions of a matrix (T, D) node that programs may call: your own node types.
+
+    Example:
+        >>> from hypothesis import given
+        >>> @given(random_graphs(functions=[my_node]))          # doctest: +SKIP
+        ... def test_my_node_batches_in_any_graph(random_graph): ...
+    """
+    names = [*OPERATIONS, *["call"] * (2 * bool(functions))]
+    operand = st.integers(0, 63)
+    instruction = st.builds(
+        Instruction, st.sampled_from(names), operand, operand, st.sampled_from([-1.5, 0.5, 2.0])
+    )
+    program = st.lists(instruction, min_size=1, max_size=most_instructions).map(tuple)
+    programs = draw(st.lists(program, min_size=1, max_size=2))
+    sentences = [
+        Sentence(length, draw(st.sampled_from(programs)))
+        for length in draw(lengths(most_sentences=4, longest=4))
+    ]
+    return RandomGraph(
+        sentences=tuple(sentences),
+        reads=draw(st.sampled_from([0, 0, 1, 3])),
+        tail=draw(st.sampled_from(TAILS)),
+        frozen=draw(st.frozensets(st.sampled_from(sorted(PARAMETERS)), max_size=3)),
+        functions=tuple(functions),
+        seed=draw(st.integers(0, 2**32 - 1)),
+    )
