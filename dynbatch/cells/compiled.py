@@ -56,6 +56,7 @@ class CompiledCell:
         names: dict[str, Any] = {
             "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
             "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
+            "matmul_planes": blas.matmul_planes, "matmul_sum": blas.matmul_sum,
         }  # fmt: skip
         for op in self.program.ops:
             if isinstance(op.node, Unary | Binary):
@@ -71,12 +72,16 @@ class CompiledCell:
         found: dict[int, Parameter] = {}
         for op in self.maps.values():
             for piece in op.pieces:
-                for parameter in [piece.weight, *piece.biases]:
+                for parameter in [piece.weight, *[bias for bias, _ in piece.biases]]:
                     found.setdefault(parameter.uid, parameter)
         for op in self.generic.values():
             for parameter in op.node.parameters():
                 found.setdefault(parameter.uid, parameter)
         return tuple([p for p in found.values() if not p.frozen])
+
+    def plane_of(self, number: int) -> int:
+        """Width of the planes of a wide linear map's output; 0 for plain rows."""
+        return self.storage.place(self.maps[number].output)[0].plane
 
     def __str__(self) -> str:
         parts = self.parts

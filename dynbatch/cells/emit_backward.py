@@ -12,9 +12,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dynbatch.cells.emit_forward import Views, argument, kernel_name, numbered_generic, numbered_maps
+from dynbatch.cells.emit_forward import (
+    Views,
+    argument,
+    common_plane,
+    kernel_name,
+    numbered_generic,
+    numbered_maps,
+)
 from dynbatch.cells.program import Op, Program, Value, readers
-from dynbatch.cells.storage import Buffer, Storage
+from dynbatch.cells.storage import Buffer, Storage, backward_reads
 
 Code = Callable[[str], str]
 
@@ -23,7 +30,7 @@ class Backward:
     """The generated lines, and the buffers they use.
 
     Attributes:
-        buffers:  gradient buffers by name: (width, packed).
+        buffers:  gradient buffers by name.
         of_maps:  the buffer that holds the gradient of each wide linear map's output.
         streams:  streams that receive a gradient directly.
     """
@@ -31,14 +38,14 @@ class Backward:
     def __init__(self, program: Program, storage: Storage) -> None:
         self.program = program
         self.storage = storage
-        self.views = Views(storage)
+        self.views = Views(program, storage)
         self.body: list[str] = []
-        self.buffers: dict[str, tuple[int, bool]] = {}
+        self.buffers: dict[str, Buffer] = {}
         self.streams: set[int] = set()
         self.maps = numbered_maps(program)
         self.of_maps: dict[int, str] = {}
         self._alias: dict[int, Value] = {}
-        self._places: dict[int, tuple[str, str, int, int]] = {}
+        self._places: dict[int, tuple[Buffer, int]] = {}
         self._written: dict[int, list[tuple[int, int]]] = {}
         self._to_previous: dict[int, list[Code]] = {}
         self._scratch = 0
@@ -50,7 +57,7 @@ class Backward:
         for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
             if id(self._root(op.output)) in self._places:
                 self._complete(op.output)
-                self.of_maps[self.maps[id(op)]] = self._place(op.output)[0]
+                self.of_maps[self.maps[id(op)]] = self._place(op.output)[0].name
 
     # Places ---------------------------------------------------------------------------------------
 
@@ -73,8 +80,8 @@ class Backward:
             base = self._alias[id(base)].base
         return base
 
-    def _place(self, value: Value) -> tuple[str, str, int, int]:
-        """Array, rows, first column and width of the array for the gradient of a base value."""
+    def _place(self, value: Value) -> tuple[Buffer, int]:
+        """Array and first column of the gradient of a base value."""
         root = self._root(value)
         known = self._places.get(id(root))
         if known is not None:
@@ -86,13 +93,14 @@ class Backward:
         )
         following = [k for k, v in enumerate(self.program.following) if v is root]
         if following and not packed:
-            place = (f"C{following[0]}", "[:n]", 0, root.width)
+            place = (Buffer(f"C{following[0]}", root.width, packed=False), 0)
         elif not packed and root in self.program.exports:
-            place = ("dY", "[s:e]", self._export_column(root), self._export_width())
+            place = (Buffer("dY", self._export_width(), packed=True), self._export_column(root))
         else:
             name = f"D{len(self.buffers)}"
-            self.buffers[name] = (root.width, packed)
-            place = (name, "[s:e]" if packed else "[:n]", 0, root.width)
+            plane = root.planes[0] if len(set(root.planes)) == 1 < len(root.planes) else 0
+            self.buffers[name] = Buffer(name, root.width, packed, plane)
+            place = (self.buffers[name], 0)
         self._places[id(root)] = place
         return place
 
@@ -103,31 +111,33 @@ class Backward:
     def _export_width(self) -> int:
         return sum(v.width for v in self.program.exports)
 
-    def gradient(self, value: Value) -> str:
-        """The expression for the gradient of a value, or of a stream, in this step."""
+    def place(self, value: Value) -> tuple[Buffer, int]:
+        """Array and first column of the gradient of a value or of a stream."""
         base = value.base
         if base.origin == "stream":
             self.streams.add(base.place)
-            name = f"dX{base.place}"
-            return self.views.columns(name, "[s:e]", value.column, value.width, base.width)
-        name, rows, column, whole = self._place(value)
-        return self.views.columns(name, rows, column + value.column, value.width, whole)
+            return Buffer(f"dX{base.place}", base.width, packed=True), value.column
+        buffer, column = self._place(value)
+        return buffer, column + value.column
+
+    def gradient(self, value: Value, plane: int = 0) -> str:
+        """The expression for the gradient of a value, or of a stream, in this step."""
+        return self.views.view(*self.place(value), value.width, plane)
 
     # Contributions --------------------------------------------------------------------------------
 
     def _seed(self) -> None:
         for k, value in enumerate(self.program.following):
-            if self._place(value)[0] == f"C{k}":
+            if self._place(value)[0].name == f"C{k}":
                 self._mark(value)
             else:
                 self._contribute(value, lambda out, k=k: f"copyto({out}, C{k}[:n])")  # type: ignore[misc]
         for value in self.program.exports:
-            if self._place(value)[0] == "dY":
+            if self._place(value)[0].name == "dY":
                 self._mark(value)
                 continue
-            view = self.views.columns(
-                "dY", "[s:e]", self._export_column(value), value.width, self._export_width()
-            )
+            whole = Buffer("dY", self._export_width(), packed=True)
+            view = self.views.view(whole, self._export_column(value), value.width)
             self._contribute(value, lambda out, v=view: f"copyto({out}, {v})")  # type: ignore[misc]
 
     def _mark(self, value: Value) -> None:
@@ -154,71 +164,93 @@ class Backward:
         for column, width in missing:
             part = Value(width, value.base.origin, value.base.place)
             part.base, part.column = value.base, column
-            self.body.append(f"{self.gradient(part)}[...] = 0")
+            buffer, _ = self.place(part)
+            plane = buffer.plane if width > buffer.plane else 0
+            self.body.append(f"{self.gradient(part, plane)}[...] = 0")
             self._mark(part)
         return True
 
-    def _contribute(self, value: Value, code: Code) -> None:
+    def _contribute(self, value: Value, code: Code, plane: int = 0) -> None:
+        """Write, or add, what `code` makes to a value's gradient, seen in planes if `plane`."""
         origin = value.base.origin
         if origin == "memory":
             return
         if origin == "prev":
-            self._contribute_previous(value, code)
+            self._contribute_previous(value, code, plane)
             return
-        target = self.gradient(value)
+        target = self.gradient(value, plane)
         if self._missing(value) == [(value.column, value.width)]:
             self.body.append(code(target))
             self._mark(value)
             return
         self._complete(value)
-        self.body += self._add_to(target, code, value.width)
+        self.body += self._add_to(target, code, value.width, plane)
 
-    def _add_to(self, target: str, code: Code, width: int) -> list[str]:
+    def _add_to(self, target: str, code: Code, width: int, plane: int = 0) -> list[str]:
         """Lines that add what `code` makes to `target`; what only copies is added at once."""
         copied = re.fullmatch(r"copyto\(_, (\S+)\)", code("_"))
         if copied:
             return [f"add({target}, {copied[1]}, {target})"]
-        scratch = self._scratch_view(width)
+        scratch = self._scratch_view(width, plane)
         return [code(scratch), f"add({target}, {scratch}, {target})"]
 
-    def _contribute_previous(self, value: Value, code: Code) -> None:
-        if value.is_whole():
-            self._to_previous.setdefault(value.base.place, []).append(code)
-            return
+    def _contribute_previous(self, value: Value, code: Code, plane: int) -> None:
         place, width = value.base.place, value.base.width
+        if value.is_whole() and not (plane and width > plane):
+            self._to_previous.setdefault(place, []).append(code)
+            return
         whole = self._scratch_view(width, fresh=True)
-        cut = f"{whole}[:, {value.column}:{value.column + value.width}]"
+        buffer = self.buffers[whole.upper()]
+        cut = self.views.view(buffer, value.column, value.width, plane)
         self.body += [f"{whole}[...] = 0", code(cut)]
         self._to_previous.setdefault(place, []).append(lambda out: f"copyto({out}, {whole})")
 
-    def _scratch_view(self, width: int, fresh: bool = False) -> str:
+    def _scratch_view(self, width: int, plane: int = 0, fresh: bool = False) -> str:
+        plane = plane if width > plane else 0
+        name = f"Z{width}" + (f"_BY_{plane}" if plane else "")
         if fresh:
             self._scratch += 1
-        name = f"Z{width}_{self._scratch}" if fresh else f"Z{width}"
-        self.buffers[name] = (width, False)
-        return self.views.columns(name, "[:n]", 0, width, width)
+            name += f"_{self._scratch}"
+        buffer = self.buffers.setdefault(name, Buffer(name, width, False, plane))
+        return self.views.view(buffer, 0, width, plane)
 
     # Operators ------------------------------------------------------------------------------------
 
     def _backward_op(self, op: Op) -> None:
         if id(self._root(op.output)) not in self._places or not self._complete(op.output):
             return
-        dy = self.gradient(op.output)
         if op.kind == "linear":
-            number = self.maps[id(op)]
-            self._contribute(op.inputs[0], lambda out: f"matmul({dy}, V{number}, {out})")
+            self._contribute(op.inputs[0], self._backward_linear(op))
         elif op.kind == "copy":
             for x, column in zip(op.inputs, op.columns, strict=True):
-                if self._shares(op, x):
-                    continue
-                part = Value(x.width)
-                part.base, part.column = op.output, column
-                view = self.gradient(part)
-                self._contribute(x, lambda out, v=view: f"copyto({out}, {v})")  # type: ignore[misc]
+                if not self._shares(op, x):
+                    self._backward_copy(op, x, column)
         elif op.kind == "generic":
-            self._backward_generic(op, dy)
+            self._backward_generic(op, self.gradient(op.output))
         else:
-            self._backward_elementwise(op, dy)
+            self._backward_elementwise(op)
+
+    def _backward_linear(self, op: Op) -> Code:
+        number = self.maps[id(op)]
+        buffer, _ = self.place(op.output)
+        dy = self.gradient(op.output, buffer.plane)
+        if not buffer.plane:
+            return lambda out: f"matmul({dy}, V{number}, {out})"
+        inner = op.inputs[0].width
+        name = f"S{buffer.planes}_{inner}"
+        self.buffers.setdefault(name, Buffer(name, buffer.planes * inner, False, inner))
+        scratch = self.views.view(self.buffers[name], 0, buffer.planes * inner, inner)
+        return lambda out: f"matmul_sum({dy}, V{number}, {scratch}, {out})"
+
+    def _backward_copy(self, op: Op, x: Value, column: int) -> None:
+        part = Value(x.width)
+        part.base, part.column = op.output, column
+        places = [self.place(part)]
+        if x.base.origin != "prev":
+            places.append(self.place(x))
+        plane = common_plane(places, x.width)
+        view = self.gradient(part, plane)
+        self._contribute(x, lambda out: f"copyto({out}, {view})", plane)
 
     def _shares(self, op: Op, x: Value) -> bool:
         """Whether the input's gradient is the output's very buffer."""
@@ -226,40 +258,44 @@ class Backward:
             return True
         return False
 
-    def _backward_elementwise(self, op: Op, dy: str) -> None:
+    def _backward_elementwise(self, op: Op) -> None:
+        views = self.views
+        saved = [v for v in backward_reads(op) if v.base.origin != "memory"]
+        targets = [x for x in op.inputs if x.base.origin not in ("prev", "memory")]
+        places = [self.place(v) for v in [op.output, *targets]]
+        plane = common_plane([*places, *[views.place(v) for v in saved]], op.output.width)
+        dy = self.gradient(op.output, plane)
+        for x, code in zip(op.inputs, self._elementwise_codes(op, dy, plane), strict=True):
+            if not self._shares(op, x):
+                self._contribute(x, code, plane)
+
+    def _elementwise_codes(self, op: Op, dy: str, plane: int) -> list[Code]:
+        """How the gradient of each input is made from that of the output."""
         views = self.views
         if op.kind == "unary":
             kernel = op.node.kernel
             saved = {"input": op.inputs[0], "output": op.output}.get(kernel.reads)
-            held = dy if saved is None else views.of(saved)
+            held = dy if saved is None else views.of(saved, plane)
             arguments = "".join(f", {value!r}" for value in op.node.arguments())
-            name = kernel_name(op)
-            self._contribute(
-                op.inputs[0], lambda out: f"{name}.backward({dy}, {held}, {out}{arguments})"
-            )
-            return
-        if op.kind in ("scale", "shift"):
-            if not self._shares(op, op.inputs[0]):
-                number = repr(op.node.number) if op.kind == "scale" else "1"
-                self._contribute(
-                    op.inputs[0], lambda out: f"multiply({dy}, {number}, {out})"
-                )
-            return
-        kernel, name = op.node.kernel, kernel_name(op)
-        a = views.of(op.inputs[0]) if kernel.reads_a else "None"
-        b = views.of(op.inputs[1]) if kernel.reads_b else "None"
-        codes: list[Code] = [
-            lambda out: f"{name}.backward_a({dy}, {a}, {b}, {out})",
-            lambda out: f"{name}.backward_b({dy}, {a}, {b}, {out})",
-        ]
-        if type(op.node).__name__ == "Multiply":
-            codes = [
+            return [lambda out: f"{kernel_name(op)}.backward({dy}, {held}, {out}{arguments})"]
+        if op.kind == "scale":
+            return [lambda out: f"multiply({dy}, {op.node.number!r}, {out})"]
+        if op.kind == "shift":
+            return [lambda out: f"copyto({out}, {dy})"]
+        kernel, name = op.node.kernel, type(op.node).__name__
+        a = views.of(op.inputs[0], plane) if kernel.reads_a else "None"
+        b = views.of(op.inputs[1], plane) if kernel.reads_b else "None"
+        if name == "Multiply":
+            return [
                 lambda out: f"multiply({dy}, {b}, {out})",
                 lambda out: f"multiply({dy}, {a}, {out})",
             ]
-        for x, code in zip(op.inputs, codes, strict=True):
-            if not self._shares(op, x):
-                self._contribute(x, code)
+        if name == "Add":
+            return [lambda out: f"copyto({out}, {dy})"] * 2
+        return [
+            lambda out: f"{kernel_name(op)}.backward_a({dy}, {a}, {b}, {out})",
+            lambda out: f"{kernel_name(op)}.backward_b({dy}, {a}, {b}, {out})",
+        ]
 
     def _backward_generic(self, op: Op, dy: str) -> None:
         retains = op.node.retains
@@ -293,7 +329,7 @@ class Backward:
         first: list[str] = []
         last: list[str] = []
         for k, state in enumerate(self.program.states):
-            self.views.columns(f"C{k}", "[:n]", 0, state.width, state.width)
+            self.views.view(Buffer(f"C{k}", state.width, packed=False), 0, state.width)
             codes = self._to_previous.get(k, [])
             reading = [code for code in codes if self._carried(code("_"))]
             others = [code for code in codes if code not in reading]
@@ -306,8 +342,8 @@ class Backward:
                 for code in others:
                     last += self._sum([code], f"c{k}", state.width, more=True)
             else:
-                self.buffers[f"E{k}"] = (state.width, False)
-                self.views.columns(f"E{k}", "[:n]", 0, state.width, state.width)
+                self.buffers[f"E{k}"] = Buffer(f"E{k}", state.width, packed=False)
+                self.views.view(self.buffers[f"E{k}"], 0, state.width)
                 first += self._sum(codes, f"e{k}", state.width)
                 last.append(f"copyto(c{k}, e{k})")
         self.body += [*first, *last]
@@ -327,7 +363,8 @@ class Backward:
         return {int(number) for number in found}
 
     def _works_in_place(self, text: str, k: int) -> bool:
-        return self._carried(text) == {k} and not text.startswith("matmul")
+        own = re.findall(rf"\bc{k}\b", text)
+        return self._carried(text) == {k} and bool(own) and text.startswith("multiply")
 
     # Lines ----------------------------------------------------------------------------------------
 
@@ -345,12 +382,16 @@ class Backward:
         lines += ["    t = len(steps)", "    for s, e, n, p in reversed(steps):", "        t -= 1"]
         for k, value in enumerate(self.program.following):
             buffer, column = self.storage.place(value)
-            rows = f"{buffer.name}[p:p + n]"
-            rows += f"[:, {column}:{column + value.width}]" if value.width < buffer.width else ""
+            if buffer.plane:
+                rows = f"{buffer.name}[{column // buffer.plane}, p:p + n]"
+                column %= buffer.plane
+            else:
+                rows = f"{buffer.name}[p:p + n]"
+            if value.width < (buffer.plane or buffer.width):
+                rows += f"[:, {column}:{column + value.width}]"
             lines.append(f"        h{k} = I{k}[:n] if p < 0 else {rows}")
         return lines + [f"        {line}" for line in [*self.views.lines.values(), *self.body]]
 
     def gradient_buffers(self) -> list[Buffer]:
         """Every gradient buffer, packed or not."""
-        return [Buffer(name, width, packed) for name, (width, packed) in self.buffers.items()]
-
+        return list(self.buffers.values())

@@ -8,8 +8,10 @@ The function works on one shard of the mini-batch: rows in prefix layout (`steps
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dynbatch.cells.program import Op, Program, Value
-from dynbatch.cells.storage import Storage
+from dynbatch.cells.storage import Buffer, Storage
 
 UFUNCS = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply", "Divide": "divide"}
 
@@ -17,42 +19,74 @@ UFUNCS = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply", "Divide"
 class Views:
     """Names of array views within a step, and the lines that make them."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, program: Program, storage: Storage) -> None:
+        self.program = program
         self.storage = storage
         self.lines: dict[str, str] = {}
 
-    def of(self, value: Value) -> str:
-        """The expression for a value in this step."""
+    def place(self, value: Value) -> tuple[Buffer, int]:
+        """The array that holds a value, and its first column there."""
         base = value.base
         if base.origin == "stream":
-            return self.columns(f"X{base.place}", "[s:e]", value.column, value.width, base.width)
+            return Buffer(f"X{base.place}", base.width, packed=True), value.column
         if base.origin == "prev":
-            name = f"h{base.place}"
-            if value.width == base.width:
-                return name
-            text = f"{name}_{value.column}_{value.width}"
-            self.lines[text] = (
-                f"{text} = {name}[:, {value.column}:{value.column + value.width}]"
-            )
-            return text
-        buffer, column = self.storage.place(value)
-        rows = "[s:e]" if buffer.packed else "[:n]"
-        return self.columns(buffer.name, rows, column, value.width, buffer.width)
+            return Buffer(f"h{base.place}", base.width, packed=False), value.column
+        return self.storage.place(value)
 
-    def columns(self, name: str, rows: str, column: int, width: int, whole: int) -> str:
-        """A view of some rows and columns of an array, made once a step."""
-        row_name = name.lower()
-        self.lines.setdefault(row_name, f"{row_name} = {name}{rows}")
-        if width == whole:
-            return row_name
-        text = f"{row_name}_{column}_{width}"
-        self.lines[text] = f"{text} = {row_name}[:, {column}:{column + width}]"
-        return text
+    def of(self, value: Value, plane: int = 0) -> str:
+        """The expression for a value in this step, as (n, width) or, by planes, (k, n, plane)."""
+        return self.view(*self.place(value), value.width, plane)
+
+    def view(self, buffer: Buffer, column: int, width: int, plane: int = 0) -> str:
+        """The expression for some columns of an array in this step."""
+        whole = self._rows(buffer)
+        if not buffer.plane:
+            name = whole
+            if width < buffer.width:
+                name = self._line(f"{whole}_{column}_{width}", f"{whole}[:, {column}:{column + width}]")
+            if plane and width > plane:
+                cut = f"{name}.reshape(n, {width // plane}, {plane}).transpose(1, 0, 2)"
+                return self._line(f"{name}_by_{plane}", cut)
+            return name
+        first = column // buffer.plane
+        if width > buffer.plane:
+            assert plane == buffer.plane and column % plane == 0 and width % plane == 0
+            last = first + width // plane
+            if width == buffer.width:
+                return whole
+            return self._line(f"{whole}_{first}_to_{last}", f"{whole}[{first}:{last}]")
+        name = self._line(f"{whole}_{first}", f"{whole}[{first}]")
+        if width == buffer.plane:
+            return name
+        start = column - first * buffer.plane
+        return self._line(f"{name}_{start}_{width}", f"{name}[:, {start}:{start + width}]")
+
+    def _rows(self, buffer: Buffer) -> str:
+        name = buffer.name.lower()
+        if buffer.name.startswith("h"):
+            return name
+        if not buffer.plane:
+            return self._line(name, f"{buffer.name}[{'s:e' if buffer.packed else ':n'}]")
+        if buffer.packed:
+            return self._line(name, f"{buffer.name}[:, s:e]")
+        shape = f"{buffer.planes}, n, {buffer.plane}"
+        return self._line(name, f"{buffer.name}[:n * {buffer.width}].reshape({shape})")
+
+    def _line(self, name: str, expression: str) -> str:
+        self.lines.setdefault(name, f"{name} = {expression}")
+        return name
+
+
+def common_plane(placed: Iterable[tuple[Buffer, int]], width: int) -> int:
+    """The plane width in which operands of one width must be seen; 0 for plain rows."""
+    found = {buffer.plane for buffer, width_ in placed if buffer.plane and width > buffer.plane}
+    assert len(found) < 2, f"operands in planes of different widths {found}"
+    return found.pop() if found else 0
 
 
 def emit_forward(program: Program, storage: Storage) -> list[str]:
     """Lines of `def forward(A, steps)`."""
-    views = Views(storage)
+    views = Views(program, storage)
     body: list[str] = []
     maps = numbered_maps(program)
     for op in program.ops:
@@ -60,8 +94,10 @@ def emit_forward(program: Program, storage: Storage) -> list[str]:
     before = []
     for op in program.stream_maps:
         number = maps[id(op)]
-        out = storage.place(op.output)[0].name
-        before.append(f"matmul(X{op.inputs[0].place}, W{number}, {out})")
+        buffer = storage.place(op.output)[0]
+        out = buffer.name
+        product = "matmul_planes" if buffer.plane else "matmul"
+        before.append(f"{product}(X{op.inputs[0].place}, W{number}, {out})")
         if has_bias(op):
             before.append(f"add({out}, b{number}, {out})")
     ends = [f"q{k} = {views.of(v)}" for k, v in enumerate(program.following)]
@@ -107,26 +143,23 @@ def _arrays(program: Program, storage: Storage, maps: dict[int, int]) -> list[st
     return names + [f"G{number}" for number in numbered_generic(program).values()]
 
 
-def _forward_op(
-    program: Program, op: Op, views: Views, maps: dict[int, int]
-) -> list[str]:
-    out = views.of(op.output)
+def _forward_op(program: Program, op: Op, views: Views, maps: dict[int, int]) -> list[str]:
     if op.kind == "copy":
-        lines = []
-        for x, column in zip(op.inputs, op.columns, strict=True):
-            part = Value(x.width)
-            part.base, part.column = op.output, column
-            lines.append(f"copyto({views.of(part)}, {views.of(x)})")
-        return lines
+        return [_forward_copy(op, k, views) for k in range(len(op.inputs))]
     if op.kind == "generic":
         number = numbered_generic(program)[id(op)]
         given = ", ".join(argument(x, views) for x in op.inputs)
-        return [f"G{number}.forward(t, n, {out}, {given})"]
-    xs = [views.of(x) for x in op.inputs]
+        return [f"G{number}.forward(t, n, {views.of(op.output)}, {given})"]
     if op.kind == "linear":
         number = maps[id(op)]
-        lines = [f"matmul({xs[0]}, W{number}, {out})"]
+        plane = views.place(op.output)[0].plane
+        out, product = views.of(op.output, plane), "matmul_planes" if plane else "matmul"
+        lines = [f"{product}({views.of(op.inputs[0])}, W{number}, {out})"]
         return [*lines, f"add({out}, b{number}, {out})"] if has_bias(op) else lines
+    placed = [views.place(v) for v in [*op.inputs, op.output]]
+    plane = common_plane(placed, op.output.width)
+    xs = [views.of(x, plane) for x in op.inputs]
+    out = views.of(op.output, plane)
     if op.kind == "unary":
         arguments = "".join(f", {value!r}" for value in op.node.arguments())
         return [f"{kernel_name(op)}.forward({xs[0]}, {out}{arguments})"]
@@ -135,6 +168,13 @@ def _forward_op(
         return [f"{function}({xs[0]}, {xs[1]}, {out})"]
     function = "multiply" if op.kind == "scale" else "add"
     return [f"{function}({xs[0]}, {op.node.number!r}, {out})"]
+
+
+def _forward_copy(op: Op, k: int, views: Views) -> str:
+    x, part = op.inputs[k], Value(op.inputs[k].width)
+    part.base, part.column = op.output, op.columns[k]
+    plane = common_plane([views.place(x), views.place(part)], x.width)
+    return f"copyto({views.of(part, plane)}, {views.of(x, plane)})"
 
 
 def kernel_name(op: Op) -> str:

@@ -22,17 +22,20 @@ from dynbatch.parameter import Parameter
 class Value:
     """One step's vector, or a range of columns of a wider one.
 
+    planes: widths of the parts that a wide value was merged from; parts of equal width are stored
+            one after the other (plane by plane), so that each is contiguous.
     origin: "stream" (per token, computed before the loop), "prev" (a part of the state as the step
         finds it), "memory" (a sentence's rows), or "op" (made by an operator of the loop).
     place:  which stream, state part or memory.
     """
 
-    __slots__ = ("base", "column", "origin", "place", "width")
+    __slots__ = ("base", "column", "origin", "place", "planes", "width")
 
     def __init__(self, width: int, origin: str = "op", place: int = 0) -> None:
         self.width = width
         self.origin = origin
         self.place = place
+        self.planes: tuple[int, ...] = (width,)
         self.base: Value = self
         self.column = 0
 
@@ -54,19 +57,28 @@ class Value:
 
 
 class Piece:
-    """One parameter's share of a wide linear map: columns [column, column + width)."""
+    """Some rows of one weight as a share of a wide linear map.
 
-    __slots__ = ("biases", "column", "output", "weight")
+    rows:   of the weight, [first, first + width).
+    column: where its outputs begin in the wide map's.
+    biases: parameters added to it, each with its own first row.
+    """
 
-    def __init__(self, weight: Parameter, biases: list[Parameter], output: Value) -> None:
+    __slots__ = ("biases", "column", "first", "weight", "width")
+
+    def __init__(
+        self, weight: Parameter, first: int, width: int, biases: list[tuple[Parameter, int]]
+    ) -> None:
         self.weight = weight
+        self.first = first
+        self.width = width
         self.biases = biases
-        self.output = output
         self.column = 0
 
-    @property
-    def width(self) -> int:
-        return self.weight.shape[0]
+    def part(self, column: int, width: int) -> Piece:
+        """Some of its columns."""
+        biases = [(bias, first + column) for bias, first in self.biases]
+        return Piece(self.weight, self.first + column, width, biases)
 
 
 class Op:
@@ -215,15 +227,24 @@ class Program:
 
 def _linear(node: Linear, source: Value, output: Value) -> Op:
     op = Op("linear", [source], output, node)
-    op.pieces = [Piece(node.weight, [] if node.bias is None else [node.bias], output)]
+    biases = [] if node.bias is None else [(node.bias, 0)]
+    op.pieces = [Piece(node.weight, 0, output.width, biases)]
     return op
 
 
 # Making it wide -----------------------------------------------------------------------------------
 
 
+ELEMENTWISE = ("unary", "binary", "scale", "shift")
+
+
 def widen(program: Program) -> None:
-    """Merge linear maps of one input, then elementwise operators on neighbouring columns."""
+    """Merge linear maps of one input, then elementwise operators on neighbouring columns.
+
+    First everything that is only read in parts is cut into these parts, so that gates made by one
+    wide map and gates spelt out one by one look the same.
+    """
+    _narrow(program)
     _fold_biases(program)
     rank = _ranks(program)
     program.stream_maps = _merge_linear(program, program.stream_maps, rank)
@@ -237,6 +258,71 @@ def readers(program: Program, value: Value) -> list[Op]:
     return [op for op in program.ops if any(x.overlaps(value) for x in op.inputs)]
 
 
+def _narrow(program: Program) -> None:
+    """Cut operators whose output is read only in parts."""
+    leaving = program.leaving()
+    ops: list[Op] = []
+    for op in reversed(program.ops):
+        parts = _parts(program, op.output) if id(op.output) not in leaving else []
+        if op.kind == "linear" and parts:
+            ops += reversed(_cut_linear(program, op, parts))
+        elif op.kind in ELEMENTWISE and parts:
+            cut = [_cut_elementwise(program, op, *part) for part in parts]
+            position = program.ops.index(op)
+            program.ops[position : position + 1] = cut
+            ops += reversed(cut)
+        else:
+            ops.append(op)
+    program.ops = ops[::-1]
+    program.stream_maps = [
+        cut
+        for op in program.stream_maps
+        for cut in _cut_linear(program, op, _parts(program, op.output))
+    ]
+
+
+def _parts(program: Program, value: Value) -> list[tuple[int, int]]:
+    """The columns (first, width) that `value` is read in, if they tile it; else nothing."""
+    found = sorted(
+        {(x.column, x.width) for op in program.ops for x in op.inputs if x.overlaps(value)}
+    )
+    end = 0
+    for column, width in found:
+        if column != end:
+            return []
+        end += width
+    return found if len(found) > 1 and end == value.width else []
+
+
+def _cut_elementwise(program: Program, op: Op, column: int, width: int) -> Op:
+    inputs = []
+    for x in op.inputs:
+        part = program.value(width)
+        part.base, part.column = x.base, x.column + column
+        inputs.append(part)
+    return Op(op.kind, inputs, _cut_value(program, op.output, column, width), op.node)
+
+
+def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> list[Op]:
+    if not parts:
+        return [op]
+    result = []
+    for column, width in parts:
+        cut = Op("linear", op.inputs, _cut_value(program, op.output, column, width), op.node)
+        cut.pieces = [op.pieces[0].part(column, width)]
+        result.append(cut)
+    return result
+
+
+def _cut_value(program: Program, value: Value, column: int, width: int) -> Value:
+    """A base of its own for some columns; what viewed them views it."""
+    part = program.value(width)
+    for view in program.values:
+        if view.base is value and (view.column, view.width) == (column, width):
+            view.base, view.column = part, 0
+    return part
+
+
 def _is_add(op: Op) -> bool:
     return op.kind == "binary" and type(op.node).__name__ == "Add"
 
@@ -248,8 +334,8 @@ def _fold_biases(program: Program) -> None:
         found = readers(program, op.output) if op.kind == "linear" else []
         if len(found) != 1 or not _is_add(found[0]) or not op.pieces[0].biases:
             continue
-        (other,) = [x for x in found[0].inputs if x is not op.output] or [op.output]
-        stream = from_stream.get(id(other))
+        (other,) = [x for x in found[0].inputs if x.base is not op.output] or [op.output]
+        stream = from_stream.get(id(other.base)) if other.is_whole() else None
         if stream is not None and len(readers(program, other)) == 1:
             stream.pieces[0].biases += op.pieces[0].biases
             op.pieces[0].biases = []
@@ -284,6 +370,7 @@ def _merge_linear(
         group.sort(key=lambda op: rank[id(op)])
         if len(group) > 1:
             wide = program.value(sum(op.output.width for op in group))
+            wide.planes = tuple([op.output.width for op in group])
             pieces = [piece for op in group for piece in op.pieces]
             column = 0
             for op in group:
@@ -315,7 +402,7 @@ def _rebase(program: Program, value: Value, base: Value, column: int) -> None:
 def _merge_elementwise(program: Program) -> bool:
     """Merge one pair of operators on neighbouring columns; False if there is none."""
     leaving = program.leaving()
-    ops = [op for op in program.ops if op.kind in ("unary", "binary", "scale", "shift")]
+    ops = [op for op in program.ops if op.kind in ELEMENTWISE]
     for a in ops:
         for b in ops:
             if a is b or a.key != b.key or {id(a.output), id(b.output)} & leaving:
@@ -353,6 +440,7 @@ def _join(program: Program, a: Op, b: Op) -> None:
         both.base, both.column = x.base, x.column
         inputs.append(both)
     wide = program.value(a.output.width + b.output.width)
+    wide.planes = a.output.planes + b.output.planes
     left = a.output.width
     _rebase(program, a.output, wide, 0)
     _rebase(program, b.output, wide, left)

@@ -11,6 +11,7 @@ from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.prefix import PrefixLayout, Shard
 from dynbatch.cells.program import Op, Piece
+from dynbatch.cells.storage import Buffer
 from dynbatch.kernels import blas, parallel
 from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
@@ -19,6 +20,8 @@ from dynbatch.ragged import Ragged
 
 # Sentences per shard below which a second thread does not pay: each packs the weights anew.
 LEAST_SENTENCES = 4
+# Rows of a weight transposed at once.
+TRANSPOSED_ROWS = 64
 
 
 class Scan(Node):
@@ -134,10 +137,11 @@ class ScanRun:
         batch, cell, layout = self.batch, self.cell, self.layout
         scratch = Scratch(batch.scratch)
         tokens = layout.order.size
-        packed = {
-            b.name: batch.saved[b.name] if batch.keeps else scratch.take(tokens, b.width)
-            for b in cell.storage.packed
-        }
+        packed = {}
+        for b in cell.storage.packed:
+            rows = batch.saved[b.name] if batch.keeps else scratch.take(tokens, b.width)
+            packed[b.name] = _in_planes(rows, b)
+        self.packed = packed
         shared = self._weights(scratch, transposed=True)
         streams = [scratch.take(tokens, v.width) for v in cell.program.streams]
         self.arrays = []
@@ -146,9 +150,9 @@ class ScanRun:
             for k, rows in enumerate(streams):
                 arrays[f"X{k}"] = rows[shard.span]
             for name, rows in packed.items():
-                arrays[name] = rows[shard.span]
+                arrays[name] = _span(rows, shard)
             for b in cell.storage.temporary:
-                arrays[b.name] = scratch.take(shard.sentences.size, b.width)
+                arrays[b.name] = _temporary(shard, b, scratch)
             self._initial_states(shard, arrays, scratch)
             self._generic_steps(shard, arrays)
             self.arrays.append(arrays)
@@ -171,25 +175,33 @@ class ScanRun:
         np.take(rows, index, axis=0, out=out, mode="clip")
 
     def _weights(self, scratch: Scratch, transposed: bool) -> dict[str, Array]:
-        """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases."""
+        """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
+
+        In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p).
+        """
         arrays: dict[str, Array] = {}
         for number, op in self.cell.maps.items():
-            inner, total = op.inputs[0].width, sum([p.width for p in op.pieces])
+            inner, total = op.inputs[0].width, op.output.width
+            plane = self.cell.plane_of(number) or total
+            wide = scratch.take(total, inner)
             if not transposed:
-                wide = scratch.take(total, inner)
                 for piece in op.pieces:
-                    wide[piece.column : piece.column + piece.width] = piece.weight.value
-                arrays[f"V{number}"] = wide
+                    rows = slice(piece.column, piece.column + piece.width)
+                    wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
+                split = self.cell.plane_of(number)
+                arrays[f"V{number}"] = wide.reshape(-1, plane, inner) if split else wide
                 continue
-            wide = scratch.take(inner, total)
+            wide = wide.reshape(total // plane, inner, plane)
             bias = np.zeros(total, wide.dtype)
             for piece in op.pieces:
-                columns = slice(piece.column, piece.column + piece.width)
-                wide[:, columns] = piece.weight.value.T
-                for one in piece.biases:
-                    bias[columns] += one.value
-            arrays[f"W{number}"] = wide
-            arrays[f"b{number}"] = bias
+                _transpose(piece, wide, plane)
+                for one, first in piece.biases:
+                    bias[piece.column : piece.column + piece.width] += one.value[
+                        first : first + piece.width
+                    ]
+            split = self.cell.plane_of(number)
+            arrays[f"W{number}"] = wide if split else wide[0]
+            arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
         return arrays
 
     def _initial_states(self, shard: Shard, arrays: dict[str, Any], scratch: Scratch) -> None:
@@ -253,14 +265,14 @@ class ScanRun:
             wide[f"dX{k}"] = scratch.take(tokens, value.width)
         for b in cell.reverse_pass.gradient_buffers():
             if b.packed:
-                wide[b.name] = scratch.take(tokens, b.width)
+                wide[b.name] = _in_planes(scratch.take(tokens, b.width), b)
         gradients = batch.parameter_gradients()
         for shard, arrays in self._shards():
             arrays.update(shared)
-            arrays.update({name: rows[shard.span] for name, rows in wide.items()})
+            arrays.update({name: _span(rows, shard) for name, rows in wide.items()})
             for b in cell.reverse_pass.gradient_buffers():
                 if not b.packed:
-                    arrays[b.name] = scratch.take(shard.sentences.size, b.width)
+                    arrays[b.name] = _temporary(shard, b, scratch)
             self._initial_states(shard, arrays, scratch)
             for k, value in enumerate(cell.program.states):
                 carried = scratch.take(shard.sentences.size, value.width)
@@ -287,28 +299,33 @@ class ScanRun:
             for k, x in enumerate(self.streams):
                 self._take(x.values, order, arrays[f"X{k}"])
             self.cell.backward(arrays, shard.steps)
-            direct = self.cell.reverse_pass.streams
-            for number, op in self.cell.stream_maps.items():
-                name = self.cell.reverse_pass.of_maps.get(number)
-                if name is None:
-                    continue
-                place = op.inputs[0].place
-                out = arrays[f"dX{place}"]
-                if place in direct:
-                    out += arrays[name] @ arrays[f"V{number}"]
-                else:
-                    blas.matmul(arrays[name], arrays[f"V{number}"], out)
+            self._stream_gradients(arrays)
 
         return task
+
+    def _stream_gradients(self, arrays: dict[str, Any]) -> None:
+        """dx of each stream through its wide linear map, all rows of a shard at once."""
+        for number, op in self.cell.stream_maps.items():
+            name = self.cell.reverse_pass.of_maps.get(number)
+            if name is None:
+                continue
+            place = op.inputs[0].place
+            out, dy, weight = arrays[f"dX{place}"], arrays[name], arrays[f"V{number}"]
+            add = place in self.cell.reverse_pass.streams
+            if weight.ndim == 2:
+                dy, weight = dy[None], weight[None]
+            for k in range(weight.shape[0]):
+                if k == 0 and not add:
+                    blas.matmul(dy[k], weight[k], out)
+                else:
+                    out += dy[k] @ weight[k]
 
     def _weight_gradients(self, wide: dict[str, Array], scratch: Scratch) -> None:
         for number, op in self.cell.maps.items():
             name = self.cell.reverse_pass.of_maps.get(number)
             if name is None:
                 continue
-            x = self._map_input(op, wide, scratch)
-            for piece in op.pieces:
-                self._piece_gradient(piece, x, wide[name])
+            self._map_gradient(op, self._map_input(op, wide, scratch), wide[name])
 
     def _map_input(self, op: Op, wide: dict[str, Array], scratch: Scratch) -> Array:
         """All rows that a wide linear map multiplied, packed."""
@@ -318,11 +335,10 @@ class ScanRun:
         if base.origin == "stream":
             return wide[f"X{base.place}"][:, columns]
         if base.origin == "op":
-            buffer, column = self.cell.storage.place(value)
-            return self.batch.saved[buffer.name][:, column : column + value.width]
+            return _columns(self.packed, *self.cell.storage.place(value), value.width)
         rows = scratch.take(self.layout.order.size, base.width)
         following = self.cell.program.following[base.place]
-        source = _columns(self.batch.saved, *self.cell.storage.place(following), base.width)
+        source = _columns(self.packed, *self.cell.storage.place(following), base.width)
         if rows.size:
             self._take(source, self.layout.previous, rows)
         for shard, arrays in self._shards():
@@ -331,16 +347,24 @@ class ScanRun:
             rows[first] = arrays[f"I{base.place}"][:running]
         return rows[:, columns]
 
-    def _piece_gradient(self, piece: Piece, x: Array, dy: Array) -> None:
-        gradients = self.batch.parameter_gradients()
-        part = dy[:, piece.column : piece.column + piece.width]
-        if not piece.weight.frozen:
-            blas.matmul_outer(x, part, gradients.buffer(piece.weight))
-        trained = [bias for bias in piece.biases if not bias.frozen]
-        if trained:
-            total = np.ones(part.shape[0], part.dtype) @ part
-            for bias in trained:
-                gradients.add(bias, total)
+    def _map_gradient(self, op: Op, x: Array, dy: Array) -> None:
+        """Gradients of one wide map's weights and biases: rows of them, plane by plane."""
+        rows = ParameterRows(self.batch.parameter_gradients())
+        planes = dy if dy.ndim == 3 else dy[None]
+        plane = planes.shape[2]
+        for piece in op.pieces:
+            for start in range(piece.column, piece.column + piece.width, plane):
+                width = min(plane, piece.column + piece.width - start)
+                column = start % plane
+                part = planes[start // plane][:, column : column + width]
+                offset = start - piece.column
+                if not piece.weight.frozen:
+                    blas.matmul_outer(x, part, rows.take(piece.weight, piece.first + offset, width))
+                trained = [(b, f) for b, f in piece.biases if not b.frozen]
+                if trained:
+                    total = np.ones(part.shape[0], part.dtype) @ part
+                    for bias, first in trained:
+                        rows.take(bias, first + offset, width)[...] = total
 
     def _input_gradients(self, wide: dict[str, Array], dxs: tuple[Ragged | None, ...]) -> None:
         reached = set(self.cell.reverse_pass.streams)
@@ -391,6 +415,28 @@ class ScanRun:
         self.batch.launches += before + copies + steps * max(0, calls)
 
 
+class ParameterRows:
+    """Gradient arrays that are filled some rows at a time."""
+
+    def __init__(self, gradients: Any) -> None:
+        self._gradients = gradients
+        self._open: dict[int, tuple[Array, list[tuple[int, int]]]] = {}
+
+    def take(self, parameter: Parameter, first: int, count: int) -> Array:
+        """Rows to overwrite. Rows that were taken before start another array."""
+        known = self._open.get(parameter.uid)
+        taken = known is not None and any(
+            first < start + length and start < first + count for start, length in known[1]
+        )
+        if known is None or taken:
+            array = self._gradients.buffer(parameter)
+            if count < parameter.shape[0]:
+                array[...] = 0
+            known = self._open[parameter.uid] = (array, [])
+        known[1].append((first, count))
+        return known[0][first : first + count]
+
+
 class ShardGradients:
     """Parameter gradients of one shard's generic operators, summed over steps, then passed on."""
 
@@ -437,9 +483,40 @@ class ShardGradients:
             gradients.add(parameter, total)
 
 
-def _columns(arrays: dict[str, Array], buffer: Any, column: int, width: int) -> Array:
+def _in_planes(rows: Array, buffer: Buffer) -> Array:
+    if not buffer.plane:
+        return rows
+    return rows.reshape(buffer.planes, rows.shape[0], buffer.plane)
+
+
+def _span(rows: Array, shard: Shard) -> Array:
+    return rows[shard.span] if rows.ndim == 2 else rows[:, shard.span]
+
+
+def _temporary(shard: Shard, buffer: Buffer, scratch: Scratch) -> Array:
+    rows = scratch.take(shard.sentences.size, buffer.width)
+    return rows.reshape(-1) if buffer.plane else rows
+
+
+def _transpose(piece: Piece, wide: Array, plane: int) -> None:
+    """Write a piece's weight, transposed, into (planes, K, plane)."""
+    for start in range(piece.column, piece.column + piece.width, plane):
+        width = min(plane, piece.column + piece.width - start)
+        first = piece.first + start - piece.column
+        column = start % plane
+        for low in range(0, width, TRANSPOSED_ROWS):  # narrow strips stay in the cache
+            high = min(width, low + TRANSPOSED_ROWS)
+            wide[start // plane][:, column + low : column + high] = piece.weight.value[
+                first + low : first + high
+            ].T
+
+
+def _columns(arrays: dict[str, Array], buffer: Buffer, column: int, width: int) -> Array:
     rows = arrays[buffer.name]
-    return rows if width == buffer.width else rows[:, column : column + width]
+    if buffer.plane:
+        rows = rows[column // buffer.plane]
+        column %= buffer.plane
+    return rows if width == rows.shape[1] else rows[:, column : column + width]
 
 
 def _memory_rows(memory: Ragged, shard: Shard) -> tuple[Array, Array]:

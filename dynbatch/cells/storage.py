@@ -6,18 +6,44 @@ from dynbatch.cells.program import Op, Program, Value, readers
 
 
 class Buffer:
-    """Rows for one value, or for several whose lives do not meet.
+    """An array of generated code: rows for one value, or for several whose lives do not meet.
 
-    packed: one row for every token of the scan ("P3"); else one for every active sentence ("T3").
+    packed: one row for every token of the scan; else one for every running sentence.
+    plane:  0 for rows x width; else the array is (width / plane) x rows x plane, so that each part
+            of a merged value is contiguous.
     """
 
-    __slots__ = ("held", "name", "packed", "width")
+    __slots__ = ("held", "name", "packed", "plane", "width")
 
-    def __init__(self, name: str, width: int, packed: bool) -> None:
+    def __init__(self, name: str, width: int, packed: bool, plane: int = 0) -> None:
         self.name = name
         self.width = width
         self.packed = packed
+        self.plane = plane
         self.held: list[Value] = []
+
+    @property
+    def planes(self) -> int:
+        """Number of planes."""
+        return self.width // self.plane if self.plane else 1
+
+
+def plane_of(program: Program, value: Value) -> int:
+    """Width of the planes to store a base value in; 0 for plain rows.
+
+    Products and generic operators read plain rows, so what they read as a whole is stored so.
+    """
+    widths = set(value.planes)
+    if len(value.planes) < 2 or len(widths) > 1:
+        return 0
+    plane = value.planes[0]
+    for op in program.ops:
+        for x in op.inputs:
+            if x.base is value and (x.column % plane or x.width % plane) and x.width > plane:
+                return 0
+            if x.base is value and x.width > plane and op.kind in ("linear", "generic"):
+                return 0
+    return plane
 
 
 class Storage:
@@ -35,7 +61,7 @@ class Storage:
         self._places: dict[int, tuple[Buffer, int]] = {}
         self._order = {id(op): i for i, op in enumerate(program.ops)}
         for op in program.stream_maps:
-            self._put(op.output, self._new(op.output.width, packed=True), 0)
+            self._put(op.output, self._new(op.output, packed=True), 0)
         for op in program.ops:
             self._place(op)
 
@@ -55,17 +81,22 @@ class Storage:
             for x in op.inputs:
                 if id(x.base) in self._places and self._dies(x, op):
                     buffer, column = self.place(x)
-                    if buffer.packed or not must_pack:
+                    fits = op.output.width <= (buffer.plane or buffer.width) or (
+                        buffer.plane == plane_of(self.program, op.output)
+                    )
+                    if fits and (buffer.packed or not must_pack):
                         self._put(op.output, buffer, column)
                         return
         if must_pack:
-            self._put(op.output, self._new(op.output.width, packed=True), 0)
+            self._put(op.output, self._new(op.output, packed=True), 0)
             return
         for buffer in self.temporary:
-            if buffer.width == op.output.width and self._is_free(buffer, op):
+            plane = plane_of(self.program, op.output)
+            same = buffer.width == op.output.width and buffer.plane == plane
+            if same and self._is_free(buffer, op):
                 self._put(op.output, buffer, 0)
                 return
-        self._put(op.output, self._new(op.output.width, packed=False), 0)
+        self._put(op.output, self._new(op.output, packed=False), 0)
 
     def _dies(self, value: Value, op: Op) -> bool:
         others = [r for r in readers(self.program, value) if r is not op]
@@ -80,9 +111,10 @@ class Storage:
             for reader in readers(self.program, value)
         )
 
-    def _new(self, width: int, packed: bool) -> Buffer:
+    def _new(self, value: Value, packed: bool) -> Buffer:
         kind = self.packed if packed else self.temporary
-        buffer = Buffer(f"{'P' if packed else 'T'}{len(kind)}", width, packed)
+        name = f"{'P' if packed else 'T'}{len(kind)}"
+        buffer = Buffer(name, value.width, packed, plane_of(self.program, value))
         kind.append(buffer)
         return buffer
 

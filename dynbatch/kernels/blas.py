@@ -128,6 +128,42 @@ def matmul(a: Array, b: Array, out: Array) -> None:
     np.matmul(a, b, out=out)
 
 
+def matmul_planes(a: Array, b: Array, out: Array) -> None:
+    """out[k] = a @ b[k], for a (M, K), b (P, K, N), out (P, M, N): one call, thin products tiled."""
+    planes, inner, columns = b.shape
+    rows = a.shape[0]
+    if rows < 128 and out.dtype == np.float32 and has_small_products():
+        width = tile_width(rows, inner, columns)
+        if width:
+            tiles = columns // width
+            np.matmul(
+                a,
+                b.reshape(planes, inner, tiles, width).transpose(0, 2, 1, 3),
+                out=out.reshape(planes, rows, tiles, width).transpose(0, 2, 1, 3),
+            )
+            return
+    np.matmul(a, b, out=out)
+
+
+def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
+    """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), scratch (P, M, N), out (M, N)."""
+    planes, inner, columns = b.shape
+    rows = a.shape[1]
+    width = 0
+    if rows < 128 and out.dtype == np.float32 and has_small_products():
+        width = tile_width(rows, inner, columns)
+    if width:
+        tiles = columns // width
+        np.matmul(
+            a[:, None],
+            b.reshape(planes, inner, tiles, width).transpose(0, 2, 1, 3),
+            out=scratch.reshape(planes, rows, tiles, width).transpose(0, 2, 1, 3),
+        )
+    else:
+        np.matmul(a, b, out=scratch)
+    np.add.reduce(scratch, axis=0, out=out)
+
+
 def matmul_rows(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the rows of `a` shared between threads."""
     shards = parallel.shards(a.shape[0], least=64)
