@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from types import TracebackType
@@ -19,6 +20,9 @@ from dynbatch.memory import Pool, default_pool
 from dynbatch.nodes.base import Node, caller
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
+
+
+_uids = itertools.count()
 
 
 class Graph:
@@ -65,6 +69,7 @@ class Graph:
             raise DtypeError(f"Graph(dtype={dtype!r}): float32 or float64 expected.")
         if policy not in POLICIES:
             raise ValueError(f"Graph(policy={policy!r}): known policies are {sorted(POLICIES)}.")
+        self.uid = next(_uids)
         self.grad = grad
         self.seed = random.next_seed() if seed is None else int(seed) & 0xFFFFFFFF
         self._nodes: list[Node] = []

@@ -43,7 +43,7 @@ class Cell:
         widths = tuple([m.width for m in memories])
         key = (id(params), xs.width, states, single, widths, dtype.char)
         known = self._compiled.get(key)
-        if known is not None and known[1].is_current(params):
+        if known is not None and known[1].is_current(params, xs.graph.uid):
             return known[1]
         shapes = [m.shape for m in memories]
         trace = trace_cell(self.function, (xs.width,), states, single, shapes, params, dtype)
@@ -151,26 +151,12 @@ def _before(compiled: CompiledCell, xs: Node, memories: Sequence[Node]) -> dict[
     made: dict[int, Node] = {trace.token.index: xs}
     for placeholder, memory in zip(trace.memories, memories, strict=True):
         made[placeholder.index] = memory
-    wanted = {n.index for n in [*compiled.program.stream_nodes, *compiled.program.memory_nodes]}
-    for node in [*compiled.parts.after, trace.output]:
-        wanted.update([x.index for x in node.inputs])
-    wanted.add(trace.output.index)
-    needed = _closure(compiled.parts.before, wanted)
-    for node in needed:
+    for node in compiled.ahead:
         if node.inputs:
             made[node.index] = node.rebuild(*[made[x.index] for x in node.inputs])
         else:
             made[node.index] = _constant(node, xs)
     return made
-
-
-def _closure(nodes: Sequence[Node], wanted: set[int]) -> list[Node]:
-    found = []
-    for node in reversed(nodes):
-        if node.index in wanted:
-            found.append(node)
-            wanted.update([x.index for x in node.inputs])
-    return found[::-1]
 
 
 def _constant(node: Node, xs: Node) -> Node:

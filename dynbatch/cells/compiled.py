@@ -14,6 +14,7 @@ from dynbatch.cells.program import Op, Program
 from dynbatch.cells.storage import Storage
 from dynbatch.cells.trace import Recorder, Split, Trace, split
 from dynbatch.kernels import blas
+from dynbatch.nodes.base import Node
 from dynbatch.nodes.elementwise import Binary, Unary
 from dynbatch.parameter import Parameter
 
@@ -44,6 +45,8 @@ class CompiledCell:
         self.generic: dict[int, Op] = {
             generic[id(op)]: op for op in self.program.ops if id(op) in generic
         }
+        self.ahead = self._needed_before()
+        self._checked_for = -1
         forward = "\n".join(emit_forward(self.program, self.storage))
         backward = "\n".join(self.reverse_pass.lines())
         self.source = f"{forward}\n\n\n{backward}\n"
@@ -63,9 +66,27 @@ class CompiledCell:
                 names[kernel_name(op)] = op.node.kernel
         return names
 
-    def is_current(self, params: Any) -> bool:
-        """Whether `params` still holds what the trace read from it."""
-        return all(_read(params, path) is value for path, value in self.trace.reads.items())
+    def is_current(self, params: Any, graph: int) -> bool:
+        """Whether `params` still holds what the trace read from it; looked up once a graph."""
+        if graph == self._checked_for:
+            return True
+        if all([_read(params, path) is value for path, value in self.trace.reads.items()]):
+            self._checked_for = graph
+            return True
+        return False
+
+    def _needed_before(self) -> list[Node]:
+        """The operators ahead of the loop that must be made as nodes, in order."""
+        program, trace = self.program, self.trace
+        wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
+        for node in self.parts.after:
+            wanted.update([x.index for x in node.inputs])
+        found = []
+        for node in reversed(self.parts.before):
+            if node.index in wanted:
+                found.append(node)
+                wanted.update([x.index for x in node.inputs])
+        return found[::-1]
 
     def parameters(self) -> tuple[Parameter, ...]:
         """Every parameter the loop uses, once."""

@@ -13,7 +13,7 @@ from dynbatch.cells.prefix import PrefixLayout, Shard
 from dynbatch.cells.program import Op, Piece
 from dynbatch.cells.storage import Buffer
 from dynbatch.kernels import blas, parallel
-from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.base import Node, Retain, Shape, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -43,6 +43,10 @@ class Scan(Node):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return (self.length, sum([v.width for v in self.cell.program.exports]))
+
+    def signature(self) -> int:
+        # The compiled cell fixes all widths and parameters.
+        return intern_signature(Scan, (Scan, self.uid, self.reverse, self.given_states))
 
     def parameters(self) -> tuple[Parameter, ...]:
         return self.cell.parameters()

@@ -37,6 +37,8 @@ class Placeholder(Node):
 class TraceGraph:
     """Owns the nodes of one trace. Nothing runs in it."""
 
+    uid = -1
+
     def __init__(self, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nodes: list[Node] = []

@@ -33,6 +33,7 @@ class Owner(Protocol):
     """What a node asks of the graph that owns it."""
 
     dtype: np.dtype[Any]
+    uid: int
 
     def add(self, node: Node) -> int: ...
 
@@ -106,9 +107,9 @@ class Node:
         self.inputs = inputs
         self.graph = self._owner(graph)
         shape = self.infer_shape(*[node.shape for node in inputs])
-        self.ndim = len(shape)
-        self.width = shape[-1] if shape else 1
-        self.rows = shape[0] if self.ndim == 2 else 1
+        ndim = self.ndim = len(shape)
+        self.width = shape[-1] if ndim else 1
+        self.rows = shape[0] if ndim == 2 else 1
         self.sig = self.signature()
         self._block: Any = None
         self.index = self.graph.add(self)
@@ -139,17 +140,18 @@ class Node:
         It holds the type, the `static` attributes (parameters by identity) and, unless
         `any_shape`, the widths of inputs and output. Never lengths, never the batch.
         """
-        key: list[Any] = [type(self)]
-        for name in self.static:
+        kind = type(self)
+        key: list[Any] = [kind]
+        for name in kind.static:
             value = getattr(self, name)
             key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
-        if not self.any_shape:
+        if not kind.any_shape:
             key.append(self.width)
-            if not self.variadic:
-                key.extend([node.width for node in self.inputs])
-        if not self.variadic:
+        if not kind.variadic:
             key.append(len(self.inputs))
-        return intern_signature(type(self), tuple(key))
+            if not kind.any_shape:
+                key += [node.width for node in self.inputs]
+        return intern_signature(kind, tuple(key))
 
     def is_rowwise(self) -> bool:
         """Whether this node works row by row (see `rowwise`)."""
