@@ -1,11 +1,109 @@
 """Operations on the values of one sentence. `from dynbatch import nodes as F`."""
 
+from dynbatch.nodes.additive_attention import additive_attention
+from dynbatch.nodes.attention import attention, general_attention
 from dynbatch.nodes.cross_entropy import cross_entropy
+from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import (
-    abs, add, clip, divide, elu, exp, expand, gelu, leaky_relu, log, multiply, negative, pow, relu,
-    sigmoid, silu, softplus, sqrt, subtract, tanh,
-)  # fmt: skip
+    abs,
+    add,
+    clip,
+    divide,
+    elu,
+    exp,
+    expand,
+    gelu,
+    leaky_relu,
+    log,
+    multiply,
+    negative,
+    pow,
+    relu,
+    sigmoid,
+    silu,
+    softplus,
+    sqrt,
+    subtract,
+    tanh,
+)
+from dynbatch.nodes.indexing import (
+    chunk,
+    gather_rows,
+    pick,
+    repeat,
+    slice,
+    split,
+    transpose,
+)
+from dynbatch.nodes.layer_norm import layer_norm
 from dynbatch.nodes.linear import affine, linear, matmul
-from dynbatch.nodes.reduce import mean, sum
+from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_loss, nll_loss
+from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
+from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
-from dynbatch.nodes.structure import concat
+from dynbatch.nodes.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
+from dynbatch.nodes.windows import max_pool, mean_pool, windows
+
+__all__ = [
+    "abs",
+    "add",
+    "additive_attention",
+    "affine",
+    "argmax",
+    "attention",
+    "binary_cross_entropy_with_logits",
+    "chunk",
+    "clip",
+    "concat",
+    "constant",
+    "cross_entropy",
+    "divide",
+    "dropout",
+    "elu",
+    "exp",
+    "expand",
+    "gather_rows",
+    "gelu",
+    "general_attention",
+    "input",
+    "kl_div",
+    "layer_norm",
+    "leaky_relu",
+    "linear",
+    "log",
+    "log_softmax",
+    "logsumexp",
+    "lookup",
+    "matmul",
+    "max",
+    "max_pool",
+    "mean",
+    "mean_pool",
+    "min",
+    "mse_loss",
+    "multiply",
+    "negative",
+    "nll_loss",
+    "parameter",
+    "pick",
+    "pow",
+    "relu",
+    "repeat",
+    "reshape",
+    "reverse",
+    "sigmoid",
+    "silu",
+    "slice",
+    "softmax",
+    "softplus",
+    "split",
+    "sqrt",
+    "squeeze",
+    "stack",
+    "subtract",
+    "sum",
+    "tanh",
+    "transpose",
+    "unsqueeze",
+    "windows",
+]

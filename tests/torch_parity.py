@@ -1,0 +1,71 @@
+"""Values and gradients of a function of one sentence, batched in float32, against PyTorch's."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.testing.probe import gradient_of, probe, random_like
+
+Shape = tuple[int, ...]
+
+
+def assert_equals_torch(
+    build: Callable[..., Any],
+    reference: Callable[..., Any],
+    sentences: Sequence[Any],
+    parameters: Sequence[Shape] = (),
+    seed: int = 0,
+) -> None:
+    """Compare to 1e-5: outputs, gradients of the inputs, gradients summed over sentences.
+
+    `sentences` are shapes (one input each), or lists of shapes or of arrays. `build` gets nodes and
+    parameters, `reference` tensors; both may return several outputs.
+    """
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    generator = np.random.default_rng(seed)
+    arrays = [_arrays(given, generator) for given in sentences]
+    shared = [generator.standard_normal(shape).astype(np.float32) for shape in parameters]
+    ours = [db.Parameter(value.copy(), f"parameter {k}") for k, value in enumerate(shared)]
+    theirs = [torch.tensor(value, requires_grad=True) for value in shared]
+    tensors = [[torch.tensor(x, requires_grad=True) for x in given] for given in arrays]
+    with db.Graph(seed=seed) as graph:
+        inputs = [[F.input(graph, x).keep() for x in given] for given in arrays]
+        outputs = [_listed(build(*given, *ours)) for given in inputs]
+        flat = [y for found in outputs for y in found]
+        weights = [w.astype(np.float32) for w in random_like(flat, seed, 1)]
+        graph.forward()
+        values = [y.value for y in flat]
+        graph.backward(probe(flat, weights))
+        gradients = [[gradient_of(x) for x in given] for given in inputs]
+    expected = [y for given in tensors for y in _listed(reference(*given, *theirs))]
+    for y, w in zip(expected, weights, strict=True):
+        if y.requires_grad:
+            y.backward(torch.tensor(w).reshape(y.shape), retain_graph=True)
+    for found, y in zip(values, expected, strict=True):
+        _assert_close(found, y)
+    for found_of, given in zip(gradients, tensors, strict=True):
+        for found, x in zip(found_of, given, strict=True):
+            _assert_close(found, torch.zeros_like(x) if x.grad is None else x.grad)
+    for parameter, tensor in zip(ours, theirs, strict=True):
+        _assert_close(parameter.grad, tensor.grad)
+
+
+def _arrays(given: Any, generator: np.random.Generator) -> list[Any]:
+    if isinstance(given, tuple):
+        given = [given]
+    return [
+        (generator.standard_normal(x) if isinstance(x, tuple) else x).astype(np.float32)
+        for x in given
+    ]
+
+
+def _listed(built: Any) -> list[Any]:
+    return list(built) if isinstance(built, list | tuple) else [built]
+
+
+def _assert_close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
