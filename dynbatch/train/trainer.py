@@ -187,6 +187,7 @@ class Trainer:
         batches = self.batches.epoch(self.epoch)
         self._num_batches = length_hint(batches, 0)
         self.model.train()
+        begin, sentences = time.perf_counter(), 0
         with tqdm(
             desc=f"epoch {self.epoch + 1}/{num_epochs}",
             total=self._num_batches or None,
@@ -196,8 +197,10 @@ class Trainer:
         ) as bar:
             for batch in islice(batches, self.position, None):
                 record = self._run_batch(batch)
-                speed = f"{record['sentences_per_second']:.0f} sentences/s"
-                bar.set_postfix_str(f"loss {record['loss']:.3f}, {speed}", refresh=False)
+                sentences += len(batch)
+                speed = sentences / (time.perf_counter() - begin)
+                said = f"loss {record['loss']:.3f}, {speed:.0f} sentences/s"
+                bar.set_postfix_str(said, refresh=False)
                 bar.update()
         self._end_epoch()
 
