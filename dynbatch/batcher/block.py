@@ -56,10 +56,7 @@ class Block:
     def values(self) -> Ragged:
         """The packed values, or FreedError."""
         if self.array is None:
-            raise FreedError(
-                f"{self.nodes[0].label()}: the value was freed, since backward did not need it.\n"
-                "  fix:  call node.keep() before graph.backward, or read node.value before it"
-            )
+            raise freed(self.nodes[0])
         return self._ragged(self.array, self.start)
 
     def gradients(self) -> Ragged:
@@ -76,6 +73,8 @@ class Block:
 
     def node_values(self, node: Node) -> Array:
         """One node's value in its own shape, a view."""
+        if self.array is None:
+            raise freed(node)
         flat = self.values().flat
         return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
 
@@ -83,6 +82,15 @@ class Block:
         """One node's gradient in its own shape, a view."""
         flat = self.gradients().flat
         return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
+
+
+def freed(node: Node) -> FreedError:
+    """The error for reading a node whose memory was given to others."""
+    return FreedError(
+        f"{node.label()}: the value was freed, since backward did not need it any more.\n"
+        "  fix:  to read it, call node.keep() before graph.backward, or read node.value before it;\n"
+        "        for several losses, call graph.backward once on their sum"
+    )
 
 
 class Source:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import commit
 from dynbatch.batcher.layout import END, Layout, Stage
@@ -72,27 +74,26 @@ class Executor:
         Values and gradients of `kept` nodes outlive the run.
         """
         begin = time.perf_counter()
-        forward = self._prepare(nodes)
-        for node in kept:
-            if node._block is not None:
-                node._block.kept = True
-        loss_block: Block | None = None if loss is None else loss._block
-        layout = Layout(forward, self.steps, loss_block, self._trains)
-        arena = self._allocate(layout)
-        new = [step for stage in forward for step in stage]
-        self.steps += new
+        past, plans = len(self.steps), len(self.plans)
         try:
-            with blas.one_thread():
-                if loss_block is not None:
-                    loss_block.gradients().values[...] = 0
-                    loss_block.node_gradient(loss)[...] = 1  # type: ignore[arg-type]
+            forward = self._prepare(nodes)
+            for node in kept:
+                if node._block is not None:
+                    node._block.kept = True
+            layout = Layout(forward, self.steps, None if loss is None else loss._block, self._trains)
+            arena = self._allocate(layout)
+            new = [step for stage in forward for step in stage]
+            self.steps += new
+            # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
+            with blas.one_thread(), np.errstate(all="ignore"):
+                if loss is not None:
+                    loss._block.gradients().values[...] = 0
+                    loss._block.node_gradient(loss)[...] = 1
                 seconds = sum([self._run_stage(stage, arena) for stage in layout.sequence])
+            self._settle(layout, new, seconds, begin)
         except BaseException:
-            self.steps = self.steps[: len(self.steps) - len(new)]
-            for step in new:
-                _forget(step)
+            self._undo(nodes, past, plans)
             raise
-        self._settle(layout, new, seconds, begin)
 
     def commit(self) -> None:
         """Add the gradients that the last backward left to `parameter.grad`."""
@@ -137,6 +138,8 @@ class Executor:
         self._arenas.append(arena)
         self._arena_bytes += elements * arena.itemsize
         self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
+        if layout.loss is not None:
+            _place(layout.loss, arena)
         for stage in layout.sequence:
             for step in stage.steps:
                 for block in step.blocks:
@@ -171,6 +174,18 @@ class Executor:
 
     # After ----------------------------------------------------------------------------------------
 
+    def _undo(self, nodes: Sequence[Node], past: int, plans: int) -> None:
+        """Leave the graph as it was before a run that failed; its arena is kept until `close`."""
+        for step in self.steps[past:]:
+            _forget(step)
+        for node in nodes:
+            node._block = None
+        del self.steps[past:], self.plans[plans:]
+        self._differentiated = []
+        for block in [block for step in self.steps for block in step.blocks]:
+            if block.gradient_interval is not None:
+                block.gradient = block.gradient_interval = None
+
     def _settle(
         self, layout: Layout, new: Sequence[StepRun], seconds: float, begin: float
     ) -> None:
@@ -189,10 +204,13 @@ class Executor:
         statistics.kernel_seconds += seconds
         for block in [block for step in self.steps for block in step.blocks]:
             if block.interval is not None and block.interval.last < END:
-                block.array = None
+                block.array = block.interval = None  # later runs must not place it again
             if block.gradient_interval is not None and block.gradient_interval.last < END:
                 block.gradient = None
             block.gradient_interval = None
+        for step in self.steps:
+            if any([interval.last < END for interval, _, _ in step.saved.values()]):
+                step.batch.saved.clear()
         statistics.host_seconds += time.perf_counter() - begin - seconds
 
 

@@ -57,11 +57,12 @@ class Layout:
         self._owned: set[int] = set()
         self._trains = trains
         self._differentiates = loss is not None
-        for stage in forward:
-            for step in stage:
-                carries = _carries(step) and trains
-                for block in step.blocks:
-                    block.carries = carries
+        self.loss = loss
+        # Earlier steps again, since nodes may have been kept after they ran.
+        for step in [*past, *[s for stage in forward for s in stage]]:
+            carries = _carries(step) and trains
+            for block in step.blocks:
+                block.carries = carries
         backward: list[list[StepRun]] = []
         if loss is not None:
             backward = _backward_stages([*past, *[s for stage in forward for s in stage]], loss)
@@ -115,7 +116,9 @@ class Layout:
             self._read(source.blocks, time)
             if not source.is_view and not step.is_structural:
                 source.packing = self._interval(source.size, time, time, source.width)
-        step.batch.keeps = self._trains and step.block.carries and not step.fused
+        # Without a loss in sight, a node that is kept later may still make this one carry.
+        may_carry = step.block.carries or not self._differentiates
+        step.batch.keeps = self._trains and may_carry and not step.fused
         if step.batch.keeps:
             for name, (rows, width) in step.kind.saved(step.batch).items():
                 interval = self._interval(rows * width, time, last, width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from dynbatch.batcher.plan import Plan, Structure
+from dynbatch.batcher.plan import BatchStep, Plan, Structure
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.nodes.base import Node
 
@@ -45,7 +45,8 @@ def schedule_structure(structure: Structure, policy: str) -> Plan:
     key = (policy, structure)
     plan = _plans.get(key)
     if plan is None:
-        plan = Plan(structure, tuple(POLICIES[policy](structure)), policy)
+        steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))
+        plan = Plan(structure, tuple(steps), policy)
         plan.validate()
         _plans[key] = plan
         if len(_plans) > CACHED_PLANS:
@@ -53,3 +54,22 @@ def schedule_structure(structure: Structure, policy: str) -> Plan:
     else:
         _plans.move_to_end(key)
     return plan
+
+
+def ordered_for_readers(structure: Structure, steps: Sequence[BatchStep]) -> list[BatchStep]:
+    """Put the nodes of each step in the order in which the first step that reads them will.
+
+    The outputs of a step lie in memory in this order, so that the reader's packed input is a view
+    of them and not a copy. Nodes that nothing reads keep the order of creation.
+    """
+    never = (len(steps), 0, 0)
+    place = [never] * len(structure)
+    ordered: list[BatchStep] = []
+    for number in range(len(steps) - 1, -1, -1):
+        step = steps[number]
+        nodes = sorted(step.nodes, key=lambda node: (place[node], node))
+        for position, node in enumerate(nodes):
+            for slot, source in enumerate(structure.inputs[node]):
+                place[source] = min(place[source], (number, slot, position))
+        ordered.append(BatchStep(step.signature, tuple(nodes)))
+    return ordered[::-1]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from dynbatch.batcher.block import Block, Source
+from dynbatch.batcher.block import Block, Source, freed
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.kernels import move
 from dynbatch.memory import Interval
@@ -105,6 +105,8 @@ class StepRun:
     def run_backward(self, arena: Array) -> None:
         """Run the batched backward into direct or scratch targets."""
         begin = time.perf_counter()
+        if self.saved and not self.batch.saved:
+            raise freed(self.nodes[0])
         retains = self.kind.retains
         batch = self.batch
         batch.inputs = tuple(
