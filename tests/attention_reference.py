@@ -2,6 +2,9 @@
 
 import numpy as np
 
+import dynbatch as db
+from dynbatch import nodes as F
+
 # Queries and keys of one mini-batch: none, one, and very uneven numbers of both.
 LENGTHS = [(3, 5), (1, 1), (0, 4), (2, 0), (1, 7), (40, 33), (0, 0), (7, 2), (1, 3)]
 
@@ -62,3 +65,20 @@ def pack(lengths, width, seed, dtype=np.float64):
 def sentence(packed, offsets, k):
     """The rows of one sentence."""
     return packed[offsets[k] : offsets[k + 1]]
+
+
+def differentiate(given, attend, dtype="float32"):
+    """A graph of `attend(*xs)` for every sentence's arrays; the outputs' gradients are random.
+
+    Returns:
+        values (a list), gradients of all arrays (a list of lists), and the outputs' gradients.
+    """
+    rng = np.random.default_rng(99)
+    with db.Graph(dtype=dtype) as graph:
+        inputs = [[F.input(graph, x).keep() for x in xs] for xs in given]
+        outputs = [attend(*xs).keep() for xs in inputs]
+        weights = [rng.standard_normal(y.shape).astype(dtype) for y in outputs]
+        losses = [F.sum(y * F.input(graph, w)) for y, w in zip(outputs, weights, strict=True)]
+        graph.backward(F.sum(losses))
+        gradients = [[x.gradient for x in xs] for xs in inputs]
+        return [y.value for y in outputs], gradients, weights

@@ -1,8 +1,8 @@
 """Attention of one sentence by dot products: plain, scaled, of many heads, or general (bilinear).
 
-Inside a scan one node stands for every sentence and step, and the steps share one memory: backward
-then adds to the gradients named in `accumulates`, and what depends on the memory's offsets alone is
-kept in `batch.cache`.
+Inside a scan one node stands for every sentence, and all steps share one memory: backward then adds
+to the gradients named in `accumulates`, and what depends on the memory's offsets alone is kept in
+`batch.cache`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.errors import DtypeError
+from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels import attention as kernels
 from dynbatch.kernels import single_query
 from dynbatch.kernels.attention import Packed, Wanted
@@ -75,7 +75,13 @@ class AttentionBase(Node):
     def sights(cls, batch: Batch, count: int) -> list[Sight]:
         """Each sentence's. In a scan one traced node stands for all."""
         if batch.cache is not None:
-            return [batch.first.sight] * count
+            sight: Sight = batch.first.sight
+            if sight.mask is not None:
+                raise GraphError(
+                    f"{cls.__name__} in a cell: a mask belongs to one sentence, a cell to all.\n"
+                    "  fix:  take the hidden rows out of the memory before the scan"
+                )
+            return [sight] * count
         return [node.sight for node in batch.nodes]  # type: ignore[attr-defined]
 
     @classmethod
