@@ -1,8 +1,10 @@
 """Attention with one query a sentence, as in a decoder's step: all sentences at once.
 
 It is a handful of thin products, which cost BLAS a microsecond each, as much as Python's loop over
-the sentences around them; elementwise work covers the keys of all sentences in one call. The
-general kernels pay their calls per sentence: 0.5 ms more a step of 20 sentences (measured).
+the sentences around them; elementwise work covers the keys of all sentences in one call. Measured
+with 20 sentences of 22 keys, against the general kernels, whose every call is of one sentence:
+forward 0.07 ms (dot) and 0.11 ms (additive) instead of 0.47 and 0.39, backward 0.22 and 0.29
+instead of 0.94 and 0.93.
 
 Every query sees every key of its sentence, and no sentence is empty: `reduceat` misreads those.
 """
