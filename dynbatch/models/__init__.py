@@ -1,1 +1,27 @@
 """Compositions of nodes: layers, recurrent networks, attention, sequence to sequence."""
+
+from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
+from dynbatch.models.beam import Hypothesis
+from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
+from dynbatch.models.module import Module
+from dynbatch.models.rnn import GRU, LSTM
+from dynbatch.models.search import beam_search, greedy_search
+from dynbatch.models.seq2seq import Seq2Seq
+
+__all__ = [
+    "GRU",
+    "LSTM",
+    "AdditiveAttention",
+    "Attention",
+    "DotAttention",
+    "Dropout",
+    "Embedding",
+    "GeneralAttention",
+    "Hypothesis",
+    "LayerNorm",
+    "Linear",
+    "Module",
+    "Seq2Seq",
+    "beam_search",
+    "greedy_search",
+]

@@ -1,0 +1,130 @@
+"""Attention as modules: additive, general and dot scores.
+
+Keys are projected once for each sentence, `keys(memory)`; every query after that costs `attend`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dynbatch import nodes as F
+from dynbatch.models.initial import Rng, generator, uniform
+from dynbatch.models.layers import Linear
+from dynbatch.models.module import Module
+from dynbatch.nodes.base import Node
+
+
+@dataclass(frozen=True, slots=True)
+class RowMemories:
+    """Memories of several sentences, for queries whose rows belong to one sentence after the other.
+
+    Args:
+        memories: (keys, values) of each sentence.
+        counts:   rows of the query that attend to each of them.
+    """
+
+    memories: Sequence[tuple[Node, ...]]
+    counts: Sequence[int]
+
+
+class Attention(Module):
+    """Base: `attention(query, memory)` is Σ_j p_j memory_j, p = softmax of a score of query and j.
+
+    query (Q,) or (T_q, Q), memory (T_k, K) -> (K,) or (T_q, K); zeros where T_k is 0.
+    """
+
+    def keys(self, memory: Node) -> Node:
+        """What queries are compared with, made once for each sentence."""
+        return memory
+
+    def scored(self, query: Node, keys: Node, values: Node) -> Node:
+        """The attention of projected keys; what a kind of attention has to say."""
+        raise NotImplementedError(f"{type(self).__name__}.scored")
+
+    def attend(self, query: Node, memory: tuple[Node, ...] | RowMemories) -> Node:
+        """Attention to (keys, values); to `RowMemories`, with each row of the query to its own."""
+        if not isinstance(memory, RowMemories):
+            keys, values = memory
+            return self.scored(query, keys, values)
+        queries = F.split(query, list(memory.counts), dim=0)
+        contexts = [
+            self.scored(rows, keys, values)
+            for rows, (keys, values) in zip(queries, memory.memories, strict=True)
+        ]
+        return F.concat(contexts, dim=0)
+
+    def __call__(self, query: Node, memory: Node, values: Node | None = None) -> Node:
+        return self.attend(query, (self.keys(memory), memory if values is None else values))
+
+
+class AdditiveAttention(Attention):
+    """score_j = v · tanh(W query + U memory_j).
+
+    Args:
+        query_size, key_size, hidden: features of query, memory and the sum.
+        rng: generator or seed of the initial values.
+
+    Parameters: query.weight (hidden, query_size), key.weight (hidden, key_size), vector (hidden,).
+    Source: Bahdanau et al. 2015, arXiv:1409.0473, appendix A.1.2: W_a, U_a, v_a.
+    """
+
+    def __init__(self, query_size: int, key_size: int, hidden: int, *, rng: Rng = None) -> None:
+        rng = generator(rng)
+        self.query = Linear(query_size, hidden, bias=False, rng=rng)
+        self.key = Linear(key_size, hidden, bias=False, rng=rng)
+        self.vector = uniform(rng, (hidden,), hidden)
+
+    def keys(self, memory: Node) -> Node:
+        return self.key(memory)
+
+    def scored(self, query: Node, keys: Node, values: Node) -> Node:
+        return F.additive_attention(self.query(query), keys, values, self.vector)
+
+
+class GeneralAttention(Attention):
+    """score_j = query · W memory_j. W is applied to the memory, once.
+
+    Parameters: key.weight (query_size, key_size).
+    Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general": W_a.
+    """
+
+    def __init__(self, query_size: int, key_size: int, *, rng: Rng = None) -> None:
+        self.key = Linear(key_size, query_size, bias=False, rng=rng)
+
+    def keys(self, memory: Node) -> Node:
+        return self.key(memory)
+
+    def scored(self, query: Node, keys: Node, values: Node) -> Node:
+        return F.attention(query, keys, values, scale=1.0)
+
+
+class DotAttention(Attention):
+    """score_j = scale · query · memory_j, which have the same features.
+
+    Args:
+        scale: 1.0 for Luong's dot score; None for 1/√D (Vaswani et al. 2017).
+    """
+
+    def __init__(self, scale: float | None = 1.0) -> None:
+        self.scale = scale
+
+    def scored(self, query: Node, keys: Node, values: Node) -> Node:
+        return F.attention(query, keys, values, scale=self.scale)
+
+
+def make_attention(kind: str, query_size: int, key_size: int, rng: Any) -> Attention:
+    """Attention of a kind by its name, for a query and a memory of different widths.
+
+    Raises:
+        ValueError: an unknown kind.
+    """
+    if kind == "additive":
+        return AdditiveAttention(query_size, key_size, query_size, rng=rng)
+    if kind == "general":
+        return GeneralAttention(query_size, key_size, rng=rng)
+    raise ValueError(
+        f"attention={kind!r}: known kinds are 'additive' and 'general'.\n"
+        "  fix:  take 'general' for dot products; its projection makes the widths equal"
+    )

@@ -1,0 +1,37 @@
+"""Where initial values come from: a generator of the caller's, or `dynbatch.random`."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dynbatch import random
+from dynbatch.parameter import Parameter
+
+Rng = np.random.Generator | int | None
+
+
+def generator(rng: Rng = None) -> np.random.Generator:
+    """`rng` itself, a generator of that seed, or one that follows from `dynbatch.seed`.
+
+    Example:
+        >>> import dynbatch as db
+        >>> db.seed(7)
+        >>> first = generator().random()
+        >>> db.seed(7)
+        >>> generator().random() == first, generator(3).random() == generator(3).random()
+        (True, True)
+    """
+    return np.random.default_rng(random.next_seed() if rng is None else rng)
+
+
+def uniform(rng: np.random.Generator, shape: tuple[int, ...], fan: int) -> Parameter:
+    """A float32 parameter uniform in ±1/√fan, PyTorch's choice for linear and recurrent layers."""
+    bound = 1 / math.sqrt(fan) if fan > 0 else 0.0
+    return Parameter(rng.uniform(-bound, bound, shape).astype(np.float32))
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float = 1.0) -> Parameter:
+    """A float32 parameter from a normal distribution of mean 0 and deviation `scale`."""
+    return Parameter((scale * rng.standard_normal(shape)).astype(np.float32))

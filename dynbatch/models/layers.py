@@ -1,0 +1,93 @@
+"""Layers that work token by token: embedding, linear map, normalisation, dropout."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch import nodes as F
+from dynbatch.models.initial import Rng, generator, normal, uniform
+from dynbatch.models.module import Module
+from dynbatch.nodes.base import Node, Owner
+from dynbatch.parameter import Parameter
+
+
+class Embedding(Module):
+    """A table of vectors. `embed(graph, ids)` gives one sentence's, ids (T,) -> (T, D).
+
+    There is no padding row, as nothing is padded. The gradient is row-sparse: an update touches
+    the words of the mini-batch only, where the optimizer allows it.
+
+    Args:
+        num_embeddings: rows of the table, V.
+        dim:            features, D.
+        freeze:         keep the table as it is.
+        rng:            generator or seed of the initial values, N(0, 1) as PyTorch's; by default
+                        they follow from `dynbatch.seed`.
+
+    Parameters: weight (V, D).
+    """
+
+    def __init__(
+        self, num_embeddings: int, dim: int, *, freeze: bool = False, rng: Rng = None
+    ) -> None:
+        self.weight = normal(generator(rng), (num_embeddings, dim))
+        self.weight.frozen = freeze
+
+    def __call__(self, graph: Owner, ids: Any) -> Node:
+        return F.lookup(graph, self.weight, ids)
+
+
+class Linear(Module):
+    """y = x Wᵀ + b for every token, x (T, I) or (I,) -> (T, O) or (O,).
+
+    Args:
+        in_features, out_features: I and O.
+        bias: whether b is there.
+        rng:  generator or seed of the initial values, uniform in ±1/√I as PyTorch's.
+
+    Parameters: weight (O, I), bias (O,).
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, rng: Rng = None
+    ) -> None:
+        rng = generator(rng)
+        self.weight = uniform(rng, (out_features, in_features), in_features)
+        self.bias = uniform(rng, (out_features,), in_features) if bias else None
+
+    def __call__(self, x: Node) -> Node:
+        return F.linear(x, self.weight, self.bias)
+
+
+class LayerNorm(Module):
+    """Features of each token brought to mean 0 and variance 1, then scaled and shifted.
+
+    Args:
+        features: D.
+        eps:      added to the variance.
+
+    Parameters: weight (D,) of ones, bias (D,) of zeros.
+    """
+
+    def __init__(self, features: int, eps: float = 1e-5) -> None:
+        self.weight = Parameter(np.ones(features, np.float32))
+        self.bias = Parameter(np.zeros(features, np.float32))
+        self.eps = eps
+
+    def __call__(self, x: Node) -> Node:
+        return F.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class Dropout(Module):
+    """While training, every element is 0 with probability p, and the others grow by 1 / (1 - p).
+
+    The mask depends on the graph's seed and on the sentence, not on the mini-batch around it.
+    """
+
+    def __init__(self, p: float = 0.5) -> None:
+        self.p = p
+
+    def __call__(self, x: Node) -> Node:
+        return F.dropout(x, self.p, self.training)

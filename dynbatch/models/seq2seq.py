@@ -1,0 +1,234 @@
+"""Sequence to sequence: a bi-LSTM encoder and an attentional LSTM decoder with input feeding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch import nodes as F
+from dynbatch.cells import cell
+from dynbatch.cells.cell import scan_node
+from dynbatch.errors import ShapeError
+from dynbatch.models.attention import RowMemories, make_attention
+from dynbatch.models.initial import Rng, generator, normal, uniform
+from dynbatch.models.layers import Dropout, Embedding, Linear
+from dynbatch.models.module import Module
+from dynbatch.models.rnn import LSTM, lstm_step
+from dynbatch.nodes.base import Node, Owner, as_ids
+from dynbatch.parameter import Array
+
+
+class DecoderLayer(Module):
+    """One LSTM layer of the decoder: weight_ih (4H, I), weight_hh (4H, H), bias (4H,)."""
+
+    def __init__(self, input_size: int, hidden: int, rng: np.random.Generator) -> None:
+        self.weight_ih = uniform(rng, (4 * hidden, input_size), hidden)
+        self.weight_hh = uniform(rng, (4 * hidden, hidden), hidden)
+        self.bias = uniform(rng, (4 * hidden,), hidden)
+
+
+class Decoder(Module):
+    """Everything that a step of the decoder reads; see `decoder_step`.
+
+    Parameters: layers.N.*; feed.weight (4H, H), from the attentional vector to the first layer's
+        gates; attention.*; context.weight (H, memory_size) and state.weight (H, H), the two halves
+        of W_c.
+    """
+
+    def __init__(
+        self,
+        embed: int,
+        hidden: int,
+        memory_size: int,
+        layers: int,
+        attention: str,
+        rng: np.random.Generator,
+    ) -> None:
+        self.layers = [
+            DecoderLayer(hidden if layer else embed, hidden, rng) for layer in range(layers)
+        ]
+        self.feed = Linear(hidden, 4 * hidden, bias=False, rng=rng)
+        self.attention = make_attention(attention, hidden, memory_size, rng)
+        self.context = Linear(memory_size, hidden, bias=False, rng=rng)
+        self.state = Linear(hidden, hidden, bias=False, rng=rng)
+
+
+def decoder_step(x: Any, state: Any, p: Any, memory: Any) -> Any:
+    """One step of one target sentence; on matrices, of many hypotheses, one a row.
+
+        h, c = LSTM layers on [x; feed];   a_j = softmax_j(score(h, m_j))
+        feed = tanh(W_c [Σ_j a_j m_j; h]) = tanh(Σ_j a_j (W_context m_j) + W_state h)
+
+    Args:
+        x:      embedding of the token before.
+        state:  (h, c) of each layer, one after the other, then feed.
+        p:      a `Decoder`.
+        memory: (keys, values) of the source. The values are W_context m_j: attention is a weighted
+                mean, so W_context can be applied once to the source instead of at each step.
+
+    Source: Luong et al. 2015, arXiv:1508.04025, equation 5 and section 3.3 (input feeding).
+    """
+    *states, feed = state
+    following: list[Any] = []
+    for k, layer in enumerate(p.layers):
+        h, c = states[2 * k : 2 * k + 2]
+        gates = F.linear(x, layer.weight_ih, layer.bias) + F.linear(h, layer.weight_hh)
+        if k == 0:
+            gates = gates + F.linear(feed, p.feed.weight)
+        x, c = lstm_step(gates, c)
+        following += [x, c]
+    feed = F.tanh(p.attention.attend(x, memory) + F.linear(x, p.state.weight))
+    return feed, (*following, feed)
+
+
+decoder_cell = cell(decoder_step)
+
+
+class Encoded(NamedTuple):
+    """What the decoder starts from.
+
+    Args:
+        state:  (h, c) of each decoder layer and feed: vectors, or a width where it begins at zero.
+        memory: keys and values, one row for each source token.
+    """
+
+    state: tuple[Node | int, ...]
+    memory: tuple[Node, Node]
+
+
+class Seq2Seq(Module):
+    """A bi-LSTM encoder; an LSTM decoder with attention and input feeding; a softmax over words.
+
+    Args:
+        source_vocab, target_vocab: numbers of ids.
+        embed:        features of both embeddings.
+        hidden:       of the encoder in each direction, and of the decoder.
+        layers:       of the encoder and of the decoder.
+        attention:    "additive" (Bahdanau) or "general" (Luong).
+        dropout:      on embeddings, between the encoder's layers and before the softmax.
+        bridge:       begin the decoder from h_k = tanh(W_k s + b_k), c_k = W'_k s + b'_k, where s
+                      joins the last states of the encoder's top layer; else from zeros.
+        tie_weights:  share the target embedding with the softmax; needs embed == hidden.
+        label_smoothing: ε of the loss while training.
+        begin, end:   ids of the marks around target sentences.
+        rng:          generator or seed of the initial values.
+
+    Raises:
+        ShapeError: `tie_weights` with embed != hidden.
+        ValueError: unknown attention.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import models
+        >>> model = models.Seq2Seq(source_vocab=10, target_vocab=12, embed=8, hidden=16)
+        >>> with db.Graph() as graph:
+        ...     loss = model.loss(graph, source=[4, 5, 6], target=[7, 3])
+        ...     graph.backward(loss)
+        >>> 3 < float(loss.value) < 12              # three tokens with </s>, each about ln 12 nats
+        True
+    """
+
+    def __init__(
+        self,
+        source_vocab: int,
+        target_vocab: int,
+        embed: int,
+        hidden: int,
+        layers: int = 1,
+        attention: str = "additive",
+        dropout: float = 0.0,
+        *,
+        bridge: bool = True,
+        tie_weights: bool = False,
+        label_smoothing: float = 0.0,
+        begin: int = 0,
+        end: int = 1,
+        rng: Rng = None,
+    ) -> None:
+        if tie_weights and embed != hidden:
+            raise ShapeError(
+                f"Seq2Seq: tie_weights=True with embed={embed}, hidden={hidden}.\n"
+                "  rule: one matrix embeds and projects, so that embed == hidden\n"
+                "  fix:  make them equal, or leave the weights untied"
+            )
+        rng = generator(rng)
+        self.begin, self.end = begin, end
+        self.label_smoothing = label_smoothing
+        self.source_embedding = Embedding(source_vocab, embed, rng=rng)
+        self.target_embedding = Embedding(target_vocab, embed, rng=rng)
+        self.encoder = LSTM(embed, hidden, layers, bidirectional=True, dropout=dropout, rng=rng)
+        self.decoder = Decoder(embed, hidden, 2 * hidden, layers, attention, rng)
+        self.bridges = [
+            Linear(2 * hidden, hidden, rng=rng) for _ in range(2 * layers if bridge else 0)
+        ]
+        self.output = Linear(hidden, target_vocab, rng=rng)
+        self.dropout = Dropout(dropout)
+        self._starts_at_zero = (hidden,) * (2 * layers + 1)
+        if tie_weights:
+            # N(0, 1) rows would make logits of deviation √embed.
+            self.target_embedding.weight = normal(rng, (target_vocab, embed), embed**-0.5)
+            self.output.weight = self.target_embedding.weight
+
+    def encode(self, graph: Owner, source: Any) -> Encoded:
+        """Run the encoder on one source sentence of ids, (T,)."""
+        x = self.dropout(self.source_embedding(graph, source))
+        state: tuple[Node | int, ...] = self._starts_at_zero
+        if self.bridges:
+            outputs, last = self.encoder(x, return_state=True)
+            summary = F.concat([h for h, _ in last[-2:]])  # (2H,)
+            mapped = [bridge(summary) for bridge in self.bridges]
+            h_and_c = [y if k % 2 else F.tanh(y) for k, y in enumerate(mapped)]
+            state = (*h_and_c, state[-1])
+        else:
+            outputs = self.encoder(x)
+        keys, values = self.decoder.attention.keys(outputs), self.decoder.context(outputs)
+        return Encoded(state, (keys, values))
+
+    def loss(self, graph: Owner, source: Any, target: Any, reduction: str = "sum") -> Node:
+        """Cross-entropy of one pair in nats, over the target's tokens and `</s>`.
+
+        Args:
+            source:    T_source ids.
+            target:    T_target ids, without marks; the decoder reads `<s>` before them.
+            reduction: "sum" or "mean" over the T_target + 1 tokens.
+        """
+        ids = as_ids("Seq2Seq.loss", target)
+        state, memory = self.encode(graph, source)
+        x = self.dropout(self.target_embedding(graph, np.concatenate(([self.begin], ids))))
+        feeds, _ = scan_node(decoder_cell, x, state, self.decoder, memory, False)
+        return F.cross_entropy(
+            self.output(self.dropout(feeds)),
+            np.concatenate((ids, [self.end])),
+            label_smoothing=self.label_smoothing if self.training else 0.0,
+            reduction=reduction,
+        )
+
+    # For `search` ---------------------------------------------------------------------------------
+
+    def start(self, graph: Owner, source: Any) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+        """State and memory before the first token of one sentence."""
+        state, memory = self.encode(graph, source)
+        nodes = [x if isinstance(x, Node) else F.constant(graph, 0.0, (x,)) for x in state]
+        return tuple(nodes), memory
+
+    def step(
+        self,
+        graph: Owner,
+        tokens: Array,
+        state: tuple[Node, ...],
+        memories: Sequence[tuple[Node, ...]],
+        counts: Sequence[int],
+    ) -> tuple[Node, tuple[Node, ...]]:
+        """Logits (N, V) of the next token and the next state, for N hypotheses, one a row.
+
+        Args:
+            tokens:   (N,) the last token of each.
+            state:    parts (N, H).
+            memories: of each sentence.
+            counts:   hypotheses of each sentence, neighbours; they sum to N.
+        """
+        x = self.target_embedding(graph, tokens)
+        feed, following = decoder_step(x, state, self.decoder, RowMemories(memories, counts))
+        return self.output(feed), following
