@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.networks import END_SYMBOL
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MEAN_LENGTH = 22.0
@@ -63,7 +65,7 @@ class Corpus:
         source_vocabulary: number of word ids; ids are uniform.
         target_vocabulary: number of target ids.
         is_aligned: every target is as long as its source (tags); otherwise its length is a draw
-            of its own from the same distribution.
+            of its own from the same distribution, and its last word ends it.
         sigma: spread of the lengths.
     """
 
@@ -80,10 +82,12 @@ class Corpus:
 
     def fill(self, rng: np.random.Generator, lengths: Array) -> Batch:
         """A batch with sentences of these (count, 2) lengths."""
-        return Batch(
-            [rng.integers(0, self.source_vocabulary, n) for n in lengths[:, 0]],
-            [rng.integers(0, self.target_vocabulary, n) for n in lengths[:, 1]],
-        )
+        sources = [rng.integers(0, self.source_vocabulary, n) for n in lengths[:, 0]]
+        targets = [rng.integers(0, self.target_vocabulary, n) for n in lengths[:, 1]]
+        if not self.is_aligned:
+            for target in targets:
+                target[-1] = END_SYMBOL
+        return Batch(sources, targets)
 
     def random_batches(
         self, rng: np.random.Generator, count: int, num_sentences: int

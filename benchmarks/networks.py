@@ -1,8 +1,8 @@
 """The two networks that every side builds: their sizes, and one set of initial values for all.
 
 Values are named and laid out as PyTorch's state dicts are; dynbatch and DyNet convert them. An
-LSTM's recurrent bias is left out (zero, and not trained by anybody): it adds nothing to the bias
-of the input, and neither dynbatch nor DyNet has one.
+LSTM's recurrent bias is left out (zero, and trained by nobody): it adds nothing to the bias of the
+input, and DyNet has none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 LEARNING_RATE = 1e-3  # of Adam, betas (0.9, 0.999), eps 1e-8, no weight decay
 START_SYMBOL = 0  # what the decoder reads before the first target word
+END_SYMBOL = 1  # the last target word of every sentence
 
 _INITIAL_RANGE = 0.08  # uniform in ±0.08
 
@@ -47,8 +48,9 @@ class Seq2SeqSizes:
     With memory m_s (512) of the encoder, and target embedding e_t, the decoder's step is
         h_t, c_t = LSTM([e_t; f_{t-1}], (h_{t-1}, c_{t-1})),   f_0 = h_0 = c_0 = 0
         a_ts     = softmax_s(v · tanh(W_key m_s + W_query h_t))
-        f_t      = tanh(W_combine [Σ_s a_ts m_s; h_t])
-    and the logits are W_output f_t + b. Dropout is 0.
+        f_t      = tanh(Σ_s a_ts (W_context m_s) + W_state h_t)
+    and the logits are W_output f_t + b. Dropout is 0. W_context is applied to the memory once, not
+    to each step's context, by everybody: the same function for less work.
     """
 
     source_vocabulary: int = 8_000
@@ -69,7 +71,8 @@ class Seq2SeqSizes:
             "key.weight": (hidden, 2 * hidden),
             "query.weight": (hidden, hidden),
             "score": (hidden,),
-            "combine.weight": (hidden, 3 * hidden),
+            "context.weight": (hidden, 2 * hidden),
+            "state.weight": (hidden, hidden),
             "output.weight": (self.target_vocabulary, hidden),
             "output.bias": (self.target_vocabulary,),
         }

@@ -1,9 +1,55 @@
-"""dynbatch: write a network for one sentence; run the mini-batch unpadded."""
+"""dynbatch: write a network for one sentence; run the mini-batch unpadded.
 
+Example:
+    >>> import dynbatch as db
+    >>> from dynbatch import nodes as F
+    >>> with db.Graph() as graph:
+    ...     means = [F.mean(F.input(graph, [1.0] * length)) for length in (1, 5, 2)]
+    ...     float(F.sum(means).value)
+    3.0
+"""
+
+import importlib
+from typing import Any
+
+from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.cells import Cell, cell, scan
+from dynbatch.errors import DynbatchError
 from dynbatch.graph import Graph
 from dynbatch.kernels.parallel import num_threads, set_num_threads
 from dynbatch.nodes.base import Node, Retain
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Cell",
+    "DynbatchError",
+    "Graph",
+    "Node",
+    "Parameter",
+    "Ragged",
+    "Retain",
+    "RowSparse",
+    "cell",
+    "errors",
+    "memory",
+    "models",
+    "nodes",
+    "num_threads",
+    "optim",
+    "scan",
+    "seed",
+    "set_num_threads",
+    "testing",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """`dynbatch.train` on first use: it needs tqdm and safetensors, the rest NumPy alone."""
+    if name == "train":
+        return importlib.import_module("dynbatch.train")
+    raise AttributeError(f"module 'dynbatch' has no attribute {name!r}")

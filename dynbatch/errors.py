@@ -1,4 +1,4 @@
-"""The exceptions dynbatch raises. Every one is a `DynbatchError` and also the built-in it refines."""
+"""The exceptions dynbatch raises: each a `DynbatchError`, and also the built-in it refines."""
 
 from __future__ import annotations
 

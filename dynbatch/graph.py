@@ -15,12 +15,18 @@ from dynbatch.batcher.executor import Executor, Statistics
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.batcher.report import report
-from dynbatch.errors import BackendError, DtypeError, FreedError, GraphError, NumericError, ShapeError
+from dynbatch.errors import (
+    BackendError,
+    DtypeError,
+    FreedError,
+    GraphError,
+    NumericError,
+    ShapeError,
+)
 from dynbatch.memory import Pool, default_pool
 from dynbatch.nodes.base import Node, caller
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
-
 
 _uids = itertools.count()
 
@@ -199,7 +205,8 @@ class Graph:
         if node._block is None:
             pending = [n for n in self._pending if n.index not in self._absorbed or n is node]
             self._run(self._ancestors(pending))
-        return node._block.node_values(node).copy()
+        value: Array = node._block.node_values(node).copy()
+        return value
 
     def gradient(self, node: Node) -> Array:
         """A copy of d loss / d node, for a kept node after backward; 0 where it does not matter."""
@@ -213,7 +220,8 @@ class Graph:
                 f"{node.label()}: no gradient is kept for it.\n"
                 "  fix:  call node.keep() before graph.backward(loss)"
             )
-        return block.node_gradient(node).copy()
+        gradient: Array = block.node_gradient(node).copy()
+        return gradient
 
     def keep(self, node: Node) -> None:
         """Keep a node's value and gradient readable after backward."""

@@ -79,7 +79,8 @@ class Parameter:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.value.shape
+        shape: tuple[int, ...] = self.value.shape
+        return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:

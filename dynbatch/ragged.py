@@ -24,9 +24,7 @@ class Ragged:
 
     __slots__ = ("_offsets", "lengths", "values")
 
-    def __init__(
-        self, values: Array, lengths: Sequence[int], offsets: Array | None = None
-    ) -> None:
+    def __init__(self, values: Array, lengths: Sequence[int], offsets: Array | None = None) -> None:
         self.values = values
         self.lengths = lengths
         self._offsets = offsets

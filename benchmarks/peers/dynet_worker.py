@@ -83,18 +83,18 @@ class Seq2Seq:
         self._target = _table(collection, values["target_embedding.weight"])
         self._encoder = BiLstm(collection, values)
         self._cell = Lstm(collection, values, "", "cell.").builder
-        self._key, self._query, self._score, self._combine, self._weight, self._bias = (
+        self._key, self._query, self._score, self._context, self._state, self._weight, self._bias = (
             collection.parameters_from_numpy(values[name])
             for name in (
                 *("key.weight", "query.weight", "score"),
-                *("combine.weight", "output.weight", "output.bias"),
+                *("context.weight", "state.weight", "output.weight", "output.bias"),
             )
         )
         self._hidden = len(values["score"])
 
     def losses(self, words: Sequence[int], targets: Sequence[int]) -> list[Expression]:
         memory = dy.concatenate_cols(self._encoder([self._source[word] for word in words]))
-        keys = self._key * memory  # (H, S)
+        keys, values = self._key * memory, self._context * memory  # (H, S)
         state = self._cell.initial_state()
         feed = dy.zeros(self._hidden)
         losses = []
@@ -102,8 +102,8 @@ class Seq2Seq:
             state = state.add_input(dy.concatenate([self._target[read], feed]))
             query = self._query * state.output()
             scores = dy.transpose(dy.tanh(dy.colwise_add(keys, query))) * self._score  # (S,)
-            context = memory * dy.softmax(scores)  # (2 H,)
-            feed = dy.tanh(self._combine * dy.concatenate([context, state.output()]))
+            context = values * dy.softmax(scores)  # (H,)
+            feed = dy.tanh(context + self._state * state.output())
             logits = dy.affine_transform([self._bias, self._weight, feed])
             losses.append(dy.pickneglogsoftmax(logits, written))
         return losses

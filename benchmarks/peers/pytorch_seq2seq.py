@@ -39,16 +39,17 @@ class Seq2Seq(nn.Module):
         self.key = nn.Linear(2 * hidden, hidden, bias=False)
         self.query = nn.Linear(hidden, hidden, bias=False)
         self.score = nn.Parameter(torch.empty(hidden))
-        self.combine = nn.Linear(3 * hidden, hidden, bias=False)
+        self.context = nn.Linear(2 * hidden, hidden, bias=False)
+        self.state = nn.Linear(hidden, hidden, bias=False)
         self.output = nn.Linear(hidden, sizes.target_vocabulary)
 
-    def attend(self, state: Tensor, keys: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
+    def attend(self, state: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         """The feed of one step, from the decoder's state (B, H)."""
         # tanh_ in place: neither the sum nor tanh's backward needs the sum.
         scores = (keys + self.query(state).unsqueeze(1)).tanh_() @ self.score  # (B, S)
         weights = torch.softmax(scores + mask, dim=1)
-        context = torch.bmm(weights.unsqueeze(1), memory).squeeze(1)  # (B, 2 H)
-        return torch.tanh(self.combine(torch.cat((context, state), dim=1)))  # (B, H)
+        context = torch.bmm(weights.unsqueeze(1), values).squeeze(1)  # (B, H)
+        return torch.tanh(context + self.state(state))
 
     def decode(self, inputs: Tensor, alive: Sequence[int], memory: Tensor, mask: Tensor) -> Tensor:
         """Feeds of all steps, one below the other, (sum of alive, H).
@@ -58,7 +59,7 @@ class Seq2Seq(nn.Module):
             alive:  number of leading rows that step t computes, never rising.
             memory: (B, S, 2 H);  mask: (B, S), 0 or -inf at padding.
         """
-        keys = self.key(memory)  # (B, S, H)
+        keys, values = self.key(memory), self.context(memory)  # (B, S, H)
         # Not indexed in the loop: the backward of that would fill a (T, B, E) with zeros a step.
         embedded = self.target_embedding(inputs).unbind()  # T of (B, E)
         state = cell_state = feed = memory.new_zeros(memory.shape[0], self.query.in_features)
@@ -66,10 +67,10 @@ class Seq2Seq(nn.Module):
         for read, rows in zip(embedded, alive, strict=True):
             if rows < state.shape[0]:  # cut only when rows finish: each cut costs a copy backward
                 state, cell_state, feed = state[:rows], cell_state[:rows], feed[:rows]
-                keys, memory, mask = keys[:rows], memory[:rows], mask[:rows]
+                keys, values, mask = keys[:rows], values[:rows], mask[:rows]
             step_input = torch.cat((read[:rows], feed), dim=1)
             state, cell_state = self.cell(step_input, (state, cell_state))
-            feed = self.attend(state, keys, memory, mask)
+            feed = self.attend(state, keys, values, mask)
             feeds.append(feed)
         return torch.cat(feeds)
 

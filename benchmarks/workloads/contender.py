@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import dynbatch as db
@@ -14,6 +14,7 @@ from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
 from dynbatch import nodes as F
 from dynbatch import optim
+from dynbatch.models.module import Module
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,13 @@ def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
     """Median of each counter that reports show."""
     names = ("host_share", "launches", "batches", "copied_bytes", "peak_bytes")
     return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
+
+
+def load_values(model: Module, values: Mapping[str, Array]) -> None:
+    """Copy values in by name. What they lack, the recurrent biases, becomes zero and is frozen."""
+    for name, parameter in model.named_parameters():
+        parameter.frozen = name not in values
+        parameter.value[...] = values.get(name, 0.0)
 
 
 class DynbatchContender(Contender):

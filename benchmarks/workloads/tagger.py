@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import dynbatch as db
 from benchmarks.networks import Array, TaggerSizes
-from benchmarks.workloads.contender import DynbatchContender
+from benchmarks.workloads.contender import DynbatchContender, load_values
 from dynbatch import models
 from dynbatch import nodes as F
 
@@ -30,7 +30,7 @@ class DynbatchTagger(DynbatchContender):
 
     def __init__(self, sizes: TaggerSizes, values: Mapping[str, Array]) -> None:
         self._model = Tagger(sizes)
-        self._model.load_state_dict(values)
+        load_values(self._model, values)
         super().__init__(self._model.parameters())
 
     def sentence_loss(self, graph: db.Graph, source: Array, target: Array) -> db.Node:

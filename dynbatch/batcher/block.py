@@ -88,7 +88,7 @@ def freed(node: Node) -> FreedError:
     """The error for reading a node whose memory was given to others."""
     return FreedError(
         f"{node.label()}: the value was freed, since backward did not need it any more.\n"
-        "  fix:  to read it, call node.keep() before graph.backward, or read node.value before it;\n"
+        "  fix:  call node.keep() before graph.backward, or read node.value before it;\n"
         "        for several losses, call graph.backward once on their sum"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,9 @@ class Executor:
             for node in kept:
                 if node._block is not None:
                     node._block.kept = True
-            layout = Layout(forward, self.steps, None if loss is None else loss._block, self._trains)
+            layout = Layout(
+                forward, self.steps, None if loss is None else loss._block, self._trains
+            )
             arena = self._allocate(layout)
             new = [step for stage in forward for step in stage]
             self.steps += new
@@ -157,10 +160,10 @@ class Executor:
             block.gradients().values[...] = 0
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
-            tasks = [lambda s=step: s.run_backward(arena) for step in steps]
+            tasks = [partial(step.run_backward, arena) for step in steps]
         else:
             steps = stage.steps
-            tasks = [lambda s=step: s.run_forward(arena) for step in steps]
+            tasks = [partial(step.run_forward, arena) for step in steps]
         heavy = [step.work >= WORTH_A_THREAD for step in steps]
         if sum(heavy) > 1:
             parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
@@ -186,9 +189,7 @@ class Executor:
             if block.gradient_interval is not None:
                 block.gradient = block.gradient_interval = None
 
-    def _settle(
-        self, layout: Layout, new: Sequence[StepRun], seconds: float, begin: float
-    ) -> None:
+    def _settle(self, layout: Layout, new: Sequence[StepRun], seconds: float, begin: float) -> None:
         self._differentiated = [
             step
             for stage in layout.sequence

@@ -71,8 +71,8 @@ class Layout:
             for stage in backward:
                 self._append(True, [step for step in stage if step in early])
             self._count_uses(backward)
-        for stage in forward:
-            self._append(False, list(stage))
+        for new in forward:
+            self._append(False, list(new))
         done = {step for stage in self.sequence for step in stage.steps if stage.is_backward}
         for stage in backward:
             self._append(True, [s for s in stage if s not in done and not s.fused])
@@ -223,9 +223,7 @@ def _carries(step: StepRun) -> bool:
     """Whether the step's output needs a gradient: it leads to a parameter or a kept node."""
     if not step.kind.differentiable:
         return False
-    return (
-        step.block.kept or bool(step.parameters) or any([s.carries for s in step.sources])
-    )
+    return step.block.kept or bool(step.parameters) or any([s.carries for s in step.sources])
 
 
 def _backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]]:
@@ -245,9 +243,7 @@ def _backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun
     return stages
 
 
-def _early(
-    backward: Sequence[Sequence[StepRun]], new: set[Block], loss: Block
-) -> set[StepRun]:
+def _early(backward: Sequence[Sequence[StepRun]], new: set[Block], loss: Block) -> set[StepRun]:
     """Steps whose gradient is known before forward; also marks the steps that can be fused."""
     early: set[StepRun] = set()
     late_readers: set[Block] = set()

@@ -69,9 +69,7 @@ class Plan:
         """
         chains: list[dict[int, int]] = []
         longest: dict[int, int] = {}
-        for signature, inputs in zip(
-            self.structure.signatures, self.structure.inputs, strict=True
-        ):
+        for signature, inputs in zip(self.structure.signatures, self.structure.inputs, strict=True):
             chain: dict[int, int] = {}
             for i in inputs:
                 for kind, length in chains[i].items():

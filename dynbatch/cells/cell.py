@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.trace import trace_cell
@@ -20,7 +19,7 @@ CACHED_PROGRAMS = 32
 
 
 class Cell:
-    """One step of one sentence: a plain function (token, state, params[, memory]) -> (output, next).
+    """One step of one sentence: a function (token, state, params[, memory]) -> (output, next state).
 
     Called on nodes it is that function. Given to `scan` it is traced once for each set of widths
     and parameters, split into what can run before and after the loop, and compiled.
@@ -95,7 +94,7 @@ def scan(
         xs:      the sentence, (T, D).
         init:    the first state: a vector node, or a width for zeros; a tuple for several parts.
         params:  what the cell gets as its third argument: a module, a namespace, a dict.
-        memory:  one matrix node or a tuple of them, of this sentence, that every step may attend to.
+        memory:  matrix nodes of this sentence that every step may attend to: one, or a tuple.
         reverse: run from the last token to the first; outputs stay in the sentence's order.
 
     Returns:

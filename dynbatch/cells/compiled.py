@@ -26,6 +26,7 @@ class CompiledCell:
 
     Attributes:
         trace, parts, program, storage: the stages of compilation, for those who look.
+        launches, launches_backward: kernels of one step.
         source: the generated Python of forward and backward.
         maps:   wide linear maps by number.
     """
@@ -47,7 +48,9 @@ class CompiledCell:
         }
         self.ahead = self._needed_before()
         self._checked_for = -1
-        forward = "\n".join(emit_forward(self.program, self.storage))
+        lines, self.launches = emit_forward(self.program, self.storage)
+        self.launches_backward = len(self.reverse_pass.body)
+        forward = "\n".join(lines)
         backward = "\n".join(self.reverse_pass.lines())
         self.source = f"{forward}\n\n\n{backward}\n"
         namespace = self._namespace()

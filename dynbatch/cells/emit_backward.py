@@ -2,9 +2,12 @@
 
 Arrays by name, besides those of forward:
 
-    dY    gradients of the exports, packed · C0 … gradients of the state parts, carried from step to
-    step · D0 … gradients of values, packed where a weight gradient needs all steps at once ·
-    dX0 … gradients of streams that the loop reads directly · E0 …, Z0 … scratch · V0 … weights (O, K)
+    dY         gradients of the exports, packed
+    C0 …       gradients of the state parts, carried from step to step
+    D0 …       gradients of values, packed where a weight gradient needs all steps at once
+    dX0 …      gradients of streams that the loop reads directly
+    E, Z, S …  scratch
+    V0 …       weights (O, K)
 """
 
 from __future__ import annotations

@@ -43,7 +43,9 @@ class Views:
         if not buffer.plane:
             name = whole
             if width < buffer.width:
-                name = self._line(f"{whole}_{column}_{width}", f"{whole}[:, {column}:{column + width}]")
+                name = self._line(
+                    f"{whole}_{column}_{width}", f"{whole}[:, {column}:{column + width}]"
+                )
             if plane and width > plane:
                 cut = f"{name}.reshape(n, {width // plane}, {plane}).transpose(1, 0, 2)"
                 return self._line(f"{name}_by_{plane}", cut)
@@ -84,8 +86,8 @@ def common_plane(placed: Iterable[tuple[Buffer, int]], width: int) -> int:
     return found.pop() if found else 0
 
 
-def emit_forward(program: Program, storage: Storage) -> list[str]:
-    """Lines of `def forward(A, steps)`."""
+def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
+    """Lines of `def forward(A, steps)`, and how many kernels a step launches."""
     views = Views(program, storage)
     body: list[str] = []
     maps = numbered_maps(program)
@@ -108,7 +110,7 @@ def emit_forward(program: Program, storage: Storage) -> list[str]:
     lines += [f"    q{k} = I{k}" for k in range(len(program.states))]
     lines += ["    for t, (s, e, n, p) in enumerate(steps):"]
     step = [*starts, *views.lines.values(), *body, *ends]
-    return lines + [f"        {line}" for line in step]
+    return lines + [f"        {line}" for line in step], len(body)
 
 
 def numbered_maps(program: Program) -> dict[int, int]:

@@ -96,13 +96,11 @@ class GenericStep:
     ) -> None:
         """Overwrite the dxs of values; add to the gradients of memories."""
         batch = self._at(n)
-        batch.inputs = tuple(
-            None if x is None else self._ragged(x, n, self._memories) for x in xs
-        )
+        batch.inputs = tuple(None if x is None else self._ragged(x, n, self._memories) for x in xs)
         batch.output = None if y is None else self._rows(y, n)
         batch.saved = self._saved.pop(t, {})
         batch.accumulate = True
-        targets = []
+        targets: list[Ragged | None] = []
         for x, dx, origin in zip(xs, dxs, self._origins, strict=True):
             if origin == "memory":
                 targets.append(self._ragged(x, n, self.memory_gradients))

@@ -13,7 +13,8 @@ from typing import Any
 from dynbatch.cells.trace import Split, Trace
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.elementwise import Binary, Scale, Shift, Unary
+from dynbatch.nodes.dropout import Dropout, Ones
+from dynbatch.nodes.elementwise import Binary, Multiply, Scale, Shift, Unary
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.structure import Structural
 from dynbatch.parameter import Parameter
@@ -130,7 +131,9 @@ class Program:
         self.ops: list[Op] = []
         self.values: list[Value] = []
         self._by_node: dict[int, Value] = {}
+        self._parts = parts
         self._kinds = parts.kinds
+        self._token = trace.token
         self.states = [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
         for node, value in zip(trace.states, self.states, strict=True):
             self._by_node[node.index] = value
@@ -160,14 +163,28 @@ class Program:
         if isinstance(node, Structural):
             self._add_structural(node)
             return
-        inputs = [self._read(x) for x in node.inputs]
         output = self._by_node[node.index] = self.value(node.width)
+        if isinstance(node, Dropout):
+            node = self._masked(node)
+        inputs = [self._read(x) for x in node.inputs]
         if isinstance(node, Linear):
             self.ops.append(_linear(node, inputs[0], output))
             return
         kinds = {Unary: "unary", Binary: "binary", Scale: "scale", Shift: "shift"}
         kind = next((k for t, k in kinds.items() if isinstance(node, t)), "generic")
         self.ops.append(Op(kind, inputs, output, node))
+
+    def _masked(self, node: Dropout) -> Node:
+        """Dropout inside the recurrence: a product with a mask that the tokens bring along.
+
+        The mask is made ahead of the loop by the very node that drops outside cells, so it too is
+        the same whatever else is in the mini-batch, and another one at each step.
+        """
+        ones = Ones(self._token, size=node.width)
+        mask = Dropout(ones, p=node.p, stream=0)
+        self._parts.before += [ones, mask]
+        self._kinds.update({ones.index: "token", mask.index: "token"})
+        return Multiply(node.inputs[0], mask)
 
     def _add_structural(self, node: Structural) -> None:
         output = self._by_node[node.index] = self.value(node.width)

@@ -1,4 +1,4 @@
-"""`Scan`: a cell's loop over the tokens of one sentence, all sentences of the mini-batch at once."""
+"""`Scan`: a cell's loop over the tokens of one sentence, for all sentences at once."""
 
 from __future__ import annotations
 
@@ -118,18 +118,18 @@ class ScanRun:
     def elements(batch: Batch, backward: bool) -> int:
         """Scratch elements that one pass needs."""
         cell: CompiledCell = batch.first.cell
-        tokens = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
+        tokens: int = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
         sentences = len(batch.nodes)
         states = sum([v.width for v in cell.program.states])
         streams = sum([v.width for v in cell.program.streams])
         weights = sum([p.weight.size for op in cell.maps.values() for p in op.pieces])
-        total = tokens * streams + sentences * states + weights
+        total: int = tokens * streams + sentences * states + weights
         if not backward:
             widths = [b.width for b in cell.storage.temporary]
             packed = 0 if batch.keeps else sum([b.width for b in cell.storage.packed])
             return total + sentences * sum(widths) + tokens * packed
         buffers = cell.reverse_pass.gradient_buffers()
-        per_token = sum([b.width for b in buffers if b.packed]) + streams
+        per_token: int = sum([b.width for b in buffers if b.packed]) + streams
         per_token += batch.first.width + states
         per_sentence = sum([b.width for b in buffers if not b.packed]) + states
         return total + tokens * per_token + sentences * per_sentence
@@ -162,7 +162,7 @@ class ScanRun:
             self.arrays.append(arrays)
         parallel.run([self._shard_task(shard, a) for shard, a in self._shards()])
         self._outputs(packed, y)
-        self._count(cell.source.count("matmul(X"), len(streams) + 1, "forward")
+        self._count(cell.launches, 2 * len(streams) + len(cell.stream_maps))
 
     def _shard_task(self, shard: Shard, arrays: dict[str, Any]) -> Callable[[], None]:
         def task() -> None:
@@ -292,7 +292,8 @@ class ScanRun:
             sink.pass_on(gradients)
         self._weight_gradients(wide, scratch)
         self._input_gradients(wide, dxs)
-        self._count(len(cell.maps), len(cell.maps) + 2, "backward")
+        self._count(cell.launches_backward, 1 + 2 * len(self.streams) + len(cell.stream_maps))
+        batch.launches += len(cell.maps)
 
     def _backward_task(
         self, dy: Ragged, shard: Shard, arrays: dict[str, Any]
@@ -409,14 +410,10 @@ class ScanRun:
         for number in self.cell.generic:
             arrays[f"G{number}"].memory_gradients = gathered
 
-    def _count(self, before: int, copies: int, direction: str) -> None:
-        """Kernels of this pass: what the loop's lines launch each step, and what stands around."""
-        cell = self.cell
-        text = cell.source.split("def backward")[0 if direction == "forward" else 1]
-        loop = text.split("for ", 1)[1]
-        calls = loop.count("\n") - loop.count("[s:e]") - loop.count("[:n]") - loop.count("[:, ")
+    def _count(self, a_step: int, around: int) -> None:
+        """Kernels of one pass: those of the loop, and those around it in each shard."""
         steps = sum([len(shard.steps) for shard in self.layout.shards])
-        self.batch.launches += before + copies + steps * max(0, calls)
+        self.batch.launches += steps * a_step + len(self.layout.shards) * around
 
 
 class ParameterRows:

@@ -1,4 +1,4 @@
-"""Where each value of a program lives during a step: packed for backward, or in a small temporary."""
+"""Where each value of a program lives during a step: packed for backward, or temporary."""
 
 from __future__ import annotations
 

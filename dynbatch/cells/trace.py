@@ -1,9 +1,9 @@
 """Tracing: a cell runs once on placeholders, and what it built is split into three parts.
 
-    before  operators that depend on the tokens only, or on the memory only: run once, over all
-            tokens of all sentences, as ordinary nodes ahead of the scan
-    loop    operators that the next state depends on: the recurrence itself
-    after   operators that feed the output only: ordinary nodes behind the scan
+before  operators that depend on the tokens only, or on the memory only: run once, over all
+        tokens of all sentences, as ordinary nodes ahead of the scan
+loop    operators that the next state depends on: the recurrence itself
+after   operators that feed the output only: ordinary nodes behind the scan
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ def _function_pair() -> tuple[Callable[..., Any] | None, Callable[..., Any] | No
 
 @cache
 def tile_width(rows: int, inner: int, columns: int) -> int:
-    """Widest tile, a divisor of `columns`, whose product needs no packing; 0 if none is worth it."""
+    """Widest tile that divides `columns` and needs no packing; 0 if none is worth it."""
     if rows < 2 or rows * inner * columns <= SMALL_PRODUCT:
         return 0
     widest = SMALL_PRODUCT // (rows * inner)
@@ -129,7 +129,7 @@ def matmul(a: Array, b: Array, out: Array) -> None:
 
 
 def matmul_planes(a: Array, b: Array, out: Array) -> None:
-    """out[k] = a @ b[k], for a (M, K), b (P, K, N), out (P, M, N): one call, thin products tiled."""
+    """out[k] = a @ b[k], for a (M, K), b (P, K, N), out (P, M, N); thin products tiled."""
     planes, inner, columns = b.shape
     rows = a.shape[0]
     if rows < 128 and out.dtype == np.float32 and has_small_products():

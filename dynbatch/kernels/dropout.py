@@ -1,6 +1,6 @@
 """Dropout whose mask is a function of (stream, element number): nothing is stored, nothing drawn.
 
-The mask of a node is the same in every mini-batch, on every device and in both dtypes, and backward
+A stream's mask is the same in every mini-batch, on every device and in both dtypes, and backward
 makes it again.
 """
 

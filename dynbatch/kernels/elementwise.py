@@ -116,6 +116,9 @@ def _power(x: Array, out: Array, exponent: float) -> None:
 
 
 def _power_backward(dy: Array, x: Array, out: Array, exponent: float) -> None:
+    if exponent == 0:  # also at x = 0, where 0 · x^-1 is not a number
+        out[...] = 0
+        return
     with np.errstate(divide="ignore", invalid="ignore"):
         np.power(x, exponent - 1, out=out)
     np.multiply(out, exponent, out=out)
@@ -156,7 +159,8 @@ def _erf(x: Array) -> Array:
     tail = np.float32(1.061405429) * t - np.float32(1.453152027)
     tail = (tail * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
     tail = (tail * t + np.float32(0.254829592)) * t * np.exp(-x * x)
-    return np.copysign(1 - tail, x)
+    erf: Array = np.copysign(1 - tail, x)
+    return erf
 
 
 _ROOT_HALF = math.sqrt(0.5)

@@ -30,10 +30,11 @@ def layer_norm(
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
     """
     width = x.shape[1]
-    np.vecdot(x, np.full(width, 1 / width, x.dtype), out=mean)
+    np.vecdot(x, np.ones(width, x.dtype), out=mean)
+    np.divide(mean, width, out=mean)
     np.subtract(x, mean[:, None], out=out)
     np.vecdot(out, out, out=rstd)
-    np.multiply(rstd, 1 / width, out=rstd)
+    np.divide(rstd, width, out=rstd)
     np.add(rstd, eps, out=rstd)
     np.sqrt(rstd, out=rstd)
     np.divide(1, rstd, out=rstd)
@@ -61,9 +62,8 @@ def layer_norm_backward(
     width = x.shape[1]
     normal = normalise(x, mean, rstd)
     g = dy if weight is None else dy * weight
-    along = np.vecdot(g, normal)
-    along *= -1 / width
-    level = np.vecdot(g, np.full(width, 1 / width, x.dtype))
+    along = np.vecdot(g, normal) / -width
+    level = np.vecdot(g, np.ones(width, x.dtype)) / width
     np.multiply(normal, along[:, None], out=out)
     np.subtract(out, level[:, None], out=out)
     np.add(out, g, out=out)

@@ -125,4 +125,5 @@ def row_index(starts: Array, lengths: Array, steps: int = 1) -> Array:
     total = int(lengths.sum())
     ends = np.cumsum(lengths)
     within = np.arange(total) - np.repeat(ends - lengths, lengths)
-    return np.repeat(starts, lengths) + steps * within
+    index: Array = np.repeat(starts, lengths) + steps * within
+    return index

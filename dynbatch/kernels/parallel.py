@@ -6,11 +6,13 @@ Python threads keep two cores busy. BLAS itself then runs on one thread each (se
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 
 _local = threading.local()
 _settings = {"threads": 0}
@@ -54,7 +56,8 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
     pool = _executors.get(workers)
     if pool is None:
         pool = _executors[workers] = ThreadPoolExecutor(workers, thread_name_prefix="dynbatch")
-    futures: list[Future[None]] = [pool.submit(_inside, task) for task in tasks[1:]]
+    # A copy of the context each, so that np.errstate holds in the workers too.
+    futures = [pool.submit(copy_context().run, _inside, task) for task in tasks[1:]]
     errors: list[BaseException] = []
     try:
         _inside(tasks[0])
@@ -62,14 +65,25 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
         errors.append(error)
     for future in futures:
         # A task no worker has begun is run here rather than waited for.
-        error = future.exception() if not future.cancel() else None
-        if error is not None:
-            errors.append(error)
+        if not future.cancel():
+            errors += _errors_of(future)
     for task, future in zip(tasks[1:], futures, strict=True):
         if future.cancelled() and not errors:
             _inside(task)
     if errors:
         raise errors[0]
+
+
+def _errors_of(future: Future[None]) -> list[BaseException]:
+    """Wait for the end of a task, also through Ctrl-C: nothing may write after `run` has raised."""
+    errors: list[BaseException] = []
+    while not future.done():
+        try:
+            wait([future])
+        except KeyboardInterrupt as interrupt:
+            errors.append(interrupt)
+    error = future.exception()
+    return errors if error is None else [*errors, error]
 
 
 def _inside(task: Callable[[], None]) -> None:
@@ -92,4 +106,4 @@ def shards(count: int, least: int = 1) -> list[tuple[int, int]]:
     """Split `range(count)` into at most `available()` even parts of at least `least` items."""
     parts = max(1, min(available(), count // max(1, least)))
     edges = [count * part // parts for part in range(parts + 1)]
-    return list(zip(edges[:-1], edges[1:], strict=True))
+    return list(itertools.pairwise(edges))

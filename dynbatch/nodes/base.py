@@ -100,6 +100,9 @@ class Node:
 
     graph: Owner
     inputs: tuple[Node, ...]
+    _block: Any
+    _position: int
+    _start: int
 
     def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -110,6 +113,13 @@ class Node:
         ndim = self.ndim = len(shape)
         self.width = shape[-1] if ndim else 1
         self.rows = shape[0] if ndim == 2 else 1
+        if not self.width:
+            self.require(
+                False,
+                f"the value would have shape {shape}",
+                "every row has at least one feature; only tokens may be none",
+                "an empty sentence of D features is np.zeros((0, D))",
+            )
         self.sig = self.signature()
         self._block: Any = None
         self.index = self.graph.add(self)
@@ -118,14 +128,17 @@ class Node:
         if graph is None:
             if not self.inputs:
                 raise EmptyBatchError(f"{type(self).__name__}: no inputs, and no graph was given.")
-            graph = self.inputs[0].graph
+            graph = getattr(self.inputs[0], "graph", None)
         for node in self.inputs:
-            if node.graph is not graph:
+            if graph is None or getattr(node, "graph", None) is not graph:
+                if not isinstance(node, Node):
+                    raise not_a_node(type(self).__name__, node)
                 raise GraphError(
                     f"{type(self).__name__}: inputs belong to different graphs ({node!r}).\n"
                     "  rule: every node of an expression has one owner\n"
                     "  fix:  build the sentence inside one `with db.Graph()` block"
                 )
+        assert graph is not None
         return graph
 
     # The rule -----------------------------------------------------------------------------------
@@ -312,6 +325,15 @@ def describe(node: Node, problem: str, rule: str, fix: str) -> str:
     return "\n".join(lines)
 
 
+def not_a_node(what: str, value: Any) -> DtypeError:
+    """The error for an array, a number or anything else where a node belongs."""
+    return DtypeError(
+        f"{what}: a node expected, got {type(value).__name__}.\n"
+        "  fix:  turn arrays into nodes with F.input(graph, array)\n"
+        f"  made at {caller()}"
+    )
+
+
 def caller() -> str:
     """File, line and function of the innermost frame outside dynbatch."""
     inside = __file__.rsplit("nodes", 1)[0]
@@ -323,11 +345,14 @@ def caller() -> str:
 
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
     """Ids as a one-dimensional int64 array, or an error that names `what`."""
-    array = np.asarray(ids)
+    try:
+        array = np.array(ids)  # a copy: the caller may write to `ids` before the graph runs
+    except ValueError:
+        array = np.empty((len(ids), 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise error(
-            f"{what}: a one-dimensional sequence of integers expected, got {array.dtype} "
-            f"{array.shape}.\n  fix:  pass one sentence's ids, e.g. [4, 17, 2]\n"
+            f"{what}: a one-dimensional sequence of integers expected, got {array.dtype} of "
+            f"{array.ndim} dimensions.\n  fix:  pass one sentence's ids, e.g. [4, 17, 2]\n"
             f"  made at {caller()}"
         )
     return array.astype(np.int64, copy=False)

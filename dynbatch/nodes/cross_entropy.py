@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ class CrossEntropyBase(Node):
     """What both forms share: targets, token weights, and their packing."""
 
     __slots__ = ("ids", "smoothing", "weights")
-    static: tuple[str, ...] = ("smoothing",)
+    static: ClassVar[tuple[str, ...]] = ("smoothing",)
     retains = Retain(inputs=True)
     ids: Array
     weights: Array
@@ -29,9 +29,7 @@ class CrossEntropyBase(Node):
     @classmethod
     def targets(cls, batch: Batch) -> kernels.Targets:
         """Packed targets of all sentences."""
-        return kernels.Targets(
-            batch.concat("ids"), batch.concat("weights"), batch.first.smoothing
-        )
+        return kernels.Targets(batch.concat("ids"), batch.concat("weights"), batch.first.smoothing)
 
     @classmethod
     def scale(cls, batch: Batch, dy: Ragged, lengths: Any) -> Array:
@@ -61,7 +59,7 @@ class LinearCrossEntropy(CrossEntropyBase):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         vocabulary, width = batch.first.weight.shape
-        tokens = sum([node.ids.size for node in batch.nodes])
+        tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
         return kernels.workspace(tokens, width, vocabulary, batch.dtype.itemsize)
 
     @classmethod
@@ -161,7 +159,12 @@ def cross_entropy(
     Raises:
         ShapeError:      numbers of logits rows and targets differ.
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
+        ValueError:      another reduction or smoothing.
     """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"cross_entropy(reduction={reduction!r}): 'mean' or 'sum' expected.")
+    if not 0 <= label_smoothing < 1:
+        raise ValueError(f"cross_entropy(label_smoothing={label_smoothing}): 0 <= ε < 1 expected.")
     if isinstance(targets, (int, np.integer)):
         targets = [targets]
     ids = as_ids("cross_entropy", targets)
@@ -171,7 +174,7 @@ def cross_entropy(
     scale = 1.0 / count if reduction == "mean" and count else 1.0
     weights = np.where(counted, scale, 0.0).astype(logits.graph.dtype)
     ids = np.where(counted, ids, 0)
-    common = {"ids": ids, "weights": weights, "smoothing": float(label_smoothing)}
+    common: dict[str, Any] = {"ids": ids, "weights": weights, "smoothing": float(label_smoothing)}
     if type(logits) is Linear:
         logits.graph.absorb(logits)
         (hidden,) = logits.inputs

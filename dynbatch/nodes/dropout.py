@@ -45,6 +45,26 @@ class Dropout(Node):
             cls.forward(batch, dxs[0], dy)  # linear in x, with a diagonal matrix
 
 
+class Ones(Node):
+    """1 for every token of x, in `size` features: what a scan's dropout masks are made from.
+
+    Shape:  x (T, D) -> (T, size).
+    Batches with:  every other one, whatever the shapes.
+    """
+
+    __slots__ = ("size",)
+    any_shape = True
+    differentiable = False
+    size: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return (*shapes[0][:-1], self.size)
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        y.flat[...] = 1
+
+
 def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
     """x with elements set to 0 with probability `p` and the rest scaled by 1 / (1 - p).
 

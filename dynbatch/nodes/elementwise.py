@@ -11,6 +11,7 @@ from dynbatch.kernels import elementwise as kernels
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
@@ -139,7 +140,10 @@ class Elu(Unary):
 
 
 class Gelu(Unary):
-    """x Φ(x), exact (`approximate="none"`) or by tanh (Hendrycks & Gimpel 2016, arXiv:1606.08415)."""
+    """x Φ(x), exact (`approximate="none"`) or by tanh.
+
+    Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+    """
 
     __slots__ = ("approximate",)
     static = ("approximate",)
@@ -299,10 +303,7 @@ class Expand(Node):
         fits_rows = len(shape) < 2 or len(target) < 2 or shape[0] == target[0]
         width = shape[-1] if shape else 1
         self.require(
-            bool(target)
-            and len(shape) <= len(target)
-            and fits_rows
-            and width in (1, target[-1]),
+            bool(target) and len(shape) <= len(target) and fits_rows and width in (1, target[-1]),
             f"shape {shape} cannot be repeated to {target}",
             "a vector (D,) or a column (T, 1) or a number, against a matrix (T, D)",
             "check which operand belongs to another sentence, or project it to the same width",
@@ -314,7 +315,7 @@ class Expand(Node):
         (x,) = xs
         rows = x.values
         if list(x.lengths) != list(y.lengths):
-            rows = np.repeat(rows, np.asarray(y.lengths), axis=0)
+            rows = np.repeat(rows, cls.repeats(x, y), axis=0)
         np.copyto(y.values, rows)
 
     @classmethod
@@ -328,7 +329,14 @@ class Expand(Node):
         if list(dx.lengths) == list(dy.lengths):
             np.copyto(dx.values, rows)
         else:
-            sum_segments(rows, dy.offsets, dx.values)
+            offsets = np.concatenate(([0], np.cumsum(cls.repeats(dx, dy))))
+            sum_segments(rows, offsets, dx.values)
+
+    @classmethod
+    def repeats(cls, x: Ragged, y: Ragged) -> Array:
+        """How often each row of x stands in y: once, or as often as its sentence has tokens."""
+        before, after = np.asarray(x.lengths), np.asarray(y.lengths)
+        return np.repeat(np.where(before == after, 1, after), before)
 
 
 def expand(x: Node, shape: Shape) -> Node:

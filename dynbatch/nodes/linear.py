@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.kernels import blas
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
+from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_dtype
 from dynbatch.parameter import Parameter
@@ -29,6 +29,12 @@ class Linear(Node):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (x,) = shapes
+        self.require(
+            len(self.weight.shape) == 2,
+            f"weight {self.weight.name!r} has shape {self.weight.shape}",
+            "a weight is (O, I)",
+            "give the parameter two dimensions",
+        )
         out, inner = self.weight.shape
         self.require(
             bool(x) and x[-1] == inner,
@@ -105,7 +111,11 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     Raises:
         ShapeError: the last dimension of x is not the weight's second.
     """
+    if not isinstance(x, Node):
+        raise not_a_node("linear", x)
     check_dtype("linear", weight, x.graph)
+    if bias is not None:
+        check_dtype("linear", bias, x.graph)
     return Linear(x, weight=weight, bias=bias)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import DtypeError, VocabularyError
+from dynbatch.errors import DtypeError, ShapeError, VocabularyError
 from dynbatch.nodes.base import Node, Owner, Shape, as_ids, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
@@ -25,7 +25,8 @@ class Input(Node):
     array: Array
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.array.shape
+        shape: Shape = self.array.shape
+        return shape
 
     def content(self) -> bytes:
         """What tells one source from another (see `Graph.stream`)."""
@@ -106,8 +107,17 @@ def input(graph: Owner, array: Any) -> Node:
 
     Raises:
         DtypeError: not numeric, or of more than two dimensions.
+        ShapeError: a list of rows of different lengths.
     """
-    value = np.asarray(array)
+    try:
+        value = np.asarray(array)
+    except ValueError:
+        raise ShapeError(
+            f"input: the rows of the array have different lengths.\n"
+            "  rule: one sentence is a matrix (T, D), a vector (D,) or a number\n"
+            "  fix:  give every sentence an input node of its own\n"
+            f"  made at {caller()}"
+        ) from None
     if value.dtype.kind not in "fiub" or value.ndim > 2:
         raise DtypeError(
             f"input: numbers of at most two dimensions expected, got {value.dtype} {value.shape}.\n"
@@ -136,9 +146,16 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
 
     Raises:
         VocabularyError: an id lies outside the table; names the first one and its position.
+        ShapeError: the table is not a matrix, or the ids are not a list of integers.
     """
     array = as_ids("lookup", ids)
     check_dtype("lookup", table, graph)
+    if len(table.shape) != 2:
+        raise ShapeError(
+            f"lookup: the table {table.name!r} has shape {table.shape}.\n"
+            "  rule: a table is (V, D)\n  fix:  give the parameter two dimensions\n"
+            f"  made at {caller()}"
+        )
     size = table.shape[0]
     # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
     if array.size and int(array.view(np.uint64).max()) >= size:
@@ -156,9 +173,10 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
 def check_dtype(what: str, source: Parameter, graph: Owner) -> None:
     """Raise `DtypeError` unless parameter and graph agree."""
     if source.dtype != graph.dtype:
+        own, theirs = str(source.dtype), str(graph.dtype)
         raise DtypeError(
             f"{what}: parameter {source.name!r} is {source.dtype}, the graph {graph.dtype}.\n"
-            f"  fix:  db.Graph(dtype={str(source.dtype)!r}), or model.astype({str(graph.dtype)!r})\n"
+            f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})\n"
             f"  made at {caller()}"
         )
 

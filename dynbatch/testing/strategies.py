@@ -60,7 +60,7 @@ def random_graphs(
         >>> @given(random_graphs(functions=[my_node]))          # doctest: +SKIP
         ... def test_my_node_batches_in_any_graph(random_graph): ...
     """
-    names = [*OPERATIONS, *["call"] * (2 * bool(functions))]
+    names = [*OPERATIONS, *["call"] * (len(OPERATIONS) if functions else 0)]
     operand = st.integers(0, 63)
     instruction = st.builds(
         Instruction, st.sampled_from(names), operand, operand, st.sampled_from([-1.5, 0.5, 2.0])
