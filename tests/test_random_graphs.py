@@ -1,0 +1,99 @@
+"""Every policy against one by one, on random graphs, with memory that is NaN where it is dead."""
+
+from types import SimpleNamespace
+
+import numpy as np
+from hypothesis import given, settings
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.testing import strategies
+from dynbatch.testing.precision import dense_gradient
+from dynbatch.testing.probe import gradient_of
+from dynbatch.testing.random_graph import RandomGraph
+from tests.poison import poisoned_memory
+
+
+GENERATOR = np.random.default_rng(0)
+WEIGHTS = {
+    width: SimpleNamespace(
+        input=db.Parameter(GENERATOR.standard_normal((2, width)), f"input {width}"),
+        state=db.Parameter(GENERATOR.standard_normal((2, 2)), f"state {width}"),
+    )
+    for width in (1, 2, 3)
+}
+RECURRENT = {p.name: p for w in WEIGHTS.values() for p in (w.input, w.state)}
+
+
+@db.cell
+def elman(x, h, p):
+    h = F.tanh(F.linear(x, p.input) + F.linear(h, p.state))
+    return h, h
+
+
+def recurrent(x):
+    if x.width > 3:
+        return -x
+    initial = F.sigmoid(F.input(x.graph, [0.0, 1.0]))
+    ys, last = db.scan(elman, x, init=initial, params=WEIGHTS[x.width])
+    return F.concat([ys, F.reverse(ys) * last])
+
+
+@db.cell
+def running_mean(x, h, params):
+    h = 0.5 * h + F.tanh(x) * 0.5
+    return h * x, h
+
+
+def scanned(x):
+    ys, last = db.scan(running_mean, x, init=F.constant(x.graph, 0.1, (x.width,)))
+    return ys * last
+
+
+FUNCTIONS = (
+    F.softmax,
+    F.log_softmax,
+    F.layer_norm,
+    F.reverse,
+    lambda x: F.softmax(x, dim=0),
+    lambda x: F.dropout(x, 0.3),
+    lambda x: F.attention(x, x, x),
+    lambda x: F.sum(x, dim=0),
+    lambda x: F.mean(x, dim=-1),
+    lambda x: F.logsumexp(x, dim=-1),
+    lambda x: F.max(x, dim=-1) + F.min(x, dim=-1),
+    lambda x: F.stack([F.sum(x, dim=0), F.sum(x * x, dim=0)]),
+    lambda x: F.concat(F.split(x, [x.rows // 2, x.rows - x.rows // 2], dim=0)[::-1], dim=0),
+    lambda x: F.transpose(x) if x.rows else x,
+    lambda x: F.gather_rows(x, [0, x.rows - 1, 0] if x.rows else []),
+    scanned,
+    recurrent,
+)
+
+
+def outcome(random_graph: RandomGraph, policy: str) -> dict[str, np.ndarray]:
+    """Loss, gradients of the kept inputs and of every parameter."""
+    parameters = random_graph.parameters | RECURRENT
+    for parameter in parameters.values():
+        parameter.zero_grad()
+    with db.Graph(dtype="float64", policy=policy, seed=3) as graph:
+        built = random_graph.build(graph)
+        graph.backward(built.loss)
+        found = {repr(node): gradient_of(node) for node in built.kept}
+    found["loss"] = built.loss.value
+    for name, parameter in parameters.items():
+        assert parameter.grad is None or name not in random_graph.frozen
+        found[name] = dense_gradient(parameter)
+    return found
+
+
+@settings(max_examples=150)
+@given(strategies.random_graphs(functions=FUNCTIONS))
+def test_every_policy_equals_one_by_one(random_graph):
+    with poisoned_memory():
+        expected = outcome(random_graph, "one_by_one")
+        for policy in ("by_depth", "by_agenda"):
+            found = outcome(random_graph, policy)
+            for name, gradient in expected.items():
+                scale = max(1.0, np.abs(gradient).max(initial=0))
+                assert np.allclose(found[name], gradient, rtol=0, atol=1e-9 * scale), (policy, name)
