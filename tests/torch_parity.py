@@ -13,6 +13,11 @@ from dynbatch.testing.probe import gradient_of, probe, random_like
 Shape = tuple[int, ...]
 
 
+def import_torch() -> Any:
+    """PyTorch, or skip the test."""
+    return pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+
+
 def assert_equals_torch(
     build: Callable[..., Any],
     reference: Callable[..., Any],
@@ -25,7 +30,7 @@ def assert_equals_torch(
     `sentences` are shapes (one input each), or lists of shapes or of arrays. `build` gets nodes and
     parameters, `reference` tensors; both may return several outputs.
     """
-    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    torch = import_torch()
     generator = np.random.default_rng(seed)
     arrays = [_arrays(given, generator) for given in sentences]
     shared = [generator.standard_normal(shape).astype(np.float32) for shape in parameters]

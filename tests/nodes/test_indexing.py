@@ -5,7 +5,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError, VocabularyError
 from dynbatch.testing import check_batching, check_gradient
-from tests.torch_parity import assert_equals_torch
+from tests.torch_parity import assert_equals_torch, import_torch
 
 SENTENCES = [(length, 4) for length in (3, 0, 1, 9, 2)]
 OCCUPIED = [(length, 4) for length in (3, 1, 9, 2)]
@@ -85,7 +85,7 @@ def test_one_feature_of_every_token_is_a_column():
 
 
 def test_split_and_chunk_equal_torch():
-    torch = pytest.importorskip("torch")
+    torch = import_torch()
     assert_equals_torch(
         lambda x: F.split(x, [1, 3]), lambda x: torch.split(x, [1, 3], 1), SENTENCES
     )
@@ -111,7 +111,7 @@ def test_split_undoes_concat():
 
 
 def test_gathering_and_repeating_equal_torch():
-    torch = pytest.importorskip("torch")
+    torch = import_torch()
     assert_equals_torch(
         lambda x: F.gather_rows(x, [0, 2, 2, 1, 0, 0]),
         lambda x: torch.index_select(x, 0, torch.tensor([0, 2, 2, 1, 0, 0])),

@@ -5,7 +5,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.testing import check_batching, check_gradient
-from tests.torch_parity import assert_equals_torch
+from tests.torch_parity import assert_equals_torch, import_torch
 
 SENTENCES = [(length, 4) for length in (3, 0, 1, 9, 2)]
 VECTORS = [[(3,), (3,)], [(3,), (3,)], [(3,), (3,)]]
@@ -32,7 +32,7 @@ def test_sentences_batch_and_differentiate(build):
 
 
 def test_concat_equals_torch():
-    torch = pytest.importorskip("torch")
+    torch = import_torch()
     pairs = [[(length, 4), (length, 2)] for length in (3, 0, 1, 9)]
     assert_equals_torch(lambda a, b: F.concat([a, b]), lambda a, b: torch.cat([a, b], 1), pairs)
     pairs = [[(3, 4), (1, 4)], [(0, 4), (2, 4)], [(1, 4), (5, 4)]]
@@ -41,7 +41,7 @@ def test_concat_equals_torch():
 
 
 def test_stack_and_reverse_equal_torch():
-    torch = pytest.importorskip("torch")
+    torch = import_torch()
     assert_equals_torch(lambda a, b: F.stack([a, b]), lambda a, b: torch.stack([a, b]), VECTORS)
     assert_equals_torch(F.reverse, lambda x: torch.flip(x, [0]), SENTENCES)
 

@@ -1,0 +1,36 @@
+import numpy as np
+import pytest
+
+from dynbatch.kernels import layer_norm as kernels
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_equals_the_definition(rows):
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((rows, 5)) + 3
+    weight, bias = generator.standard_normal((2, 5))
+    out, mean, rstd = np.empty((rows, 5)), np.empty(rows), np.empty(rows)
+    kernels.layer_norm(x, weight, bias, 1e-5, out, mean, rstd)
+    normal = (x - x.mean(axis=1, keepdims=True)) / np.sqrt(x.var(axis=1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(out, normal * weight + bias)
+    np.testing.assert_allclose(kernels.normalise(x, mean, rstd), normal)
+    kernels.layer_norm(x, None, None, 1e-5, out, mean, rstd)
+    np.testing.assert_allclose(out, normal)
+
+
+def test_a_row_has_the_same_bits_in_any_batch():
+    x = np.random.default_rng(0).standard_normal((50, 257)).astype(np.float32)
+    out, again = np.empty_like(x), np.empty_like(x)
+    kernels.layer_norm(x, None, None, 1e-5, out, *np.empty((2, 50), np.float32))
+    for k in range(50):
+        part = slice(k, k + 1)
+        kernels.layer_norm(x[part], None, None, 1e-5, again[part], *np.empty((2, 1), np.float32))
+    assert out.tobytes() == again.tobytes()
+
+
+def test_parameter_gradients_are_sums_over_rows():
+    dy, normal = np.random.default_rng(0).standard_normal((2, 9, 4))
+    dweight, dbias = kernels.layer_norm_parameters(dy, normal)
+    np.testing.assert_allclose(dweight, (dy * normal).sum(axis=0))
+    np.testing.assert_allclose(dbias, dy.sum(axis=0))
+    assert not kernels.layer_norm_parameters(dy[:0], normal[:0])[0].any()

@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.testing import check_batching, check_gradient
+from tests.torch_parity import assert_equals_torch, import_torch
+
+SENTENCES = [(length, 6) for length in (3, 0, 1, 20)]
+
+
+def weights(width=6):
+    generator = np.random.default_rng(0)
+    return [db.Parameter(generator.standard_normal(width), name) for name in ("weight", "bias")]
+
+
+@pytest.mark.parametrize("width", [2, 6, 300])
+def test_equals_torch(width):
+    torch = import_torch()
+    assert_equals_torch(
+        lambda x, weight, bias: F.layer_norm(x, weight, bias, eps=1e-3),
+        lambda x, weight, bias: torch.layer_norm(x, (width,), weight, bias, 1e-3),
+        [(3, width), (0, width), (1, width), (20, width), (width,)],
+        parameters=[(width,), (width,)],
+    )
+    assert_equals_torch(
+        F.layer_norm, lambda x: torch.layer_norm(x, (width,)), [(3, width), (1, width)]
+    )
+
+
+def test_batches_and_differentiates():
+    weight, bias = weights()
+
+    def full(graph, x):
+        return F.layer_norm(x, weight, bias)
+
+    check_batching(full, shapes=[[s] for s in [*SENTENCES, (6,)]], parameters=[weight, bias])
+    for shape in [*SENTENCES[:3], (6,)]:
+        check_gradient(full, shapes=[shape], parameters=[weight, bias])
+    for given in ([None, None], [weight, None], [None, bias]):
+        used = [parameter for parameter in given if parameter is not None]
+        check_gradient(
+            lambda graph, x, given=given: F.layer_norm(x, *given), shapes=[(3, 6)], parameters=used
+        )
+
+
+def test_frozen_parameters_get_no_gradient():
+    weight, bias = weights()
+    weight.frozen = True
+    check_gradient(
+        lambda graph, x: F.layer_norm(x, weight, bias), shapes=[(3, 6)], parameters=[weight, bias]
+    )
+
+
+def test_parameters_get_gradients_where_the_input_needs_none():
+    weight, bias = [db.Parameter(p.value.astype(np.float32)) for p in weights()]
+    with db.Graph() as graph:
+        y = F.layer_norm(F.input(graph, np.arange(12.0).reshape(2, 6)), weight, bias)
+        graph.backward(F.sum(y))
+    assert bias.grad.tolist() == [2] * 6
+    assert weight.grad == pytest.approx(2 * (np.arange(6) - 2.5) / np.std(np.arange(6)), rel=1e-4)
+
+
+def test_used_twice_a_parameter_adds_up():
+    weight, bias = weights()
+    check_gradient(
+        lambda graph, x: F.layer_norm(F.layer_norm(x, weight, bias) * 2.0, weight, bias),
+        shapes=[(3, 6)],
+        parameters=[weight, bias],
+    )
+
+
+def test_a_constant_row_becomes_the_bias():
+    weight, bias = [db.Parameter(p.value.astype(np.float32)) for p in weights()]
+    with db.Graph() as graph:
+        y = F.layer_norm(F.input(graph, np.full((2, 6), 7.0)), weight, bias).value
+    assert y == pytest.approx(np.stack([bias.value] * 2), abs=1e-5)
+
+
+def test_wrong_parameters_are_refused():
+    weight, bias = [db.Parameter(p.value.astype(np.float32)) for p in weights(5)]
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 6)))
+        with pytest.raises(ShapeError, match="for 6 features"):
+            F.layer_norm(x, weight)
+        with pytest.raises(ShapeError, match="for 6 features"):
+            F.layer_norm(x, None, bias)
+        with pytest.raises(ShapeError, match="no features"):
+            F.layer_norm(F.sum(x))
+        with pytest.raises(DtypeError, match="float64"):
+            F.layer_norm(x, *weights())
