@@ -3,6 +3,9 @@
 import re
 from pathlib import Path
 
+import dynbatch as db
+from dynbatch import nodes as F
+
 README = Path(__file__).parent.parent / "README.md"
 
 
@@ -18,3 +21,14 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
     assert len(blocks) == 3 and len(losses) == 2
     # 17 tags, untrained: close to ln 17 = 2.833.
     assert all(2.5 < float(loss) < 3.2 for loss in losses)
+
+
+def test_the_node_type_of_the_extension_guide_passes_its_own_check():
+    guide = README.parent / "docs" / "extending.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```$", guide.read_text("utf-8"), re.M | re.S)
+    namespace: dict[str, object] = {"__name__": "extending"}
+    exec(compile(block, str(guide), "exec"), namespace)
+
+    graph = db.Graph()
+    square = namespace["Square"](F.input(graph, [[3.0, -2.0]]))
+    assert square.value.tolist() == [[9.0, 4.0]]
