@@ -1,0 +1,98 @@
+"""Layers: PyTorch's values and gradients, initial values, freezing, the training mode."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.errors import VocabularyError
+from tests.torch_parity import assert_equals_torch
+
+LENGTHS = (3, 1, 0, 6)
+
+
+def test_linear_equals_torch():
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+
+    def linear(x, weight, bias):
+        layer = models.Linear(4, 3)
+        layer.weight, layer.bias = weight, bias
+        return layer(x)
+
+    sentences = [(length, 4) for length in LENGTHS]
+    assert_equals_torch(linear, torch.nn.functional.linear, sentences, [(3, 4), (3,)])
+
+
+def test_layer_norm_equals_torch():
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+
+    def layer_norm(x, weight, bias):
+        layer = models.LayerNorm(4, eps=1e-3)
+        layer.weight, layer.bias = weight, bias
+        return layer(x)
+
+    def reference(x, weight, bias):
+        return torch.nn.functional.layer_norm(x, (4,), weight, bias, eps=1e-3)
+
+    assert_equals_torch(layer_norm, reference, [(length, 4) for length in LENGTHS], [(4,), (4,)])
+
+
+def test_an_embedding_gives_the_rows_of_its_table_and_trains_those_alone():
+    embed = models.Embedding(10, 4)
+    with db.Graph() as graph:
+        found = [embed(graph, ids) for ids in ([3, 3, 9], [], [0])]
+        loss = F.sum([F.sum(x) for x in found])
+        values = [x.value for x in found]
+        graph.backward(loss)
+    assert np.array_equal(values[0], embed.weight.value[[3, 3, 9]])
+    assert values[1].shape == (0, 4)
+    assert embed.weight.grad.rows.tolist() == [0, 3, 9]
+    assert embed.weight.grad.values[:, 0].tolist() == [1, 2, 1]
+
+
+def test_a_frozen_embedding_gets_no_gradient():
+    embed, project = models.Embedding(10, 4, freeze=True), models.Linear(4, 2)
+    with db.Graph() as graph:
+        graph.backward(F.sum(project(embed(graph, [1, 2]))))
+    assert embed.weight.grad is None
+    assert project.weight.grad is not None
+
+
+def test_an_id_outside_the_table_is_named_at_the_users_line():
+    embed = models.Embedding(10, 4)
+    with db.Graph() as graph, pytest.raises(VocabularyError, match="id 10 at position 1") as caught:
+        embed(graph, [2, 10])
+    assert "test_layers.py" in str(caught.value)
+
+
+def test_dropout_works_while_training_only():
+    dropout = models.Dropout(0.5)
+    with db.Graph(seed=0) as graph:
+        x = F.constant(graph, 1.0, (50, 4))
+        dropped, kept = dropout(x), dropout.eval()(x)
+        assert set(np.unique(dropped.value)) == {0.0, 2.0}
+        assert kept is x
+
+
+def test_initial_values_are_distributed_as_in_pytorch():
+    linear = models.Linear(16, 1000, rng=0)
+    for parameter in (linear.weight, linear.bias):
+        assert 0.24 < np.abs(parameter.value).max() <= 0.25  # 1 / √16
+        assert abs(parameter.value.std() - 0.25 / 3**0.5) < 0.01
+    table = models.Embedding(1000, 16, rng=0).weight.value
+    assert abs(table.mean()) < 0.05 and abs(table.std() - 1) < 0.05
+    assert models.LayerNorm(3).weight.value.tolist() == [1, 1, 1]
+    assert models.Linear(3, 2, bias=False).bias is None
+
+
+def test_initial_values_follow_from_the_seed():
+    def drawn(rng=None):
+        return models.Linear(3, 2, rng=rng).weight.value
+
+    assert np.array_equal(drawn(5), drawn(np.random.default_rng(5)))
+    db.seed(1)
+    first, second = drawn(), drawn()
+    db.seed(1)
+    assert np.array_equal(first, drawn())
+    assert not np.array_equal(first, second)

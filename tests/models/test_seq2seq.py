@@ -1,0 +1,173 @@
+"""Seq2Seq: a spelt-out PyTorch model, differences, batching, its options, its step."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models, optim
+from dynbatch import nodes as F
+from dynbatch.errors import ShapeError, VocabularyError
+from dynbatch.testing import check_batching, check_gradient
+
+PAIRS = [([3, 4, 5, 6], [7, 3]), ([5], [4, 4, 4, 8, 3]), ([6, 3, 3, 3, 3, 3, 4], [])]
+SIZES = {"source_vocab": 8, "target_vocab": 9, "embed": 5, "hidden": 6}
+
+
+def small(**options):
+    return models.Seq2Seq(**SIZES, **{"rng": 0, **options})
+
+
+def train_loss(model, pairs):
+    with db.Graph() as graph:
+        loss = F.sum([model.loss(graph, source, target) for source, target in pairs])
+        graph.backward(loss)
+    return float(loss.value)
+
+
+@pytest.mark.parametrize(
+    ("layers", "attention", "smoothing"),
+    [(1, "additive", 0.0), (2, "additive", 0.1), (1, "general", 0.0)],
+)
+def test_loss_and_gradients_equal_the_model_spelt_out_in_torch(layers, attention, smoothing):
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    from tests.models.seq2seq_reference import Reference, renamed
+
+    torch.manual_seed(0)
+    theirs = Reference(**SIZES, layers=layers, attention=attention)
+    for cell in theirs.cells:
+        torch.nn.init.zeros_(cell.bias_hh)
+    ours = small(layers=layers, attention=attention, label_smoothing=smoothing)
+    own = dict(ours.named_parameters())
+    values = renamed(dict(theirs.named_parameters()), SIZES["embed"])
+    ours.load_state_dict({name: values[name] for name in own})
+
+    expected = [theirs.loss(*pair, ours.begin, ours.end, smoothing) for pair in PAIRS]
+    sum(expected).backward()
+    with db.Graph() as graph:
+        losses = [ours.loss(graph, source, target) for source, target in PAIRS]
+        found = [float(loss.value) for loss in losses]
+        graph.backward(F.sum(losses))
+    assert np.allclose(found, [loss.item() for loss in expected], rtol=1e-5)
+    used = {name: p.grad for name, p in theirs.named_parameters() if p.grad is not None}
+    # With general scores the reference never uses its query map and vector, nor have we any.
+    blank = {name: p for name, p in theirs.named_parameters() if p.grad is None}
+    gradients = renamed({**used, **blank}, SIZES["embed"])
+    for name, parameter in own.items():
+        gradient = parameter.grad
+        gradient = gradient.dense() if hasattr(gradient, "dense") else gradient
+        assert np.allclose(gradient, gradients[name], rtol=1e-5, atol=1e-5), name
+
+
+@pytest.mark.parametrize("options", [{"layers": 2}, {"attention": "general", "bridge": False}])
+def test_gradients_equal_differences(options):
+    model = small(**options)
+    check_gradient(lambda graph: model.loss(graph, *PAIRS[0]), parameters=model, most=12)
+
+
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "dropout": 0.4}])
+def test_a_mini_batch_equals_its_pairs_alone(options):
+    model = small(**options)
+    examples = [*PAIRS, ([], [5, 5])]  # an empty source has nothing to attend to
+    check_batching(model.loss, examples, parameters=model)
+
+
+def test_the_loss_is_summed_over_the_target_and_its_end():
+    model, (source, target) = small(), PAIRS[1]
+    with db.Graph() as graph:
+        total = float(model.loss(graph, source, target).value)
+        mean = float(model.loss(graph, source, target, reduction="mean").value)
+    assert mean == pytest.approx(total / (len(target) + 1), rel=1e-6)
+
+
+def test_without_a_bridge_the_decoder_starts_from_zeros_and_has_fewer_parameters():
+    model = small(bridge=False)
+    assert not [name for name, _ in model.named_parameters() if "bridge" in name]
+    with db.Graph() as graph:
+        state, _ = model.start(graph, [3, 4])
+        assert all(not part.value.any() for part in state)
+
+
+def test_tied_weights_are_one_parameter_with_both_gradients():
+    model = models.Seq2Seq(8, 9, embed=6, hidden=6, tie_weights=True, rng=0)
+    names = [name for name, _ in model.named_parameters()]
+    assert "target_embedding.weight" in names and "output.weight" not in names
+    check_gradient(lambda graph: model.loss(graph, *PAIRS[1]), parameters=model, most=12)
+    # Unread words have a gradient too, from the softmax.
+    train_loss(model, PAIRS[:1])
+    assert np.all(np.any(model.output.weight.grad != 0, axis=1))
+
+
+def test_tied_weights_of_different_widths_are_refused():
+    with pytest.raises(ShapeError, match="embed=5, hidden=6"):
+        small(tie_weights=True)
+
+
+def test_label_smoothing_is_for_training():
+    model = small(label_smoothing=0.3)
+    plain = small()
+    with db.Graph() as graph:
+        smoothed, unsmoothed = model.loss(graph, *PAIRS[0]), plain.loss(graph, *PAIRS[0])
+        assert abs(float(smoothed.value) - float(unsmoothed.value)) > 1e-3
+        evaluated = model.eval().loss(graph, *PAIRS[0])
+        assert float(evaluated.value) == pytest.approx(float(unsmoothed.value), rel=1e-6)
+
+
+def test_dropout_changes_the_loss_while_training_alone():
+    model = small(dropout=0.5)
+    with db.Graph(seed=1) as graph, db.Graph(seed=2) as other:
+        losses = [float(model.loss(g, *PAIRS[0]).value) for g in (graph, other)]
+        model.eval()
+        calm = [float(model.loss(g, *PAIRS[0]).value) for g in (graph, other)]
+    assert losses[0] != losses[1]
+    assert calm[0] == calm[1]
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_step_by_step_the_decoder_gives_the_loss_of_the_scan(layers):
+    model = small(layers=layers).eval()
+    total = np.zeros(len(PAIRS))
+    with db.Graph(grad=False) as graph:
+        losses = [float(model.loss(graph, *pair).value) for pair in PAIRS]
+        started = [model.start(graph, source) for source, _ in PAIRS]
+        state = tuple([F.stack(list(part)) for part in zip(*[s for s, _ in started], strict=True)])
+        memories = [memory for _, memory in started]
+        rows = [[model.begin, *target, model.end] for _, target in PAIRS]
+        for position in range(max(map(len, rows)) - 1):
+            tokens = [row[min(position, len(row) - 1)] for row in rows]
+            logits, state = model.step(graph, np.array(tokens), state, memories, [1] * len(rows))
+            log_probs = F.log_softmax(logits).value
+            for k, row in enumerate(rows):
+                if position + 1 < len(row):
+                    total[k] -= log_probs[k, row[position + 1]]
+    assert np.allclose(total, losses, rtol=1e-5)
+
+
+def test_a_pair_makes_few_nodes():
+    model = small()
+    with db.Graph() as graph:
+        model.loss(graph, *PAIRS[0])
+        # encoder: lookup, 2 scans, concat, 2 last h and 2 last c (ports); bridge: concat, 2 linear,
+        # tanh; keys, values; decoder: lookup, scan; linear (folded into the next), cross-entropy
+        assert len(graph) == 18
+
+
+def test_it_learns_to_reverse():
+    model = models.Seq2Seq(8, 8, embed=16, hidden=32, rng=0)
+    optimizer = optim.Adam(model, lr=0.01)
+    rng = np.random.default_rng(0)
+    sources = [rng.integers(2, 8, rng.integers(1, 6)) for _ in range(40)]
+    pairs = [(source, source[::-1]) for source in sources]
+    first = train_loss(model, pairs)
+    for _ in range(120):
+        optimizer.step()
+        last = train_loss(model, pairs)
+    assert last < first / 50
+
+
+def test_an_id_outside_a_vocabulary_is_refused():
+    model = small()
+    with db.Graph() as graph:
+        with pytest.raises(VocabularyError, match=r"lookup in .*id 8"):
+            model.loss(graph, [8], [3])
+        with pytest.raises(VocabularyError, match="id 9"):
+            model.loss(graph, [3], [9])
