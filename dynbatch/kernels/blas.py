@@ -18,7 +18,7 @@ import glob
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -170,15 +170,16 @@ def matmul_rows(a: Array, b: Array, out: Array) -> None:
     if len(shards) == 1:
         matmul(a, b, out)
         return
-    parallel.run([lambda s=s, e=e: matmul(a[s:e], b, out[s:e]) for s, e in shards])  # type: ignore[misc]
+    parallel.run([partial(matmul, a[s:e], b, out[s:e]) for s, e in shards])
 
 
 def matmul_outer(x: Array, dy: Array, out: Array) -> None:
-    """out (O, I) = dyᵀ x over all rows: the weight gradient. Rows of `out` shared by threads."""
-    shards = parallel.shards(out.shape[0], least=64)
+    """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side."""
+    by_rows = out.shape[0] >= out.shape[1]
+    shards = parallel.shards(max(out.shape), least=64)
     if len(shards) == 1:
         np.matmul(dy.T, x, out=out)
-        return
-    parallel.run(
-        [lambda s=s, e=e: np.matmul(dy[:, s:e].T, x, out=out[s:e]) for s, e in shards]  # type: ignore[misc]
-    )
+    elif by_rows:
+        parallel.run([partial(np.matmul, dy[:, s:e].T, x, out=out[s:e]) for s, e in shards])
+    else:
+        parallel.run([partial(np.matmul, dy.T, x[:, s:e], out=out[:, s:e]) for s, e in shards])

@@ -8,11 +8,18 @@ entries first and then copies entry by entry.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.kernels import parallel
+
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+# Bytes below which sharing copies between threads costs more than it saves.
+WORTH_THREADS = 1 << 20
 
 
 class Move(NamedTuple):
@@ -74,14 +81,22 @@ def _join(a: Move, b: Move) -> Move | None:
 
 def run(moves: Iterable[Move], add: bool = False) -> int:
     """Carry out the moves, adding to the targets if `add`; return the bytes copied."""
-    copied = 0
-    for move in merge(moves):
-        source, target = _views(move)
-        if add:
+    views = [_views(move) for move in merge(moves)]
+    copied = sum([target.nbytes for _, target in views])
+    if add:  # one after the other: the same target may come again
+        for source, target in views:
             np.add(target, source, out=target)
-        else:
-            target[...] = source
-        copied += target.nbytes
+    elif copied < WORTH_THREADS or parallel.available() == 1:
+        for source, target in views:
+            np.copyto(target, source)
+    else:
+        parallel.run(
+            [
+                partial(np.copyto, target[s:e], source[s:e])
+                for source, target in views
+                for s, e in parallel.shards(target.shape[0], least=64)
+            ]
+        )
     return copied
 
 
