@@ -13,7 +13,6 @@ from dynbatch.testing.probe import gradient_of
 from dynbatch.testing.random_graph import RandomGraph
 from tests.poison import poisoned_memory
 
-
 GENERATOR = np.random.default_rng(0)
 WEIGHTS = {
     width: SimpleNamespace(

@@ -1,0 +1,90 @@
+"""Arguments of one sentence of a given length, for the rows of `tests/node_cases.py`.
+
+Floating-point arrays become nodes there; whole numbers stay arrays.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Generator = np.random.Generator
+
+
+def matrix(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (generator.standard_normal((length, 4)),)
+
+
+def positive(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (generator.uniform(0.5, 2.0, (length, 4)),)
+
+
+def vector(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (generator.standard_normal(4),)
+
+
+def vector_and_ids(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (generator.standard_normal(4), generator.integers(0, 4, 1))
+
+
+def scalars(generator: Generator, length: int) -> tuple[Any, ...]:
+    return tuple([generator.standard_normal(()) for _ in range(length + 1)])
+
+
+def pair(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (*matrix(generator, length), *matrix(generator, length))
+
+
+def pair_of_positives(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (*matrix(generator, length), *positive(generator, length))
+
+
+def matrix_and_vector(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (*matrix(generator, length), *vector(generator, length))
+
+
+def matrix_and_column(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (*matrix(generator, length), generator.standard_normal((length, 1)))
+
+
+def product(generator: Generator, length: int) -> tuple[Any, ...]:
+    """A (T, 4) and a (4, 3) matrix."""
+    return (*matrix(generator, length), generator.standard_normal((4, 3)))
+
+
+def query_and_memory(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Two queries, and as many keys and values as tokens."""
+    shapes = ((2, 4), (length, 4), (length, 6))
+    return tuple([generator.standard_normal(shape) for shape in shapes])
+
+
+def some_memory(generator: Generator, length: int) -> tuple[Any, ...]:
+    """The same with at least one key: without any PyTorch gives NaN, dynbatch zeros."""
+    return query_and_memory(generator, max(1, length))
+
+
+def matrix_and_ids(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Class numbers below 4, some of them ignored."""
+    ids = generator.integers(0, 4, length)
+    ids[generator.random(length) < 0.3] = -100
+    return (*matrix(generator, length), ids)
+
+
+def ids(generator: Generator, length: int) -> tuple[Any, ...]:
+    return (generator.integers(0, 7, length),)
+
+
+def matrix_and_rows(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Numbers of rows, with repetitions; none for an empty sentence."""
+    rows = generator.integers(0, length, 2 * length) if length else np.zeros(0, np.int64)
+    return (*matrix(generator, length), rows)
+
+
+def matrix_and_labels(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Targets that are exactly 0 or 1; integers, so that they arrive as an array."""
+    return (*matrix(generator, length), generator.integers(0, 2, (length, 4)))
+
+
+def at_least(tokens: int) -> Callable[[Generator, int], tuple[Any, ...]]:
+    """A matrix of at least so many tokens."""
+    return lambda generator, length: matrix(generator, max(tokens, length))

@@ -1,0 +1,333 @@
+"""One row for every node type: how to build it, on what, and what PyTorch calls it.
+
+Adding a node type is adding a row; `tests/nodes/test_contract.py` says what a row must satisfy, and
+fails for a node type that has none.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.testing.probe import probe, variable
+from tests.node_arguments import (
+    Generator,
+    at_least,
+    ids,
+    matrix,
+    matrix_and_column,
+    matrix_and_ids,
+    matrix_and_labels,
+    matrix_and_rows,
+    matrix_and_vector,
+    pair,
+    pair_of_positives,
+    positive,
+    product,
+    query_and_memory,
+    scalars,
+    some_memory,
+    vector,
+    vector_and_ids,
+)
+
+# Of every mini-batch; the arguments of a row are drawn for each of these lengths.
+LENGTHS = (3, 0, 1, 11, 2)
+
+
+class Case(NamedTuple):
+    """A node type under test.
+
+    Args:
+        name:       of the row.
+        build:      (graph, *arguments, *parameters) -> a node or several. Floating-point arrays
+                    among the arguments arrive as nodes.
+        arguments:  (generator, length) -> the arguments of one sentence.
+        parameters: shapes of the parameters.
+        torch:      (torch, *tensors, *parameters) -> the same by PyTorch, where it has it.
+        batches:    for each node type that must batch over all lengths: in how many batches.
+    """
+
+    name: str
+    build: Callable[..., Any]
+    arguments: Callable[[Generator, int], tuple[Any, ...]]
+    parameters: Sequence[tuple[int, ...]] = ()
+    torch: Callable[..., Any] | None = None
+    batches: Mapping[str, int] = MappingProxyType({})
+
+
+# Cells -------------------------------------------------------------------------------------------
+
+
+@db.cell
+def elman(x, h, p):
+    h = F.tanh(F.linear(x, p.input, p.bias) + F.linear(h, p.state))
+    return h, h
+
+
+@db.cell
+def gated(x, state, p):
+    """Two parts of state, outputs that are no state, operators before and after the loop."""
+    h, c = state
+    gate = F.sigmoid(F.linear(F.concat([x, h]), p.gate))
+    c = gate * c + (1 - gate) * F.tanh(x)
+    return F.softplus(c * 2.0), (F.tanh(c), c)
+
+
+@db.cell
+def attending(x, h, p, memory):
+    h = F.tanh(F.linear(x, p.input) + F.attention(h, memory))
+    return h, h
+
+
+@cache
+def named(**parameters: db.Parameter) -> SimpleNamespace:
+    """The parameters under their names: one namespace for all sentences, as a model is one."""
+    return SimpleNamespace(**parameters)
+
+
+@db.cell
+def dropping(x, h, p):
+    """One mask before the loop, one inside."""
+    h = F.dropout(x, 0.4) + F.dropout(h, 0.3)
+    return h, h
+
+
+def scan_elman(graph, x, weight_input, weight_state, bias):
+    params = named(input=weight_input, state=weight_state, bias=bias)
+    ys, last = db.scan(elman, x, init=3, params=params)
+    return [ys, last]
+
+
+def scan_backwards(graph, x, h, weight_input, weight_state, bias):
+    params = named(input=weight_input, state=weight_state, bias=bias)
+    ys, last = db.scan(elman, x, init=h, params=params, reverse=True)
+    return [ys, last]
+
+
+def scan_gated(graph, x, gate):
+    ys, (h, c) = db.scan(gated, x, init=(4, 4), params=named(gate=gate))
+    return [ys, h, c]
+
+
+def scan_attending(graph, x, memory, weight):
+    params = named(input=weight)
+    ys, last = db.scan(attending, x, init=4, params=params, memory=memory)
+    return [ys, last]
+
+
+def scan_dropping(graph, x):
+    ys, last = db.scan(dropping, x, init=4)
+    return [F.dropout(ys, 0.2), last]
+
+
+def torch_elman(torch, x, weight_input, weight_state, bias):
+    h, outputs = torch.zeros(3), [torch.zeros(0, 3)]
+    for row in x:
+        h = torch.tanh(weight_input @ row + bias + weight_state @ h)
+        outputs.append(h[None])
+    return [torch.cat(outputs), h]
+
+
+# Rows --------------------------------------------------------------------------------------------
+
+
+def elementwise(name: str, build: Any, twin: Any, arguments: Any = matrix) -> Case:
+    """A row for a function of one matrix, which is one batch whatever the lengths."""
+    return Case(name, lambda graph, x: build(x), arguments, (), twin)
+
+
+CASES = [
+    # Sources
+    Case("input", lambda graph, x: x, matrix, (), lambda torch, x: x, {"Input": 1}),
+    Case("input, scalar", lambda graph, *xs: list(xs), scalars),
+    Case("variable", lambda graph, x, labels: x * variable(graph, labels, 0), matrix_and_labels),
+    Case("constant", lambda graph, x: F.constant(graph, 2.0, x.shape) * x, matrix),
+    Case("parameter", lambda graph, x, p: F.parameter(graph, p) * x, matrix, [(4,)],
+         lambda torch, x, p: p * x, {"ParameterNode": 1}),
+    Case("parameter, matrix", lambda graph, x, p: x @ F.parameter(graph, p), matrix, [(4, 3)],
+         lambda torch, x, p: x @ p, {"ParameterNode": 1, "MatMul": 1}),
+    Case("lookup", lambda graph, ids, table: F.lookup(graph, table, ids), ids, [(7, 3)],
+         lambda torch, ids, table: table[ids], {"Lookup": 1}),
+    # Linear maps
+    Case("linear", lambda graph, x, w, b: F.linear(x, w, b), matrix, [(3, 4), (3,)],
+         lambda torch, x, w, b: torch.nn.functional.linear(x, w, b), {"Linear": 1}),
+    Case("linear, vector without bias", lambda graph, x, w: F.linear(x, w), vector, [(3, 4)],
+         lambda torch, x, w: torch.nn.functional.linear(x, w), {"Linear": 1}),
+    Case("affine", lambda graph, x, y, b, w, u: F.affine(b, (w, x), (u, y)), pair,
+         [(3,), (3, 4), (3, 4)], lambda torch, x, y, b, w, u: b + x @ w.T + y @ u.T),
+    Case("matmul", lambda graph, a, b: a @ b, product, (), lambda torch, a, b: a @ b,
+         {"MatMul": 1}),
+    # Elementwise
+    elementwise("tanh", F.tanh, lambda torch, x: torch.tanh(x)),
+    elementwise("tanh, vector", F.tanh, lambda torch, x: torch.tanh(x), vector),
+    elementwise("sigmoid", F.sigmoid, lambda torch, x: torch.sigmoid(x)),
+    elementwise("relu", F.relu, lambda torch, x: torch.relu(x)),
+    elementwise("negative", lambda x: -x, lambda torch, x: -x),
+    elementwise("exp", F.exp, lambda torch, x: torch.exp(x)),
+    elementwise("log", F.log, lambda torch, x: torch.log(x), positive),
+    elementwise("sqrt", F.sqrt, lambda torch, x: torch.sqrt(x), positive),
+    elementwise("abs", F.abs, lambda torch, x: torch.abs(x)),
+    elementwise("power", lambda x: x**3, lambda torch, x: x**3),
+    elementwise("power, fraction", lambda x: x**-0.5, lambda torch, x: x**-0.5, positive),
+    elementwise("power, zero", lambda x: x**0, lambda torch, x: x**0),
+    elementwise("clip", lambda x: F.clip(x, -0.5, 0.8), lambda torch, x: torch.clip(x, -0.5, 0.8)),
+    elementwise("leaky_relu", lambda x: F.leaky_relu(x, 0.1),
+                lambda torch, x: torch.nn.functional.leaky_relu(x, 0.1)),
+    elementwise("elu", lambda x: F.elu(x, 0.7),
+                lambda torch, x: torch.nn.functional.elu(x, 0.7)),
+    elementwise("gelu", F.gelu, lambda torch, x: torch.nn.functional.gelu(x)),
+    elementwise("gelu by tanh", lambda x: F.gelu(x, approximate="tanh"),
+                lambda torch, x: torch.nn.functional.gelu(x, approximate="tanh")),
+    elementwise("silu", F.silu, lambda torch, x: torch.nn.functional.silu(x)),
+    elementwise("softplus", F.softplus, lambda torch, x: torch.nn.functional.softplus(x)),
+    elementwise("scale", lambda x: x * (x.rows + 0.5), lambda torch, x: x * (len(x) + 0.5)),
+    elementwise("shift", lambda x: x - (x.rows + 0.5), lambda torch, x: x - (len(x) + 0.5)),
+    elementwise("number minus node", lambda x: 2 - x, lambda torch, x: 2 - x),
+    elementwise("number over node", lambda x: 2 / x, lambda torch, x: 2 / x, positive),
+    Case("add", lambda graph, a, b: a + b, pair, (), lambda torch, a, b: a + b, {"Add": 1}),
+    Case("subtract", lambda graph, a, b: a - b, pair, (), lambda torch, a, b: a - b),
+    Case("multiply", lambda graph, a, b: a * b, pair, (), lambda torch, a, b: a * b),
+    Case("divide", lambda graph, a, b: a / b, pair_of_positives, (), lambda torch, a, b: a / b),
+    Case("x times x", lambda graph, x: x * x, matrix, (), lambda torch, x: x * x),
+    Case("x plus x", lambda graph, x: x + x, matrix, (), lambda torch, x: x + x),
+    Case("x over x", lambda graph, x: x / x, positive, (), lambda torch, x: x / x),
+    Case("expand, vector", lambda graph, a, b: a * b, matrix_and_vector, (),
+         lambda torch, a, b: a * b, {"Expand": 1}),
+    Case("expand, column", lambda graph, a, b: a * b, matrix_and_column, (),
+         lambda torch, a, b: a * b, {"Expand": 1}),
+    Case("expand, columns and numbers in one batch",
+         lambda graph, a, b: a * (b if a.rows % 2 else F.sum(b)), matrix_and_column, (),
+         lambda torch, a, b: a * (b if len(a) % 2 else b.sum()), {"Expand": 1}),
+    # Structure
+    Case("concat", lambda graph, a, b: F.concat([a, b, a]), pair, (),
+         lambda torch, a, b: torch.cat([a, b, a], -1), {"Concat": 1}),
+    Case("concat, tokens", lambda graph, a, b: F.concat([a, b], dim=0), pair, (),
+         lambda torch, a, b: torch.cat([a, b], 0), {"Concat": 1}),
+    Case("concat, any number", lambda graph, a, b: F.concat([a] * (1 + a.rows) + [b]), pair, (),
+         lambda torch, a, b: torch.cat([a] * (1 + len(a)) + [b], -1), {"Concat": 1}),
+    Case("stack", lambda graph, *xs: F.stack(xs), scalars, (),
+         lambda torch, *xs: torch.stack(xs)),
+    Case("split", lambda graph, x: F.split(x, [1, 3]), matrix, (),
+         lambda torch, x: x.split([1, 3], -1), {"Slice": 1}),
+    Case("slice of tokens", lambda graph, x: x[1:3], matrix, (), lambda torch, x: x[1:3]),
+    Case("slice backwards", lambda graph, x: x[::-2], matrix, (),
+         lambda torch, x: x.flip(0)[::2]),
+    Case("pick", lambda graph, x: x[-1], at_least(1), (), lambda torch, x: x[-1], {"Slice": 1}),
+    Case("gather_rows", lambda graph, x, rows: F.gather_rows(x, rows), matrix_and_rows, (),
+         lambda torch, x, rows: x[rows], {"GatherRows": 1}),
+    Case("repeat", lambda graph, x: F.repeat(x, 3), matrix, (),
+         lambda torch, x: x.repeat(3, 1)),
+    Case("transpose", lambda graph, x: F.transpose(x), at_least(1), (), lambda torch, x: x.T),
+    Case("reverse", lambda graph, x: F.reverse(x), matrix, (), lambda torch, x: x.flip(0),
+         {"Reverse": 1}),
+    Case("reshape", lambda graph, x: F.reshape(x, (-1, 2)), matrix, (),
+         lambda torch, x: x.reshape(-1, 2), {"Reshape": 1}),
+    # Reductions
+    *[Case(f"{name} over {over}", lambda graph, x, name=name, dim=dim: getattr(F, name)(x, dim=dim),
+           at_least(1), (), twin)
+      for over, dim in (("tokens", 0), ("features", -1))
+      for name, twin in (
+          ("sum", lambda torch, x, dim=dim: x.sum(dim, keepdim=dim == -1)),
+          ("mean", lambda torch, x, dim=dim: x.mean(dim, keepdim=dim == -1)),
+          ("max", lambda torch, x, dim=dim: x.max(dim, keepdim=dim == -1).values),
+          ("min", lambda torch, x, dim=dim: x.min(dim, keepdim=dim == -1).values),
+          ("logsumexp", lambda torch, x, dim=dim: x.logsumexp(dim, keepdim=dim == -1)),
+          ("argmax", lambda torch, x, dim=dim: x.argmax(dim, keepdim=dim == -1).to(x.dtype)),
+      )],
+    *[Case(f"{name} of no tokens", lambda graph, x, name=name: getattr(F, name)(x, dim=0), matrix)
+      for name in ("sum", "mean")],
+    Case("mean of scalars", lambda graph, *xs: F.mean(xs), scalars, (),
+         lambda torch, *xs: torch.stack(xs).mean(), {"Total": 1}),
+    Case("max_pool", lambda graph, x: F.max_pool(x, 2, 1), at_least(2), (), None, {"MaxPool": 1}),
+    Case("mean_pool", lambda graph, x: F.mean_pool(x, 2, 1), at_least(2), (), None,
+         {"MeanPool": 1}),
+    Case("windows", lambda graph, x: F.windows(x, 3, padding=1), matrix, (), None, {"Windows": 1}),
+    # Normalisation
+    Case("softmax", lambda graph, x: F.softmax(x), matrix, (),
+         lambda torch, x: torch.softmax(x, -1), {"Softmax": 1}),
+    Case("softmax over tokens", lambda graph, x: F.softmax(x, dim=0), matrix, (),
+         lambda torch, x: torch.softmax(x, 0), {"Softmax": 1}),
+    Case("log_softmax", lambda graph, x: F.log_softmax(x), matrix, (),
+         lambda torch, x: torch.log_softmax(x, -1), {"LogSoftmax": 1}),
+    Case("layer_norm", lambda graph, x, w, b: F.layer_norm(x, w, b), matrix, [(4,), (4,)],
+         lambda torch, x, w, b: torch.nn.functional.layer_norm(x, (4,), w, b), {"LayerNorm": 1}),
+    Case("dropout", lambda graph, x: F.dropout(x, 0.1 + 0.05 * x.rows), matrix, (), None,
+         {"Dropout": 1}),
+    # Attention
+    Case("attention", lambda graph, q, k, v: F.attention(q, k, v), query_and_memory, (), None,
+         {"DotAttention": 1}),
+    Case("attention of some", lambda graph, q, k, v: F.attention(q, k, v, heads=2), some_memory, (),
+         lambda torch, q, k, v: torch.cat(
+             [torch.nn.functional.scaled_dot_product_attention(a[None], b[None], c[None])[0]
+              for a, b, c in zip(q.chunk(2, -1), k.chunk(2, -1), v.chunk(2, -1), strict=True)], -1),
+         {"DotAttention": 1}),
+    Case("attention, causal", lambda graph, x: F.attention(x, x, causal=True), matrix, (),
+         lambda torch, x: torch.nn.functional.scaled_dot_product_attention(
+             x[None], x[None], x[None], is_causal=True)[0], {"DotAttention": 1}),
+    Case("attention, general", lambda graph, q, k, v, w: F.general_attention(q, k, v, w),
+         query_and_memory, [(4, 4)]),
+    Case("attention, additive", lambda graph, q, k, v, w: F.additive_attention(q, k, v, w),
+         query_and_memory, [(4,)], None, {"AdditiveAttention": 1}),
+    Case("attention, additive of some",
+         lambda graph, q, k, v, w: F.additive_attention(q, k, v, w), some_memory, [(4,)],
+         lambda torch, q, k, v, w: ((q[:, None] + k[None]).tanh() @ w).softmax(-1) @ v),
+    # Losses
+    Case("cross_entropy", lambda graph, x, ids: F.cross_entropy(x, ids, label_smoothing=0.1),
+         matrix_and_ids, (), None, {"CrossEntropy": 1}),
+    Case("cross_entropy, summed", lambda graph, x, ids: F.cross_entropy(x, ids, reduction="sum"),
+         matrix_and_ids, (),
+         lambda torch, x, ids: torch.nn.functional.cross_entropy(x, ids, reduction="sum"),
+         {"CrossEntropy": 1}),
+    Case("cross_entropy of one prediction", lambda graph, x, ids: F.cross_entropy(x, ids),
+         vector_and_ids, (),
+         lambda torch, x, ids: torch.nn.functional.cross_entropy(x[None], ids)),
+    Case("cross_entropy with projection",
+         lambda graph, x, ids, w, b: F.cross_entropy(
+             F.linear(x, w, b), ids, reduction="sum", label_smoothing=0.2),
+         matrix_and_ids, [(6, 4), (6,)],
+         lambda torch, x, ids, w, b: torch.nn.functional.cross_entropy(
+             x @ w.T + b, ids, reduction="sum", label_smoothing=0.2),
+         {"LinearCrossEntropy": 1}),
+    Case("nll_loss",
+         lambda graph, x, ids: F.nll_loss(F.log_softmax(x), ids, reduction="sum"),
+         matrix_and_ids, (),
+         lambda torch, x, ids: torch.nn.functional.nll_loss(
+             x.log_softmax(-1), ids, reduction="sum"), {"NllLoss": 1}),
+    Case("mse_loss", lambda graph, x, y: F.mse_loss(x, y, reduction="sum"), pair, (),
+         lambda torch, x, y: torch.nn.functional.mse_loss(x, y, reduction="sum"),
+         {"SquaredError": 1}),
+    Case("kl_div", lambda graph, x, y: F.kl_div(x, y, reduction="sum"), pair_of_positives, (),
+         lambda torch, x, y: torch.nn.functional.kl_div(x, y, reduction="sum"),
+         {"KlDivergence": 1}),
+    Case("kl_div of targets 0 and 1", lambda graph, x, y: F.kl_div(x, y, reduction="sum"),
+         matrix_and_labels, (),
+         lambda torch, x, y: torch.nn.functional.kl_div(x, y.to(x.dtype), reduction="sum")),
+    Case("kl_div of log targets",
+         lambda graph, x, y: F.kl_div(x, y, reduction="sum", log_target=True), pair, (),
+         lambda torch, x, y: torch.nn.functional.kl_div(x, y, reduction="sum", log_target=True),
+         {"LogKlDivergence": 1}),
+    Case("binary_cross_entropy_with_logits",
+         lambda graph, x, y: F.binary_cross_entropy_with_logits(x, y, reduction="sum"),
+         matrix_and_labels, (),
+         lambda torch, x, y: torch.nn.functional.binary_cross_entropy_with_logits(
+             x, y.to(x.dtype), reduction="sum"), {"BinaryCrossEntropy": 1}),
+    Case("binary_cross_entropy_with_logits of soft targets",
+         lambda graph, x, y: F.binary_cross_entropy_with_logits(x, y, reduction="sum"),
+         pair, (),
+         lambda torch, x, y: torch.nn.functional.binary_cross_entropy_with_logits(
+             x, y, reduction="sum"), {"BinaryCrossEntropy": 1}),
+    Case("probe", lambda graph, x: probe([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
+         (), lambda torch, x: 3 * x.sum(), {"Probe": 1}),
+    # Cells
+    Case("scan", scan_elman, matrix, [(3, 4), (3, 3), (3,)], torch_elman, {"Scan": 1, "Port": 1}),
+    Case("scan backwards", scan_backwards, matrix_and_vector, [(4, 4), (4, 4), (4,)], None,
+         {"Scan": 1}),
+    Case("scan of two states", scan_gated, matrix, [(4, 8)], None, {"Scan": 1, "Port": 1}),
+    Case("scan with memory", scan_attending, pair, [(4, 4)], None, {"Scan": 1}),
+    Case("scan with dropout", scan_dropping, matrix),
+]  # fmt: skip

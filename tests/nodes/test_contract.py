@@ -1,0 +1,200 @@
+"""What every node type must satisfy, for every row of `tests/node_cases.py`."""
+
+import importlib
+import pkgutil
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.sources import Input
+from dynbatch.testing import check_batching, check_gradient
+from dynbatch.testing.precision import dense_gradient
+from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
+from tests.node_cases import CASES, LENGTHS, Case
+from tests.poison import poisoned_memory
+
+# Node types that no graph of a user holds, and why.
+WITHOUT_A_CASE = {
+    "Placeholder": "stands for a cell's input while the cell is traced; it is never run",
+}
+
+
+def over(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", cases, ids=lambda case: case.name)
+
+
+every_case = over(CASES)
+
+
+def parameters_of(case: Case, dtype: str = "float64") -> list[db.Parameter]:
+    generator = np.random.default_rng(1)
+    return [
+        db.Parameter(generator.standard_normal(shape).astype(dtype), f"parameter {k}")
+        for k, shape in enumerate(case.parameters)
+    ]
+
+
+def sentences_of(case: Case, lengths=LENGTHS) -> list[tuple]:
+    generator = np.random.default_rng(2)
+    return [case.arguments(generator, length) for length in lengths]
+
+
+def as_nodes(graph: db.Graph, arguments: tuple) -> list:
+    """Floating-point arrays as kept inputs, the rest as it is."""
+    return [db.nodes.input(graph, x).keep() if is_float_array(x) else x for x in arguments]
+
+
+def is_float_array(x) -> bool:
+    return isinstance(x, np.ndarray | np.floating) and x.dtype.kind == "f"
+
+
+@every_case
+def test_batched_equals_one_by_one_under_every_policy(case):
+    parameters = parameters_of(case)
+    with poisoned_memory():
+        check_batching(
+            lambda graph, *arguments: case.build(graph, *arguments, *parameters),
+            sentences_of(case),
+            parameters=parameters,
+        )
+
+
+@every_case
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_backward_equals_central_differences(case, length):
+    parameters = parameters_of(case)
+    (arguments,) = sentences_of(case, [length])
+    varied = [k for k, x in enumerate(arguments) if is_float_array(x)]
+
+    def build(graph, *nodes):
+        given = list(arguments)
+        for k, node in zip(varied, nodes, strict=True):
+            given[k] = node
+        return case.build(graph, *given, *parameters)
+
+    check_gradient(build, inputs=[arguments[k] for k in varied], parameters=parameters)
+
+
+@over([case for case in CASES if case.torch is not None])
+def test_values_and_gradients_equal_pytorch(case):
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    parameters = parameters_of(case, "float32")
+    twins = [torch.tensor(p.value, requires_grad=True) for p in parameters]
+    expected, found, leaves = [], [], []
+    with db.Graph(seed=0) as graph:
+        for arguments in sentences_of(case):
+            nodes = as_nodes(graph, arguments)
+            found += outputs_of(case.build, graph, [*nodes, *parameters])
+            tensors = [as_tensor(torch, x) for x in arguments]
+            result = case.torch(torch, *tensors, *twins)
+            expected += list(result) if isinstance(result, list | tuple) else [result]
+            leaves += [pair for pair in zip(nodes, tensors, strict=True) if is_leaf(pair[0])]
+        weights = [w.astype(np.float32) for w in random_like(found, 3)]
+        graph.forward()
+        for node, tensor in zip(found, expected, strict=True):
+            assert_close(node.value, tensor.detach())
+        graph.backward(probe(found, weights))
+        gradients = [gradient_of(node) for node, _ in leaves]
+    loss = sum((t * torch.tensor(w)).sum() for t, w in zip(expected, weights, strict=True))
+    if loss.requires_grad:
+        loss.backward()
+    for gradient, (_, tensor) in zip(gradients, leaves, strict=True):
+        assert_close(gradient, torch.zeros_like(tensor) if tensor.grad is None else tensor.grad)
+    for parameter, twin in zip(parameters, twins, strict=True):
+        assert_close(dense_gradient(parameter), twin.grad)
+
+
+def as_tensor(torch, x):
+    if is_float_array(x):
+        return torch.tensor(x, dtype=torch.float32, requires_grad=True)
+    return torch.tensor(x)
+
+
+def is_leaf(x) -> bool:
+    return isinstance(x, Node)
+
+
+def assert_close(found, expected) -> None:
+    scale = max(1.0, float(expected.abs().max()) if expected.numel() else 0.0)
+    np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5, atol=1e-5 * scale)
+
+
+# Masks follow from the bytes of the inputs, and so from their dtype.
+@over([case for case in CASES if "dropout" not in case.name])
+def test_float32_equals_float64_within_rounding(case):
+    values = {}
+    for dtype in ("float32", "float64"):
+        parameters = parameters_of(case, dtype)
+        with db.Graph(dtype=dtype, seed=0) as graph:
+            nodes = [
+                node
+                for arguments in sentences_of(case)
+                for node in outputs_of(
+                    case.build, graph, [*as_nodes(graph, arguments), *parameters]
+                )
+            ]
+            values[dtype] = [node.value for node in nodes]
+            assert all(value.dtype == dtype for value in values[dtype])
+    for single, double in zip(*values.values(), strict=True):
+        np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-4)
+
+
+@every_case
+def test_non_contiguous_arrays_give_the_same(case):
+    arguments = sentences_of(case)[0]
+    strided = tuple(
+        np.repeat(x, 2, axis=0)[::2] if is_float_array(x) and x.ndim else x for x in arguments
+    )
+    values = []
+    for given in (arguments, strided):
+        with db.Graph(dtype="float64", seed=0) as graph:
+            nodes = [*as_nodes(graph, given), *parameters_of(case)]
+            values.append([node.value for node in outputs_of(case.build, graph, nodes)])
+    for plain, other in zip(*values, strict=True):
+        assert np.array_equal(plain, other, equal_nan=True)
+
+
+@every_case
+def test_one_batch_whatever_the_lengths(case):
+    parameters = parameters_of(case)
+    with db.Graph(dtype="float64", seed=0) as graph:
+        for arguments in sentences_of(case):
+            case.build(graph, *as_nodes(graph, arguments), *parameters)
+        graph.forward()
+        (plan,) = graph.plans
+    kinds = [db.nodes.base.signature_type(step.signature).__name__ for step in plan.steps]
+    for kind, batches in case.batches.items():
+        assert kinds.count(kind) == batches, kinds
+
+
+def test_every_node_type_has_a_case():
+    covered = {kind for case in CASES for kind in kinds_in(case)}
+    for module in pkgutil.walk_packages(db.__path__, "dynbatch."):
+        importlib.import_module(module.name)
+    missing = sorted(
+        kind.__name__
+        for kind in concrete_subclasses(Node)
+        if kind not in covered and kind.__name__ not in WITHOUT_A_CASE
+    )
+    assert not missing, f"add rows to tests/node_cases.py for {missing}"
+
+
+def kinds_in(case: Case) -> set[type[Node]]:
+    with db.Graph(dtype="float64") as graph:
+        for arguments in sentences_of(case):
+            case.build(graph, *as_nodes(graph, arguments), *parameters_of(case))
+        graph.forward()
+        return {type(node) for node in graph._nodes}
+
+
+def concrete_subclasses(kind: type[Node]) -> set[type[Node]]:
+    """Node types of dynbatch below `kind` that are not mere bases of others."""
+    found: set[type[Node]] = set()
+    for below in kind.__subclasses__():
+        if below.__module__.startswith("dynbatch."):
+            found |= concrete_subclasses(below)
+            if below is Input or not below.__subclasses__():
+                found.add(below)
+    return found
