@@ -10,8 +10,8 @@ from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.trace import trace_cell
 from dynbatch.errors import ShapeError
+from dynbatch.nodes.arithmetic import expand
 from dynbatch.nodes.base import Node, caller
-from dynbatch.nodes.elementwise import expand
 from dynbatch.nodes.indexing import slice as slice_node
 from dynbatch.nodes.structure import Port
 
@@ -19,7 +19,7 @@ CACHED_PROGRAMS = 32
 
 
 class Cell:
-    """One step of one sentence: a function (token, state, params[, memory]) -> (output, next state).
+    """One step of one sentence: (token, state, params[, memory]) -> (output, next state).
 
     Called on nodes it is that function. Given to `scan` it is traced once for each set of widths
     and parameters, split into what can run before and after the loop, and compiled.

@@ -14,8 +14,9 @@ from dynbatch.cells.program import Op, Program
 from dynbatch.cells.storage import Storage
 from dynbatch.cells.trace import Recorder, Split, Trace, split
 from dynbatch.kernels import blas
+from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node
-from dynbatch.nodes.elementwise import Binary, Unary
+from dynbatch.nodes.elementwise import Unary
 from dynbatch.parameter import Parameter
 
 _uids = itertools.count()

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.cells.trace import Split, Trace
+from dynbatch.nodes.arithmetic import Binary, Multiply, Scale, Shift
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.dropout import Dropout, Ones
-from dynbatch.nodes.elementwise import Binary, Multiply, Scale, Shift, Unary
+from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.structure import Structural
 from dynbatch.parameter import Parameter

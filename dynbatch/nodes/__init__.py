@@ -1,21 +1,18 @@
 """Operations on the values of one sentence. `from dynbatch import nodes as F`."""
 
 from dynbatch.nodes.additive_attention import additive_attention
+from dynbatch.nodes.arithmetic import add, divide, expand, multiply, subtract
 from dynbatch.nodes.attention import attention, general_attention
 from dynbatch.nodes.cross_entropy import cross_entropy
 from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import (
     abs,
-    add,
     clip,
-    divide,
     elu,
     exp,
-    expand,
     gelu,
     leaky_relu,
     log,
-    multiply,
     negative,
     pow,
     relu,
@@ -23,7 +20,6 @@ from dynbatch.nodes.elementwise import (
     silu,
     softplus,
     sqrt,
-    subtract,
     tanh,
 )
 from dynbatch.nodes.indexing import (

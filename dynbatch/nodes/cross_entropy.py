@@ -6,12 +6,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.errors import VocabularyError
 from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import Node, Retain, Shape, as_ids, caller
+from dynbatch.nodes.base import Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.targets import class_targets
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -161,41 +161,15 @@ def cross_entropy(
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         ValueError:      another reduction or smoothing.
     """
-    if reduction not in ("mean", "sum"):
-        raise ValueError(f"cross_entropy(reduction={reduction!r}): 'mean' or 'sum' expected.")
     if not 0 <= label_smoothing < 1:
-        raise ValueError(f"cross_entropy(label_smoothing={label_smoothing}): 0 <= ε < 1 expected.")
-    if isinstance(targets, (int, np.integer)):
-        targets = [targets]
-    ids = as_ids("cross_entropy", targets)
-    counted = ids != ignore_index
-    _check_targets(logits, ids, counted)
-    count = int(counted.sum())
-    scale = 1.0 / count if reduction == "mean" and count else 1.0
-    weights = np.where(counted, scale, 0.0).astype(logits.graph.dtype)
-    ids = np.where(counted, ids, 0)
+        raise ValueError(
+            f"cross_entropy: label_smoothing is {label_smoothing}.\n  rule: 0 <= ε < 1\n"
+            f"  fix:  0.1 is common; 0 switches it off\n  made at {caller()}"
+        )
+    ids, weights = class_targets("cross_entropy", logits, targets, ignore_index, reduction)
     common: dict[str, Any] = {"ids": ids, "weights": weights, "smoothing": float(label_smoothing)}
     if type(logits) is Linear:
         logits.graph.absorb(logits)
         (hidden,) = logits.inputs
         return LinearCrossEntropy(hidden, weight=logits.weight, bias=logits.bias, **common)
     return CrossEntropy(logits, **common)
-
-
-def _check_targets(logits: Node, ids: Array, counted: Array) -> None:
-    logits.require(
-        logits.rows == ids.size and logits.ndim > 0,
-        f"{ids.size} targets for logits of shape {logits.shape}",
-        "one target for each row of logits",
-        "give the sentence's own targets, unpadded",
-    )
-    vocabulary = logits.width
-    wrong = counted & ((ids < 0) | (ids >= vocabulary))
-    if wrong.any():
-        position = int(np.flatnonzero(wrong)[0])
-        raise VocabularyError(
-            f"cross_entropy: target {ids[position]} at position {position} of {ids.size} is "
-            f"outside the {vocabulary} classes.\n"
-            f"  rule: 0 <= target < {vocabulary}, or ignore_index\n"
-            f"  fix:  map unknown targets to one class, or to ignore_index\n  made at {caller()}"
-        )

@@ -1,4 +1,4 @@
-"""Elementwise nodes: arithmetic and activations. They batch at any size."""
+"""Functions of one value, element by element: activations, powers, logarithms."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.errors import DtypeError
 from dynbatch.kernels import elementwise as kernels
-from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
+from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
@@ -164,239 +161,6 @@ class Softplus(Unary):
     kernel = kernels.softplus
 
 
-class Scalar(Node):
-    """x combined with a number of the user's own. The number travels with the node, not in the
-    signature, so that nodes with different numbers share a kernel.
-    """
-
-    __slots__ = ("number",)
-    any_shape = True
-    rowwise = True
-    number: float
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return shapes[0]
-
-    @classmethod
-    def numbers(cls, batch: Batch, x: Ragged) -> Any:
-        """One number if all nodes share it, else one per element."""
-        numbers = batch.array("number", batch.dtype)
-        if (numbers == numbers[0]).all():
-            return numbers[0]
-        sizes = [node.rows * node.width for node in batch.nodes]
-        return np.repeat(numbers, sizes)
-
-
-class Scale(Scalar):
-    """number · x."""
-
-    __slots__ = ()
-
-    @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        np.multiply(xs[0].flat, cls.numbers(batch, y), out=y.flat)
-
-    @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            np.multiply(dy.flat, cls.numbers(batch, dy), out=dxs[0].flat)
-
-
-class Shift(Scalar):
-    """x + number."""
-
-    __slots__ = ()
-
-    @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        np.add(xs[0].flat, cls.numbers(batch, y), out=y.flat)
-
-    @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            np.copyto(dxs[0].flat, dy.flat)
-
-
-class Binary(Node):
-    """y = f(a, b), elementwise over equal shapes. `expand` brings other shapes together first.
-
-    Batches with:  every other node of its type, whatever the shapes.
-    """
-
-    __slots__ = ()
-    any_shape = True
-    rowwise = True
-    kernel: ClassVar[kernels.Binary]
-
-    def __init_subclass__(cls) -> None:
-        kernel = cls.__dict__.get("kernel")
-        if kernel is not None:
-            needed = ((0,) if kernel.reads_a else ()) + ((1,) if kernel.reads_b else ())
-            cls.retains = Retain(inputs=needed)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        self.require(
-            shapes[0] == shapes[1],
-            f"shapes {shapes[0]} and {shapes[1]} differ",
-            "elementwise operations take equal shapes",
-            "use F.expand, or the operators, which repeat a vector over the tokens",
-        )
-        return shapes[0]
-
-    @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        cls.kernel.forward(xs[0].flat, xs[1].flat, y.flat)
-
-    @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        a, b = [None if x is None else x.flat for x in batch.inputs]
-        if dxs[0] is not None:
-            cls.kernel.backward_a(dy.flat, a, b, dxs[0].flat)
-        if dxs[1] is not None:
-            cls.kernel.backward_b(dy.flat, a, b, dxs[1].flat)
-
-
-class Add(Binary):
-    """a + b."""
-
-    __slots__ = ()
-    kernel = kernels.add
-
-
-class Subtract(Binary):
-    """a - b."""
-
-    __slots__ = ()
-    kernel = kernels.subtract
-
-
-class Multiply(Binary):
-    """a ⊙ b."""
-
-    __slots__ = ()
-    kernel = kernels.multiply
-
-
-class Divide(Binary):
-    """a ⊘ b."""
-
-    __slots__ = ()
-    kernel = kernels.divide
-
-
-class Expand(Node):
-    """x repeated over tokens, over features, or both, to a given shape.
-
-    Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any.
-    Batches with:  those of the same widths, whatever the lengths. dx sums over what was repeated.
-    """
-
-    __slots__ = ("target",)
-    rowwise = True
-    target: Shape
-
-    def rebuild(self, *inputs: Node) -> Node:
-        return expand(inputs[0], (*inputs[0].shape[:-1], self.target[-1]))
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        shape, target = shapes[0], self.target
-        fits_rows = len(shape) < 2 or len(target) < 2 or shape[0] == target[0]
-        width = shape[-1] if shape else 1
-        self.require(
-            bool(target) and len(shape) <= len(target) and fits_rows and width in (1, target[-1]),
-            f"shape {shape} cannot be repeated to {target}",
-            "a vector (D,) or a column (T, 1) or a number, against a matrix (T, D)",
-            "check which operand belongs to another sentence, or project it to the same width",
-        )
-        return target
-
-    @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        (x,) = xs
-        rows = x.values
-        if list(x.lengths) != list(y.lengths):
-            rows = np.repeat(rows, cls.repeats(x, y), axis=0)
-        np.copyto(y.values, rows)
-
-    @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        (dx,) = dxs
-        if dx is None:
-            return
-        rows = dy.values
-        if dx.values.shape[1] != rows.shape[1]:
-            rows = rows.sum(axis=1, keepdims=True)
-        if list(dx.lengths) == list(dy.lengths):
-            np.copyto(dx.values, rows)
-        else:
-            offsets = np.concatenate(([0], np.cumsum(cls.repeats(dx, dy))))
-            sum_segments(rows, offsets, dx.values)
-
-    @classmethod
-    def repeats(cls, x: Ragged, y: Ragged) -> Array:
-        """How often each row of x stands in y: once, or as often as its sentence has tokens."""
-        before, after = np.asarray(x.lengths), np.asarray(y.lengths)
-        return np.repeat(np.where(before == after, 1, after), before)
-
-
-def expand(x: Node, shape: Shape) -> Node:
-    """x repeated to `shape`; x itself where it has that shape already."""
-    return x if x.shape == shape else Expand(x, target=shape)
-
-
-def _binary(kind: type[Binary], a: Node, b: Node) -> Node:
-    if a.shape != b.shape:
-        if a.ndim > b.ndim or (a.ndim == b.ndim and a.width > b.width):
-            b = expand(b, a.shape)
-        else:
-            a = expand(a, b.shape)
-    return kind(a, b)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, (int, float, np.number)) or (
-        isinstance(value, np.ndarray) and value.ndim == 0
-    ):
-        return float(value)
-    raise DtypeError(
-        f"a node or a number expected, got {type(value).__name__}.\n"
-        "  fix:  turn arrays into nodes with F.input(graph, array)\n"
-        f"  made at {caller()}"
-    )
-
-
-def add(a: Any, b: Any) -> Node:
-    """a + b of two nodes, or a node and a number."""
-    if not isinstance(a, Node):
-        a, b = b, a
-    return _binary(Add, a, b) if isinstance(b, Node) else Shift(a, number=_number(b))
-
-
-def subtract(a: Any, b: Any) -> Node:
-    """a - b of two nodes, or a node and a number."""
-    if not isinstance(b, Node):
-        return Shift(a, number=-_number(b))
-    if not isinstance(a, Node):
-        return Shift(Negative(b), number=_number(a))
-    return _binary(Subtract, a, b)
-
-
-def multiply(a: Any, b: Any) -> Node:
-    """a ⊙ b of two nodes, or a node and a number."""
-    if not isinstance(a, Node):
-        a, b = b, a
-    return _binary(Multiply, a, b) if isinstance(b, Node) else Scale(a, number=_number(b))
-
-
-def divide(a: Any, b: Any) -> Node:
-    """a ⊘ b of two nodes, or a node and a number."""
-    if not isinstance(b, Node):
-        return Scale(a, number=1 / _number(b))
-    if not isinstance(a, Node):
-        return Scale(Power(b, exponent=-1.0), number=_number(a))
-    return _binary(Divide, a, b)
-
-
 def negative(x: Node) -> Node:
     """-x."""
     return Negative(x)
@@ -404,7 +168,7 @@ def negative(x: Node) -> Node:
 
 def pow(x: Node, exponent: float) -> Node:
     """x to a constant power."""
-    return Power(x, exponent=_number(exponent))
+    return Power(x, exponent=float(exponent))
 
 
 def sqrt(x: Node) -> Node:
@@ -476,6 +240,4 @@ def softplus(x: Node) -> Node:
     return Softplus(x)
 
 
-OPERATIONS.update(
-    add=add, subtract=subtract, multiply=multiply, divide=divide, negative=negative, pow=pow
-)
+OPERATIONS.update(negative=negative, pow=pow)
