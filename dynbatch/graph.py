@@ -24,7 +24,7 @@ from dynbatch.errors import (
     ShapeError,
 )
 from dynbatch.memory import Pool, default_pool
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
 
@@ -141,17 +141,18 @@ class Graph:
         fresh = loss._block is None
         nodes = self._ancestors([loss]) if fresh else []
         self._run(nodes, loss)
-        value = float(loss._block.node_values(loss))
-        self._final[loss.index] = np.array(value, self.dtype)
-        if not math.isfinite(value):
+        value = self._final[loss.index] = loss._block.node_values(loss).copy()
+        if not math.isfinite(value.item()):
             raise NumericError(
-                f"{loss.label()}: the loss is {value}; no gradient was added.\n"
+                f"{loss.label()}: the loss is {value.item()}; no gradient was added.\n"
                 "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0"
             )
         self._executor.commit()
         self._differentiated = True
 
     def _check_loss(self, loss: Node) -> None:
+        if not isinstance(loss, Node):
+            raise not_a_node("backward", loss)
         if loss.graph is not self:
             raise GraphError(f"backward: {loss!r} belongs to another graph.")
         if not self.grad:
@@ -197,14 +198,15 @@ class Graph:
         self._absorbed.add(node.index)
 
     def value(self, node: Node) -> Array:
-        """A copy of a node's value; runs every pending node first."""
+        """A copy of a node's value; runs every pending node first, after backward what it needs."""
         final = self._final.get(node.index)
         if final is not None:
             return final.copy()
         self._open(f"value of {node.label()}")
         if node._block is None:
             pending = [n for n in self._pending if n.index not in self._absorbed or n is node]
-            self._run(self._ancestors(pending))
+            # After backward other nodes may wait in vain for values that were freed.
+            self._run(self._ancestors([node] if self._differentiated else pending))
         value: Array = node._block.node_values(node).copy()
         return value
 

@@ -14,6 +14,7 @@ from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import commit
 from dynbatch.batcher.layout import END, Layout, Stage
 from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.report import Row, row_of
 from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.step import StepRun
 from dynbatch.kernels import blas, parallel
@@ -66,6 +67,7 @@ class Executor:
         self._stages = 0
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
+        self._ended: list[Row] = []
 
     def run(
         self, nodes: Sequence[Node], loss: Node | None = None, kept: Iterable[Node] = ()
@@ -107,8 +109,13 @@ class Executor:
             step.gradients = None
         self.statistics.kernel_seconds += time.perf_counter() - begin
 
+    def rows(self) -> list[Row]:
+        """One row of the report for each batch step of all runs."""
+        return self._ended + [row_of(step) for step in self.steps]
+
     def close(self) -> None:
-        """Give the arenas back to the pool."""
+        """Give the arenas back to the pool. Plans, statistics and the report stay."""
+        self._ended += self.rows()
         for step in self.steps:
             _forget(step)
         self.steps = []

@@ -2,10 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dynbatch.batcher.executor import Executor
+    from dynbatch.batcher.step import StepRun
+
+
+class Row(NamedTuple):
+    """One batch step in the table; `width` is 0 where the nodes' widths differ."""
+
+    kind: str
+    nodes: int
+    rows: int
+    width: int
+    copied_bytes: int
+    launches: int
+    seconds: float
+    seconds_backward: float
+
+
+def row_of(step: StepRun) -> Row:
+    """What the table says of a step."""
+    return Row(
+        step.kind.__name__ + (" +grad" if step.fused else ""),
+        len(step.nodes),
+        sum(step.block.lengths),
+        step.block.width,
+        step.copied_bytes,
+        step.batch.launches,
+        step.seconds,
+        step.seconds_backward,
+    )
 
 
 def report(executor: Executor) -> str:
@@ -21,12 +49,10 @@ def report(executor: Executor) -> str:
         f"{'step':>4}  {'kind':<22} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
         f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}",
     ]
-    for number, step in enumerate(executor.steps):
-        fused = " +grad" if step.fused else ""
+    for number, row in enumerate(executor.rows()):
         lines.append(
-            f"{number:>4}  {step.kind.__name__ + fused:<22} {len(step.nodes):>6} "
-            f"{sum(step.block.lengths):>8} {step.block.width or 'mixed':>6} "
-            f"{step.copied_bytes:>10} {step.batch.launches:>8} {step.seconds * 1e3:>10.3f} "
-            f"{step.seconds_backward * 1e3:>11.3f}"
+            f"{number:>4}  {row.kind:<22} {row.nodes:>6} {row.rows:>8} {row.width or 'mixed':>6} "
+            f"{row.copied_bytes:>10} {row.launches:>8} {row.seconds * 1e3:>10.3f} "
+            f"{row.seconds_backward * 1e3:>11.3f}"
         )
     return "\n".join(lines)
