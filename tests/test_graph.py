@@ -1,0 +1,472 @@
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import (
+    BackendError,
+    DtypeError,
+    FreedError,
+    GraphError,
+    NumericError,
+    OutOfMemory,
+    ShapeError,
+)
+from dynbatch.memory import Pool
+from dynbatch.testing import NanPool
+from tests.poison import poisoned_memory
+from tests.reference_models import Tagger, gradients, sentences, train
+
+BATCH = sentences([3, 1, 7, 0, 2])
+
+
+@pytest.fixture(autouse=True)
+def dead_memory_is_nan():
+    with poisoned_memory():
+        yield
+
+
+# Reading ------------------------------------------------------------------------------------------
+
+
+def test_values_can_be_read_while_the_graph_grows():
+    with db.Graph() as graph:
+        x = F.input(graph, [[1.0, 2.0], [3.0, 4.0]])
+        total = F.sum(x, dim=0)
+        assert total.value.tolist() == [4, 6]
+        scaled = x * float(total.value[0])  # a decision taken on a value
+        assert scaled.value.tolist() == [[4, 8], [12, 16]]
+        assert total.value.tolist() == [4, 6]
+        assert len(graph.plans) == 2
+
+
+def test_a_value_has_the_shape_of_its_node():
+    with db.Graph() as graph:
+        for array in (3.0, [1.0, 2.0], [[1.0, 2.0]], np.zeros((0, 3))):
+            node = F.input(graph, array)
+            assert node.value.shape == node.shape == np.shape(array)
+
+
+def test_writing_into_a_value_does_not_reach_the_graph():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        x.value[...] = 9
+        assert (x * 2.0).value.tolist() == [2, 4]
+
+
+def test_writing_into_given_arrays_after_the_node_was_made_changes_nothing():
+    table = db.Parameter(np.arange(6, dtype=np.float32).reshape(3, 2))
+    array, ids = np.ones(2), np.array([0, 1])
+    with db.Graph() as graph:
+        x, rows = F.input(graph, array), F.lookup(graph, table, ids)
+        array[:], ids[:] = 5, 2
+        assert x.value.tolist() == [1, 1]
+        assert rows.value.tolist() == [[0, 1], [2, 3]]
+
+
+def test_nothing_runs_until_a_value_is_asked_for():
+    with db.Graph() as graph:
+        F.tanh(F.input(graph, [1.0]))
+        assert graph.statistics.batches == 0
+        graph.forward()
+        assert graph.statistics.batches == 2
+        graph.forward()
+        assert graph.statistics.batches == 2
+
+
+def test_logits_folded_into_the_loss_are_computed_only_when_read():
+    model = Tagger()
+    with db.Graph() as graph:
+        logits = F.linear(model.hidden(graph, [1, 2]), model.projection)
+        F.cross_entropy(logits, [0, 1])
+        graph.forward()
+        assert "Linear " in graph.explain()
+        assert sum("Linear " in line for line in graph.explain().splitlines()) == 1
+        assert logits.value.shape == (2, 5)
+        assert sum("Linear " in line for line in graph.explain().splitlines()) == 2
+
+
+# Backward -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("policy", ["by_agenda", "by_depth", "one_by_one"])
+def test_backward_after_reading_gives_the_same_gradients(policy):
+    model = Tagger("float64")
+    train(model, BATCH, policy=policy)
+    expected = gradients(model)
+    with db.Graph(dtype="float64", policy=policy) as graph:
+        losses = model.losses(graph, BATCH)
+        for loss in losses[:2]:
+            assert np.isfinite(loss.value)
+        graph.backward(F.mean(losses))
+    for found, gradient in zip(gradients(model), expected, strict=True):
+        np.testing.assert_allclose(found, gradient, rtol=1e-12, atol=1e-14)
+
+
+def test_gradients_of_two_graphs_add_up():
+    model = Tagger("float64")
+    train(model, BATCH[:2])
+    first = gradients(model)
+    train(model, BATCH[2:])
+    second = gradients(model)
+    train(model, BATCH[:2])
+    train(model, BATCH[2:])
+    for total, a, b in zip(gradients(model), first, second, strict=True):
+        np.testing.assert_allclose(total, a + b, rtol=1e-12, atol=1e-14)
+
+
+def test_two_losses_of_one_graph_that_was_run_forward_first():
+    parameter = db.Parameter(np.array([1.0, -2.0]))
+    with db.Graph(dtype="float64") as graph:
+        x = F.parameter(graph, parameter)
+        squares, cubes = F.sum(x * x), F.sum(x * x * x)
+        graph.forward()
+        graph.backward(squares)
+        assert parameter.grad.tolist() == [2, -4]
+        graph.backward(cubes)
+        assert parameter.grad.tolist() == [2 + 3, -4 + 12]
+
+
+def test_a_second_backward_over_freed_values_raises_and_adds_nothing():
+    parameter = db.Parameter(np.array([[1.0, 2.0], [3.0, 0.0]]))
+    builds = (
+        lambda x: F.sum(x * x),
+        lambda x: F.sum(F.max(x, dim=0)),  # backward reads what forward saved, no value
+        lambda x: F.sum(db.scan(summing, x, init=2)[0]),
+    )
+    for build in builds:
+        parameter.zero_grad()
+        with db.Graph(dtype="float64") as graph:
+            loss = build(F.tanh(F.parameter(graph, parameter)))
+            graph.backward(loss)
+            before = parameter.grad.copy()
+            with pytest.raises(FreedError, match="for several losses"):
+                graph.backward(loss)
+            assert np.array_equal(parameter.grad, before)
+
+
+@db.cell
+def summing(x, h, params):
+    h = F.tanh(h * x)
+    return h, h
+
+
+def test_values_are_freed_by_backward_unless_kept():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0]).keep()
+        y = F.tanh(x)
+        z = F.exp(y).keep()
+        graph.backward(F.sum(z))
+        assert x.value.tolist() == [1, 2]
+        np.testing.assert_allclose(z.value, np.exp(np.tanh([1, 2])), rtol=1e-6)
+        with pytest.raises(FreedError, match=f"{y.label()}: the value was freed"):
+            _ = y.value
+
+
+def test_a_kept_node_has_a_gradient():
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, [1.0, 2.0]).keep()
+        y = (x * x).keep()
+        graph.backward(F.sum(y * 3.0))
+        assert y.gradient.tolist() == [3, 3]
+        assert x.gradient.tolist() == [6, 12]
+
+
+def test_a_node_kept_after_its_value_was_read_has_a_gradient():
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, [[1.0, 5.0], [2.0, 0.0]])
+        y = F.max(x * x, dim=0)  # backward reads saved places, which reading must not skip
+        assert y.value.tolist() == [4, 25]
+        x.keep()
+        graph.backward(F.sum(y))
+        assert x.gradient.tolist() == [[0, 10], [4, 0]]
+
+
+def test_a_node_that_was_not_kept_has_none():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        graph.backward(F.sum(F.tanh(x).keep()))
+        with pytest.raises(FreedError, match="no gradient is kept"):
+            _ = x.gradient
+
+
+def test_the_gradient_of_a_kept_node_that_does_not_matter_is_zero():
+    with db.Graph() as graph:
+        x, y = F.input(graph, [1.0]).keep(), F.input(graph, [1.0, 2.0]).keep()
+        graph.backward(F.sum(x))
+        assert y.gradient.tolist() == [0, 0]
+
+
+def test_nodes_the_loss_does_not_need_are_not_run_by_backward():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0]).keep()
+        unused = F.exp(x)
+        graph.backward(F.sum(F.tanh(x)))
+        assert "Exp" not in graph.explain()
+        assert unused.value == pytest.approx(np.exp(1))
+
+
+def test_an_unused_node_over_freed_values_raises_and_spoils_nothing_else():
+    with db.Graph() as graph:
+        hidden = F.tanh(F.input(graph, [1.0]))
+        unused = hidden * hidden
+        graph.backward(F.sum(F.exp(hidden)))
+        with pytest.raises(FreedError, match=hidden.label()):
+            _ = unused.value
+        assert F.exp(F.input(graph, [0.0])).value.tolist() == [1]
+
+
+def test_a_frozen_parameter_gets_no_gradient_and_the_others_their_own():
+    model = Tagger("float64")
+    train(model, BATCH)
+    expected = gradients(model)
+    model.weight.frozen = model.table.frozen = True
+    train(model, BATCH)
+    assert model.weight.grad is None and model.table.grad is None
+    np.testing.assert_allclose(model.bias.grad, expected[2], rtol=1e-12)
+    np.testing.assert_allclose(model.projection.grad, expected[3], rtol=1e-12)
+
+
+def test_a_loss_without_parameters_has_a_backward():
+    with db.Graph() as graph:
+        loss = F.sum(F.input(graph, [1.0, 2.0]))
+        assert loss.value == 3
+        graph.backward(loss)
+        assert loss.gradient == 1
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
+def test_a_loss_may_have_any_shape_of_one_element(shape):
+    with db.Graph() as graph:
+        x = F.input(graph, np.full(shape, 2.0)).keep()
+        loss = x * x
+        graph.backward(loss)
+        assert x.gradient == np.full(shape, 4.0)
+    assert loss.value == np.full(shape, 4.0)
+
+
+def test_a_loss_of_more_elements_raises():
+    with db.Graph() as graph, pytest.raises(ShapeError, match="backward starts from a scalar"):
+        graph.backward(F.input(graph, [1.0, 2.0]))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_loss_that_is_not_finite_raises_and_leaves_gradients_untouched(bad, reads):
+    model = Tagger()
+    train(model, BATCH)
+    before = [p.grad for p in model.parameters()]
+    copies = [g.dense() if isinstance(g, db.RowSparse) else g.copy() for g in before]
+    with db.Graph() as graph:
+        loss = F.mean(model.losses(graph, BATCH)) * bad
+        if reads:
+            graph.forward()
+        with pytest.raises(NumericError, match="no gradient was added"):
+            graph.backward(loss)
+    for parameter, grad, copy in zip(model.parameters(), before, copies, strict=True):
+        assert parameter.grad is grad
+        assert np.array_equal(grad.dense() if isinstance(grad, db.RowSparse) else grad, copy)
+
+
+def test_backward_needs_a_graph_that_keeps_what_it_reads():
+    with db.Graph(grad=False) as graph:
+        loss = F.sum(F.input(graph, [1.0]))
+        with pytest.raises(GraphError, match="grad=False"):
+            graph.backward(loss)
+
+
+# The end of a graph -------------------------------------------------------------------------------
+
+
+def test_after_the_block_the_loss_and_kept_nodes_stay_readable():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0]).keep()
+        y = F.tanh(x)
+        loss = F.sum(y)
+        graph.backward(loss)
+    assert loss.value == pytest.approx(np.tanh([1, 2]).sum())
+    assert x.value.tolist() == [1, 2]
+    with pytest.raises(GraphError, match="the graph is closed"):
+        _ = y.value
+    with pytest.raises(GraphError, match="the graph is closed"):
+        F.tanh(x)
+    with pytest.raises(GraphError, match="the graph is closed"):
+        graph.backward(loss)
+
+
+def test_what_ran_can_be_explained_after_the_block():
+    model = Tagger()
+    with db.Graph() as graph:
+        graph.backward(F.mean(model.losses(graph, BATCH)))
+        inside = graph.explain()
+    assert graph.explain() == inside
+    assert "LinearCrossEntropy +grad" in inside
+
+
+def test_nothing_survives_its_graph_even_without_the_garbage_collector():
+    model = Tagger()
+    gc.disable()
+    try:
+        with db.Graph() as graph:
+            losses = model.losses(graph, BATCH)
+            ys, last = db.scan(summing, F.input(graph, [[1.0], [2.0]]), init=1)
+            losses += [F.sum(ys), F.sum(last)]
+            references = [weakref.ref(node) for node in graph._nodes]
+            losses[0].value  # noqa: B018
+            graph.backward(F.mean(losses))
+            references += [weakref.ref(node) for node in graph._nodes]
+            arenas = [weakref.ref(arena) for arena in graph._executor._arenas]
+        del losses, ys, last
+        assert [ref() for ref in references if ref() is not None] == []
+        assert [ref() for ref in arenas if ref() is not None] == []
+    finally:
+        gc.enable()
+
+
+def test_an_exception_in_the_block_gives_the_memory_back():
+    pool = Pool()
+    with pytest.raises(KeyError), db.Graph(pool=pool) as graph:
+        assert F.input(graph, [1.0]).value == 1
+        assert pool.used_bytes > 0
+        raise KeyError
+    assert pool.used_bytes == 0
+
+
+def test_a_thousand_steps_use_the_same_bytes():
+    model, pool = Tagger(), Pool()
+    batches = [sentences([3, 1, 5], seed) for seed in range(4)]
+    for step in range(1000):
+        train(model, batches[step % 4], pool=pool)
+        for parameter in model.parameters():
+            parameter.value -= np.float32(0.01) * (
+                parameter.grad.dense()
+                if isinstance(parameter.grad, db.RowSparse)
+                else parameter.grad
+            )
+            parameter.zero_grad()
+        assert pool.used_bytes == 0
+        if step == 10:
+            reserved, allocations = pool.reserved_bytes, pool.upstream_allocations
+    assert (pool.reserved_bytes, pool.upstream_allocations) == (reserved, allocations)
+
+
+# A run that fails ---------------------------------------------------------------------------------
+
+
+class Fails(db.Node):
+    """The identity, until told to fail."""
+
+    __slots__ = ()
+    any_shape = True
+    fails = ()
+
+    def infer_shape(self, *shapes):
+        return shapes[0]
+
+    @classmethod
+    def forward(cls, batch, y, x):
+        if "forward" in cls.fails:
+            raise RuntimeError("broken")
+        y.flat[...] = x.flat
+
+    @classmethod
+    def backward(cls, batch, dy, dx):
+        if "backward" in cls.fails:
+            raise RuntimeError("broken")
+        dx.flat[...] = dy.flat
+
+
+@pytest.mark.parametrize("when", ["forward", "backward"])
+@pytest.mark.parametrize("reads", [False, True])
+def test_a_run_that_failed_can_be_repeated(monkeypatch, when, reads):
+    parameter = db.Parameter(np.array([1.0, -2.0]))
+    with db.Graph(dtype="float64") as graph:
+        x = F.parameter(graph, parameter)
+        hidden = F.tanh(Fails(F.tanh(x) * x))
+        loss = F.sum(hidden * x)
+        if reads:
+            graph.forward()
+        monkeypatch.setattr(Fails, "fails", (when,))
+        if not (reads and when == "forward"):
+            with pytest.raises(RuntimeError, match="broken"):
+                graph.backward(loss)
+        assert parameter.grad is None
+        monkeypatch.setattr(Fails, "fails", ())
+        graph.backward(loss)
+    value = parameter.value
+    with db.Graph(dtype="float64") as graph:
+        y = F.input(graph, value).keep()
+        graph.backward(F.sum(F.tanh(F.tanh(y) * y) * y))
+        np.testing.assert_allclose(parameter.grad, y.gradient, rtol=1e-12)
+
+
+def test_memory_that_runs_out_can_be_asked_for_again():
+    pool = Pool(limit_bytes=4096)
+    with db.Graph(pool=pool) as graph:
+        x = F.tanh(F.input(graph, np.ones((1000, 2))))
+        with pytest.raises(OutOfMemory, match="limit"):
+            _ = x.value
+        pool.limit_bytes = None
+        assert x.value.shape == (1000, 2)
+        assert len(graph.plans) == 1
+
+
+# Making one ---------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_not_there_raises():
+    with pytest.raises(BackendError, match="CPU only"):
+        db.Graph(device="cuda")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "int32", "complex64"])
+def test_other_dtypes_raise(dtype):
+    with pytest.raises(DtypeError, match="float32 or float64"):
+        db.Graph(dtype=dtype)
+
+
+def test_an_unknown_policy_raises():
+    with pytest.raises(ValueError, match=r"known policies are .*by_agenda"):
+        db.Graph(policy="by_magic")
+
+
+def test_a_graph_says_what_it_is():
+    graph = db.Graph()
+    F.input(graph, [1.0])
+    assert repr(graph) == "Graph(1 nodes, float32, 0 runs)"
+    assert len(graph) == 1
+    graph.close()
+    assert repr(graph).startswith("Graph(closed")
+
+
+# Determinism --------------------------------------------------------------------------------------
+
+
+def test_two_runs_give_the_same_plan_and_the_same_bits():
+    model, outcomes, plans = Tagger(), [], []
+    for _ in range(2):
+        with db.Graph(pool=NanPool()) as graph:
+            loss = F.mean(model.losses(graph, BATCH))
+            graph.backward(loss)
+            plans.append(graph.plans[0])
+        outcomes.append([loss.value, *gradients(model)])
+    assert plans[0] == plans[1]
+    for a, b in zip(*outcomes, strict=True):
+        assert np.array_equal(a, b)
+
+
+def test_dropout_of_a_sentence_does_not_depend_on_its_neighbours():
+    sentence, other = np.ones((5, 3)), np.full((4, 3), 2.0)
+
+    def masks(batch):
+        with db.Graph(seed=7) as graph:
+            nodes = [F.dropout(F.input(graph, x), 0.5) for x in batch]
+            return {x.shape: node.value for x, node in zip(batch, nodes, strict=True)}
+
+    alone = masks([sentence])[5, 3]
+    assert 0 < np.count_nonzero(alone) < alone.size
+    assert np.array_equal(masks([sentence, other])[5, 3], alone)
+    assert np.array_equal(masks([other, sentence])[5, 3], alone)
