@@ -13,6 +13,8 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MODULUS = 1 << 32
+# Elements hashed at a time: enough to hide the calls, few enough to stay in the cache.
+BLOCK = 1 << 17
 
 
 def hash32(values: Array) -> Array:
@@ -32,8 +34,8 @@ def hash32(values: Array) -> Array:
     return values
 
 
-def random_bits(streams: Array, offsets: Array) -> Array:
-    """hash(hash(i) ⊕ stream) for element i = 0, 1, … of every segment.
+def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
+    """hash(hash(i) ⊕ stream) for elements start, …, end - 1; i counts within the segment.
 
     The first round scatters i, so that two streams never are shifted copies of one another.
 
@@ -41,13 +43,22 @@ def random_bits(streams: Array, offsets: Array) -> Array:
         streams: (K,) uint32.
         offsets: (K + 1,) first element of each segment, from 0 to N; segments below 2³² elements.
     Returns:
-        (N,) uint32.
+        (end - start,) uint32.
     """
-    sizes = np.diff(offsets)
-    numbers = np.arange(int(offsets[-1])) - np.repeat(offsets[:-1], sizes)
+    numbers = np.arange(start, end) - _of_elements(offsets[:-1], offsets, start, end)
     bits = hash32(numbers.astype(np.uint32))
-    np.bitwise_xor(bits, np.repeat(streams, sizes), out=bits)
+    np.bitwise_xor(bits, _of_elements(streams, offsets, start, end), out=bits)
     return hash32(bits)
+
+
+def _of_elements(values: Array, offsets: Array, start: int, end: int) -> Array:
+    """For each of the elements the value (K,) of its segment."""
+    first = int(np.searchsorted(offsets, start, side="right")) - 1
+    last = int(np.searchsorted(offsets, end))
+    repeated: Array = np.repeat(
+        values[first:last], np.diff(np.clip(offsets[first : last + 1], start, end))
+    )
+    return repeated
 
 
 def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
@@ -59,15 +70,17 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
         probabilities: (K,) float64, of dropping an element; 0 <= p <= 1, and p = 1 drops all.
         offsets:       (K + 1,) first element of each segment, from 0 to N.
         out:           (N,), overwritten.
+
+    Memory: 24 bytes for each of BLOCK elements, however many there are.
     """
-    bits = random_bits(streams, offsets)
     bounds = np.minimum(probabilities * MODULUS, MODULUS - 1).astype(np.uint32)
     kept = 1 - probabilities
     scales = np.divide(1, kept, where=kept > 0, out=np.zeros_like(kept)).astype(x.dtype)
-    if probabilities.size and (probabilities == probabilities[0]).all():
-        np.multiply(x, bits >= bounds[0], out=out)
-        np.multiply(out, scales[0], out=out)
-    else:
-        sizes = np.diff(offsets)
-        np.multiply(x, bits >= np.repeat(bounds, sizes), out=out)
-        np.multiply(out, np.repeat(scales, sizes), out=out)
+    alike = bool((probabilities[:1] == probabilities).all())
+    for start in range(0, x.size, BLOCK):
+        end = min(x.size, start + BLOCK)
+        bound: Any = bounds[0] if alike else _of_elements(bounds, offsets, start, end)
+        scale: Any = scales[0] if alike else _of_elements(scales, offsets, start, end)
+        y = out[start:end]
+        np.multiply(x[start:end], random_bits(streams, offsets, start, end) >= bound, out=y)
+        np.multiply(y, scale, out=y)

@@ -86,7 +86,8 @@ def max_pool(x: Array, starts: Array, size: int, out: Array, place: Array | None
     for position in range(1, size):
         rows = x[starts + position]
         if place is not None:
-            np.copyto(place, position, where=rows > out)
+            # A later position is the larger number; masked copies are ten times slower.
+            np.maximum(place, (rows > out) * place.dtype.type(position), out=place)
         np.maximum(out, rows, out=out)
 
 
@@ -101,7 +102,7 @@ def max_pool_backward(dy: Array, starts: Array, size: int, place: Array, out: Ar
     """
     out[...] = 0
     for position in range(size):
-        out[starts + position] += np.where(place == position, dy, 0)
+        out[starts + position] += dy * (place == position)
 
 
 def mean_pool(x: Array, starts: Array, size: int, out: Array) -> None:

@@ -6,7 +6,7 @@ from dynbatch.kernels import dropout as kernels
 
 def bits(stream, count):
     """The random bits of one stream's first elements."""
-    return kernels.random_bits(np.array([stream], np.uint32), np.array([0, count]))
+    return kernels.random_bits(np.array([stream], np.uint32), np.array([0, count]), 0, count)
 
 
 def test_the_hash_is_the_published_one():
@@ -26,11 +26,15 @@ def test_the_hash_is_the_published_one():
 def test_the_bits_of_a_segment_are_those_of_its_stream_alone():
     streams = np.array([7, 2**32 - 1, 7, 0], np.uint32)
     offsets = np.array([0, 5, 5, 12, 20])
-    found = kernels.random_bits(streams, offsets)
+    found = kernels.random_bits(streams, offsets, 0, 20)
     for k, stream in enumerate(streams):
         part = found[offsets[k] : offsets[k + 1]]
         assert part.tolist() == bits(stream, part.size).tolist()
     assert found[:5].tolist() == found[5:10].tolist()  # equal streams, whatever their lengths
+    for start in range(21):
+        for end in range(start, 21):
+            part = kernels.random_bits(streams, offsets, start, end)
+            assert part.tolist() == found[start:end].tolist()
 
 
 def test_the_bits_look_random():
@@ -80,13 +84,23 @@ def test_elements_are_dropped_with_their_segments_probability(dtype):
     assert ((again != 0) == (out != 0)).all()  # one mask for both dtypes
 
 
-def test_equal_probabilities_take_the_same_path_to_the_same_numbers():
+def test_equal_probabilities_take_the_short_way_to_the_same_numbers():
     x = np.random.default_rng(0).standard_normal(100)
     streams, offsets = np.array([1, 2], np.uint32), np.array([0, 30, 100])
-    one, two = np.empty(30), np.empty(100)
-    kernels.dropout(x[:30], streams[:1], np.array([0.3]), offsets[:2], one)
-    kernels.dropout(x, streams, np.array([0.3, 0.4]), offsets, two)
-    assert one.tolist() == two[:30].tolist()
+    alone, together = np.empty(30), np.empty(100)
+    kernels.dropout(x[:30], streams[:1], np.array([0.3]), offsets[:2], alone)
+    kernels.dropout(x, streams, np.array([0.3, 0.4]), offsets, together)
+    assert alone.tolist() == together[:30].tolist()
+
+
+def test_blocks_do_not_show(monkeypatch):
+    x = np.random.default_rng(0).standard_normal(100)
+    streams, offsets = np.array([1, 2, 3], np.uint32), np.array([0, 30, 30, 100])
+    whole, blocks = np.empty(100), np.empty(100)
+    kernels.dropout(x, streams, np.array([0.3, 0.4, 0.5]), offsets, whole)
+    monkeypatch.setattr(kernels, "BLOCK", 7)
+    kernels.dropout(x, streams, np.array([0.3, 0.4, 0.5]), offsets, blocks)
+    assert whole.tolist() == blocks.tolist()
 
 
 def test_nothing_is_dropped_from_nothing():
