@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,6 +16,7 @@ from dynbatch.kernels import blas
 
 # Environment variables that change speed begin with one of these.
 _SETTINGS = ("DNNL", "GOMP", "KMP", "LD_PRELOAD", "MALLOC", "MKL", "OMP", "ONEDNN", "OPENBLAS")
+_QUIET = 0.1  # processors that others may use before times count as disturbed
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc, malloc.h
 
 
@@ -25,7 +27,8 @@ def versions(contenders: Sequence[Contender]) -> dict[str, str]:
         try:
             found[package] = version(package)
         except PackageNotFoundError:
-            continue
+            if package == "dynbatch":
+                found[package] = "as checked out"  # run from its folder, not installed
     for contender in contenders:
         if contender.name == "dynet":
             found["dynet"] = str(getattr(contender, "version", "unknown"))
@@ -48,14 +51,45 @@ def kernel_lines() -> list[str]:
     return lines
 
 
-def load() -> str:
-    """The load average, with a warning where other work would disturb the times.
+class OtherWork:
+    """How much of the processors others used, from when this was made."""
 
-    PyTorch's threads wait by spinning: a step that shares its cores may take ten times as long.
-    """
-    minute = os.getloadavg()[0]
-    advice = ": other work is running, times will be too long" if minute > 0.5 else ""
-    return f"{minute:.2f} before the run{advice}"
+    def __init__(self) -> None:
+        self._begin = time.perf_counter(), _busy_seconds() - _own_seconds()
+
+    def cores(self) -> float:
+        """Processors that others kept busy, on average; 0.0 where the system does not say.
+
+        Ended child processes count as our own, running ones do not.
+        """
+        start, before = self._begin
+        elapsed = time.perf_counter() - start
+        return max(0.0, (_busy_seconds() - _own_seconds() - before) / elapsed)
+
+    def warning(self) -> str:
+        """A sentence that tells people not to trust the times, or nothing."""
+        cores = self.cores()
+        if cores <= _QUIET:
+            return ""
+        return (
+            f"WARNING: other work kept {cores:.1f} processors busy meanwhile. Times are too long, "
+            "PyTorch's most: its threads spin while they wait."
+        )
+
+
+def _busy_seconds() -> float:
+    """Seconds of all processors not idle since the machine started, stolen ones included."""
+    try:
+        first = Path("/proc/stat").read_text().split("\n", 1)[0]
+    except OSError:
+        return 0.0
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, first.split()[1:9])
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def keep_freed_memory() -> bool:

@@ -18,6 +18,7 @@ class Report:
         costs:   medians of dynbatch's counters.
         skipped: reason for each peer that did not run.
         notes:   lines about data, kernels and settings.
+        warning: why the times are not to be trusted, or nothing.
     """
 
     workload: str
@@ -29,6 +30,7 @@ class Report:
     peers: Sequence[str]
     skipped: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+    warning: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """One object; times are medians in ms per mini-batch, null for what did not run."""
@@ -57,7 +59,7 @@ class Report:
         lines = [
             f"{self.workload}: milliseconds per training step of {self.batch} sentences, "
             f"{self.threads} threads",
-            "",
+            self.warning,
             f"{'':{width}}{'median':>10}{'fastest':>10}{'slowest':>10}{'× dynbatch':>13}",
         ]
         for name, timing in self.timings.items():

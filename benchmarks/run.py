@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> Report:
         Disagreement: they do not.
     """
     workload = WORKLOADS[options.workload]
-    notes = [f"load       {environment.load()}"]
+    notes = []
+    others = environment.OtherWork()
     if options.keep_freed_memory:
         kept = environment.keep_freed_memory()
         notes.append("setting    freed memory is kept" if kept else "setting    not with this libc")
@@ -88,6 +89,7 @@ def run(options: argparse.Namespace) -> Report:
         peers=workload.peers,
         skipped=skipped,
         notes=notes,
+        warning=others.warning(),
     )
 
 

@@ -54,7 +54,8 @@ class DynetContender(Contender):
         )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "values.npz"
-            np.savez(path, **values)
+            arrays: dict[str, Any] = dict(values)
+            np.savez(path, **arrays)
             request = {"workload": workload, "values": str(path), "learning_rate": LEARNING_RATE}
             self.version = str(self._ask({"do": "build", **request})["version"])
 

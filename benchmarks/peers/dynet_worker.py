@@ -83,13 +83,13 @@ class Seq2Seq:
         self._target = _table(collection, values["target_embedding.weight"])
         self._encoder = BiLstm(collection, values)
         self._cell = Lstm(collection, values, "", "cell.").builder
-        self._key, self._query, self._score, self._context, self._state, self._weight, self._bias = (
-            collection.parameters_from_numpy(values[name])
-            for name in (
-                *("key.weight", "query.weight", "score"),
-                *("context.weight", "state.weight", "output.weight", "output.bias"),
-            )
-        )
+
+        def weights(*names: str) -> list[Any]:
+            return [collection.parameters_from_numpy(values[name]) for name in names]
+
+        self._key, self._query, self._score = weights("key.weight", "query.weight", "score")
+        self._context, self._state = weights("context.weight", "state.weight")
+        self._weight, self._bias = weights("output.weight", "output.bias")
         self._hidden = len(values["score"])
 
     def losses(self, words: Sequence[int], targets: Sequence[int]) -> list[Expression]:

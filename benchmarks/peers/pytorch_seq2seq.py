@@ -1,7 +1,8 @@
 """The attentional sequence-to-sequence model in PyTorch, in four ways of dealing with lengths.
 
 The decoder is a loop of `nn.LSTMCell`, as input feeding demands. What can leave the loop has left
-it: keys are projected once, and so are all logits, with one cross entropy over all steps.
+it: keys and values are projected once, and so are all logits, with one cross entropy over all
+steps.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ GATES = "ifgo"
 def lstm_by_hand(x: Any, state: Any, p: Any) -> Any:
     """One step of an LSTM, its four gates in one matrix."""
     h, c = state
-    i, f, g, o = F.split(F.linear(x, p.W) + F.linear(h, p.U, p.b), 4)
+    i, f, g, o = F.chunk(F.linear(x, p.W) + F.linear(h, p.U, p.b), 4)
     c = F.sigmoid(f) * c + F.sigmoid(i) * F.tanh(g)
     h = F.sigmoid(o) * F.tanh(c)
     return h, (h, c)
@@ -55,10 +55,8 @@ class Direction(models.Module):
         self._is_reverse = suffix == "_reverse"
 
     def __call__(self, xs: db.Node) -> db.Node:
-        zero = F.constant(xs.graph, 0.0, (self._hidden,))
-        ys, _ = db.scan(
-            self._cell, xs, init=(zero, zero), params=self, reverse=self._is_reverse
-        )
+        start = (self._hidden, self._hidden)  # h and c of zeros
+        ys, _ = db.scan(self._cell, xs, init=start, params=self, reverse=self._is_reverse)
         return ys
 
 

@@ -1,0 +1,100 @@
+"""The command, on networks small enough for a test."""
+
+import json
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from benchmarks import run
+from benchmarks.lengths import Corpus
+from benchmarks.measure import require_agreement
+from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads.contender import StepCost, median_cost
+from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
+
+TAGGER = TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4)
+SEQ2SEQ = Seq2SeqSizes(source_vocabulary=30, target_vocabulary=20, embedding=6, hidden=5)
+SMALL = {
+    "tagger": Workload(TAGGER, DynbatchTagger),
+    "seq2seq": Workload(SEQ2SEQ, DynbatchSeq2Seq),
+    "user_cell": Workload(TAGGER, UserCellTagger, rivals={"models-lstm": DynbatchTagger}),
+}
+QUICK = ["--batch", "8", "--rounds", "1", "--batches", "1", "--threads", "1"]
+KEYS = ["workload", "batch", "threads", "versions", "dynbatch_ms", "peers_ms", "host_share"]
+KEYS += ["launches", "batches", "copied_bytes", "peak_bytes"]
+
+
+@pytest.fixture(autouse=True)
+def same_threads_afterwards():
+    before = db.num_threads()
+    yield
+    db.set_num_threads(before)
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(run, "WORKLOADS", SMALL)
+
+
+@pytest.mark.parametrize("workload", ["tagger", "seq2seq"])
+def test_json_alone_goes_to_standard_output(small, capsys, workload):
+    pytest.importorskip("torch", reason="the peers are PyTorch's")
+    peers = ["--peers", "pytorch-packed", "pytorch-bucketed"]
+    assert run.main([workload, "--json", *QUICK, *peers]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert list(found) == KEYS
+    assert found["workload"] == workload and found["batch"] == 8 and found["threads"] == 1
+    ran = {name for name, ms in found["peers_ms"].items() if ms is not None}
+    assert ran == {"pytorch-packed", "pytorch-bucketed"}
+    assert found["dynbatch_ms"] > 0 and 0 < found["host_share"] < 1
+    assert found["launches"] >= found["batches"] > 0
+    assert "checked with pytorch-packed, pytorch-bucketed" in printed.err
+
+
+def test_the_table_needs_no_peer(small, capsys):
+    assert run.main(["user_cell", *QUICK, "--peers"]) == 0
+    assert "dynbatch" in capsys.readouterr().out
+
+
+def test_own_cells_compute_what_the_library_lstm_computes():
+    rng = np.random.default_rng(1)
+    values = initial_values(TAGGER, rng)
+    ours, *others = [
+        make(TAGGER, values) for make in (DynbatchTagger, UserCellTagger, FourMatrixTagger)
+    ]
+    batch = Corpus(30, 4, is_aligned=True).random_batches(rng, 1, 7)[0]
+    require_agreement(ours, others, batch, tolerance=1e-5)
+
+
+def test_a_model_that_computes_something_else_ends_the_command(monkeypatch, capsys):
+    class Doubled(DynbatchTagger):
+        def sentence_loss(self, graph, source, target):
+            return 2.0 * super().sentence_loss(graph, source, target)
+
+    rivals = {"models-lstm": DynbatchTagger}
+    monkeypatch.setattr(run, "WORKLOADS", {"tagger": Workload(TAGGER, Doubled, rivals)})
+    assert run.main(["tagger", *QUICK]) == 1
+    assert "models-lstm and dynbatch do not compute the same" in capsys.readouterr().err
+
+
+def test_a_size_below_one_is_a_usage_error(capsys):
+    with pytest.raises(SystemExit):
+        run.parse(["tagger", "--batch", "0"])
+    assert "at least 1 is needed, got 0" in capsys.readouterr().err
+
+
+def test_the_workloads_have_the_sizes_that_the_readme_states():
+    assert WORKLOADS["tagger"].sizes == TaggerSizes(10_000, 128, 256, 45)
+    assert WORKLOADS["user_cell"].sizes == TaggerSizes(10_000, 128, 256, 45)
+    assert WORKLOADS["seq2seq"].sizes == Seq2SeqSizes(8_000, 8_000, 256, 256)
+
+
+def test_host_share_is_what_neither_kernels_nor_update_used():
+    cost = StepCost(10.0, 8.0, 1.0, launches=3, batches=2, copied_bytes=4, peak_bytes=5)
+    assert cost.host_share == pytest.approx(0.1)
+    assert median_cost([cost])["launches"] == 3
