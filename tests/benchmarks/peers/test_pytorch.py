@@ -5,6 +5,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the peers are PyTorch's")
 
+import torch
+
 from benchmarks.lengths import Batch, Corpus
 from benchmarks.measure import require_agreement
 from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
@@ -13,6 +15,14 @@ from benchmarks.peers.pytorch_tagger import PackedTagger, PaddedTagger
 
 TAGGER = TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4)
 SEQ2SEQ = Seq2SeqSizes(source_vocabulary=30, target_vocabulary=20, embedding=6, hidden=5)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def values(sizes):
