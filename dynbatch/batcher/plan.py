@@ -50,9 +50,9 @@ class Plan:
         """Raise `PlanError` unless every node runs once, after its inputs, with its own kind."""
         done: set[int] = set()
         for number, step in enumerate(self.steps):
+            if len(set(step.nodes)) < len(step.nodes) or not done.isdisjoint(step.nodes):
+                raise PlanError(f"step {number}: some node of {step.nodes} runs twice")
             for node in step.nodes:
-                if node in done:
-                    raise PlanError(f"step {number}: node {node} runs twice")
                 if self.structure.signatures[node] != step.signature:
                     raise PlanError(f"step {number}: node {node} has another signature")
                 if not done.issuperset(self.structure.inputs[node]):
