@@ -31,7 +31,8 @@ class Example:
 class Corpus:
     """The examples of a task in three parts; `dev` is empty where a benchmark defines none.
 
-    `token` and `sequence` are what one target token and one target are called in reports.
+    `token` and `sequence` are what one target token and one target are called in reports; the units
+    say what a token is when a source is typed in or a target printed.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Corpus:
     test: list[Example]
     token: str = "token"
     sequence: str = "sentence"
+    source_units: Units = "words"
+    target_units: Units = "words"
 
 
 def hold_out(key: str) -> Literal["train", "dev", "test"]:
@@ -56,9 +59,16 @@ def hold_out(key: str) -> Literal["train", "dev", "test"]:
     return "test" if remainder == 0 else "dev" if remainder == 1 else "train"
 
 
-def split(name: str, examples: Iterable[Example], token: str, sequence: str) -> Corpus:
+def split(
+    name: str,
+    examples: Iterable[Example],
+    token: str,
+    sequence: str,
+    source_units: Units = "words",
+    target_units: Units = "words",
+) -> Corpus:
     """A corpus divided by `hold_out` over the joined source tokens."""
-    corpus = Corpus(name, [], [], [], token, sequence)
+    corpus = Corpus(name, [], [], [], token, sequence, source_units, target_units)
     parts = {"train": corpus.train, "dev": corpus.dev, "test": corpus.test}
     for example in examples:
         parts[hold_out("".join(example.source))].append(example)
@@ -83,8 +93,8 @@ def load_tsv(
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     source, target = _read_pair(f"{path}:{number}", line)
-                    targets = references.setdefault(_tokens(source, source_units), [])
-                    targets.append(_tokens(target, target_units))
+                    targets = references.setdefault(tokenize(source, source_units), [])
+                    targets.append(tokenize(target, target_units))
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     if not references:
@@ -120,5 +130,11 @@ def _read_pair(where: str, line: bytes) -> tuple[str, str]:
     return fields[0], fields[1]
 
 
-def _tokens(field: str, units: Units) -> Tokens:
-    return tuple(field) if units == "characters" else tuple(field.split())
+def tokenize(text: str, units: Units) -> Tokens:
+    """The tokens of a line of text: its words, or every character of it."""
+    return tuple(text) if units == "characters" else tuple(text.split())
+
+
+def join(tokens: Iterable[str], units: Units) -> str:
+    """The text that `tokenize` takes apart again."""
+    return ("" if units == "characters" else " ").join(tokens)

@@ -23,7 +23,7 @@ CORPORA: dict[str, Callable[[], Corpus]] = {
     "cmudict-stress": partial(load_cmudict, stress=True),
     "scan-simple": partial(load_scan, "simple"),
     "scan-length": partial(load_scan, "length"),
-    "scan-addprim_jump": partial(load_scan, "addprim_jump"),
+    "scan-jump": partial(load_scan, "addprim_jump"),
 }
 
 
@@ -66,7 +66,7 @@ def load_corpus(name: str, source_units: Units = "words", target_units: Units = 
         )
     examples = load_tsv(name, source_units, target_units)
     token = "character" if target_units == "characters" else "word"
-    return split(Path(name).stem, examples, token, "sentence")
+    return split(Path(name).stem, examples, token, "sentence", source_units, target_units)
 
 
 def build_vocabularies(

@@ -41,7 +41,8 @@ def load_cmudict(stress: bool = False, path: str | Path | None = None) -> Corpus
             if phones not in known:  # some differ in their stress alone
                 known.append(phones)
     examples = (Example(tuple(word), tuple(found)) for word, found in pronunciations.items())
-    return split("cmudict-stress" if stress else "cmudict", examples, "phoneme", "word")
+    name = "cmudict-stress" if stress else "cmudict"
+    return split(name, examples, "phoneme", "word", source_units="characters")
 
 
 def _installed_file() -> Path:

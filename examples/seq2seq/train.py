@@ -1,0 +1,215 @@
+"""Train a sequence-to-sequence model on CMUdict, SCAN or a file of pairs, without padding.
+
+python -m examples.seq2seq.train --data scan-simple --hidden 128
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import dynbatch as db
+from dynbatch import optim
+from dynbatch.errors import CheckpointError, DynbatchError
+from dynbatch.models import Seq2Seq
+from dynbatch.nodes.base import Node
+from dynbatch.train import (
+    SentenceBatches,
+    TokenBatches,
+    Trainer,
+    load_checkpoint,
+    read_checkpoint,
+    read_metrics,
+)
+from dynbatch.train.batching import epoch_order
+from examples.seq2seq.corpus import Corpus, Tokens
+from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
+from examples.seq2seq.evaluation import evaluate, measure_memory
+from examples.seq2seq.options import COMMAND, Options, Settings, parse
+from examples.seq2seq.translator import Translator
+
+CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
+
+MOST_VALIDATED = 1000
+"""Sentences of the development set that each epoch's validation looks at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A corpus ready to be trained on."""
+
+    corpus: Corpus
+    pairs: list[Pair]
+    translator: Translator
+    batches: SentenceBatches[Pair] | TokenBatches[Pair]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    options = parse(argv)
+    try:
+        run(options)
+    except KeyboardInterrupt:
+        return 130
+    except DynbatchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(options: Options) -> None:
+    """Train what the options say, and print what came out."""
+    settings = _settings_of(options)
+    if options.threads is not None:
+        db.set_num_threads(options.threads)
+    db.seed(settings.seed)
+    task = prepare(settings)
+    print(_introduction(task, settings), flush=True)
+    trainer = make_trainer(task, settings, options)
+    if options.resume:
+        trainer.resume()
+    trainer.fit(settings.epochs)
+    if trainer.best_path is not None and trainer.best_path.exists():
+        load_checkpoint(trainer.best_path, task.translator.model)
+    report(task, options)
+
+
+def prepare(settings: Settings) -> Task:
+    """Load the data, number it, and make a model for it."""
+    corpus = load_corpus(settings.data, settings.source_units, settings.target_units)
+    train = corpus.train
+    if settings.limit is not None:
+        order = epoch_order(len(train), settings.seed, epoch=-1)
+        train = [train[index] for index in order[: settings.limit].tolist()]
+    source, target = build_vocabularies(train)
+    pairs = number(train, source, target)
+    longest = max([pair.target.size for pair in pairs], default=0)
+    sizes = ("embed", "hidden", "layers", "attention", "dropout", "label_smoothing")
+    translator = Translator(
+        {name: getattr(settings, name) for name in sizes},
+        source,
+        target,
+        corpus.source_units,
+        corpus.target_units,
+        max_length=2 * longest + 10,
+        seed=settings.seed,
+    )
+    batches: SentenceBatches[Pair] | TokenBatches[Pair]
+    if settings.max_tokens is None:
+        batches = SentenceBatches(pairs, settings.batch_size, settings.seed)
+    else:
+        batches = TokenBatches(
+            pairs, settings.max_tokens, lambda pair: pair.num_tokens, settings.seed
+        )
+    return Task(corpus, pairs, translator, batches)
+
+
+def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
+    """Adam under a warm-up and a cosine; validation by greedy decoding where there is a dev set."""
+    model = task.translator.model
+    optimizer = optim.Adam(model, lr=settings.lr)
+    updates = sum([task.batches.num_batches(epoch) for epoch in range(settings.epochs)])
+    warmup = min(settings.warmup, updates - 1)
+    dev = task.corpus.dev[:MOST_VALIDATED]
+    checkpoint = options.output / CHECKPOINT
+
+    def sequence_error(model: Any) -> float:
+        rates, _ = evaluate(task.translator, dev)
+        if not options.quiet:
+            print(f"  development set: {rates}", flush=True)
+        return rates.sequence
+
+    return Trainer(
+        model,
+        optimizer,
+        pair_loss,
+        task.batches,
+        num_tokens=lambda pair: pair.target.size + 1,
+        schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
+        clip_norm=settings.clip,
+        validate=sequence_error if dev else None,
+        patience=settings.patience if dev else None,
+        checkpoint_path=checkpoint,
+        metrics_path=options.output / METRICS,
+        extra={"settings": asdict(settings), "translator": task.translator.description()},
+        show_progress=not options.quiet,
+        resume_hint=f"{COMMAND} --output {options.output} --resume",
+    )
+
+
+def pair_loss(graph: db.Graph, model: Seq2Seq, pair: Pair) -> Node:
+    """Cross-entropy of one pair, summed over the target and its end."""
+    return model.loss(graph, pair.source, pair.target)
+
+
+def report(task: Task, options: Options) -> None:
+    """Print error rates on held-out data, ten examples, speed and memory."""
+    corpus, translator = task.corpus, task.translator
+    records = [r for r in read_metrics(options.output / METRICS) if "sentences" in r]
+    sentences = sum([r["sentences"] for r in records])
+    seconds = sum([r["sentences"] / r["sentences_per_second"] for r in records])
+    memory = measure_memory(translator.model, task.batches.epoch(0)[0])
+    rates, found = evaluate(translator, corpus.test)
+    print(f"\nHeld-out test set, {rates.num_sequences:,} {corpus.sequence}s, greedy decoding")
+    print(f"  {corpus.token} error rate     {rates.token:7.2%}")
+    print(f"  {corpus.sequence} error rate  {rates.sequence:10.2%}")
+    print(f"  exact match            {1 - rates.sequence:7.2%}")
+    print(f"\nTen {corpus.sequence}s that were not in the training data")
+    for line in _examples(task, found):
+        print(f"  {line}")
+    print(
+        f"\nTraining: {sentences / seconds:,.0f} sentences per second, {db.num_threads()} threads"
+    )
+    print(f"Memory of a mini-batch of {memory.num_pairs} at its peak: {memory}")
+    print(f"Model: {_model_path(options.output)}")
+
+
+def _examples(task: Task, found: Sequence[Tokens]) -> list[str]:
+    """Ten of the test set, evenly spread, with what was right where the model was wrong."""
+    examples, translator = task.corpus.test, task.translator
+    lines = []
+    for index in range(0, len(examples), max(1, len(examples) // 10))[:10]:
+        source = translator.source_text(examples[index].source)
+        line = f"{source:<16} {translator.target_text(found[index])}"
+        if found[index] not in examples[index].references:
+            line += f"   (right: {translator.target_text(examples[index].references[0])})"
+        lines.append(line)
+    return lines
+
+
+def _introduction(task: Task, settings: Settings) -> str:
+    corpus, model = task.corpus, task.translator.model
+    return (
+        f"{corpus.name}: {len(task.pairs):,} training pairs, "
+        f"{len(corpus.dev):,} {corpus.sequence}s for development, {len(corpus.test):,} for test\n"
+        f"model: {model.num_parameters():,} parameters, {settings.layers} layer(s) of "
+        f"{settings.hidden}; {db.num_threads()} threads"
+    )
+
+
+def _settings_of(options: Options) -> Settings:
+    """The settings to run with: the command line's, or those of the run that goes on."""
+    checkpoint = options.output / CHECKPOINT
+    if options.resume:
+        saved = read_checkpoint(checkpoint).extra.get("settings")
+        if saved is None:
+            raise CheckpointError(f"{checkpoint}: a checkpoint, but not of this example.")
+        return Settings(**saved)
+    if checkpoint.exists() and not options.demo:
+        raise CheckpointError(
+            f"{checkpoint}: there is a run already.\n"
+            f"  fix: go on with it by --resume, remove it, or give another --output."
+        )
+    return options.settings
+
+
+def _model_path(output: Path) -> Path:
+    best = output / f"{Path(CHECKPOINT).stem}.best{Path(CHECKPOINT).suffix}"
+    return best if best.exists() else output / CHECKPOINT
+
+
+if __name__ == "__main__":
+    sys.exit(main())
