@@ -1,0 +1,64 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dynbatch.memory import Interval, live_peak, plan_offsets
+from tests.poison import assert_disjoint
+
+
+@st.composite
+def intervals(draw):
+    found = []
+    for _ in range(draw(st.integers(0, 25))):
+        first = draw(st.integers(0, 12))
+        found.append(
+            Interval(
+                size=draw(st.one_of(st.just(0), st.integers(1, 50))),
+                first=first,
+                last=draw(st.one_of(st.just(first), st.integers(first, 12), st.just(1 << 60))),
+                alignment=draw(st.sampled_from([1, 1, 3, 7, 16])),
+            )
+        )
+    return found
+
+
+@given(intervals())
+def test_no_two_blocks_alive_at_once_share_memory(blocks):
+    total = plan_offsets(blocks)
+    assert_disjoint(blocks)
+    assert all(0 <= block.offset and block.offset + block.size <= total for block in blocks)
+    assert all(block.offset % block.alignment == 0 for block in blocks)
+    assert total >= live_peak(blocks)
+
+
+@given(intervals())
+def test_the_same_intervals_get_the_same_places(blocks):
+    copies = [Interval(b.size, b.first, b.last, b.alignment) for b in blocks]
+    assert plan_offsets(blocks) == plan_offsets(copies)
+    assert [b.offset for b in blocks] == [b.offset for b in copies]
+
+
+@given(intervals())
+def test_the_live_peak_is_the_largest_sum_at_a_stage(blocks):
+    sums = [sum(b.size for b in blocks if b.first <= t <= b.last) for t in range(14)]
+    assert live_peak(blocks) == max(sums)
+
+
+def test_blocks_of_different_times_share_memory():
+    blocks = [Interval(10, 0, 1), Interval(10, 2, 3), Interval(4, 1, 2)]
+    assert plan_offsets(blocks) == 14
+
+
+def test_a_block_goes_into_the_tightest_gap():
+    # At time 1 the gaps are 6 (between the first two) and 3 (between the next): 3 fits 3.
+    blocks = [
+        Interval(9, 0, 1), Interval(6, 0, 0), Interval(8, 0, 1), Interval(3, 0, 0),
+        Interval(7, 0, 1), Interval(3, 1, 1),
+    ]  # fmt: skip
+    plan_offsets(blocks)
+    assert_disjoint(blocks)
+    assert plan_offsets(blocks) == live_peak(blocks)
+
+
+def test_nothing_needs_nothing():
+    assert plan_offsets([]) == 0
+    assert live_peak([]) == 0
