@@ -279,7 +279,10 @@ class Node:
         return OPERATIONS["getitem"](self, rows)
 
     def __iter__(self) -> Any:
-        raise DtypeError(f"{self!r} is not iterable.\n  fix:  F.split(node, sizes), or node[i]")
+        raise DtypeError(
+            f"{self!r} is not iterable.\n  fix:  F.split(node, sizes), or node[i]\n"
+            f"  made at {caller()}"
+        )
 
     def __len__(self) -> int:
         return self.rows if self.ndim == 2 else self.width

@@ -1,0 +1,59 @@
+"""The public surface, name by name: a change of it is a change of this file."""
+
+import inspect
+import pkgutil
+
+import pytest
+
+import dynbatch as db
+
+PUBLIC = {
+    "dynbatch": """
+        Cell DynbatchError Graph Node Parameter Ragged Retain RowSparse cell errors memory models
+        nodes num_threads optim scan seed set_num_threads testing train
+    """,
+    "dynbatch.nodes": """
+        abs add additive_attention affine argmax attention binary_cross_entropy_with_logits chunk
+        clip concat constant cross_entropy divide dropout elu exp expand gather_rows gelu
+        general_attention input kl_div layer_norm leaky_relu linear log log_softmax logsumexp lookup
+        matmul max max_pool mean mean_pool min mse_loss multiply negative nll_loss parameter pick
+        pow relu repeat reshape reverse sigmoid silu slice softmax softplus split sqrt squeeze stack
+        subtract sum tanh transpose unsqueeze windows
+    """,
+    "dynbatch.testing": "NanPool Probe check_batching check_gradient in_float64",
+    "dynbatch.memory": "Interval Pool default_pool live_peak plan_offsets",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_are_these(module):
+    found = pkgutil.resolve_name(module)
+    assert sorted(found.__all__) == sorted(PUBLIC[module].split())
+    for name in found.__all__:
+        assert getattr(found, name) is not None
+
+
+@pytest.mark.parametrize("module", [*PUBLIC, "dynbatch.models", "dynbatch.optim", "dynbatch.train"])
+def test_every_public_name_has_a_docstring(module):
+    found = pkgutil.resolve_name(module)
+    for name in found.__all__:
+        one = getattr(found, name)
+        if inspect.isclass(one) or inspect.isroutine(one) or inspect.ismodule(one):
+            assert inspect.getdoc(one), f"{module}.{name}"
+
+
+def test_what_a_subclass_of_node_overrides_has_a_docstring():
+    for name, member in vars(db.Node).items():
+        if inspect.isroutine(member) and not name.startswith("_"):
+            assert inspect.getdoc(member), name
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'magic'"):
+        _ = db.magic
+
+
+def test_the_version_is_that_of_the_distribution():
+    from importlib.metadata import version
+
+    assert db.__version__ == version("dynbatch")
