@@ -2,6 +2,8 @@
 
 import inspect
 import pkgutil
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -53,7 +55,6 @@ def test_an_unknown_name_is_an_attribute_error():
         _ = db.magic
 
 
-def test_the_version_is_that_of_the_distribution():
-    from importlib.metadata import version
-
-    assert db.__version__ == version("dynbatch")
+def test_the_version_is_that_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert db.__version__ == project["version"]
