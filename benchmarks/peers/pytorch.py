@@ -6,6 +6,8 @@ Nothing here is timed but `PyTorchContender.train`. Batches are padded or packed
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -77,8 +79,28 @@ def longest_first(sentences: Sequence[Array]) -> Array:
     return np.argsort([-len(sentence) for sentence in sentences], kind="stable")
 
 
+# MKL and oneDNN say in verbose mode what they chose; both write to the process's standard output.
+_PROBE = """
+import torch
+lstm, x = torch.nn.LSTM(128, 256), torch.zeros(8, 64, 128)
+with torch.backends.mkl.verbose(1):
+    torch.mm(x[0], x[0].T)
+with torch.backends.mkldnn.verbose(1):
+    lstm(x)
+"""
+
+
 def kernels() -> list[str]:
-    """Lines that say which kernels PyTorch's CPU build runs."""
-    config = torch.__config__.show().splitlines()
-    wanted = ("Math Kernel", "MKL-DNN", "OpenMP", "CPU capability", "OpenBLAS")
-    return [line.strip(" -") for line in config if any(word in line for word in wanted)]
+    """Lines that say which kernels PyTorch's CPU build runs: found by asking it, in a process."""
+    probe = [sys.executable, "-c", _PROBE]
+    said = subprocess.run(probe, capture_output=True, text=True, check=False).stdout.splitlines()
+    found = [f"vectorised loops for {torch.backends.cpu.get_cpu_capability()}"]
+    for line in said:
+        fields = line.split(",")
+        if line.startswith("MKL_VERBOSE oneMKL"):
+            found.append(line.removeprefix("MKL_VERBOSE "))
+        elif len(fields) == 5 and fields[4].startswith("isa:"):
+            found.append(f"oneDNN for {fields[4].removeprefix('isa:')}")
+        elif "rnn" in fields[5:6]:
+            found.append(f"oneDNN's LSTM, implementation {fields[6]!r}")
+    return found

@@ -10,6 +10,7 @@ import torch
 from benchmarks.lengths import Batch, Corpus
 from benchmarks.measure import require_agreement
 from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.peers.pytorch import kernels
 from benchmarks.peers.pytorch_seq2seq import Seq2SeqContender
 from benchmarks.peers.pytorch_tagger import PackedTagger, PaddedTagger
 
@@ -80,3 +81,13 @@ def test_only_padded_encoders_are_marked_inexact():
     assert Seq2SeqContender("packed", SEQ2SEQ, initial, packs=True).is_exact
     assert not Seq2SeqContender("padded", SEQ2SEQ, initial).is_exact
     assert not PaddedTagger(TAGGER, values(TAGGER)).is_exact
+
+
+def test_kernels_of_every_library_are_named():
+    lines = kernels()
+    assert lines[0].startswith("vectorised loops for ")
+    if torch.backends.mkldnn.is_available():
+        assert any(line.startswith("oneDNN for ") for line in lines)
+        assert any(line.startswith("oneDNN's LSTM, implementation ") for line in lines)
+    if torch.backends.mkl.is_available():
+        assert any(line.startswith("oneMKL ") for line in lines)
