@@ -14,6 +14,7 @@ from pathlib import Path
 import dynbatch as db
 from dynbatch.errors import DataError, DynbatchError
 from examples.seq2seq.corpus import decode_line
+from examples.seq2seq.options import positive
 from examples.seq2seq.translator import Translator
 
 
@@ -81,19 +82,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("checkpoint", help="runs/NAME/model.safetensors")
     parser.add_argument("sources", nargs="*", help="what to translate; else --file, else stdin")
     parser.add_argument("--file", metavar="PATH", help="one source on each line")
-    parser.add_argument("--beam", type=_positive, default=1, metavar="K", help="default: greedy")
-    parser.add_argument("--n-best", type=_positive, default=1, metavar="N", help="with scores")
+    parser.add_argument("--beam", type=positive, default=1, metavar="K", help="default: greedy")
+    parser.add_argument("--n-best", type=positive, default=1, metavar="N", help="with scores")
     parser.add_argument("--length-penalty", type=float, default=0.0, metavar="A", help="default: 0")
-    parser.add_argument("--batch-size", type=_positive, default=256, metavar="N", help="at a time")
-    parser.add_argument("--threads", type=_positive, help="default: all processors")
+    parser.add_argument("--batch-size", type=positive, default=256, metavar="N", help="at a time")
+    parser.add_argument("--threads", type=positive, help="default: all processors")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"at least 1 is needed, got {value}")
-    return value
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -47,7 +48,7 @@ class Settings:
     seed: int = 0
 
 
-DEMO = {"epochs": 2, "batch_size": 64, "embed": 64, "hidden": 128, "dropout": 0.0, "lr": 4e-3}
+DEMO = {"limit": 80_000, "epochs": 2, "embed": 64, "hidden": 128, "dropout": 0.0, "lr": 4e-3}
 """A small model that learns CMUdict in a few minutes on two cores."""
 
 
@@ -83,34 +84,75 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=COMMAND,
         description="Train a sequence-to-sequence model with attention, without padding.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.set_defaults(**asdict(Settings()))
     run = parser.add_argument_group("run")
     run.add_argument("--demo", action="store_true", help="small model on CMUdict, a few minutes")
-    run.add_argument("--output", type=Path, help="folder of the run (default: runs/NAME)")
+    run.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (runs/NAME)")
     run.add_argument("--resume", action="store_true", help="go on with the run in --output")
-    run.add_argument("--threads", type=int, help="threads (default: all processors)")
+    run.add_argument("--threads", type=positive, metavar="N", help="threads (one a processor)")
     run.add_argument("--quiet", action="store_true", help="no progress bar")
     data = parser.add_argument_group("data")
-    data.add_argument("--data", metavar="NAME", help=f"{', '.join(CORPORA)}, or a TSV file")
-    units = {"choices": ["words", "characters"], "help": "what a token of the file is"}
-    data.add_argument("--source-units", **units)  # type: ignore[arg-type]
-    data.add_argument("--target-units", **units)  # type: ignore[arg-type]
-    data.add_argument("--limit", type=int, metavar="N", help="train on N examples")
-    model = parser.add_argument_group("model")
-    for name in ("embed", "hidden", "layers"):
-        model.add_argument(f"--{name}", type=int, metavar="N", help=" ")
-    model.add_argument("--attention", choices=["additive", "general"], help=" ")
-    model.add_argument("--dropout", type=float, metavar="P", help=" ")
-    training = parser.add_argument_group("training")
-    training.add_argument("--epochs", type=int, metavar="N", help="passes over the data")
-    training.add_argument("--batch-size", type=int, metavar="N", help="sentences in a mini-batch")
-    training.add_argument("--max-tokens", type=int, metavar="N", help="tokens, instead")
-    training.add_argument("--lr", type=float, metavar="X", help="peak learning rate of Adam")
-    training.add_argument("--warmup", type=int, metavar="N", help="updates until the peak")
-    training.add_argument("--clip", type=float, metavar="X", help="largest gradient norm")
-    training.add_argument("--label-smoothing", type=float, metavar="X", help=" ")
-    training.add_argument("--patience", type=int, metavar="N", help="stop after N bad validations")
-    training.add_argument("--seed", type=int, metavar="N", help=" ")
+    names = f"{', '.join(CORPORA)}, or a file of source<TAB>target (%(default)s)"
+    data.add_argument("--data", metavar="NAME", help=names)
+    units = ("words", "characters")
+    data.add_argument("--source-units", choices=units, help="tokens of a file (%(default)s)")
+    data.add_argument("--target-units", choices=units, help="tokens of a file (%(default)s)")
+    data.add_argument("--limit", type=positive, metavar="N", help="train on N examples (all)")
+    _add_model(parser.add_argument_group("model"))
+    _add_training(parser.add_argument_group("training"))
     return parser
+
+
+def _add_model(group: argparse._ArgumentGroup) -> None:
+    numbers = {
+        "embed": "features of the embeddings",
+        "hidden": "units of a layer, in each direction of the encoder",
+        "layers": "layers of encoder and decoder",
+    }
+    for name, what in numbers.items():
+        group.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (%(default)s)")
+    kinds = ("additive", "general")
+    group.add_argument("--attention", choices=kinds, help="scores (%(default)s)")
+    group.add_argument("--dropout", type=share, metavar="P", help="probability (%(default)s)")
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--seed", type=int, metavar="N", help="of all that is drawn (%(default)s)")
+    counts = {
+        "epochs": "passes over the data (%(default)s)",
+        "batch-size": "pairs in a mini-batch (%(default)s)",
+        "max-tokens": "tokens of both sides in a mini-batch, instead",
+        "warmup": "updates until the learning rate's peak (%(default)s)",
+        "patience": "stop after N validations without a better one (never)",
+    }
+    for name, what in counts.items():
+        group.add_argument(f"--{name}", type=positive, metavar="N", help=what)
+    group.add_argument("--lr", type=above_zero, metavar="X", help="of Adam, peak (%(default)s)")
+    group.add_argument("--clip", type=above_zero, metavar="X", help="gradient norm (%(default)s)")
+    what = "part of each target given to all tokens (%(default)s)"
+    group.add_argument("--label-smoothing", type=share, metavar="P", help=what)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, from the command line."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """A number above 0, from the command line."""
+    value = float(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def share(text: str) -> float:
+    """A number from 0 to below 1, from the command line."""
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value

@@ -36,6 +36,9 @@ CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
 MOST_VALIDATED = 1000
 """Sentences of the development set that each epoch's validation looks at."""
 
+SAVED_EVERY = 1000
+"""Updates between two checkpoints; each epoch's end is saved too."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -133,6 +136,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
         validate=sequence_error if dev else None,
         patience=settings.patience if dev else None,
         checkpoint_path=checkpoint,
+        checkpoint_every=SAVED_EVERY,
         metrics_path=options.output / METRICS,
         extra={"settings": asdict(settings), "translator": task.translator.description()},
         show_progress=not options.quiet,
@@ -147,24 +151,34 @@ def pair_loss(graph: db.Graph, model: Seq2Seq, pair: Pair) -> Node:
 
 def report(task: Task, options: Options) -> None:
     """Print error rates on held-out data, ten examples, speed and memory."""
-    corpus, translator = task.corpus, task.translator
+    if task.corpus.test:
+        _report_test(task)
+    else:
+        print("\nNothing was held out: the data is too small.")
     records = [r for r in read_metrics(options.output / METRICS) if "sentences" in r]
     sentences = sum([r["sentences"] for r in records])
     seconds = sum([r["sentences"] / r["sentences_per_second"] for r in records])
-    memory = measure_memory(translator.model, task.batches.epoch(0)[0])
-    rates, found = evaluate(translator, corpus.test)
-    print(f"\nHeld-out test set, {rates.num_sequences:,} {corpus.sequence}s, greedy decoding")
-    print(f"  {corpus.token} error rate     {rates.token:7.2%}")
-    print(f"  {corpus.sequence} error rate  {rates.sequence:10.2%}")
-    print(f"  exact match            {1 - rates.sequence:7.2%}")
-    print(f"\nTen {corpus.sequence}s that were not in the training data")
-    for line in _examples(task, found):
-        print(f"  {line}")
+    memory = measure_memory(task.translator.model, task.batches.epoch(0)[0])
     print(
         f"\nTraining: {sentences / seconds:,.0f} sentences per second, {db.num_threads()} threads"
     )
     print(f"Memory of a mini-batch of {memory.num_pairs} at its peak: {memory}")
     print(f"Model: {_model_path(options.output)}")
+
+
+def _report_test(task: Task) -> None:
+    corpus = task.corpus
+    rates, found = evaluate(task.translator, corpus.test)
+    print(f"\nHeld-out test set, {rates.num_sequences:,} {corpus.sequence}s, greedy decoding")
+    names = (f"{corpus.token} error rate", f"{corpus.sequence} error rate", "exact match")
+    width = max(len(name) for name in names)
+    values = (rates.token, rates.sequence, 1 - rates.sequence)
+    for name, value in zip(names, values, strict=True):
+        print(f"  {name:<{width}}  {value:7.2%}")
+    lines = _examples(task, found)
+    print(f"\n{len(lines)} {corpus.sequence}s that were not in the training data")
+    for line in lines:
+        print(f"  {line}")
 
 
 def _examples(task: Task, found: Sequence[Tokens]) -> list[str]:
@@ -175,7 +189,8 @@ def _examples(task: Task, found: Sequence[Tokens]) -> list[str]:
         source = translator.source_text(examples[index].source)
         line = f"{source:<16} {translator.target_text(found[index])}"
         if found[index] not in examples[index].references:
-            line += f"   (right: {translator.target_text(examples[index].references[0])})"
+            right = translator.target_text(examples[index].references[0])
+            line += f"   (right: {right})"
         lines.append(line)
     return lines
 

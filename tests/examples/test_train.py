@@ -47,7 +47,7 @@ def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, t
         "Held-out test set",
         "character error rate",
         "sentence error rate",
-        "Ten sentences that were not in the training data",
+        "sentences that were not in the training data",
         "sentences per second",
         "MB unpadded",
         f"Model: {output / 'model.best.safetensors'}",
@@ -158,6 +158,24 @@ def test_a_mistake_is_one_message_and_status_1(tmp_path, capsys, arguments, mess
     error = capsys.readouterr().err
     assert error.startswith("error: ") and message in error
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--epochs", "0"], ["--dropout", "1"], ["--lr", "-1"], ["--threads", "x"], ["--clip", "nan"]],
+)
+def test_a_number_out_of_range_is_refused_with_the_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_a_file_too_small_to_hold_anything_out_still_trains(tmp_path, capsys):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("padding\tx\naardvark\ty\n")
+    assert main(["--data", str(path), "--output", str(tmp_path / "run"), *SMALL]) == 0
+    assert "Nothing was held out" in capsys.readouterr().out
 
 
 def test_a_malformed_line_is_named_by_file_and_number(tmp_path, capsys):
