@@ -16,8 +16,9 @@ ALIGNMENT_BYTES = 64
 class Pool:
     """Keeps freed buffers for the next request of about their size.
 
-    A request is rounded up to a size class, eight to a power of two, so at most 12.5 % is
-    unused. A buffer of the class is reused; else a new one comes from NumPy.
+    A request is rounded up to a size class, eight to a power of two, so that a new buffer has at
+    most 12.5 % to spare. The smallest free buffer of up to twice the size is reused first: training
+    on batches of changing sizes settles on few buffers.
 
     Thread-safe. All sizes in bytes.
     """
@@ -39,9 +40,10 @@ class Pool:
         """
         size = size_class(max(1, elements) * np.dtype(dtype).itemsize)
         with self._lock:
-            buffers = self._free.get(size)
-            raw = buffers.pop() if buffers else self._new(size)
-            self.used_bytes += size
+            raw = self._reuse(size)
+            if raw is None:
+                raw = self._new(size)
+            self.used_bytes += raw.size - ALIGNMENT_BYTES
             self.peak_bytes = max(self.peak_bytes, self.used_bytes)
         shift = -raw.ctypes.data % ALIGNMENT_BYTES
         return raw[shift : shift + size].view(dtype)
@@ -54,6 +56,11 @@ class Pool:
         with self._lock:
             self.used_bytes -= size
             self._free.setdefault(size, []).append(raw)
+
+    def _reuse(self, size: int) -> Array | None:
+        """The smallest free buffer that holds `size` bytes and is at most twice as large."""
+        fitting = [held for held, free in self._free.items() if free and size <= held <= 2 * size]
+        return self._free[min(fitting)].pop() if fitting else None
 
     def release(self) -> None:
         """Return every unused buffer to the upstream."""

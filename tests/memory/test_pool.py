@@ -49,10 +49,18 @@ def test_used_reserved_and_peak_bytes_count_size_classes():
     assert (pool.used_bytes, pool.peak_bytes) == (0, sum(sizes))
 
 
+def test_a_free_buffer_serves_requests_down_to_half_its_size():
+    pool = Pool()
+    for size in (8000, 6000, 4100, 8000, 3000):
+        pool.give(pool.take(size, np.uint8))
+    assert pool.upstream_allocations == 2  # the last is less than half of the first
+    assert pool.reserved_bytes == size_class(8000) + size_class(3000)
+
+
 def test_unused_buffers_make_room_before_memory_is_out():
     pool = Pool(limit_bytes=10 * 1024)
     pool.give(pool.take(8 * 1024, np.uint8))
-    array = pool.take(6 * 1024, np.uint8)  # fits only without the buffer of 8 KiB
+    array = pool.take(3 * 1024, np.uint8)  # fits only without the buffer of 8 KiB
     assert pool.reserved_bytes == size_class(array.nbytes)
 
 
