@@ -15,7 +15,14 @@ from dynbatch.nodes.sources import input as input_node
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
-from dynbatch.testing.probe import Build, gradient_of, outputs_of, probe, random_like
+from dynbatch.testing.probe import (
+    Build,
+    gradient_of,
+    outputs_of,
+    probe,
+    random_like,
+    require_finite,
+)
 
 
 @dataclass
@@ -85,9 +92,11 @@ def check_batching(
 
 def _check(case: _Case) -> None:
     everyone = list(range(len(case.examples)))
-    alone = {k: _run(case, [k], "one_by_one", reads=False) for k in everyone}
+    alone = {}
     for k in everyone:
-        alone[k].values = _run(case, [k], "one_by_one", reads=True).values
+        values = _run(case, [k], "one_by_one", reads=True).values
+        alone[k] = _run(case, [k], "one_by_one", reads=False)
+        alone[k].values = values
     runs: list[tuple[str, list[int], str]] = []
     for policy in POLICIES:
         runs.append((f"the whole mini-batch, policy {policy}", everyone, policy))
@@ -126,6 +135,7 @@ def _run(case: _Case, sentences: Sequence[int], policy: str, reads: bool) -> Out
         values: dict[str, Array] = {}
         if reads:
             graph.forward()
+            require_finite("check_batching", outputs)
             values = {name: node.value for name, node in outputs.items()}
         graph.backward(loss)
         gradients = {name: gradient_of(node) for name, node in inputs.items()}

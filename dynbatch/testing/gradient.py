@@ -18,6 +18,7 @@ from dynbatch.testing.probe import (
     outputs_of,
     probe,
     random_like,
+    require_finite,
     variable,
 )
 
@@ -85,6 +86,10 @@ def _backward(
     build: Build, arrays: Sequence[Array], parameters: Sequence[Parameter], seed: int
 ) -> list[Array]:
     """Gradients of the inputs; those of the parameters are left in `grad`."""
+    with Graph(dtype="float64", seed=seed, grad=False, pool=NanPool()) as graph:
+        nodes = [variable(graph, x, k) for k, x in enumerate(arrays)]
+        outputs = outputs_of(build, graph, nodes)
+        require_finite("check_gradient", {f"output {i}": y for i, y in enumerate(outputs)})
     with Graph(dtype="float64", seed=seed, pool=NanPool()) as graph:
         nodes = [variable(graph, x, k) for k, x in enumerate(arrays)]
         outputs = outputs_of(build, graph, nodes)

@@ -96,6 +96,19 @@ def outputs_of(build: Build, graph: Owner, arguments: Sequence[Any]) -> list[Nod
     return [built] if isinstance(built, Node) else list(built)
 
 
+def require_finite(check: str, outputs: dict[str, Node]) -> None:
+    """Raise `AssertionError`, naming the element, if some output is NaN or infinite."""
+    for name, node in outputs.items():
+        value = node.value
+        if not np.isfinite(value).all():
+            place = tuple(int(i) for i in np.argwhere(~np.isfinite(value))[0])
+            raise AssertionError(
+                f"{check}: {name}, element {place} is {value[place]}.\n"
+                "  rule: forward writes every element of y; the memory is NaN until it does\n"
+                "  fix:  write them all, or choose inputs for which the function is finite"
+            )
+
+
 def random_like(outputs: Sequence[Node], *seed: int) -> list[Array]:
     """A standard normal array for each output; the same for the same seed."""
     generator = np.random.default_rng(seed)
