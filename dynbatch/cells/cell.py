@@ -8,11 +8,10 @@ from typing import Any
 
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.scan import Scan
+from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import trace_cell
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.arithmetic import expand
 from dynbatch.nodes.base import Node, caller
-from dynbatch.nodes.indexing import slice as slice_node
 from dynbatch.nodes.structure import Port
 
 CACHED_PROGRAMS = 32
@@ -39,7 +38,7 @@ class Cell:
     ) -> CompiledCell:
         """The compiled cell for these widths and parameters."""
         dtype = xs.graph.dtype
-        widths = tuple([m.width for m in memories])
+        widths = tuple([(m.ndim, m.width) for m in memories])
         key = (id(params), xs.width, states, single, widths, dtype.char)
         known = self._compiled.get(key)
         if known is not None and known[1].is_current(params, xs.graph.uid):
@@ -125,11 +124,10 @@ def scan_node(
     memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
     widths = tuple([p.width if isinstance(p, Node) else int(p) for p in parts])
     compiled = cell.compiled(xs, widths, single, memories, params)
-    made = _before(compiled, xs, memories)
-    program = compiled.program
-    streams = [made[node.index] for node in program.stream_nodes]
+    around = Surroundings(compiled, xs, memories)
+    streams = [around.rows(node) for node in compiled.program.stream_nodes]
     given = [p for p in parts if isinstance(p, Node)]
-    kept = [made[node.index] for node in program.memory_nodes]
+    kept = [around.whole(node) for node in compiled.program.memory_nodes]
     node = Scan(
         *streams,
         *given,
@@ -141,44 +139,7 @@ def scan_node(
         given_states=tuple([isinstance(p, Node) for p in parts]),
         length=xs.rows,
     )
-    return _after(compiled, node, made), node
-
-
-def _before(compiled: CompiledCell, xs: Node, memories: Sequence[Node]) -> dict[int, Node]:
-    """The operators ahead of the loop, on this sentence."""
-    trace = compiled.trace
-    made: dict[int, Node] = {trace.token.index: xs}
-    for placeholder, memory in zip(trace.memories, memories, strict=True):
-        made[placeholder.index] = memory
-    for node in compiled.ahead:
-        if node.inputs:
-            made[node.index] = node.rebuild(*[made[x.index] for x in node.inputs])
-        else:
-            made[node.index] = _constant(node, xs)
-    return made
-
-
-def _constant(node: Node, xs: Node) -> Node:
-    """A cell's constant, or parameter used as a value, for every token."""
-    names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
-    own = {n: getattr(node, n) for n in names if n not in Node.__slots__}
-    copy = type(node)(graph=xs.graph, **own)
-    return expand(copy, (xs.rows, node.width))
-
-
-def _after(compiled: CompiledCell, scan: Scan, made: dict[int, Node]) -> Node:
-    """The operators behind the loop, on this sentence's outputs."""
-    exports = compiled.parts.exports
-    if len(exports) == 1:
-        made[exports[0].index] = scan
-    else:
-        column = 0
-        for node in exports:
-            made[node.index] = slice_node(scan, column, column + node.width, -1)
-            column += node.width
-    for node in compiled.parts.after:
-        made[node.index] = node.rebuild(*[made[x.index] for x in node.inputs])
-    return made[compiled.trace.output.index]
+    return around.output(node), node
 
 
 __all__ = ["Cell", "cell", "scan", "scan_node"]

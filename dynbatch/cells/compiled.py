@@ -11,8 +11,9 @@ import numpy as np
 from dynbatch.cells.emit_backward import Backward
 from dynbatch.cells.emit_forward import emit_forward, kernel_name, numbered_generic, numbered_maps
 from dynbatch.cells.program import Op, Program
+from dynbatch.cells.recorder import is_unchanged
 from dynbatch.cells.storage import Storage
-from dynbatch.cells.trace import Recorder, Split, Trace, split
+from dynbatch.cells.trace import Split, Trace, split
 from dynbatch.kernels import blas
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node
@@ -74,7 +75,7 @@ class CompiledCell:
         """Whether `params` still holds what the trace read from it; looked up once a graph."""
         if graph == self._checked_for:
             return True
-        if all([_read(params, path) is value for path, value in self.trace.reads.items()]):
+        if is_unchanged(params, self.trace.reads):
             self._checked_for = graph
             return True
         return False
@@ -119,13 +120,3 @@ class CompiledCell:
 
 def _kinds(nodes: Any) -> str:
     return ", ".join([type(node).__name__ for node in nodes]) or "nothing"
-
-
-def _read(params: Any, path: str) -> Any:
-    value = params
-    for name in path.split("."):
-        value = value[name] if isinstance(value, dict) else getattr(value, name)
-    return value
-
-
-__all__ = ["CompiledCell", "Recorder"]

@@ -205,11 +205,12 @@ class Program:
         known = self._by_node.get(node.index)
         if known is not None:
             return known
-        if self._kinds[node.index] == "memory":
+        kind = self._kinds[node.index]
+        if kind == "memory" and node.ndim == 2:
             value = self.value(node.width, "memory", len(self.memories))
             self.memories.append(value)
             self.memory_nodes.append(node)
-        elif isinstance(node, Linear) and node.index not in self._read_outside:
+        elif kind == "token" and isinstance(node, Linear) and node.index not in self._read_outside:
             # A linear map of the tokens that only the loop reads: the scan makes it itself, in its
             # own row order, rather than reorder its wide result.
             value = self.value(node.width)

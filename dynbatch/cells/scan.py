@@ -20,6 +20,8 @@ from dynbatch.ragged import Ragged
 
 # Sentences per shard below which a second thread does not pay: each packs the weights anew.
 LEAST_SENTENCES = 4
+# Rows of a stream's gradient made at once.
+SUMMED_ROWS = 192
 # Rows of a weight transposed at once.
 TRANSPOSED_ROWS = 64
 
@@ -316,14 +318,10 @@ class ScanRun:
                 continue
             place = op.inputs[0].place
             out, dy, weight = arrays[f"dX{place}"], arrays[name], arrays[f"V{number}"]
-            add = place in self.cell.reverse_pass.streams
             if weight.ndim == 2:
                 dy, weight = dy[None], weight[None]
-            for k in range(weight.shape[0]):
-                if k == 0 and not add:
-                    blas.matmul(dy[k], weight[k], out)
-                else:
-                    out += dy[k] @ weight[k]
+            add = place in self.cell.reverse_pass.streams
+            _stream_product(dy, weight, out, add)
 
     def _weight_gradients(self, wide: dict[str, Array], scratch: Scratch) -> None:
         for number, op in self.cell.maps.items():
@@ -482,6 +480,20 @@ class ShardGradients:
             self._flush(parameter)
         for parameter, total in self._sums.values():
             gradients.add(parameter, total)
+
+
+def _stream_product(dy: Array, weight: Array, out: Array, add: bool) -> None:
+    """out (+)= Σ_k dy[k] @ weight[k], some rows at a time to keep the products in the cache."""
+    total = np.empty((SUMMED_ROWS, out.shape[1]), out.dtype)
+    scratch = np.empty((dy.shape[0], SUMMED_ROWS, out.shape[1]), out.dtype)
+    for start in range(0, out.shape[0], SUMMED_ROWS):
+        rows = out[start : start + SUMMED_ROWS]
+        count = rows.shape[0]
+        part = dy[:, start : start + count]
+        target = total[:count] if add else rows
+        blas.matmul_sum(part, weight, scratch[:, :count], target)
+        if add:
+            np.add(rows, target, out=rows)
 
 
 def _in_planes(rows: Array, buffer: Buffer) -> Array:

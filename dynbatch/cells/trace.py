@@ -1,7 +1,7 @@
 """Tracing: a cell runs once on placeholders, and what it built is split into three parts.
 
-before  operators that depend on the tokens only, or on the memory only: run once, over all
-        tokens of all sentences, as ordinary nodes ahead of the scan
+before  operators that depend on the tokens only: run once, over all tokens of all sentences, as
+        ordinary nodes ahead of the scan; or on the memory only: once for each sentence
 loop    operators that the next state depends on: the recurrence itself
 after   operators that feed the output only: ordinary nodes behind the scan
 """
@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.recorder import Path, Recorder, reads_of
 from dynbatch.errors import GraphError, ShapeError
 from dynbatch.nodes.base import Node, Shape, caller
-from dynbatch.parameter import Array, Parameter
+from dynbatch.nodes.dropout import Dropout
+from dynbatch.parameter import Array
 
 
 class Placeholder(Node):
@@ -68,27 +70,6 @@ class TraceGraph:
         return None
 
 
-class Recorder:
-    """Stands in for `params` during a trace and notes what was read, to know when it changes."""
-
-    def __init__(self, params: Any, path: str = "", reads: dict[str, Any] | None = None) -> None:
-        object.__setattr__(self, "_params", params)
-        object.__setattr__(self, "_path", path)
-        object.__setattr__(self, "_reads", {} if reads is None else reads)
-
-    def __getattr__(self, name: str) -> Any:
-        params: Any = object.__getattribute__(self, "_params")
-        reads: dict[str, Any] = object.__getattribute__(self, "_reads")
-        value = params[name] if isinstance(params, dict) else getattr(params, name)
-        path = f"{object.__getattribute__(self, '_path')}{name}"
-        if isinstance(value, Parameter | int | float | str | bool | type(None)):
-            reads[path] = value
-            return value
-        if hasattr(value, "__dict__") and not callable(value):
-            return Recorder(value, path + ".", reads)
-        return value
-
-
 @dataclass
 class Trace:
     """A cell's operators and where its inputs and outputs are among them."""
@@ -99,7 +80,7 @@ class Trace:
     memories: list[Node]
     output: Node
     next_states: list[Node]
-    reads: dict[str, Any]
+    reads: dict[Path, Any]
 
 
 def trace_cell(
@@ -137,7 +118,7 @@ def trace_cell(
     for node in [output, *following]:
         if node.graph is not graph:
             raise GraphError(f"cell {name!r} returned {node!r}, which was made outside it.")
-    reads: dict[str, Any] = object.__getattribute__(recorder, "_reads")
+    reads = reads_of(recorder)
     return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
 
 
@@ -169,8 +150,11 @@ def _returned(
 class Split:
     """The three parts of a trace, each in creation order.
 
-    exports: values of the loop, or of the state, that the output or `after` read.
-    kinds:   by index: "token", "memory" (before), "loop", "after"; placeholders: their role.
+    exports: values of the loop, or of the state, that the output or `after` read. Where they need
+             none, the state all the same: a scan has a value, if only for its last state's sake.
+    kinds:   by index: "token" and "memory" (before), "loop", "after"; placeholders: their role.
+             What reads neither token nor state is "memory", parameters and constants too: it is
+             made once a sentence.
     """
 
     before: list[Node]
@@ -188,25 +172,34 @@ def split(trace: Trace) -> Split:
     kinds = {n.index: n.role for n in trace.nodes if isinstance(n, Placeholder)}
     readers: dict[int, list[int]] = {}
     for node in order:
-        read = {kinds[x.index] for x in node.inputs}
         for x in node.inputs:
             readers.setdefault(x.index, []).append(node.index)
-        if not node.is_rowwise() or read & {"state", "loop"} or {"token", "memory"} <= read:
-            kinds[node.index] = "loop"
-        else:
-            kinds[node.index] = "memory" if "memory" in read else "token"
+        kinds[node.index] = _kind(node, kinds)
     for node in reversed(order):
         free = kinds[node.index] == "loop" and node.index not in for_state
         if free and node.is_rowwise():
             if all(kinds[reader] == "after" for reader in readers.get(node.index, [])):
                 kinds[node.index] = "after"
     parts = {kind: [n for n in order if kinds[n.index] == kind] for kind in ("loop", "after")}
-    for node in parts["loop"]:
+    for node in [*parts["loop"], *parts["after"], trace.output]:
         _require_vector(node)
     wanted = [trace.output, *[x for n in parts["after"] for x in n.inputs]]
     exports = {x.index: x for x in wanted if kinds[x.index] in ("loop", "state")}
+    exports = exports or {trace.states[0].index: trace.states[0]}
     before = [n for n in order if kinds[n.index] in ("token", "memory")]
     return Split(before, parts["loop"], parts["after"], list(exports.values()), kinds)
+
+
+def _kind(node: Node, kinds: dict[int, str]) -> str:
+    """ "memory", "token" or "loop", from the kinds of what the node reads."""
+    read = {kinds[x.index] for x in node.inputs}
+    draws = isinstance(node, Dropout) and node.ndim < 2  # anew at each token
+    if read <= {"memory"} and not draws:
+        return "memory"
+    rows_of_memory = any(x.ndim == 2 and kinds[x.index] == "memory" for x in node.inputs)
+    if not node.is_rowwise() or read & {"state", "loop"} or rows_of_memory:
+        return "loop"
+    return "token"
 
 
 def _ancestors(targets: Sequence[Node]) -> set[int]:
