@@ -227,7 +227,7 @@ class Node:
 
     @property
     def value(self) -> Array:
-        """The value as a read-only NumPy array; runs what is needed, batched."""
+        """A copy of the value as a NumPy array; runs what is needed, batched."""
         return self.graph.value(self)
 
     @property

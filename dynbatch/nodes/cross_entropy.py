@@ -63,6 +63,10 @@ class LinearCrossEntropy(CrossEntropyBase):
         return kernels.workspace(tokens, width, vocabulary, batch.dtype.itemsize)
 
     @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return cls.workspace(batch)
+
+    @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         cls._run(batch, y, xs[0], batch.scratch, None)
 
@@ -77,8 +81,7 @@ class LinearCrossEntropy(CrossEntropyBase):
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         h = batch.input(0)
         again = np.empty((len(batch.nodes), 1), batch.dtype)
-        scratch = np.empty(cls.workspace(batch), batch.dtype)
-        cls._run(batch, dy.like(again), h, scratch, cls._wanted(batch, h, dy, dxs[0]))
+        cls._run(batch, dy.like(again), h, batch.scratch, cls._wanted(batch, h, dy, dxs[0]))
 
     @classmethod
     def _wanted(cls, batch: Batch, h: Ragged, dy: Ragged, dh: Ragged | None) -> kernels.Wanted:

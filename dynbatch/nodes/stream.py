@@ -74,12 +74,14 @@ class Streams:
             index = getattr(one, "index", -1)
             parent[index] = index
             for x in one.inputs:
-                if x.index in parent and "parameter" not in type(x).__slots__:
+                if x.index in parent and not _is_shared(x):
                     parent[find(index)] = find(x.index)
-        used = {find(x.index) for one in nodes for x in one.inputs}
         roots: dict[int, int] = {}
         for one in nodes:
-            root = find(one.index)
-            if root in used or not one.inputs:
-                roots.setdefault(root, len(roots))
+            if not _is_shared(one):
+                roots.setdefault(find(one.index), len(roots))
         return roots.get(find(node.inputs[0].index))
+
+
+def _is_shared(node: Node) -> bool:
+    return "parameter" in type(node).__slots__

@@ -9,7 +9,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.kernels import blas
 from dynbatch.memory import Pool
-from dynbatch.testing import NanPool
+from dynbatch.testing import NanPool, check_gradient
 from tests.reference_models import Tagger, gradients, sentences, train
 
 LENGTHS = [3, 1, 7, 0, 2]
@@ -152,6 +152,13 @@ def test_tied_embeddings_get_the_sum_of_both_gradients():
         table.zero_grad()
         copy.zero_grad()
     np.testing.assert_allclose(outcomes[0], outcomes[1], rtol=1e-12, atol=1e-15)
+
+
+def test_a_parameter_used_twice_by_one_node_gets_both_gradients():
+    scale = db.Parameter(np.array([0.5, -1.0, 2.0]), "scale")
+    check_gradient(
+        lambda graph, x: F.layer_norm(x, scale, scale), shapes=[(4, 3)], parameters=[scale]
+    )
 
 
 def test_a_table_that_is_only_looked_up_has_a_sparse_gradient():

@@ -1,0 +1,46 @@
+import numpy as np
+from hypothesis import given
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.testing import strategies
+
+SENTENCES = [np.full((length, 2), float(length)) for length in (3, 1, 5)]
+
+
+def masks(sentences, seed=5):
+    """Which elements two layers of dropout keep, by sentence length."""
+    with db.Graph(seed=seed) as graph:
+        kept = {}
+        for x in sentences:
+            first = F.dropout(F.input(graph, x), 0.5)
+            second = F.dropout(F.tanh(first) + 1.0, 0.5)
+            kept[len(x)] = first, second
+        return {length: [n.value != 0 for n in nodes] for length, nodes in kept.items()}
+
+
+def test_masks_of_a_sentence_do_not_depend_on_the_others():
+    everyone = masks(SENTENCES)
+    for subset in (SENTENCES[::-1], SENTENCES[1:], SENTENCES[2:]):
+        for length, nodes in masks(subset).items():
+            for mask, expected in zip(nodes, everyone[length], strict=True):
+                assert np.array_equal(mask, expected)
+
+
+def test_seeds_give_other_masks():
+    assert not np.array_equal(masks(SENTENCES, 1)[5][0], masks(SENTENCES, 2)[5][0])
+
+
+def test_two_dropouts_of_one_value_draw_their_own_masks():
+    with db.Graph(seed=0) as graph:
+        x = F.input(graph, np.ones((20, 5)))
+        assert not np.array_equal(F.dropout(x, 0.5).value, F.dropout(x, 0.5).value)
+
+
+@given(strategies.ragged(2, most_sentences=4))
+def test_sentences_are_counted_by_what_they_read(batch):
+    parameter = db.Parameter(np.ones(2, np.float32))
+    with db.Graph() as graph:
+        for number, x in enumerate(batch):
+            node = F.tanh(F.input(graph, x)) * F.parameter(graph, parameter)
+            assert graph.sentence(node) == number
