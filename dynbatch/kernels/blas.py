@@ -4,11 +4,12 @@ Two things that NumPy leaves to chance are fixed here:
 
 * **Threads.** dynbatch shards its own work over its own pool, so each product runs on one BLAS
   thread. `one_thread()` sets that for the time of a run and restores what it found.
-* **Thin products.** A recurrent step multiplies few rows by a large weight. OpenBLAS then spends
-  more time packing the weight than multiplying: 20 x 256 x 1024 in float32 reaches 50 GFLOP/s where
-  the core can do 115. Its AVX-512 build has kernels that need no packing, for products of at most
-  10^6 multiply-adds; cutting the columns into tiles below that bound keeps every tile on them, and
-  NumPy multiplies a stack of tiles in one call. Measured on a Zen 4 core: 51 -> 106 GFLOP/s.
+* **Products in tiles.** OpenBLAS packs both operands before it multiplies. For a recurrent step, few
+  rows by a large weight, it packs longer than it multiplies: 20 x 256 x 1024 in float32 reaches 51
+  GFLOP/s where the core can do 115, and even 1421 x 128 x 1024 stays at 92. Its AVX-512 build has
+  kernels that need no packing, for products of at most 10^6 multiply-adds. A product cut into tiles
+  below that bound stays on them, and NumPy multiplies a stack of tiles in one call: 112 and 109
+  GFLOP/s (one Zen 4 core).
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 # OpenBLAS, kernel/x86_64/sgemm_small_kernel_permit_skylakex.c: M*N*K above this is packed.
 SMALL_PRODUCT = 1_000_000
-# Narrower tiles of a strided weight lose more to cache conflicts than packing costs (measured).
+# Narrower tiles of a strided weight lose more to cache conflicts than packing costs (measured); so
+# do any tiles of a very wide one.
 NARROWEST_TILE = 64
+WIDEST_PRODUCT = 2048
+# Rows of a tile, the first that leaves room for wide enough tiles.
+ROW_BLOCKS = (48, 32, 24, 16)
 
 
 @cache
@@ -96,71 +101,59 @@ def _function_pair() -> tuple[Callable[..., Any] | None, Callable[..., Any] | No
 
 
 @cache
-def tile_width(rows: int, inner: int, columns: int) -> int:
-    """Widest tile that divides `columns` and needs no packing; 0 if none is worth it."""
-    if rows < 2 or rows * inner * columns <= SMALL_PRODUCT:
-        return 0
-    widest = SMALL_PRODUCT // (rows * inner)
-    narrowest = NARROWEST_TILE if columns > 512 else 32
-    for width in range(min(widest, columns), narrowest - 1, -1):
-        if columns % width == 0:
-            return width
-    return 0
+def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
+    """Rows and columns of the tiles that a product is cut into so that none needs packing.
+
+    (0, 0) where the product needs none as it is, or where no cut is worth it.
+    """
+    if rows < 2 or rows * inner * columns <= SMALL_PRODUCT or columns > WIDEST_PRODUCT:
+        return 0, 0
+    narrowest = NARROWEST_TILE if columns > 512 else NARROWEST_TILE // 2
+    for block in (rows, *ROW_BLOCKS) if rows <= ROW_BLOCKS[0] else ROW_BLOCKS:
+        widest = SMALL_PRODUCT // (block * inner)
+        for width in range(min(widest, columns), narrowest - 1, -1):
+            if block <= rows and columns % width == 0:
+                return block, width
+    return 0, 0
 
 
 def matmul(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b, for a (M, K), b (K, N) of any strides and a C-contiguous-row `out` (M, N).
-
-    Thin float32 products run tile by tile where that is faster (see above).
-    """
-    rows, inner = a.shape
-    if out.dtype == np.float32 and rows < 128 and has_small_products():
-        columns = out.shape[1]
-        width = tile_width(rows, inner, columns)
-        if width and b.strides[1] == 4 and out.flags.c_contiguous:
-            tiles = columns // width
-            np.matmul(
-                a,
-                b.reshape(inner, tiles, width).transpose(1, 0, 2),
-                out=out.reshape(rows, tiles, width).transpose(1, 0, 2),
-            )
-            return
-    np.matmul(a, b, out=out)
+    """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
+    matmul_planes(a, b[None], out[None])
 
 
 def matmul_planes(a: Array, b: Array, out: Array) -> None:
-    """out[k] = a @ b[k], for a (M, K), b (P, K, N), out (P, M, N); thin products tiled."""
+    """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N)."""
+    if out.dtype != np.float32 or b.strides[2] != 4 or out.strides[2] != 4:
+        np.matmul(a, b, out=out)
+        return
+    rows, inner = a.shape[-2:]
+    block, width = tiling(rows, inner, b.shape[2]) if has_small_products() else (0, 0)
+    if not block:
+        np.matmul(a, b, out=out)
+        return
+    whole = rows - rows % block
+    _matmul_tiles(a[..., :whole, :], b, out[:, :whole], block, width)
+    if whole < rows:
+        _matmul_tiles(a[..., whole:, :], b, out[:, whole:], rows - whole, width)
+
+
+def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> None:
+    """One call of NumPy for a stack of products of (block, K) by (K, width)."""
     planes, inner, columns = b.shape
-    rows = a.shape[0]
-    if rows < 128 and out.dtype == np.float32 and has_small_products():
-        width = tile_width(rows, inner, columns)
-        if width:
-            tiles = columns // width
-            np.matmul(
-                a,
-                b.reshape(planes, inner, tiles, width).transpose(0, 2, 1, 3),
-                out=out.reshape(planes, rows, tiles, width).transpose(0, 2, 1, 3),
-            )
-            return
-    np.matmul(a, b, out=out)
+    rows = a.shape[-2]
+    tiles, blocks = columns // width, rows // block
+    stacked = (planes, 1, inner, tiles, width)
+    np.matmul(
+        a.reshape(*a.shape[:-2], blocks, 1, block, inner),
+        b.reshape(stacked).transpose(0, 1, 3, 2, 4),
+        out=out.reshape(planes, blocks, block, tiles, width).transpose(0, 1, 3, 2, 4),
+    )
 
 
 def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), scratch (P, M, N), out (M, N)."""
-    planes, inner, columns = b.shape
-    rows = a.shape[1]
-    width = 0
-    if rows < 128 and out.dtype == np.float32 and has_small_products():
-        width = tile_width(rows, inner, columns)
-    if width:
-        tiles = columns // width
-        np.matmul(
-            a[:, None],
-            b.reshape(planes, inner, tiles, width).transpose(0, 2, 1, 3),
-            out=scratch.reshape(planes, rows, tiles, width).transpose(0, 2, 1, 3),
-        )
-    else:
-        np.matmul(a, b, out=scratch)
+    matmul_planes(a, b, scratch)
     np.add.reduce(scratch, axis=0, out=out)
 
 

@@ -76,10 +76,11 @@ def test_rows_and_outer_products_equal_numpy_whatever_the_shards(rows):
 
 @given(st.integers(0, 200), st.integers(0, 2000), st.integers(0, 2000))
 def test_a_tile_divides_the_columns_and_needs_no_packing(rows, inner, columns):
-    width = blas.tile_width(rows, inner, columns)
+    block, width = blas.tiling(rows, inner, columns)
     if width:
         assert columns % width == 0
-        assert rows * inner * width <= blas.SMALL_PRODUCT < rows * inner * columns
+        assert 0 < block <= rows
+        assert block * inner * width <= blas.SMALL_PRODUCT < rows * inner * columns
 
 
 def test_one_thread_restores_what_it_found():
