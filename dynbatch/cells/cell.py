@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import numpy as np
 
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import trace_cell
-from dynbatch.errors import ShapeError
-from dynbatch.nodes.base import Node, caller
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.structure import Port
 
-CACHED_PROGRAMS = 32
+CACHED_PROGRAMS = 64
 
 
 class Cell:
@@ -28,7 +29,9 @@ class Cell:
         self.function = function
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
-        self._compiled: OrderedDict[tuple[Any, ...], tuple[Any, CompiledCell]] = OrderedDict()
+        self._programs: list[tuple[tuple[Any, ...], CompiledCell]] = []  # the last used at the end
+        self._found: dict[tuple[Any, ...], tuple[Any, CompiledCell]] = {}  # in the present graph
+        self._graph = -1
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
@@ -36,20 +39,37 @@ class Cell:
     def compiled(
         self, xs: Node, states: tuple[int, ...], single: bool, memories: Sequence[Node], params: Any
     ) -> CompiledCell:
-        """The compiled cell for these widths and parameters."""
-        dtype = xs.graph.dtype
-        widths = tuple([(m.ndim, m.width) for m in memories])
-        key = (id(params), xs.width, states, single, widths, dtype.char)
-        known = self._compiled.get(key)
-        if known is not None and known[1].is_current(params, xs.graph.uid):
-            return known[1]
-        shapes = [m.shape for m in memories]
-        trace = trace_cell(self.function, (xs.width,), states, single, shapes, params, dtype)
-        made = CompiledCell(trace)
-        self._compiled[key] = (params, made)  # holds params, so that its id stays its own
-        if len(self._compiled) > CACHED_PROGRAMS:
-            self._compiled.popitem(last=False)
-        return made
+        """The compiled cell for these widths and parameters, looked up once a graph.
+
+        Parameters are the same if the cell read the same from them, whatever object holds them.
+        """
+        graph = xs.graph
+        if graph.uid != self._graph:
+            self._found.clear()
+            self._graph = graph.uid
+        kinds = tuple([(m.ndim, m.width) for m in memories])
+        key = (xs.width, states, single, kinds, graph.dtype.char)
+        found = self._found.get((id(params), *key))
+        if found is None:
+            shapes = [m.shape for m in memories]
+            made = self._program(key, params) or CompiledCell(
+                trace_cell(self.function, (xs.width,), states, single, shapes, params, graph.dtype)
+            )
+            self._programs = [*self._programs, (key, made)][-CACHED_PROGRAMS:]
+            found = self._found[id(params), *key] = (params, made)  # so that the id stays its own
+        return found[1]
+
+    def _program(self, key: tuple[Any, ...], params: Any) -> CompiledCell | None:
+        """A program of these widths that read what `params` holds now; taken off the list."""
+        for place, (known, program) in enumerate(self._programs):
+            if known == key and program.is_current(params):
+                return self._programs.pop(place)[1]
+        return None
+
+    @property
+    def programs(self) -> list[CompiledCell]:
+        """What has been compiled and is still kept, the last used at the end."""
+        return [program for _, program in self._programs]
 
     def __repr__(self) -> str:
         return f"<cell {self.__name__}>"
@@ -61,7 +81,8 @@ def cell(function: Callable[..., Any]) -> Cell:
     Args:
         function: (x, state, params) -> (output, next state), with vectors for x, output and each
             part of the state (one node, or a tuple of nodes); with a fourth argument it also gets
-            the `memory` that `scan` was given.
+            the `memory` that `scan` was given. It runs once for many sentences, so all that differs
+            between them comes in through its arguments; constants are made with `x.graph`.
 
     Example:
         >>> import numpy as np, dynbatch as db
@@ -79,7 +100,7 @@ def cell(function: Callable[..., Any]) -> Cell:
 
 
 def scan(
-    cell: Cell | Callable[..., Any],
+    cell: Cell,
     xs: Node,
     init: Any,
     params: Any = None,
@@ -93,7 +114,8 @@ def scan(
         xs:      the sentence, (T, D).
         init:    the first state: a vector node, or a width for zeros; a tuple for several parts.
         params:  what the cell gets as its third argument: a module, a namespace, a dict.
-        memory:  matrix nodes of this sentence that every step may attend to: one, or a tuple.
+        memory:  what every step of this sentence reads: a matrix node to attend to, or a vector;
+                 a tuple for several.
         reverse: run from the last token to the first; outputs stay in the sentence's order.
 
     Returns:
@@ -101,7 +123,10 @@ def scan(
         length 0 gives (0, E) and its initial state.
 
     Raises:
-        ShapeError: `xs` is not a matrix, or the cell breaks its rules (see `cell`).
+        ShapeError: `xs` is not a matrix, a part of `init` neither vector nor width, or the cell
+            breaks its rules (see `cell`).
+        DtypeError: `cell` is not a cell, or `xs` or `memory` no node.
+        GraphError: the cell reads a value, sets a parameter, or uses a node from outside it.
     """
     outputs, node = scan_node(cell, xs, init, params, memory, reverse)
     parts = tuple([Port(node, part=k) for k in range(len(node.port_widths()))])
@@ -109,20 +134,17 @@ def scan(
 
 
 def scan_node(
-    cell: Cell | Callable[..., Any], xs: Node, init: Any, params: Any, memory: Any, reverse: bool
+    cell: Cell, xs: Node, init: Any, params: Any, memory: Any, reverse: bool
 ) -> tuple[Node, Scan]:
     """The outputs and the `Scan` itself, without nodes for the last state."""
-    if not isinstance(cell, Cell):
-        raise TypeError(f"scan: {cell!r} is not a cell; decorate it with @db.cell.")
-    if xs.ndim != 2:
-        raise ShapeError(
-            f"scan: xs has shape {xs.shape}.\n  rule: one sentence is a matrix (T, D)\n"
-            f"  fix:  give the sentence's tokens, not one token\n  made at {caller()}"
-        )
+    _check(cell, xs)
     single = not isinstance(init, tuple)
     parts = (init,) if single else init
     memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
-    widths = tuple([p.width if isinstance(p, Node) else int(p) for p in parts])
+    for node in memories:
+        if not isinstance(node, Node):
+            raise not_a_node("scan: memory", node)
+    widths = tuple([_width(p) for p in parts])
     compiled = cell.compiled(xs, widths, single, memories, params)
     around = Surroundings(compiled, xs, memories)
     streams = [around.rows(node) for node in compiled.program.stream_nodes]
@@ -140,6 +162,35 @@ def scan_node(
         length=xs.rows,
     )
     return around.output(node), node
+
+
+def _check(cell: Any, xs: Any) -> None:
+    if not isinstance(cell, Cell):
+        raise DtypeError(
+            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell\n"
+            f"  made at {caller()}"
+        )
+    if not isinstance(xs, Node):
+        raise not_a_node("scan: xs", xs)
+    if xs.ndim != 2:
+        raise ShapeError(
+            f"scan: xs has shape {xs.shape}.\n  rule: one sentence is a matrix (T, D)\n"
+            f"  fix:  give the sentence's tokens, not one token\n  made at {caller()}"
+        )
+
+
+def _width(part: Any) -> int:
+    """Width of a part of the initial state: of a vector, or the number given for zeros."""
+    if isinstance(part, Node) and part.ndim == 1:
+        return part.width
+    if isinstance(part, int | np.integer) and part > 0:
+        return int(part)
+    raise ShapeError(
+        f"scan: {part!r} is no initial state.\n"
+        "  rule: a vector (D,), or a width for zeros; a tuple of them for several parts\n"
+        "  fix:  take one row of a matrix, F.unsqueeze a scalar, make a list a tuple\n"
+        f"  made at {caller()}"
+    )
 
 
 __all__ = ["Cell", "cell", "scan", "scan_node"]

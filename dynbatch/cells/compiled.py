@@ -49,7 +49,6 @@ class CompiledCell:
             generic[id(op)]: op for op in self.program.ops if id(op) in generic
         }
         self.ahead = self._needed_before()
-        self._checked_for = -1
         lines, self.launches = emit_forward(self.program, self.storage)
         self.launches_backward = len(self.reverse_pass.body)
         forward = "\n".join(lines)
@@ -71,14 +70,9 @@ class CompiledCell:
                 names[kernel_name(op)] = op.node.kernel
         return names
 
-    def is_current(self, params: Any, graph: int) -> bool:
-        """Whether `params` still holds what the trace read from it; looked up once a graph."""
-        if graph == self._checked_for:
-            return True
-        if is_unchanged(params, self.trace.reads):
-            self._checked_for = graph
-            return True
-        return False
+    def is_current(self, params: Any) -> bool:
+        """Whether `params` holds what the trace read from its own."""
+        return is_unchanged(params, self.trace.reads)
 
     def _needed_before(self) -> list[Node]:
         """The operators ahead of the loop that must be made as nodes, in order."""

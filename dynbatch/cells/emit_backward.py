@@ -72,7 +72,8 @@ class Backward:
             if not passes and not (op.kind == "binary" and type(op.node).__name__ == "Add"):
                 continue
             for x in op.inputs:
-                single = len(readers(self.program, x)) == 1 and op.inputs.count(x) == 1
+                twice = sum([x.overlaps(other) for other in op.inputs]) > 1
+                single = len(readers(self.program, x)) == 1 and not twice
                 if x.base.origin == "op" and x.is_whole() and single:
                     if id(x.base) not in leaving:
                         self._alias[id(x.base)] = op.output

@@ -40,28 +40,25 @@ class Views:
     def view(self, buffer: Buffer, column: int, width: int, plane: int = 0) -> str:
         """The expression for some columns of an array in this step."""
         whole = self._rows(buffer)
-        if not buffer.plane:
-            name = whole
-            if width < buffer.width:
-                name = self._line(
-                    f"{whole}_{column}_{width}", f"{whole}[:, {column}:{column + width}]"
-                )
-            if plane and width > plane:
-                cut = f"{name}.reshape(n, {width // plane}, {plane}).transpose(1, 0, 2)"
-                return self._line(f"{name}_by_{plane}", cut)
-            return name
-        first = column // buffer.plane
-        if width > buffer.plane:
-            assert plane == buffer.plane and column % plane == 0 and width % plane == 0
-            last = first + width // plane
-            if width == buffer.width:
-                return whole
-            return self._line(f"{whole}_{first}_to_{last}", f"{whole}[{first}:{last}]")
-        name = self._line(f"{whole}_{first}", f"{whole}[{first}]")
-        if width == buffer.plane:
-            return name
-        start = column - first * buffer.plane
-        return self._line(f"{name}_{start}_{width}", f"{name}[:, {start}:{start + width}]")
+        if buffer.plane and width > buffer.plane:
+            return self._planes(whole, buffer, column, width, plane)
+        name = whole
+        if buffer.plane:
+            number, column = divmod(column, buffer.plane)
+            name = self._line(f"{whole}_{number}", f"{whole}[{number}]")
+        if width < (buffer.plane or buffer.width):
+            name = self._line(f"{name}_{column}_{width}", f"{name}[:, {column}:{column + width}]")
+        if plane and width > plane:
+            cut = f"{name}.reshape(n, {width // plane}, {plane}).transpose(1, 0, 2)"
+            name = self._line(f"{name}_by_{plane}", cut)
+        return name
+
+    def _planes(self, whole: str, buffer: Buffer, column: int, width: int, plane: int) -> str:
+        first, last = column // buffer.plane, (column + width) // buffer.plane
+        assert plane == buffer.plane and column % plane == 0 and width % plane == 0
+        if width == buffer.width:
+            return whole
+        return self._line(f"{whole}_{first}_to_{last}", f"{whole}[{first}:{last}]")
 
     def _rows(self, buffer: Buffer) -> str:
         name = buffer.name.lower()

@@ -50,6 +50,7 @@ class GenericStep:
     ) -> None:
         self._kind = type(op.node)
         self._origins = [x.base.origin for x in op.inputs]
+        self._accumulates: tuple[int, ...] = getattr(self._kind, "accumulates", ())
         self._memories = memories
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
@@ -101,13 +102,22 @@ class GenericStep:
         batch.saved = self._saved.pop(t, {})
         batch.accumulate = True
         targets: list[Ragged | None] = []
-        for x, dx, origin in zip(xs, dxs, self._origins, strict=True):
-            if origin == "memory":
-                targets.append(self._ragged(x, n, self.memory_gradients))
-            else:
+        added: list[tuple[Ragged, Ragged]] = []
+        for position, (x, dx) in enumerate(zip(xs, dxs, strict=True)):
+            if self._origins[position] != "memory":
                 targets.append(None if dx is None else self._rows(dx, n))
-        batch.launches += 1
+                continue
+            total = self._ragged(x, n, self.memory_gradients)
+            if position in self._accumulates:
+                targets.append(total)
+                continue
+            of_step = total.like(np.empty_like(total.values))
+            targets.append(of_step)
+            added.append((total, of_step))
+        batch.launches += 1 + len(added)
         self._kind.backward(batch, self._rows(dy, n), *targets)
+        for total, of_step in added:
+            total.values += of_step.values
 
     def give_gradients_to(self, gradients: Gradients) -> None:
         """Where the node type's parameter gradients go."""

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.prefix import PrefixLayout, Shard
-from dynbatch.cells.program import Op, Piece
+from dynbatch.cells.program import Op, Piece, Value
 from dynbatch.cells.storage import Buffer
 from dynbatch.kernels import blas, parallel
 from dynbatch.nodes.base import Node, Retain, Shape, intern_signature
@@ -339,6 +339,13 @@ class ScanRun:
             return wide[f"X{base.place}"][:, columns]
         if base.origin == "op":
             return _columns(self.packed, *self.cell.storage.place(value), value.width)
+        name = f"h{base.place}"
+        if name not in wide:
+            wide[name] = self._previous_states(base, scratch)
+        return wide[name][:, columns]
+
+    def _previous_states(self, base: Value, scratch: Scratch) -> Array:
+        """A part of the state as every step found it, packed."""
         rows = scratch.take(self.layout.order.size, base.width)
         following = self.cell.program.following[base.place]
         source = _columns(self.packed, *self.cell.storage.place(following), base.width)
@@ -348,7 +355,7 @@ class ScanRun:
             running = shard.steps[0][2] if shard.steps else 0
             first = slice(shard.start, shard.start + running)
             rows[first] = arrays[f"I{base.place}"][:running]
-        return rows[:, columns]
+        return rows
 
     def _map_gradient(self, op: Op, x: Array, dy: Array) -> None:
         """Gradients of one wide map's weights and biases: rows of them, plane by plane."""
