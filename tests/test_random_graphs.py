@@ -49,6 +49,20 @@ def scanned(x):
     return ys * last
 
 
+@db.cell
+def attending(x, state, params, memory):
+    h, c = state
+    h = F.tanh(x + F.attention(h, memory))
+    c = F.sigmoid(x) * c + h
+    return F.concat([h * x, c]), (h, c)
+
+
+def scanned_backwards(x):
+    init = (F.constant(x.graph, 0.2, (x.width,)), x.width)
+    ys, (h, c) = db.scan(attending, x, init=init, memory=F.tanh(F.reverse(x)), reverse=True)
+    return ys * F.concat([c, h])
+
+
 FUNCTIONS = (
     F.softmax,
     F.log_softmax,
@@ -67,6 +81,7 @@ FUNCTIONS = (
     lambda x: F.gather_rows(x, [0, x.rows - 1, 0] if x.rows else []),
     scanned,
     recurrent,
+    scanned_backwards,
 )
 
 
