@@ -61,6 +61,7 @@ def test_ctrl_c_is_raised_only_when_every_task_has_ended():
 
     def interrupt_the_caller():
         begun.set()
+        time.sleep(0.05)  # the caller has ended its own task by now, and waits
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(0.1)
         ended.append(True)
@@ -78,7 +79,10 @@ def test_a_task_does_not_start_threads_of_its_own():
 
 
 def test_warnings_are_off_in_the_workers_where_they_are_off_for_the_caller():
+    meeting = threading.Barrier(2, timeout=10)
+
     def divide():
+        meeting.wait()  # so that one of the two runs in a worker
         np.divide(np.ones(3), np.zeros(3))
 
     with np.errstate(divide="ignore"):
