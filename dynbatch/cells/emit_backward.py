@@ -67,16 +67,25 @@ class Backward:
     def _find_aliases(self) -> None:
         """A sum passes its gradient on unchanged: its operands may share the very buffer."""
         leaving = self.program.leaving()
-        for op in self.program.ops:
+        makers = {id(op.output): op for op in [*self.program.stream_maps, *self.program.ops]}
+        for op in reversed(self.program.ops):  # so that roots are final
             passes = op.kind == "shift" or (op.kind == "copy" and len(op.inputs) == 1)
             if not passes and not (op.kind == "binary" and type(op.node).__name__ == "Add"):
                 continue
             for x in op.inputs:
                 twice = sum([x.overlaps(other) for other in op.inputs]) > 1
                 single = len(readers(self.program, x)) == 1 and not twice
-                if x.base.origin == "op" and x.is_whole() and single:
-                    if id(x.base) not in leaving:
-                        self._alias[id(x.base)] = op.output
+                if x.base.origin != "op" or not x.is_whole() or not single:
+                    continue
+                if id(x.base) not in leaving and self._fits(makers[id(x.base)], op.output):
+                    self._alias[id(x.base)] = op.output
+
+    def _fits(self, maker: Op, value: Value) -> bool:
+        """Whether the backward of `maker` can read its gradient in the buffer of `value`."""
+        plane = _gradient_plane(self._root(value))
+        if maker.kind == "linear":
+            return plane == self.storage.place(maker.output)[0].plane
+        return maker.kind != "generic" or not plane
 
     def _root(self, value: Value) -> Value:
         base = value.base
@@ -102,8 +111,7 @@ class Backward:
             place = (Buffer("dY", self._export_width(), packed=True), self._export_column(root))
         else:
             name = f"D{len(self.buffers)}"
-            plane = root.planes[0] if len(set(root.planes)) == 1 < len(root.planes) else 0
-            self.buffers[name] = Buffer(name, root.width, packed, plane)
+            self.buffers[name] = Buffer(name, root.width, packed, _gradient_plane(root))
             place = (self.buffers[name], 0)
         self._places[id(root)] = place
         return place
@@ -399,3 +407,8 @@ class Backward:
     def gradient_buffers(self) -> list[Buffer]:
         """Every gradient buffer, packed or not."""
         return list(self.buffers.values())
+
+
+def _gradient_plane(value: Value) -> int:
+    """Width of the planes of a base value's gradient; 0 for plain rows."""
+    return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.nodes.arithmetic import Binary, expand
 from dynbatch.nodes.base import Node
+from dynbatch.nodes.dropout import Dropout, Ones, dropout
 from dynbatch.nodes.indexing import slice as slice_node
 
 
@@ -62,6 +63,10 @@ class Surroundings:
             made = self._source(node)
         elif self._compiled.parts.kinds[node.index] == "memory":
             made = self._once(node, [self.whole(x) for x in node.inputs])
+        elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:
+            # What is dropped is the same in all sentences; the mask must follow from this one.
+            mask = dropout(Ones(self._xs, size=node.width), node.p)
+            made = self.rows(node.inputs[0]) * mask
         else:
             made = node.rebuild(*[self.rows(x) for x in node.inputs])
         self._made[node.index] = made
