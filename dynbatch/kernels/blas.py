@@ -4,9 +4,9 @@ Two things that NumPy leaves to chance are fixed here:
 
 * **Threads.** dynbatch shards its own work over its own pool, so each product runs on one BLAS
   thread. `one_thread()` sets that for the time of a run and restores what it found.
-* **Products in tiles.** OpenBLAS packs both operands before it multiplies. For a recurrent step, few
-  rows by a large weight, it packs longer than it multiplies: 20 x 256 x 1024 in float32 reaches 51
-  GFLOP/s where the core can do 115, and even 1421 x 128 x 1024 stays at 92. Its AVX-512 build has
+* **Products in tiles.** OpenBLAS packs both operands before it multiplies. For a recurrent step,
+  few rows by a large weight, packing takes longer: 20 x 256 x 1024 in float32 reaches 51 GFLOP/s
+  where the core can do 115, and even 1421 x 128 x 1024 stays at 92. Its AVX-512 build has
   kernels that need no packing, for products of at most 10^6 multiply-adds. A product cut into tiles
   below that bound stays on them, and NumPy multiplies a stack of tiles in one call: 112 and 109
   GFLOP/s (one Zen 4 core).

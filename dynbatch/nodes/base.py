@@ -136,8 +136,8 @@ class Node:
                 raise GraphError(
                     f"{type(self).__name__}: inputs belong to different graphs ({node!r}).\n"
                     "  rule: every node of an expression has one owner\n"
-                    "  fix:  build the sentence inside one `with db.Graph()` block; give a cell what it\n"
-                    "        reads of the sentence as `memory` or as a part of its state\n"
+                    "  fix:  build the sentence inside one `with db.Graph()` block; give a cell what\n"
+                    "        it reads of the sentence as `memory` or as a part of its state\n"
                     f"  made at {caller()}"
                 )
         assert graph is not None
