@@ -16,6 +16,7 @@ from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.dropout import Dropout, Ones
 from dynbatch.nodes.elementwise import Unary
+from dynbatch.nodes.indexing import Slice
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.structure import Structural
 from dynbatch.parameter import Parameter
@@ -138,8 +139,8 @@ class Program:
         self.states = [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
         for node, value in zip(trace.states, self.states, strict=True):
             self._by_node[node.index] = value
-        outside = [x for n in [*parts.before, *parts.after] for x in n.inputs]
-        self._read_outside = {x.index for x in [*outside, trace.output, *trace.next_states]}
+        self._read_outside: set[int] = set()
+        self._find_read_outside(trace)
         for node in parts.loop:
             self._add(node)
         taken: set[int] = set()
@@ -157,6 +158,24 @@ class Program:
     def leaving(self) -> set[int]:
         """Identities of the values that leave a step."""
         return {id(v) for v in [*self.exports, *self.following]}
+
+    def _find_read_outside(self, trace: Trace) -> None:
+        """What must be made as a node. Parts of a linear map that only the loop reads need not."""
+        self._read_outside = {x.index for n in self._parts.after for x in n.inputs}
+        self._read_outside |= {n.index for n in [trace.output, *trace.next_states]}
+        for node in reversed(self._parts.before):
+            if not self._is_part_of_map(node):
+                self._read_outside |= {x.index for x in node.inputs}
+
+    def _is_part_of_map(self, node: Node) -> bool:
+        """Whether a node is some columns of a linear map of the tokens, read by the loop alone."""
+        while isinstance(node, Slice) and self._kinds[node.index] == "token":
+            if node.index in self._read_outside:
+                return False
+            (node,) = node.inputs
+            if isinstance(node, Linear):
+                return True
+        return False
 
     # From nodes to operators ----------------------------------------------------------------------
 
@@ -187,7 +206,8 @@ class Program:
         self._kinds.update({ones.index: "token", mask.index: "token"})
         return Multiply(node.inputs[0], mask)
 
-    def _add_structural(self, node: Structural) -> None:
+    def _add_structural(self, node: Node) -> None:
+        assert isinstance(node, Structural)
         output = self._by_node[node.index] = self.value(node.width)
         rectangles = list(type(node).rectangles(Batch([node], node.graph.dtype)))
         if len(rectangles) == 1 and rectangles[0].width == node.width:
@@ -206,6 +226,9 @@ class Program:
         if known is not None:
             return known
         kind = self._kinds[node.index]
+        if self._is_part_of_map(node):
+            self._add_structural(node)
+            return self._by_node[node.index]
         if kind == "memory" and node.ndim == 2:
             value = self.value(node.width, "memory", len(self.memories))
             self.memories.append(value)

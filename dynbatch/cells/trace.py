@@ -117,7 +117,12 @@ def trace_cell(
     output, following = _returned(name, returned, state_nodes, single)
     for node in [output, *following]:
         if node.graph is not graph:
-            raise GraphError(f"cell {name!r} returned {node!r}, which was made outside it.")
+            raise GraphError(
+                f"cell {name!r} returned {node!r}, which was made outside it.\n"
+                "  rule: a cell runs once for many sentences; it reads its arguments only\n"
+                "  fix:  give it what it reads of the sentence as `memory`\n"
+                f"  made at {caller()}"
+            )
     reads = reads_of(recorder)
     return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
 
@@ -129,7 +134,8 @@ def _returned(
     following: Any = returned[1] if good else None
     if good and single and isinstance(following, Node):
         following = (following,)
-    if not good or not isinstance(following, tuple) or len(following) != len(states):
+    good = good and isinstance(following, tuple) and len(following) == len(states)
+    if not good or not all([isinstance(part, Node) for part in following]):
         raise ShapeError(
             f"cell {name!r} must return (output, next state); the state has {len(states)} part(s)."
             f"\n  got:  {returned!r}\n"
@@ -216,8 +222,8 @@ def _ancestors(targets: Sequence[Node]) -> set[int]:
 def _require_vector(node: Node) -> None:
     if node.ndim > 1:
         raise ShapeError(
-            f"cell: {node.label()} makes a matrix {node.shape} inside the recurrence.\n"
-            "  rule: what depends on the state is a vector: one step of one sentence\n"
-            "  fix:  reduce or attend to it with F.attention, or move it outside the cell\n"
+            f"cell: {node.label()} is a matrix {node.shape}, in a step of one sentence.\n"
+            "  rule: what reads the token or the state is a vector, and so is the output\n"
+            "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside\n"
             f"  made at {caller()}"
         )

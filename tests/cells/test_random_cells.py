@@ -1,0 +1,35 @@
+"""Random cells: `scan` equals the cell step by step, with memory that is NaN where it is dead.
+
+Whatever narrowing, merging, storage in place and shared gradients do to a program, they must not
+change what it computes. Offline, tens of thousands of these were run.
+"""
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import dynbatch as db
+from tests.cells.random_cells import Recipe, recipe
+from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.poison import poisoned_memory
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Recipe:
+    """A recipe of at most 14 steps."""
+    return recipe(lambda options: draw(st.sampled_from(options)), 14)
+
+
+@settings(max_examples=60, derandomize=True)
+@given(recipes())
+def test_scan_of_a_random_cell_equals_the_cell_step_by_step(recipe):
+    cell, batch = recipe.cell(), recipe.batch()
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            expected = outcome(step_by_step, cell, batch)
+    except db.errors.NumericError:
+        expected = {"loss": np.array(np.inf)}
+    assume(all(np.abs(array).max(initial=0) < 1e4 for array in expected.values()))
+    with poisoned_memory():
+        found = outcome(db.scan, cell, batch)
+    assert_equal_outcomes(found, expected, 1e-9)
