@@ -136,7 +136,7 @@ class Node:
                 raise GraphError(
                     f"{type(self).__name__}: inputs belong to different graphs ({node!r}).\n"
                     "  rule: every node of an expression has one owner\n"
-                    "  fix:  build the sentence inside one `with db.Graph()` block; give a cell what\n"
+                    "  fix:  build the sentence in one `with db.Graph()` block; give a cell what\n"
                     "        it reads of the sentence as `memory` or as a part of its state\n"
                     f"  made at {caller()}"
                 )

@@ -1,0 +1,91 @@
+"""The arrays that generated code works on: where they lie, and how they are cut."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.cells.prefix import Shard
+from dynbatch.cells.program import Piece
+from dynbatch.cells.storage import Buffer
+from dynbatch.kernels import blas
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+# Rows of a stream's gradient made at once.
+SUMMED_ROWS = 192
+# Rows of a weight transposed at once.
+TRANSPOSED_ROWS = 64
+
+
+class Scratch:
+    """Hands out parts of one planned array, one after the other."""
+
+    def __init__(self, array: Array) -> None:
+        self._array = array
+        self._used = 0
+
+    def take(self, rows: int, width: int) -> Array:
+        """An uninitialised (rows, width) part."""
+        start = self._used
+        self._used += rows * width
+        return self._array[start : self._used].reshape(rows, width)
+
+
+def stream_product(dy: Array, weight: Array, out: Array, add: bool) -> None:
+    """out (+)= Σ_k dy[k] @ weight[k], some rows at a time to keep the products in the cache."""
+    total = np.empty((SUMMED_ROWS, out.shape[1]), out.dtype)
+    scratch = np.empty((dy.shape[0], SUMMED_ROWS, out.shape[1]), out.dtype)
+    for start in range(0, out.shape[0], SUMMED_ROWS):
+        rows = out[start : start + SUMMED_ROWS]
+        count = rows.shape[0]
+        part = dy[:, start : start + count]
+        target = total[:count] if add else rows
+        blas.matmul_sum(part, weight, scratch[:, :count], target)
+        if add:
+            np.add(rows, target, out=rows)
+
+
+def in_planes(rows: Array, buffer: Buffer) -> Array:
+    if not buffer.plane:
+        return rows
+    return rows.reshape(buffer.planes, rows.shape[0], buffer.plane)
+
+
+def span_of(rows: Array, shard: Shard) -> Array:
+    return rows[shard.span] if rows.ndim == 2 else rows[:, shard.span]
+
+
+def temporary(shard: Shard, buffer: Buffer, scratch: Scratch) -> Array:
+    rows = scratch.take(shard.sentences.size, buffer.width)
+    return rows.reshape(-1) if buffer.plane else rows
+
+
+def write_transposed(piece: Piece, wide: Array, plane: int) -> None:
+    """Write a piece's weight, transposed, into (planes, K, plane)."""
+    for start in range(piece.column, piece.column + piece.width, plane):
+        width = min(plane, piece.column + piece.width - start)
+        first = piece.first + start - piece.column
+        column = start % plane
+        for low in range(0, width, TRANSPOSED_ROWS):  # narrow strips stay in the cache
+            high = min(width, low + TRANSPOSED_ROWS)
+            wide[start // plane][:, column + low : column + high] = piece.weight.value[
+                first + low : first + high
+            ].T
+
+
+def columns_of(arrays: dict[str, Array], buffer: Buffer, column: int, width: int) -> Array:
+    rows = arrays[buffer.name]
+    if buffer.plane:
+        rows = rows[column // buffer.plane]
+        column %= buffer.plane
+    return rows if width == rows.shape[1] else rows[:, column : column + width]
+
+
+def memory_rows(memory: Ragged, shard: Shard) -> tuple[Array, Array]:
+    """Rows of a memory in the shard's order of sentences, and the sentences' lengths there."""
+    offsets = memory.offsets
+    lengths = np.diff(offsets)[shard.sentences]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if ends.size else 0
+    within = np.arange(total) - np.repeat(ends - lengths, lengths)
+    return np.repeat(offsets[:-1][shard.sentences], lengths) + within, lengths

@@ -1,0 +1,77 @@
+"""Gradients of a cell's parameters: rows of a wide map's weights, and sums over steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.parameter import Array, Parameter
+
+
+class ParameterRows:
+    """Gradient arrays that are filled some rows at a time."""
+
+    def __init__(self, gradients: Any) -> None:
+        self._gradients = gradients
+        self._open: dict[int, tuple[Array, list[tuple[int, int]]]] = {}
+
+    def take(self, parameter: Parameter, first: int, count: int) -> Array:
+        """Rows to overwrite. Rows that were taken before start another array."""
+        known = self._open.get(parameter.uid)
+        taken = known is not None and any(
+            first < start + length and start < first + count for start, length in known[1]
+        )
+        if known is None or taken:
+            array = self._gradients.buffer(parameter)
+            if count < parameter.shape[0]:
+                array[...] = 0
+            known = self._open[parameter.uid] = (array, [])
+        known[1].append((first, count))
+        return known[0][first : first + count]
+
+
+class ShardGradients:
+    """Parameter gradients of one shard's generic operators, summed over steps, then passed on."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Parameter, Array]] = {}
+        self._scratch: dict[int, Array] = {}
+
+    def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
+        """Add dyᵀ x."""
+        self.add(parameter, dy.T @ x)
+
+    def add(self, parameter: Parameter, gradient: Array) -> None:
+        """Add an array of the parameter's shape."""
+        known = self._sums.get(parameter.uid)
+        if known is None:
+            self._sums[parameter.uid] = (parameter, np.array(gradient).reshape(parameter.shape))
+        else:
+            known[1][...] += gradient.reshape(parameter.shape)
+
+    def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
+        """Add dy to rows `ids`."""
+        full = np.zeros_like(parameter.value)
+        np.add.at(full, ids, dy)
+        self.add(parameter, full)
+
+    def buffer(self, parameter: Parameter) -> Array:
+        """An array to overwrite; it is added when the next is asked for, or at the end."""
+        self._flush(parameter)
+        array = np.empty_like(parameter.value)
+        self._scratch[parameter.uid] = array
+        self._sums.setdefault(parameter.uid, (parameter, np.zeros_like(parameter.value)))
+        return array
+
+    def _flush(self, parameter: Parameter) -> None:
+        pending = self._scratch.pop(parameter.uid, None)
+        if pending is not None:
+            self.add(parameter, pending)
+
+    def pass_on(self, gradients: Any) -> None:
+        """Give the sums to the step's own gradients."""
+        for parameter, _ in list(self._sums.values()):
+            self._flush(parameter)
+        for parameter, total in self._sums.values():
+            gradients.add(parameter, total)

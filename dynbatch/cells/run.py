@@ -1,0 +1,357 @@
+"""`ScanRun`: one batch of scans on its way, from packing in prefix layout to the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.arrays import (
+    Scratch,
+    columns_of,
+    in_planes,
+    memory_rows,
+    span_of,
+    stream_product,
+    temporary,
+    write_transposed,
+)  # fmt: skip
+from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.generic import GenericStep
+from dynbatch.cells.gradients import ParameterRows, ShardGradients
+from dynbatch.cells.prefix import PrefixLayout, Shard
+from dynbatch.cells.program import Op, Value
+from dynbatch.kernels import blas, parallel
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+# Sentences per shard below which a second thread does not pay: each packs the weights anew.
+LEAST_SENTENCES = 4
+
+
+class ScanRun:
+    """One batch of scans: its prefix layout and arrays, forward and later backward."""
+
+    def __init__(self, batch: Batch, y: Ragged, xs: tuple[Ragged, ...]) -> None:
+        node = batch.first
+        self.batch = batch
+        self.cell: CompiledCell = node.cell
+        self.lengths = np.asarray(y.lengths, np.int64)
+        shards = min(parallel.available(), max(1, self.lengths.size // LEAST_SENTENCES))
+        self.layout = PrefixLayout(self.lengths, y.offsets, node.reverse, shards)
+        self.arrays: list[dict[str, Any]] = []
+        self._given = node.given_states
+        self._read(xs)
+
+    def _read(self, xs: tuple[Ragged, ...]) -> None:
+        streams = len(self.cell.program.streams)
+        states = streams + sum(self._given)
+        self.streams, self.inits, self.memories = (
+            xs[:streams], list(xs[streams:states]), xs[states:],
+        )  # fmt: skip
+
+    @staticmethod
+    def elements(batch: Batch, backward: bool) -> int:
+        """Scratch elements that one pass needs."""
+        cell: CompiledCell = batch.first.cell
+        tokens: int = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
+        sentences = len(batch.nodes)
+        states = sum([v.width for v in cell.program.states])
+        streams = sum([v.width for v in cell.program.streams])
+        weights = sum([p.weight.size for op in cell.maps.values() for p in op.pieces])
+        total: int = tokens * streams + sentences * states + weights
+        if not backward:
+            widths = [b.width for b in cell.storage.temporary]
+            packed = 0 if batch.keeps else sum([b.width for b in cell.storage.packed])
+            return total + sentences * sum(widths) + tokens * packed
+        buffers = cell.reverse_pass.gradient_buffers()
+        per_token: int = sum([b.width for b in buffers if b.packed]) + streams
+        per_token += batch.first.width + states
+        per_sentence = sum([b.width for b in buffers if not b.packed]) + states
+        return total + tokens * per_token + sentences * per_sentence
+
+    # Forward --------------------------------------------------------------------------------------
+
+    def forward(self, y: Ragged) -> None:
+        """Run every shard, then bring outputs and last states into sentence order."""
+        batch, cell, layout = self.batch, self.cell, self.layout
+        scratch = Scratch(batch.scratch)
+        tokens = layout.order.size
+        packed = {}
+        for b in cell.storage.packed:
+            rows = batch.saved[b.name] if batch.keeps else scratch.take(tokens, b.width)
+            packed[b.name] = in_planes(rows, b)
+        self.packed = packed
+        shared = self._weights(scratch, transposed=True)
+        streams = [scratch.take(tokens, v.width) for v in cell.program.streams]
+        self.arrays = []
+        for shard in layout.shards:
+            arrays = dict(shared)
+            for k, rows in enumerate(streams):
+                arrays[f"X{k}"] = rows[shard.span]
+            for name, rows in packed.items():
+                arrays[name] = span_of(rows, shard)
+            for b in cell.storage.temporary:
+                arrays[b.name] = temporary(shard, b, scratch)
+            self._initial_states(shard, arrays, scratch)
+            self._generic_steps(shard, arrays)
+            self.arrays.append(arrays)
+        parallel.run([self._shard_task(shard, a) for shard, a in self._shards()])
+        self._outputs(packed, y)
+        self._count(cell.launches, 2 * len(streams) + len(cell.stream_maps))
+
+    def _shard_task(self, shard: Shard, arrays: dict[str, Any]) -> Callable[[], None]:
+        def task() -> None:
+            for k, x in enumerate(self.streams):
+                self._take(x.values, self.layout.order[shard.span], arrays[f"X{k}"])
+            self.cell.forward(arrays, shard.steps)
+
+        return task
+
+    def _shards(self) -> list[tuple[Shard, dict[str, Any]]]:
+        return list(zip(self.layout.shards, self.arrays, strict=True))
+
+    def _take(self, rows: Array, index: Array, out: Array) -> None:
+        np.take(rows, index, axis=0, out=out, mode="clip")
+
+    def _weights(self, scratch: Scratch, transposed: bool) -> dict[str, Array]:
+        """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
+
+        In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p).
+        """
+        arrays: dict[str, Array] = {}
+        for number, op in self.cell.maps.items():
+            inner, total = op.inputs[0].width, op.output.width
+            plane = self.cell.plane_of(number) or total
+            wide = scratch.take(total, inner)
+            if not transposed:
+                for piece in op.pieces:
+                    rows = slice(piece.column, piece.column + piece.width)
+                    wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
+                split = self.cell.plane_of(number)
+                arrays[f"V{number}"] = wide.reshape(-1, plane, inner) if split else wide
+                continue
+            wide = wide.reshape(total // plane, inner, plane)
+            bias = np.zeros(total, wide.dtype)
+            for piece in op.pieces:
+                write_transposed(piece, wide, plane)
+                for one, first in piece.biases:
+                    bias[piece.column : piece.column + piece.width] += one.value[
+                        first : first + piece.width
+                    ]
+            split = self.cell.plane_of(number)
+            arrays[f"W{number}"] = wide if split else wide[0]
+            arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
+        return arrays
+
+    def _initial_states(self, shard: Shard, arrays: dict[str, Any], scratch: Scratch) -> None:
+        given = iter(self.inits)
+        for k, state in enumerate(self.cell.program.states):
+            rows = scratch.take(shard.sentences.size, state.width)
+            if self._given[k]:
+                self._take(next(given).values, shard.sentences, rows)
+            else:
+                rows[...] = 0
+            arrays[f"I{k}"] = rows
+
+    def _generic_steps(self, shard: Shard, arrays: dict[str, Any]) -> None:
+        if not self.cell.generic:
+            return
+        memories = [self._sorted_memory(m, shard) for m in self.memories]
+        for number, op in self.cell.generic.items():
+            arrays[f"G{number}"] = GenericStep(
+                op, memories, shard.sentences.size, self.batch.dtype, self.batch.keeps
+            )
+
+    def _sorted_memory(self, memory: Ragged, shard: Shard) -> Ragged:
+        """A memory's rows in the shard's order of sentences."""
+        index, lengths = memory_rows(memory, shard)
+        return Ragged(memory.values[index], lengths.tolist())
+
+    def _outputs(self, packed: dict[str, Array], y: Ragged) -> None:
+        program, place = self.cell.program, self.cell.storage.place
+        column = 0
+        for value in program.exports:
+            rows = columns_of(packed, *place(value), value.width)
+            out = y.values[:, column : column + value.width]
+            if out.flags.c_contiguous:
+                self._take(rows, self.layout.inverse, out)
+            else:
+                out[...] = rows[self.layout.inverse]
+            column += value.width
+        given = iter(self.inits)
+        for k, value in enumerate(program.following):
+            rows = columns_of(packed, *place(value), value.width)
+            out = self.batch.ports[k].values
+            initial = next(given).values if self._given[k] else 0
+            empty = self.layout.last < 0
+            if rows.size:
+                self._take(rows, self.layout.last, out)
+            if empty.any() or not rows.size:
+                out[empty] = initial[empty] if isinstance(initial, np.ndarray) else initial
+
+    # Backward -------------------------------------------------------------------------------------
+
+    def backward(self, batch: Batch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
+        """Run every shard backwards; then weights, streams, initial states and memories."""
+        cell, layout = self.cell, self.layout
+        self._read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
+        scratch = Scratch(batch.scratch)
+        tokens = layout.order.size
+        shared: dict[str, Any] = self._weights(scratch, transposed=False)
+        wide: dict[str, Array] = {"dY": scratch.take(tokens, dy.values.shape[1])}
+        for k, value in enumerate(cell.program.streams):
+            wide[f"X{k}"] = scratch.take(tokens, value.width)
+            wide[f"dX{k}"] = scratch.take(tokens, value.width)
+        for b in cell.reverse_pass.gradient_buffers():
+            if b.packed:
+                wide[b.name] = in_planes(scratch.take(tokens, b.width), b)
+        gradients = batch.parameter_gradients()
+        for shard, arrays in self._shards():
+            arrays.update(shared)
+            arrays.update({name: span_of(rows, shard) for name, rows in wide.items()})
+            for b in cell.reverse_pass.gradient_buffers():
+                if not b.packed:
+                    arrays[b.name] = temporary(shard, b, scratch)
+            self._initial_states(shard, arrays, scratch)
+            for k, value in enumerate(cell.program.states):
+                carried = scratch.take(shard.sentences.size, value.width)
+                self._take(batch.port_gradients[k].values, shard.sentences, carried)
+                arrays[f"C{k}"] = carried
+            self._prepare_memories(shard, arrays)
+        sinks = [ShardGradients() for _ in layout.shards]
+        for (_, arrays), sink in zip(self._shards(), sinks, strict=True):
+            for number in cell.generic:
+                arrays[f"G{number}"].give_gradients_to(sink)
+        parallel.run([self._backward_task(dy, shard, a) for shard, a in self._shards()])
+        for sink in sinks:
+            sink.pass_on(gradients)
+        self._weight_gradients(wide, scratch)
+        self._input_gradients(wide, dxs)
+        self._count(cell.launches_backward, 1 + 2 * len(self.streams) + len(cell.stream_maps))
+        batch.launches += len(cell.maps)
+
+    def _backward_task(
+        self, dy: Ragged, shard: Shard, arrays: dict[str, Any]
+    ) -> Callable[[], None]:
+        def task() -> None:
+            order = self.layout.order[shard.span]
+            self._take(dy.values, order, arrays["dY"])
+            for k, x in enumerate(self.streams):
+                self._take(x.values, order, arrays[f"X{k}"])
+            self.cell.backward(arrays, shard.steps)
+            self._stream_gradients(arrays)
+
+        return task
+
+    def _stream_gradients(self, arrays: dict[str, Any]) -> None:
+        """dx of each stream through its wide linear map, all rows of a shard at once."""
+        for number, op in self.cell.stream_maps.items():
+            name = self.cell.reverse_pass.of_maps.get(number)
+            if name is None:
+                continue
+            place = op.inputs[0].place
+            out, dy, weight = arrays[f"dX{place}"], arrays[name], arrays[f"V{number}"]
+            if weight.ndim == 2:
+                dy, weight = dy[None], weight[None]
+            add = place in self.cell.reverse_pass.streams
+            stream_product(dy, weight, out, add)
+
+    def _weight_gradients(self, wide: dict[str, Array], scratch: Scratch) -> None:
+        for number, op in self.cell.maps.items():
+            name = self.cell.reverse_pass.of_maps.get(number)
+            if name is None:
+                continue
+            self._map_gradient(op, self._map_input(op, wide, scratch), wide[name])
+
+    def _map_input(self, op: Op, wide: dict[str, Array], scratch: Scratch) -> Array:
+        """All rows that a wide linear map multiplied, packed."""
+        (value,) = op.inputs
+        base = value.base
+        columns = slice(value.column, value.column + value.width)
+        if base.origin == "stream":
+            return wide[f"X{base.place}"][:, columns]
+        if base.origin == "op":
+            return columns_of(self.packed, *self.cell.storage.place(value), value.width)
+        name = f"h{base.place}"
+        if name not in wide:
+            wide[name] = self._previous_states(base, scratch)
+        return wide[name][:, columns]
+
+    def _previous_states(self, base: Value, scratch: Scratch) -> Array:
+        """A part of the state as every step found it, packed."""
+        rows = scratch.take(self.layout.order.size, base.width)
+        following = self.cell.program.following[base.place]
+        source = columns_of(self.packed, *self.cell.storage.place(following), base.width)
+        if rows.size:
+            self._take(source, self.layout.previous, rows)
+        for shard, arrays in self._shards():
+            running = shard.steps[0][2] if shard.steps else 0
+            first = slice(shard.start, shard.start + running)
+            rows[first] = arrays[f"I{base.place}"][:running]
+        return rows
+
+    def _map_gradient(self, op: Op, x: Array, dy: Array) -> None:
+        """Gradients of one wide map's weights and biases: rows of them, plane by plane."""
+        rows = ParameterRows(self.batch.parameter_gradients())
+        planes = dy if dy.ndim == 3 else dy[None]
+        plane = planes.shape[2]
+        for piece in op.pieces:
+            for start in range(piece.column, piece.column + piece.width, plane):
+                width = min(plane, piece.column + piece.width - start)
+                column = start % plane
+                part = planes[start // plane][:, column : column + width]
+                offset = start - piece.column
+                if not piece.weight.frozen:
+                    blas.matmul_outer(x, part, rows.take(piece.weight, piece.first + offset, width))
+                trained = [(b, f) for b, f in piece.biases if not b.frozen]
+                if trained:
+                    total = np.ones(part.shape[0], part.dtype) @ part
+                    for bias, first in trained:
+                        rows.take(bias, first + offset, width)[...] = total
+
+    def _input_gradients(self, wide: dict[str, Array], dxs: tuple[Ragged | None, ...]) -> None:
+        reached = set(self.cell.reverse_pass.streams)
+        for number in self.cell.reverse_pass.of_maps:
+            if number in self.cell.stream_maps:
+                reached.add(self.cell.stream_maps[number].inputs[0].place)
+        for k in range(len(self.streams)):
+            dx = dxs[k]
+            if dx is not None and k in reached:
+                self._take(wide[f"dX{k}"], self.layout.inverse, dx.values)
+            elif dx is not None:
+                dx.values[...] = 0
+        position = len(self.streams)
+        for k in range(len(self.cell.program.states)):
+            if not self._given[k]:
+                continue
+            dx = dxs[position]
+            position += 1
+            if dx is not None:
+                for shard, arrays in self._shards():
+                    dx.values[shard.sentences] = arrays[f"C{k}"]
+        for place, memory in enumerate(self.memories):
+            dx = dxs[position + place]
+            if dx is not None:
+                for shard, arrays in self._shards():
+                    index, _ = memory_rows(memory, shard)
+                    dx.values[index] = arrays["memory gradients"][place].values
+
+    def _prepare_memories(self, shard: Shard, arrays: dict[str, Any]) -> None:
+        if not self.cell.generic:
+            return
+        gathered = []
+        for memory in self.memories:
+            index, lengths = memory_rows(memory, shard)
+            zeros = np.zeros((index.size, memory.values.shape[1]), memory.values.dtype)
+            gathered.append(Ragged(zeros, lengths.tolist()))
+        arrays["memory gradients"] = gathered
+        for number in self.cell.generic:
+            arrays[f"G{number}"].memory_gradients = gathered
+
+    def _count(self, a_step: int, around: int) -> None:
+        """Kernels of one pass: those of the loop, and those around it in each shard."""
+        steps = sum([len(shard.steps) for shard in self.layout.shards])
+        self.batch.launches += steps * a_step + len(self.layout.shards) * around
