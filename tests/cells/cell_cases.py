@@ -242,15 +242,69 @@ def maps_of_parts_of_the_state(x, h, p):
 
 
 @db.cell
-def bias_summed_with_a_map_that_others_read(x, h, p):
+def token_map_read_twice(x, h, p):
     of_token = F.linear(x, p.W)
-    return F.tanh(of_token + F.linear(h, p.U, p.b)) * F.sigmoid(of_token), F.tanh(h)
+    h = F.tanh(of_token + F.linear(h, p.U, p.b)) * F.sigmoid(of_token)
+    return h, h
+
+
+@db.cell
+def state_map_read_twice(x, h, p):
+    of_state = F.linear(h, p.U, p.b)
+    h = F.tanh(F.linear(x, p.W) + of_state) * F.sigmoid(of_state)
+    return h, h
+
+
+@db.cell
+def sum_read_three_times(x, h, p):
+    v = F.linear(x, p.W) + F.linear(h, p.U)
+    h = F.tanh(v) * F.sigmoid(v) + v * 0.5
+    return h, h
+
+
+@db.cell
+def sum_of_a_value_with_itself(x, h, p):
+    v = F.tanh(F.linear(x, p.W) + h)
+    (whole,) = F.chunk(v, 1)
+    h = F.tanh((v + whole) * (v - whole + 1))
+    return h, h
+
+
+@db.cell
+def state_is_a_linear_map(x, h, p):
+    h = F.linear(F.tanh(F.linear(x, p.W) + h), p.U, p.b)
+    return h, h
 
 
 @db.cell
 def overlapping_slices(x, h, p):
     v = F.linear(x, p.W) + F.linear(h, p.U)
-    return F.tanh(v[:3]) * F.sigmoid(v[1:]), F.tanh(v)
+    h = F.concat([F.tanh(v[:3]) * F.sigmoid(v[1:]), v[1:2] * 0.5]) - F.tanh(v)
+    return h, h
+
+
+@db.cell
+def unlike_parts_of_one_map(x, h, p):
+    v = F.linear(x, p.W) + F.linear(h, p.U, p.b)
+    h = F.concat([F.tanh(v[:1]), F.tanh(v[1:3]), F.sigmoid(v[3:])])
+    return h, h
+
+
+@db.cell
+def crossed_products(x, state, p):
+    h, c = state
+    gate = F.sigmoid(F.linear(x, p.W))
+    return h, (c * gate, h * (1 - gate))
+
+
+@db.cell
+def squared_state(x, h, p):
+    return h, h * h * F.tanh(F.linear(x, p.W))
+
+
+@db.cell
+def state_times_itself(x, h, p):
+    return F.linear(x, p.W) * h, h * h
 
 
 @db.cell
@@ -384,8 +438,16 @@ CASES = {
         Case(many_functions, SQUARE),
         Case(softmax_in_the_recurrence, SQUARE),
         Case(maps_of_parts_of_the_state, {"V": (2, 2), "S": (2, 2)}),
-        Case(bias_summed_with_a_map_that_others_read, SQUARE),
+        Case(token_map_read_twice, SQUARE),
+        Case(state_map_read_twice, SQUARE),
+        Case(sum_read_three_times, SQUARE),
+        Case(sum_of_a_value_with_itself, SQUARE),
+        Case(state_is_a_linear_map, SQUARE),
         Case(overlapping_slices, SQUARE),
+        Case(unlike_parts_of_one_map, SQUARE),
+        Case(crossed_products, SQUARE, **PAIR),
+        Case(squared_state, SQUARE),
+        Case(state_times_itself, SQUARE),
         Case(one_weight_twice, SQUARE),
         Case(attention_in_the_recurrence, MEMORY, **WITH_CONTEXT),
         Case(additive_attention_in_the_recurrence, MEMORY, **WITH_CONTEXT),
