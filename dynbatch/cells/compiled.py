@@ -14,6 +14,7 @@ from dynbatch.cells.program import Op, Program
 from dynbatch.cells.recorder import is_unchanged
 from dynbatch.cells.storage import Storage
 from dynbatch.cells.trace import Split, Trace, split
+from dynbatch.cells.widen import widen
 from dynbatch.kernels import blas
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node
@@ -38,6 +39,7 @@ class CompiledCell:
         self.trace = trace
         self.parts: Split = split(trace)
         self.program = Program(trace, self.parts)
+        widen(self.program)
         self.storage = Storage(self.program)
         self.reverse_pass = Backward(self.program, self.storage)
         numbers = numbered_maps(self.program)
