@@ -1,8 +1,8 @@
 """The loop of a cell as a small static program: values with widths, and operators on them.
 
-Built from the traced nodes, then made wide (`widen`): linear maps of one input become one product, and
-equal elementwise operators on neighbouring columns one operator. What is spelt out gate by gate thus
-runs as the same few wide kernels that a hand-fused cell would have.
+Built from the traced nodes, and then made wide (see `widen`): linear maps of one input become one
+product, and equal elementwise operators on neighbouring columns one operator. What is spelt out
+gate by gate thus runs as the same few wide kernels that a hand-fused cell would have.
 """
 
 from __future__ import annotations
