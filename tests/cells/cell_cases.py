@@ -244,7 +244,7 @@ def maps_of_parts_of_the_state(x, h, p):
 @db.cell
 def token_map_read_twice(x, h, p):
     of_token = F.linear(x, p.W)
-    h = F.tanh(of_token + F.linear(h, p.U, p.b)) * F.sigmoid(of_token)
+    h = F.tanh(of_token + F.linear(h, p.U, p.b)) * (of_token - h)
     return h, h
 
 

@@ -63,18 +63,6 @@ def test_a_memory_is_summed_once_for_the_sentence():
     assert "Sum" not in loop
 
 
-def test_a_constant_or_parameter_is_one_node_of_a_sentence_however_often_it_is_read():
-    case = CASES["parameters_as_values"]
-    batch = case.batch()
-    with db.Graph(dtype="float64") as graph:
-        xs = F.input(graph, batch.sentences[0].xs)
-        before = len(graph)
-        db.scan(case.cell, xs, H, batch.params)
-        kinds = [type(node).__name__ for node in graph._nodes[before:]]
-    assert kinds.count("ParameterNode") == 3  # as often as the cell makes one
-    assert kinds.count("Expand") == 3
-
-
 def test_what_nothing_reads_is_left_out():
     @db.cell
     def idle(x, h, p):
