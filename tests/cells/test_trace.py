@@ -9,7 +9,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.trace import split, trace_cell
 from dynbatch.errors import GraphError, ShapeError
-from tests.cells.cell_cases import CASES, D, H
+from tests.cells.cell_cases import CASES, D
 
 
 def parts_of(name):
