@@ -1,7 +1,9 @@
 """`models.Seq2Seq` spelt out in PyTorch: one sentence, one loop, as the papers write it."""
 
-import torch
-from torch import nn
+import pytest
+
+torch = pytest.importorskip("torch", reason="the reference is PyTorch's")
+nn = torch.nn
 
 
 class Reference(nn.Module):
