@@ -20,7 +20,7 @@ from examples.seq2seq.translator import Translator
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print `source<TAB>target` for each source. The exit status: 0, 1 after an error."""
-    arguments = _parser().parse_args(argv)
+    arguments = _parser().parse_intermixed_args(argv)
     if arguments.n_best > arguments.beam:
         _parser().error(f"--n-best {arguments.n_best} needs --beam {arguments.n_best} or more")
     if arguments.threads is not None:
@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Generate with a model that examples/seq2seq/train.py trained.",
     )
     parser.add_argument("checkpoint", help="runs/NAME/model.safetensors")
-    parser.add_argument("sources", nargs="*", help="what to translate; else --file, else stdin")
+    parser.add_argument("sources", nargs="*", help="each a source; else --file, else stdin")
     parser.add_argument("--file", metavar="PATH", help="one source on each line")
     parser.add_argument("--beam", type=positive, default=1, metavar="K", help="default: greedy")
     parser.add_argument("--n-best", type=positive, default=1, metavar="N", help="with scores")

@@ -22,7 +22,10 @@ class ErrorRates:
     num_sequences: int
 
     def __str__(self) -> str:
-        return f"{self.token:.2%} of tokens, {self.sequence:.2%} of {self.num_sequences} sequences"
+        return (
+            f"token error rate {self.token:.2%}, "
+            f"{self.sequence:.2%} of {self.num_sequences} sequences wrong"
+        )
 
 
 def edit_distance(a: Sequence[object], b: Sequence[object]) -> int:

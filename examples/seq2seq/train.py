@@ -28,7 +28,7 @@ from dynbatch.train.batching import epoch_order
 from examples.seq2seq.corpus import Corpus, Tokens
 from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
 from examples.seq2seq.evaluation import evaluate, measure_memory
-from examples.seq2seq.options import COMMAND, Options, Settings, parse
+from examples.seq2seq.options import COMMAND, DEMO, Options, Settings, parse
 from examples.seq2seq.translator import Translator
 
 CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
@@ -184,10 +184,12 @@ def _report_test(task: Task) -> None:
 def _examples(task: Task, found: Sequence[Tokens]) -> list[str]:
     """Ten of the test set, evenly spread, with what was right where the model was wrong."""
     examples, translator = task.corpus.test, task.translator
+    shown = range(0, len(examples), max(1, len(examples) // 10))[:10]
+    sources = [translator.source_text(examples[index].source) for index in shown]
+    width = min(40, max(16, *[len(source) for source in sources]))
     lines = []
-    for index in range(0, len(examples), max(1, len(examples) // 10))[:10]:
-        source = translator.source_text(examples[index].source)
-        line = f"{source:<16} {translator.target_text(found[index])}"
+    for index, source in zip(shown, sources, strict=True):
+        line = f"{source:<{width}}  {translator.target_text(found[index])}"
         if found[index] not in examples[index].references:
             right = translator.target_text(examples[index].references[0])
             line += f"   (right: {right})"
@@ -212,13 +214,29 @@ def _settings_of(options: Options) -> Settings:
         saved = read_checkpoint(checkpoint).extra.get("settings")
         if saved is None:
             raise CheckpointError(f"{checkpoint}: a checkpoint, but not of this example.")
-        return Settings(**saved)
+        settings = Settings(**saved)
+        _refuse_other_settings(options, settings)
+        return settings
     if checkpoint.exists() and not options.demo:
         raise CheckpointError(
             f"{checkpoint}: there is a run already.\n"
             f"  fix: go on with it by --resume, remove it, or give another --output."
         )
     return options.settings
+
+
+def _refuse_other_settings(options: Options, saved: Settings) -> None:
+    """A setting asked for on the command line, which the run that goes on does not have."""
+    usual = Settings(**DEMO) if options.demo else Settings()
+    for name, value in asdict(options.settings).items():
+        has = getattr(saved, name)
+        if value not in (has, getattr(usual, name)):
+            flag = f"--{name.replace('_', '-')}"
+            raise CheckpointError(
+                f"{options.output / CHECKPOINT}: the run has {flag} {has}, not {value}.\n"
+                "  rule: a run goes on with the settings it began with\n"
+                f"  fix:  leave {flag} out, or begin a run in another --output without --resume"
+            )
 
 
 def _model_path(output: Path) -> Path:

@@ -51,6 +51,11 @@ def test_sources_are_arguments(translator, checkpoint, capsys):
     assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"])
 
 
+def test_sources_may_follow_options(translator, checkpoint, capsys):
+    assert main([checkpoint, "--beam", "2", "cab", "--batch-size", "2", "ba"]) == 0
+    assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"], beam_size=2)
+
+
 def test_sources_are_the_lines_of_a_file(translator, checkpoint, tmp_path, capsys):
     path = tmp_path / "words.txt"
     path.write_text("cab\n\n  ba  \nc\n")

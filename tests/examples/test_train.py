@@ -106,6 +106,25 @@ def test_a_run_that_is_done_reports_again_when_resumed(pairs, tmp_path, capsys):
     assert len(rates) == 2 and "\n".join(rates) in capsys.readouterr().out
 
 
+def test_a_run_goes_on_with_its_own_settings_and_refuses_others(pairs, tmp_path, capsys):
+    output = tmp_path / "run"
+    given = command(pairs, output)
+    assert main(given) == 0
+    assert main([*given, "--resume"]) == 0  # the same command again
+    assert main(["--output", str(output), "--resume", "--max-tokens", "70", "--epochs", "5"]) == 1
+    assert "the run has --epochs 3, not 5" in capsys.readouterr().err
+
+
+def test_the_examples_stand_in_two_columns(tmp_path, capsys):
+    path = tmp_path / "long.tsv"
+    sources = [" ".join("w" * n) for n in range(1, 60)]
+    path.write_text("".join(f"{source}\tX\n" for source in sources))
+    assert main(["--data", str(path), "--output", str(tmp_path / "run"), *SMALL]) == 0
+    printed = capsys.readouterr().out.split("not in the training data\n")[1]
+    lines = printed.split("\n\n")[0].splitlines()
+    assert lines and {line[2:].split("  ")[0] for line in lines} <= set(sources)
+
+
 def test_batches_can_be_made_by_tokens_and_data_limited(pairs, tmp_path, capsys):
     options = ["--max-tokens", "40", "--limit", "50", "--epochs", "1"]
     assert main(command(pairs, tmp_path / "run", *options)) == 0
