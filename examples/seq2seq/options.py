@@ -48,7 +48,14 @@ class Settings:
     seed: int = 0
 
 
-DEMO: dict[str, Any] = {"limit": 80_000, "epochs": 2, "embed": 64, "hidden": 128, "dropout": 0.0, "lr": 4e-3}
+DEMO: dict[str, Any] = {
+    "limit": 80_000,
+    "epochs": 2,
+    "embed": 64,
+    "hidden": 128,
+    "dropout": 0.0,
+    "lr": 4e-3,
+}
 """A small model that learns CMUdict in a few minutes on two cores."""
 
 
