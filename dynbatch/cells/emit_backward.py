@@ -24,7 +24,7 @@ from dynbatch.cells.emit_forward import (
     numbered_maps,
 )
 from dynbatch.cells.program import Op, Program, Value, readers
-from dynbatch.cells.storage import Buffer, Storage, backward_reads
+from dynbatch.cells.storage import Buffer, Storage, backward_reads, plane_of
 
 Code = Callable[[str], str]
 
@@ -57,6 +57,8 @@ class Backward:
         for op in reversed(program.ops):
             self._backward_op(op)
         self._carry()
+        for place in sorted(self.streams):  # columns that the loop does not read
+            self._complete(program.streams[place])
         for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
             if id(self._root(op.output)) in self._places:
                 self._complete(op.output)
@@ -82,7 +84,7 @@ class Backward:
 
     def _fits(self, maker: Op, value: Value) -> bool:
         """Whether the backward of `maker` can read its gradient in the buffer of `value`."""
-        plane = _gradient_plane(self._root(value))
+        plane = plane_of(self._root(value))
         if maker.kind == "linear":
             return plane == self.storage.place(maker.output)[0].plane
         return maker.kind != "generic" or not plane
@@ -111,7 +113,7 @@ class Backward:
             place = (Buffer("dY", self._export_width(), packed=True), self._export_column(root))
         else:
             name = f"D{len(self.buffers)}"
-            self.buffers[name] = Buffer(name, root.width, packed, _gradient_plane(root))
+            self.buffers[name] = Buffer(name, root.width, packed, plane_of(root))
             place = (self.buffers[name], 0)
         self._places[id(root)] = place
         return place
@@ -238,7 +240,8 @@ class Backward:
                 if not self._shares(op, x):
                     self._backward_copy(op, x, column)
         elif op.kind == "generic":
-            self._backward_generic(op, self.gradient(op.output))
+            if op.node.differentiable:
+                self._backward_generic(op, self.gradient(op.output))
         else:
             self._backward_elementwise(op)
 
@@ -407,8 +410,3 @@ class Backward:
     def gradient_buffers(self) -> list[Buffer]:
         """Every gradient buffer, packed or not."""
         return list(self.buffers.values())
-
-
-def _gradient_plane(value: Value) -> int:
-    """Width of the planes of a base value's gradient; 0 for plain rows."""
-    return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0

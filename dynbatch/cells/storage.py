@@ -28,22 +28,12 @@ class Buffer:
         return self.width // self.plane if self.plane else 1
 
 
-def plane_of(program: Program, value: Value) -> int:
-    """Width of the planes to store a base value in; 0 for plain rows.
+def plane_of(value: Value) -> int:
+    """Width of the planes to store a base value, or its gradient, in; 0 for plain rows.
 
-    Products and generic operators read plain rows, so what they read as a whole is stored so.
+    Operators read columns of one plane or a whole number of planes (see `widen`).
     """
-    widths = set(value.planes)
-    if len(value.planes) < 2 or len(widths) > 1:
-        return 0
-    plane = value.planes[0]
-    for op in program.ops:
-        for x in op.inputs:
-            if x.base is value and (x.column % plane or x.width % plane) and x.width > plane:
-                return 0
-            if x.base is value and x.width > plane and op.kind in ("linear", "generic"):
-                return 0
-    return plane
+    return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0
 
 
 class Storage:
@@ -81,17 +71,14 @@ class Storage:
             for x in op.inputs:
                 if id(x.base) in self._places and self._dies(x, op):
                     buffer, column = self.place(x)
-                    fits = op.output.width <= (buffer.plane or buffer.width) or (
-                        buffer.plane == plane_of(self.program, op.output)
-                    )
-                    if fits and (buffer.packed or not must_pack):
+                    if buffer.packed or not must_pack:
                         self._put(op.output, buffer, column)
                         return
         if must_pack:
             self._put(op.output, self._new(op.output, packed=True), 0)
             return
         for buffer in self.temporary:
-            plane = plane_of(self.program, op.output)
+            plane = plane_of(op.output)
             same = buffer.width == op.output.width and buffer.plane == plane
             if same and self._is_free(buffer, op):
                 self._put(op.output, buffer, 0)
@@ -114,7 +101,7 @@ class Storage:
     def _new(self, value: Value, packed: bool) -> Buffer:
         kind = self.packed if packed else self.temporary
         name = f"{'P' if packed else 'T'}{len(kind)}"
-        buffer = Buffer(name, value.width, packed, plane_of(self.program, value))
+        buffer = Buffer(name, value.width, packed, plane_of(value))
         kind.append(buffer)
         return buffer
 

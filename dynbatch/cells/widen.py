@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from dynbatch.cells.program import Op, Program, Value, readers
@@ -101,8 +102,8 @@ def _fold_biases(program: Program) -> None:
         if len(found) != 1 or not _is_add(found[0]) or not op.pieces[0].biases:
             continue
         (other,) = [x for x in found[0].inputs if x.base is not op.output] or [op.output]
-        stream = from_stream.get(id(other.base)) if other.is_whole() else None
-        if stream is not None and len(readers(program, other)) == 1:
+        stream = from_stream.get(id(other.base)) if other.width == op.output.width else None
+        if stream is not None and other.is_whole() and len(readers(program, other)) == 1:
             stream.pieces[0].biases += op.pieces[0].biases
             op.pieces[0].biases = []
 
@@ -173,7 +174,9 @@ def _merge_elementwise(program: Program) -> bool:
         for b in ops:
             if a is b or a.key != b.key or {id(a.output), id(b.output)} & leaving:
                 continue
-            if all(map(_neighbours, a.inputs, b.inputs)) and not _dependent(program, a, b):
+            if not all(map(_neighbours, a.inputs, b.inputs)) or not _keeps_planes(a, b):
+                continue
+            if not _dependent(program, a, b):
                 _join(program, a, b)
                 return True
     return False
@@ -181,6 +184,23 @@ def _merge_elementwise(program: Program) -> bool:
 
 def _neighbours(a: Value, b: Value) -> bool:
     return a.base is b.base and a.column + a.width == b.column
+
+
+def _keeps_planes(a: Op, b: Op) -> bool:
+    """Whether the joined operator reads, of each operand, part of one plane or the output's planes.
+
+    Values are stored plane by plane, and all operands of one call must be cut alike.
+    """
+    planes = a.output.planes + b.output.planes
+    for x, y in zip(a.inputs, b.inputs, strict=True):
+        ends = [*itertools.accumulate(x.base.planes)]
+        starts = [0, *ends[:-1]]
+        first, last = x.column, y.column + y.width
+        read = [(s, e) for s, e in zip(starts, ends, strict=True) if s < last and first < e]
+        whole = (read[0][0], read[-1][1]) == (first, last)
+        if len(read) > 1 and not (whole and tuple([e - s for s, e in read]) == planes):
+            return False
+    return True
 
 
 def _dependent(program: Program, a: Op, b: Op) -> bool:

@@ -292,6 +292,43 @@ def unlike_parts_of_one_map(x, h, p):
 
 
 @db.cell
+def part_of_a_map_that_is_the_output(x, h, p):
+    v = F.linear(x, p.W)
+    return v, F.concat([v[:2] * h[2:], h[:2]])
+
+
+@db.cell
+def part_of_a_biased_map(x, h, p):
+    half = F.linear(h, p.U, p.b)[2:] + F.linear(x, p.V)
+    return h, F.tanh(F.concat([half, half]))
+
+
+@db.cell
+def columns_across_two_maps(x, h, p):
+    a, b = F.linear(h, p.A), F.linear(h, p.B)
+    c, d = F.sigmoid(a[1:]), F.sigmoid(b[:1])
+    h = F.tanh(F.concat([a * a, b * b]) + F.linear(x, p.W)) + F.concat([c, d, c, d])
+    return h, h
+
+
+@db.cell
+def maps_of_unlike_widths_multiplied(x, state, p):
+    h, g = state
+    a, b = F.linear(h, p.A), F.linear(h, p.B)
+    w, u = (p.w_0, p.w_1, p.w_2, p.w_3), (p.u_0, p.u_1, p.u_2, p.u_3)
+    gates = [F.sigmoid(F.linear(x, w[k]) + F.linear(g, u[k])) for k in range(4)]
+    h = F.tanh(F.concat([a[:1] * gates[0], a[1:] * gates[1], b[:1] * gates[2], b[1:] * gates[3]]))
+    h = h + F.concat([F.tanh(a), F.tanh(b)])
+    return h, (h, F.tanh(h))
+
+
+@db.cell
+def place_of_the_largest(x, h, p):
+    h = F.tanh(F.linear(x, p.W) + F.linear(h, p.U)) + 0.1 * F.argmax(h)
+    return h, h
+
+
+@db.cell
 def crossed_products(x, state, p):
     h, c = state
     gate = F.sigmoid(F.linear(x, p.W))
@@ -403,6 +440,8 @@ BY_GATES = {
     for gate in "ifgo"
     for kind, shape in (("W", (H, D)), ("U", (H, H)), ("b", (H,)))
 }
+HALVES = {"A": (2, H), "B": (2, H)}
+NARROW = {f"{kind}_{k}": (1, width) for k in range(4) for kind, width in (("w", D), ("u", H))}
 MGU = {f"{kind}_{of}": SQUARE[kind] for of in "fh" for kind in "WUb"}
 M = 2
 MEMORY = {"W": (H, D), "U": (H, H), "V": (H, M), "Q": (M, H), "K": (H, M), "b": (H,), "T": (M, D)}
@@ -446,6 +485,11 @@ CASES = {
         Case(states_are_linear_maps, SQUARE | {"V": (H, H)}, **PAIR),
         Case(overlapping_slices, SQUARE),
         Case(unlike_parts_of_one_map, SQUARE),
+        Case(part_of_a_map_that_is_the_output, SQUARE),
+        Case(part_of_a_biased_map, SQUARE | {"V": (2, D)}),
+        Case(columns_across_two_maps, SQUARE | HALVES),
+        Case(maps_of_unlike_widths_multiplied, HALVES | NARROW, **PAIR),
+        Case(place_of_the_largest, SQUARE),
         Case(crossed_products, SQUARE, **PAIR),
         Case(squared_state, SQUARE),
         Case(state_times_itself, SQUARE),
