@@ -14,6 +14,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _uids = itertools.count()
 
+UNNAMED = "parameter"
+"""What a parameter is called until it becomes an attribute of a module."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowSparse:
@@ -64,7 +67,7 @@ class Parameter:
 
     __slots__ = ("__weakref__", "_buffer", "frozen", "grad", "name", "uid", "value")
 
-    def __init__(self, value: Any, name: str = "parameter") -> None:
+    def __init__(self, value: Any, name: str = UNNAMED) -> None:
         array = np.ascontiguousarray(value)
         if array.dtype not in (np.float32, np.float64):
             raise DtypeError(f"Parameter {name!r}: float32 or float64 expected, got {array.dtype}.")
@@ -76,6 +79,17 @@ class Parameter:
         self.frozen = False
         self.uid = next(_uids)
         self._buffer: Array | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("value", "grad", "name", "frozen")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy is a parameter of its own: nodes of two parameters must not share a kernel."""
+        for name, value in state.items():
+            setattr(self, name, value)
+        self.uid = next(_uids)
+        self._buffer = None
 
     @property
     def shape(self) -> tuple[int, ...]:
