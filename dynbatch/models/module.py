@@ -8,27 +8,42 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch.errors import CheckpointError, DtypeError
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import UNNAMED, Array, Parameter
 
 
 class Module:
-    """Base of every model. Attributes that are parameters, modules, or lists of modules are found.
+    """Base of every model. Attributes that are parameters or modules are found, and such in a list,
+    tuple or dictionary.
 
     Names are attribute paths joined by dots, `"encoder.layers.0.weight_ih"`, and are the keys of
     `state_dict()`. A parameter reachable by two paths (tied weights) appears once, under the first.
+
+    Example:
+        >>> from dynbatch import models
+        >>> class Tagger(models.Module):
+        ...     def __init__(self):
+        ...         self.embed = models.Embedding(50, 16)
+        ...         self.dropout = models.Dropout(0.2)
+        ...         self.project = models.Linear(16, 5)
+        >>> Tagger()
+        Tagger, 885 parameters
+          embed Embedding: weight (50, 16)
+          dropout Dropout
+          project Linear: weight (5, 16), bias (5,)
     """
 
     training: bool = True
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter) and value.name == UNNAMED:
+            value.name = name
+        super().__setattr__(name, value)
+
     def children(self) -> Iterator[tuple[str, Module]]:
         """Direct sub-modules with their names, in order of assignment."""
-        for name, value in vars(self).items():
+        for name, value in self._members():
             if isinstance(value, Module):
                 yield name, value
-            elif isinstance(value, (list, tuple)):
-                for position, item in enumerate(value):
-                    if isinstance(item, Module):
-                        yield f"{name}.{position}", item
 
     def modules(self) -> Iterator[Module]:
         """This module and every module below it."""
@@ -45,12 +60,38 @@ class Module:
                 parameter.name = name
                 yield name, parameter
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+    def _members(self) -> Iterator[tuple[str, Any]]:
+        """Attributes, and in their place the items of those that are lists, tuples or dicts."""
         for name, value in vars(self).items():
+            if isinstance(value, (list, tuple)):
+                yield from ((f"{name}.{position}", item) for position, item in enumerate(value))
+            elif isinstance(value, dict):
+                yield from ((f"{name}.{key}", item) for key, item in value.items())
+            else:
+                yield name, value
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
+        for name, value in self._members():
             if isinstance(value, Parameter):
                 yield prefix + name, value
         for name, child in self.children():
             yield from child._walk(f"{prefix}{name}.")
+
+    def __repr__(self) -> str:
+        sizes = {parameter.uid: parameter.size for _, parameter in self._walk("")}
+        title = f"{type(self).__name__}, {sum(sizes.values()):,} parameters{self._shapes()}"
+        return "\n".join([title, *self._tree("  ")])
+
+    def _shapes(self) -> str:
+        """The module's own parameters, for its line of `repr`."""
+        own = [(name, value) for name, value in self._members() if isinstance(value, Parameter)]
+        listed = [f"{name} {p.shape}{' frozen' if p.frozen else ''}" for name, p in own]
+        return f": {', '.join(listed)}" if listed else ""
+
+    def _tree(self, indent: str) -> Iterator[str]:
+        for name, child in self.children():
+            yield f"{indent}{name} {type(child).__name__}{child._shapes()}"
+            yield from child._tree(indent + "  ")
 
     def parameters(self) -> list[Parameter]:
         """Every parameter once."""
