@@ -145,7 +145,8 @@ class Graph:
         if not math.isfinite(value.item()):
             raise NumericError(
                 f"{loss.label()}: the loss is {value.item()}; no gradient was added.\n"
-                "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0"
+                "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0; to\n"
+                "        find the sentence, read each loss's `value` before backward"
             )
         self._executor.commit()
         self._differentiated = True
@@ -270,5 +271,6 @@ class Graph:
         if self._closed:
             raise GraphError(
                 f"{what}: the graph is closed; its nodes ended with the `with` block.\n"
-                "  fix:  read values inside the block; the loss and kept nodes stay readable"
+                "  fix:  build, run and read inside the block; after it only the loss and kept\n"
+                "        nodes can be read"
             )

@@ -8,7 +8,10 @@ _state = {"seed": 0, "count": 0}
 
 
 def seed(value: int) -> None:
-    """Start the stream of graph seeds anew. Two runs from the same seed draw the same masks."""
+    """Start anew what is drawn: initial values of models and the dropout masks of graphs.
+
+    Two runs from the same seed draw the same. Arrays that you draw yourself are not concerned.
+    """
     _state.update(seed=int(value), count=0)
 
 

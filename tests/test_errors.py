@@ -94,6 +94,15 @@ def undecorated_cell(graph):
     db.scan(lambda x, h, p: (h, h), tokens(graph), init=4)
 
 
+class UserNode(db.Node):
+    """A node type of the user's own, whose shape rule is no line to point at."""
+
+    __slots__ = ()
+
+    def infer_shape(self, x):
+        self.require(False, "nothing fits", "none", "none")
+
+
 def no_memory(graph):
     with db.Graph(pool=db.memory.Pool(limit_bytes=4096)) as small:
         _ = tokens(small, 1000).value
@@ -119,6 +128,11 @@ GALLERY = [
         "one-dimensional sequence of integers", "fix:  pass one sentence's ids")),
     Mistake(lambda graph: F.lookup(graph, WORDS, [[1], [2]]), errors.ShapeError, (
         "2 dimensions", "fix:")),
+    Mistake(lambda graph: F.lookup(graph, WORDS, ["the", "cat"]), errors.ShapeError, (
+        "lookup: a one-dimensional sequence of integers expected, got text",
+        "fix:  give each word's id")),
+    Mistake(lambda graph: F.lookup(graph, WORDS, graph), errors.ShapeError, (
+        "expected, got Graph", "fix:")),
     Mistake(lambda graph: F.lookup(graph, WORDS, [[1, 2], [3]]), errors.ShapeError, ("fix:",)),
     Mistake(lambda graph: F.lookup(graph, BIAS, [0]), errors.ShapeError, (
         "the table 'project.bias' has shape (3,)", "rule: a table is (V, D)", "fix:")),
@@ -126,6 +140,12 @@ GALLERY = [
         "weight 'project.bias' has shape (3,)", "rule: a weight is (O, I)", "fix:")),
     Mistake(lambda graph: F.linear(tokens(graph), WEIGHT, WEIGHT), errors.ShapeError, (
         "bias (3, 4) for 3 outputs", "rule: bias.shape == (weight.shape[0],)", "fix:")),
+    Mistake(lambda graph: F.linear(tokens(graph), np.zeros((3, 4))), errors.DtypeError, (
+        "linear: a parameter expected, got ndarray", "fix:  make it one, once, with db.Parameter")),
+    Mistake(lambda graph: tokens(graph) @ WEIGHT, errors.DtypeError, (
+        "MatMul: a node expected, got Parameter", "fix:  F.linear", "F.parameter")),
+    Mistake(lambda graph: UserNode(tokens(graph)), errors.ShapeError, (
+        "UserNode #new, sentence 0: nothing fits.", "rule:", "fix:")),
     Mistake(lambda graph: F.linear(tokens(graph), DOUBLE), errors.DtypeError, (
         "parameter 'double.weight' is float64, the graph float32",
         "fix:  db.Graph(dtype='float64'), or model.astype('float32')")),
@@ -169,12 +189,14 @@ WHILE_RUNNING = [
     Mistake(lambda graph: F.concat([]), errors.EmptyBatchError, ("concat",)),
     Mistake(another_graph, errors.GraphError, (
         "inputs belong to different graphs", "rule:", "fix:")),
-    Mistake(after_the_block, errors.GraphError, ("Tanh: the graph is closed", "fix:")),
+    Mistake(after_the_block, errors.GraphError, (
+        "Tanh: the graph is closed", "fix:  build, run and read inside the block")),
     Mistake(value_after_the_block, errors.GraphError, (
         "value of Input #0: the graph is closed", "fix:")),
     Mistake(freed_value, errors.FreedError, (
         "Tanh #2: the value was freed", "fix:  call node.keep")),
-    Mistake(nan_loss, errors.NumericError, ("Sum #2: the loss is nan", "fix:")),
+    Mistake(nan_loss, errors.NumericError, (
+        "Sum #2: the loss is nan", "fix:", "read each loss's `value` before backward")),
     Mistake(exploding_loss, errors.NumericError, ("the loss is inf", "fix:")),
     Mistake(lambda graph: db.Graph(device="cuda"), errors.BackendError, ("CPU only", "fix:")),
     Mistake(lambda graph: db.Graph(dtype="float16"), errors.DtypeError, ("float16",)),

@@ -12,7 +12,8 @@ from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
-from dynbatch.parameter import Array
+from dynbatch.nodes.sources import parameter
+from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 
@@ -205,6 +206,13 @@ def _binary(kind: type[Binary], a: Node, b: Node) -> Node:
     return kind(a, b)
 
 
+def _beside(node: Any, value: Any) -> Any:
+    """What stands beside a node: a parameter as a node of the same graph, all else as it is."""
+    if isinstance(value, Parameter) and isinstance(node, Node):
+        return parameter(node.graph, value)
+    return value
+
+
 def _number(value: Any) -> float:
     if isinstance(value, (int, float, np.number)) or (
         isinstance(value, np.ndarray) and value.ndim == 0
@@ -218,14 +226,16 @@ def _number(value: Any) -> float:
 
 
 def add(a: Any, b: Any) -> Node:
-    """a + b of two nodes, or a node and a number."""
+    """a + b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
         a, b = b, a
+    b = _beside(a, b)
     return _binary(Add, a, b) if isinstance(b, Node) else Shift(a, number=_number(b))
 
 
 def subtract(a: Any, b: Any) -> Node:
-    """a - b of two nodes, or a node and a number."""
+    """a - b of two nodes, or a node and a parameter or number."""
+    a, b = _beside(b, a), _beside(a, b)
     if not isinstance(b, Node):
         return Shift(a, number=-_number(b))
     if not isinstance(a, Node):
@@ -234,14 +244,16 @@ def subtract(a: Any, b: Any) -> Node:
 
 
 def multiply(a: Any, b: Any) -> Node:
-    """a ⊙ b of two nodes, or a node and a number."""
+    """a ⊙ b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
         a, b = b, a
+    b = _beside(a, b)
     return _binary(Multiply, a, b) if isinstance(b, Node) else Scale(a, number=_number(b))
 
 
 def divide(a: Any, b: Any) -> Node:
-    """a ⊘ b of two nodes, or a node and a number."""
+    """a ⊘ b of two nodes, or a node and a parameter or number."""
+    a, b = _beside(b, a), _beside(a, b)
     if not isinstance(b, Node):
         return Scale(a, number=1 / _number(b))
     if not isinstance(a, Node):

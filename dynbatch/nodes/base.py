@@ -332,18 +332,19 @@ def describe(node: Node, problem: str, rule: str, fix: str) -> str:
 
 def not_a_node(what: str, value: Any) -> DtypeError:
     """The error for an array, a number or anything else where a node belongs."""
+    fix = "turn arrays into nodes with F.input(graph, array)"
+    if isinstance(value, Parameter):
+        fix = "F.linear multiplies by a weight; F.parameter(graph, p) makes a parameter a node"
     return DtypeError(
-        f"{what}: a node expected, got {type(value).__name__}.\n"
-        "  fix:  turn arrays into nodes with F.input(graph, array)\n"
-        f"  made at {caller()}"
+        f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}\n  made at {caller()}"
     )
 
 
 def caller() -> str:
-    """File, line and function of the innermost frame outside dynbatch."""
+    """File, line and function of the innermost frame outside dynbatch and a node type's rule."""
     inside = __file__.rsplit("nodes", 1)[0]
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(inside):
+        if not frame.filename.startswith(inside) and frame.name != "infer_shape":
             return f"{frame.filename}:{frame.lineno} in {frame.name}"
     return "an interactive line"
 
@@ -355,10 +356,15 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
     except ValueError:
         array = np.empty((len(ids), 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        found = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
+        fix = "pass one sentence's ids, e.g. [4, 17, 2]"
+        if array.dtype.kind in "US":
+            found, fix = "text", "give each word's id, from a vocabulary of yours"
+        elif array.dtype.kind == "O":
+            found = type(ids).__name__
         raise error(
-            f"{what}: a one-dimensional sequence of integers expected, got {array.dtype} of "
-            f"{array.ndim} dimensions.\n  fix:  pass one sentence's ids, e.g. [4, 17, 2]\n"
-            f"  made at {caller()}"
+            f"{what}: a one-dimensional sequence of integers expected, got {found}.\n"
+            f"  fix:  {fix}\n  made at {caller()}"
         )
     return array.astype(np.int64, copy=False)
 

@@ -92,12 +92,18 @@ class Batch:
     def input(self, position: int) -> Ragged:
         """A packed input that `retains` names."""
         found = self.inputs[position]
-        assert found is not None, f"{self.first.label()} did not retain input {position}"
+        assert found is not None, (
+            f"{self.first.label()} did not retain input {position}.\n"
+            "  fix:  retains = db.Retain(inputs=True) in its class"
+        )
         return found
 
     def result(self) -> Ragged:
         """The packed output, when `retains` names it."""
-        assert self.output is not None, f"{self.first.label()} did not retain its output"
+        assert self.output is not None, (
+            f"{self.first.label()} did not retain its output.\n"
+            "  fix:  retains = db.Retain(output=True) in its class"
+        )
         return self.output
 
     def parameter_gradients(self) -> Gradients:

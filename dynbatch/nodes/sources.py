@@ -171,7 +171,13 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
 
 
 def check_dtype(what: str, source: Parameter, graph: Owner) -> None:
-    """Raise `DtypeError` unless parameter and graph agree."""
+    """Raise `DtypeError` unless `source` is a parameter of the graph's dtype."""
+    if not isinstance(source, Parameter):
+        raise DtypeError(
+            f"{what}: a parameter expected, got {type(source).__name__}.\n"
+            "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes\n"
+            f"  made at {caller()}"
+        )
     if source.dtype != graph.dtype:
         own, theirs = str(source.dtype), str(graph.dtype)
         raise DtypeError(

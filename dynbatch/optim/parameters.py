@@ -40,7 +40,8 @@ def named(parameters: Parameters) -> list[tuple[str, Parameter]]:
             raise DtypeError(
                 f"item {position} of the parameters is {type(parameter).__name__}, "
                 "not a Parameter.\n"
-                "  fix: give a Module, a list of Parameters or a list of (name, Parameter) pairs."
+                "  fix: give a Module, a list of Parameters or a list of (name, Parameter) pairs;\n"
+                "       an optimizer for each group of parameters that has settings of its own."
             )
         if parameter.uid not in seen:
             seen.add(parameter.uid)

@@ -80,6 +80,12 @@ def check_batching(
         >>> db.testing.check_batching(softsign, shapes=[[(3, 4)], [(0, 4)], [(1, 4)]])
     """
     if examples is None:
+        if any(isinstance(shape, int) for sentence in shapes or () for shape in sentence):
+            raise TypeError(
+                f"check_batching: shapes={list(shapes or ())} is not a list of sentences.\n"
+                "  rule: for each sentence a list of the shapes of its inputs\n"
+                "  fix:  shapes=[[(3, 4)], [(0, 4)]] for two sentences of one input"
+            )
         generator = np.random.default_rng(seed)
         examples = [
             tuple([generator.standard_normal(shape) for shape in sentence])

@@ -145,3 +145,8 @@ def test_single_arrays_need_no_tuple():
 def test_inputs_for_which_the_function_is_infinite_are_refused():
     with pytest.raises(AssertionError, match=r"sentence 1, output 0, element \(0, 0\) is -inf"):
         check_batching(lambda graph, x: F.log(x), [np.ones((2, 3)), np.zeros((1, 3))])
+
+
+def test_shapes_of_inputs_in_place_of_sentences_are_refused():
+    with pytest.raises(TypeError, match=r"rule: for each sentence a list of the shapes"):
+        check_batching(lambda graph, x: x, shapes=[(5, 4)])
