@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 .PHONY: help venv demo test check lint types layers wheel bench format clean
 
 help:
-	@echo 'make demo    set up, then train the seq2seq example on CMUdict (about 5 minutes)'
+	@echo 'make demo    set up, then train the seq2seq example on CMUdict (about 3 minutes)'
 	@echo 'make test    set up, then run the tests (PyTorch is optional)'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'

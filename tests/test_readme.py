@@ -2,11 +2,23 @@
 
 import re
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import dynbatch as db
 from dynbatch import nodes as F
 
 README = Path(__file__).parent.parent / "README.md"
+
+
+def run_blocks(page):
+    """Every Python block of a page of docs, one after the other; what they leave behind."""
+    text = (README.parent / "docs" / page).read_text("utf-8")
+    namespace: dict[str, Any] = {"__name__": "docs"}
+    for block in re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S):
+        exec(compile(block, page, "exec"), namespace)
+    return namespace
 
 
 def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
@@ -24,11 +36,22 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
 
 
 def test_the_node_type_of_the_extension_guide_passes_its_own_check():
-    guide = README.parent / "docs" / "extending.md"
-    (block,) = re.findall(r"^```python\n(.*?)^```$", guide.read_text("utf-8"), re.M | re.S)
-    namespace: dict[str, object] = {"__name__": "extending"}
-    exec(compile(block, str(guide), "exec"), namespace)
-
+    namespace = run_blocks("extending.md")
     graph = db.Graph()
     square = namespace["Square"](F.input(graph, [[3.0, -2.0]]))
     assert square.value.tolist() == [[9.0, 4.0]]
+    weight = db.Parameter(np.array([1.0, 10.0], np.float32))
+    scaled = namespace["ScaledColumns"](F.input(graph, [[3.0, -2.0]]), factor=2.0, weight=weight)
+    assert scaled.value.tolist() == [[6.0, -40.0]]
+
+
+def test_the_page_for_those_who_come_from_pytorch_runs_and_learns(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    namespace = run_blocks("pytorch.md")
+    assert capsys.readouterr().out.startswith("Tagger, ")
+    assert (tmp_path / "tagger.safetensors").exists()
+    right = [
+        found == tags
+        for found, (_, tags) in zip(namespace["found"], namespace["batch"], strict=True)
+    ]
+    assert np.concatenate(right).all()
