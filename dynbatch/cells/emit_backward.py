@@ -175,13 +175,16 @@ class Backward:
         missing = self._missing(value)
         if missing == [(value.column, value.width)]:
             return False
+        plane = self.place(value)[0].plane or value.base.width
         for column, width in missing:
-            part = Value(width, value.base.origin, value.base.place)
-            part.base, part.column = value.base, column
-            buffer, _ = self.place(part)
-            plane = buffer.plane if width > buffer.plane else 0
-            self.body.append(f"{self.gradient(part, plane)}[...] = 0")
-            self._mark(part)
+            end = column + width
+            while column < end:  # plane by plane
+                stop = min(end, column // plane * plane + plane)
+                part = Value(stop - column, value.base.origin, value.base.place)
+                part.base, part.column = value.base, column
+                self.body.append(f"{self.gradient(part)}[...] = 0")
+                self._mark(part)
+                column = stop
         return True
 
     def _contribute(self, value: Value, code: Code, plane: int = 0) -> None:

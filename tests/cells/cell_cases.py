@@ -298,6 +298,12 @@ def part_of_a_map_that_is_the_output(x, h, p):
 
 
 @db.cell
+def distant_parts_of_two_maps(x, h, p):
+    v, w = F.linear(x, p.W), F.linear(x, p.V)
+    return h, h * F.concat([v[:1] * h[:1], w[1:] * h[1:]])
+
+
+@db.cell
 def part_of_a_biased_map(x, h, p):
     half = F.linear(h, p.U, p.b)[2:] + F.linear(x, p.V)
     return h, F.tanh(F.concat([half, half]))
@@ -486,6 +492,7 @@ CASES = {
         Case(overlapping_slices, SQUARE),
         Case(unlike_parts_of_one_map, SQUARE),
         Case(part_of_a_map_that_is_the_output, SQUARE),
+        Case(distant_parts_of_two_maps, SQUARE | {"V": (H, D)}),
         Case(part_of_a_biased_map, SQUARE | {"V": (2, D)}),
         Case(columns_across_two_maps, SQUARE | HALVES),
         Case(maps_of_unlike_widths_multiplied, HALVES | NARROW, **PAIR),

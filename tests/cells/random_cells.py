@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +11,6 @@ import numpy as np
 import dynbatch as db
 from dynbatch import nodes as F
 from tests.cells.step_by_step import Batch, Sentence
-
-Choose = Callable[[Sequence[Any]], Any]
 
 UNARY: dict[str, Callable[[db.Node], db.Node]] = {
     "tanh": F.tanh,
@@ -27,9 +25,20 @@ UNARY: dict[str, Callable[[db.Node], db.Node]] = {
     "scale": lambda v: 0.5 * v,
     "shift": lambda v: v + 0.25,
     "one minus": lambda v: 1 - v,
+    "clip": lambda v: F.clip(v, -0.5, 0.75),
+    "gelu": F.gelu,
+    "elu": F.elu,
+    "leaky relu": F.leaky_relu,
+    "absolute": F.abs,
+    "reciprocal": lambda v: 1 / (1.5 + F.sigmoid(v)),
+    "doubled": lambda v: v + v,
+    "dropout": lambda v: F.dropout(v, 0.5),
     "softmax": F.softmax,
+    "log softmax": F.log_softmax,
     "layer_norm": lambda v: F.layer_norm(v) if v.width > 1 else v,
     "minus largest": lambda v: v - F.max(v),
+    "minus mean": lambda v: v - F.mean(v),
+    "plus place of largest": lambda v: v + 0.1 * F.argmax(v),
     "times first": lambda v: v * v[0],
     "halves swapped": lambda v: F.concat(F.chunk(v, 2)[::-1]) if v.width > 1 else v,
 }
@@ -38,11 +47,9 @@ BINARY: dict[str, Callable[[db.Node, db.Node], db.Node]] = {
     "subtract": lambda a, b: a - b,
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / (1.5 + F.sigmoid(b)),
+    "gate": lambda a, b: F.sigmoid(a) * b + (1 - F.sigmoid(a)) * a,
+    "share": lambda a, b: F.softmax(F.stack([F.sum(a), F.sum(b)]))[0] * a,
 }
-KINDS = (
-    "gates", "binary", "unary", "linear", "binary", "binary", "unary", "binary", "slice", "chunk",
-    "concat", "constant", "parameter", "memory",
-)  # fmt: skip
 
 
 @dataclass
@@ -99,8 +106,24 @@ class Recipe:
             return [F.constant(graph, 0.5, (arguments[0],))]
         if kind == "parameter":
             return [F.parameter(graph, p[arguments[0]])]
-        assert kind == "memory"
-        return [F.attention(values[arguments[0]], memory)]
+        if kind == "reduce":
+            return [F.unsqueeze(getattr(F, arguments[0])(values[arguments[1]]))]
+        if kind == "norm":
+            return [F.layer_norm(values[arguments[0]], p[arguments[1]], p[arguments[2]])]
+        return [Recipe._read(memory, values, p, *arguments)]
+
+    @staticmethod
+    def _read(memory: Any, values: list[Any], p: Any, way: str, source: int, weight: int) -> Any:
+        if way == "attention":
+            return F.attention(values[source], memory)
+        if way == "mapped":
+            return F.attention(values[source], F.linear(memory, p[weight]), memory)
+        if way == "general":
+            return F.general_attention(values[source], memory, None, p[weight])
+        if way == "additive":
+            return F.additive_attention(values[source], memory, F.tanh(memory), p[weight])
+        assert way == "total"
+        return F.sum(F.linear(memory, p[weight]), dim=0)
 
     def batch(self) -> Batch:
         """Sentences and parameters for it."""
@@ -121,147 +144,3 @@ class Recipe:
         ]
         params = dict(enumerate(parameters))
         return Batch(made, params, parameters, len(self.states) == 1, self.reverse)
-
-
-class _Writer:
-    """Writes a recipe step by step; `choose` decides.
-
-    Most widths are 1, 2 or 4 times `unit`, and what nothing has read yet is read first, so that the
-    values of a cell hang together.
-    """
-
-    def __init__(
-        self, choose: Choose, unit: int, token: int, states: tuple[int, ...], memory: int
-    ) -> None:
-        self.choose = choose
-        self.unit = unit
-        self.memory = memory
-        self.widths = [token, *states]
-        self.unread = {*range(len(self.widths))}
-        self.weights: list[tuple[int, ...]] = []
-        self.steps: list[tuple[Any, ...]] = []
-
-    def add(self, step: tuple[Any, ...], *widths: int) -> None:
-        """One more step, which makes values of these widths."""
-        self.steps.append(step)
-        self.unread |= {*range(len(self.widths), len(self.widths) + len(widths))}
-        self.widths += widths
-
-    def operand(self, widths: Sequence[int] = ()) -> int:
-        """A value of one of these widths, or of any if there is none."""
-        found = [k for k, width in enumerate(self.widths) if width in widths]
-        found = found or [*range(len(self.widths))]
-        newest = [k for k in found if k in self.unread][-4:]
-        taken = int(self.choose((newest if newest and self.choose([1, 0]) else found)[::-1]))
-        self.unread.discard(taken)
-        return taken
-
-    def weight(self, *shape: int) -> int:
-        """A parameter of this shape: an old one, if there is one and so it falls, or a new one."""
-        known = [k for k, other in enumerate(self.weights) if other == shape]
-        if known and self.choose([False, False, True]):
-            return int(self.choose(known))
-        self.weights.append(shape)
-        return len(self.weights) - 1
-
-    def linear(self, source: int, width: int) -> int:
-        """A linear map of a value; the number of the result."""
-        weight = self.weight(width, self.widths[source])
-        bias = self.weight(width) if self.choose([True, False]) else None
-        self.add(("linear", source, weight, bias), width)
-        return len(self.widths) - 1
-
-    def parts(self, source: int, parts: int) -> list[int]:
-        """A value in equal parts; their numbers."""
-        self.unread.discard(source)
-        width = self.widths[source] // parts
-        self.add(("chunk", source, parts), *[width] * parts)
-        return [*range(len(self.widths) - parts, len(self.widths))]
-
-    def gates(self) -> None:
-        """What recurrent cells are made of: maps of token and state, summed, cut and squashed."""
-        choose, parts = self.choose, self.choose([2, 3, 4])
-        width = choose([1, 2]) * self.unit
-        if choose([True, False]):
-            maps = [self.linear(k, width * parts) for k in (0, self.operand())]
-            self.unread -= {*maps}
-            self.add(("binary", "add", *maps), width * parts)
-            gates = self.parts(len(self.widths) - 1, parts)
-        else:
-            gates = []
-            for _ in range(parts):
-                maps = [self.linear(k, width) for k in (0, self.operand())]
-                self.unread -= {*maps}
-                self.add(("binary", "add", *maps), width)
-                gates.append(len(self.widths) - 1)
-        for k in gates:
-            if choose([True, True, True, False]):
-                self.unread.discard(k)
-                self.add(("unary", choose(["sigmoid", "tanh"]), k), width)
-
-    def step(self) -> None:
-        """One random step, or the few of a gate."""
-        choose, unit = self.choose, self.unit
-        kind = choose(KINDS)
-        if kind == "linear":
-            self.linear(self.operand(), choose([1, 2, 4]) * unit)
-        elif kind == "gates":
-            self.gates()
-        elif kind == "unary":
-            a = self.operand()
-            self.add(("unary", choose([*UNARY]), a), self.widths[a])
-        elif kind == "binary":
-            a = self.operand()
-            b = self.operand([self.widths[a]] if choose([True, True, False]) else [1, unit])
-            if self.widths[b] not in (1, self.widths[a]):
-                a, b = b, b
-            self.add(("binary", choose([*BINARY]), a, b), self.widths[a])
-        elif kind == "slice":
-            a = self.operand()
-            grain = unit if self.widths[a] % unit == 0 and choose([True, False]) else 1
-            start = choose(range(0, self.widths[a], grain))
-            stop = choose(range(start + grain, self.widths[a] + 1, grain))
-            self.add(("slice", a, start, stop), stop - start)
-        elif kind == "chunk":
-            a = self.operand()
-            self.parts(a, choose([n for n in range(1, 5) if self.widths[a] % n == 0]))
-        elif kind == "concat":
-            sources = [self.operand() for _ in range(choose([2, 3]))]
-            if sum([self.widths[k] for k in sources]) <= 12:
-                self.add(("concat", *sources), sum([self.widths[k] for k in sources]))
-        elif kind == "constant":
-            width = choose([1, 2]) * unit
-            self.add(("constant", width), width)
-        elif kind == "parameter":
-            width = choose([1, 2]) * unit
-            self.add(("parameter", self.weight(width)), width)
-        elif self.memory in self.widths:
-            self.add(("memory", self.operand([self.memory])), self.memory)
-
-    def state(self, width: int) -> int:
-        """The next value of a part of the state."""
-        found = [k for k, other in enumerate(self.widths) if other == width]
-        fresh = [k for k in found if k in self.unread][-2:] or found[-3:]
-        return int(self.choose((fresh if self.choose([1, 1, 0]) else found)[::-1]))
-
-
-def recipe(choose: Choose, most_steps: int = 12) -> Recipe:
-    """A random recipe; `choose` picks one of several."""
-    unit = choose([2, 1, 3])
-    token = choose([1, 2]) * unit
-    states = tuple([choose([1, 1, 2]) * unit for _ in range(choose([1, 2, 2, 3]))])
-    writer = _Writer(choose, unit, token, states, choose([0, 0, unit]))
-    for _ in range(choose(range(1, most_steps + 1))):
-        writer.step()
-    return Recipe(
-        token,
-        states,
-        writer.memory,
-        writer.weights,
-        writer.steps,
-        writer.operand(),
-        tuple([writer.state(width) for width in states]),
-        choose([True, False]),
-        choose([False, True]),
-        choose([(3, 1, 0, 2, 4), (2, 2), (1,), (0, 0), (1, 3, 3, 0, 2, 1, 1, 4, 2)]),
-    )
