@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import device_of
 from dynbatch.errors import DtypeError, ShapeError
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -114,9 +115,14 @@ class Parameter:
 
     def gradient_buffer(self) -> Array:
         """An uninitialised array of the parameter's shape, reused from step to step."""
-        if self._buffer is None or self._buffer.dtype != self.value.dtype:
-            self._buffer = np.empty_like(self.value)
-        return self._buffer
+        buffer, value = self._buffer, self.value
+        if buffer is None or buffer.dtype != value.dtype or type(buffer) is not type(value):
+            self._buffer = self.empty_like()
+        return self._buffer  # type: ignore[return-value]
+
+    def empty_like(self) -> Array:
+        """An uninitialised array of the parameter's shape, dtype and device."""
+        return device_of(self.value).xp.empty(self.shape, self.dtype)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         frozen = ", frozen" if self.frozen else ""

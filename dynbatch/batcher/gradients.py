@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from dynbatch.kernels import blas
-from dynbatch.kernels.segment import sum_rows_by_id
+from dynbatch.kernels import arrays, blas
+from dynbatch.kernels.segment import add_rows, sum_rows_by_id
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 
@@ -38,7 +36,7 @@ class StepGradients:
     def add(self, parameter: Parameter, gradient: Array) -> None:
         """Add an array of the parameter's shape."""
         if not parameter.frozen:
-            np.copyto(self.buffer(parameter), gradient.reshape(parameter.shape))
+            arrays.copy(gradient.reshape(parameter.shape), self.buffer(parameter))
 
     def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
         """Add dy (N, D) to rows `ids` (N,)."""
@@ -54,7 +52,7 @@ class StepGradients:
             self._owned.discard(parameter.uid)
             array = parameter.gradient_buffer()
         else:
-            array = np.empty_like(parameter.value)
+            array = parameter.empty_like()
         self.dense.append((parameter, array))
         return array
 
@@ -72,8 +70,8 @@ def commit(steps: Iterable[StepGradients]) -> None:
             dys.append(dy)
     for parameter, xs, dys in products.values():
         free = parameter.grad is None
-        out = parameter.gradient_buffer() if free else np.empty_like(parameter.value)
-        blas.matmul_outer(np.concatenate(xs), np.concatenate(dys), out)
+        out = parameter.gradient_buffer() if free else parameter.empty_like()
+        blas.matmul_outer(arrays.concatenate(xs), arrays.concatenate(dys), out)
         _add_dense(parameter, out)
     for step in steps:
         for parameter, sparse in step.sparse:
@@ -85,10 +83,10 @@ def _add_dense(parameter: Parameter, array: Array) -> None:
     if grad is None:
         parameter.grad = array
     elif isinstance(grad, RowSparse):
-        array[grad.rows] += grad.values
+        add_rows(grad.values, grad.rows, array)
         parameter.grad = array
     else:
-        np.add(grad, array, out=grad)
+        arrays.accumulate(array, grad)
 
 
 def _add_sparse(parameter: Parameter, sparse: RowSparse) -> None:
@@ -98,4 +96,4 @@ def _add_sparse(parameter: Parameter, sparse: RowSparse) -> None:
     elif isinstance(grad, RowSparse):
         parameter.grad = grad + sparse
     else:
-        grad[sparse.rows] += sparse.values
+        add_rows(sparse.values, sparse.rows, grad)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels.attention import Packed, Wanted, exp_rows, softmax_backward
+from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.sight import EVERYTHING, Sight
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,6 +60,7 @@ def workspace(query_lengths: Sequence[int], key_lengths: Sequence[int], width: i
     )
 
 
+@twin("queries")
 def additive_attention(
     packed: Packed, vector: Array, sights: Sequence[Sight],
     out: Array, weights: Array, scratch: Array,
@@ -92,6 +94,7 @@ def additive_attention(
         np.matmul(w, sentence.v, out=out[sentence.rows])
 
 
+@twin("queries")
 def additive_attention_backward(
     packed: Packed, vector: Array, weights: Array, dout: Array, wanted: Wanted, scratch: Array
 ) -> Array:

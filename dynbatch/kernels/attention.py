@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels import parallel
+from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.sight import EVERYTHING, Sight
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -136,6 +137,7 @@ def num_shards(sentences: int, scores: int) -> int:
     return max(1, min(parallel.num_threads(), sentences))
 
 
+@twin("queries")
 def dot_attention(
     packed: Packed, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
 ) -> None:
@@ -186,6 +188,7 @@ def _block_forward(
         sums[:, block.first : block.last] = total[..., 0]
 
 
+@twin("queries")
 def dot_attention_backward(
     packed: Packed, scoring: Scoring, log_sums: Array, dout: Array, wanted: Wanted, scratch: Array
 ) -> None:

@@ -25,6 +25,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels import parallel
+from dynbatch.kernels.dispatch import twin
+from dynbatch.ragged import Ragged
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -117,11 +119,13 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
     return 0, 0
 
 
+@twin()
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
     matmul_planes(a, b[None], out[None])
 
 
+@twin()
 def matmul_planes(a: Array, b: Array, out: Array) -> None:
     """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N)."""
     if out.dtype != np.float32 or b.strides[2] != 4 or out.strides[2] != 4:
@@ -151,12 +155,14 @@ def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> Non
     )
 
 
+@twin()
 def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), scratch (P, M, N), out (M, N)."""
     matmul_planes(a, b, scratch)
     np.add.reduce(scratch, axis=0, out=out)
 
 
+@twin()
 def matmul_rows(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the rows of `a` shared between threads."""
     shards = parallel.shards(a.shape[0], least=64)
@@ -166,6 +172,7 @@ def matmul_rows(a: Array, b: Array, out: Array) -> None:
     parallel.run([partial(matmul, a[s:e], b, out[s:e]) for s, e in shards])
 
 
+@twin()
 def matmul_outer(x: Array, dy: Array, out: Array) -> None:
     """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side."""
     by_rows = out.shape[0] >= out.shape[1]
@@ -176,3 +183,17 @@ def matmul_outer(x: Array, dy: Array, out: Array) -> None:
         parallel.run([partial(np.matmul, dy[:, s:e].T, x, out=out[s:e]) for s, e in shards])
     else:
         parallel.run([partial(np.matmul, dy.T, x[:, s:e], out=out[:, s:e]) for s, e in shards])
+
+
+@twin("values")
+def matmul_segments(
+    a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
+) -> None:
+    """out[k] = a[k] @ b[k] for every segment, the factors transposed where said.
+
+    Cost: one call a segment: NumPy has no product of matrices of different shapes.
+    """
+    for k in range(len(out)):
+        left = a[k].T if transpose_a else a[k]
+        right = b[k].T if transpose_b else b[k]
+        np.matmul(left, right, out=out[k])

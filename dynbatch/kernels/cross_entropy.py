@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels import blas, parallel
+from dynbatch.kernels.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,6 +65,7 @@ def workspace(tokens: int, width: int, vocabulary: int, itemsize: int) -> int:
     return rows * vocabulary + (vocabulary * width if rows < tokens else 0)
 
 
+@twin()
 def linear_cross_entropy(
     hidden: Array, weight: Array, bias: Array | None, targets: Targets, losses: Array,
     scratch: Array, wanted: Wanted | None = None,
@@ -116,6 +118,20 @@ def linear_cross_entropy(
             np.copyto(wanted.bias, total if start == 0 else wanted.bias + total)
 
 
+@twin()
+def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
+    """out_t = weights_t · dy_k for the tokens t of sentence k.
+
+    Args:
+        dy:      (K,) gradient of each sentence's loss.
+        weights: (N,) of the host.
+        offsets: (K + 1,) first token of each sentence, from 0 to N.
+        out:     (N,), overwritten.
+    """
+    np.multiply(weights, np.repeat(dy, np.diff(offsets)), out=out)
+
+
+@twin()
 def softmax_loss(
     logits: Array, bias: Array | None, targets: Targets, losses: Array, scale: Array | None = None
 ) -> None:

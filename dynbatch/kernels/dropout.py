@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 MODULUS = 1 << 32
@@ -61,6 +63,7 @@ def _of_elements(values: Array, offsets: Array, start: int, end: int) -> Array:
     return repeated
 
 
+@twin()
 def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
     """out = x / (1 - p) where random bits / 2³² >= p, else 0. It is its own gradient, on dy.
 

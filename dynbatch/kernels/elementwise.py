@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -21,11 +23,13 @@ class Unary:
     """y = f(x; arguments).
 
     Args:
+        name:     of the function, and of its CUDA kernel.
         forward:  (x, out, *arguments); `out` may be `x`.
         backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says.
         reads:    "input", "output", or "none".
     """
 
+    name: str
     forward: Callable[..., None]
     backward: Callable[..., None]
     reads: str
@@ -206,21 +210,21 @@ def _softplus_backward(dy: Array, x: Array, out: Array) -> None:
     np.multiply(out, dy, out=out)
 
 
-sigmoid = Unary(_sigmoid, _sigmoid_backward, "output")
-tanh = Unary(_tanh, _tanh_backward, "output")
-relu = Unary(_relu, _relu_backward, "output")
-negative = Unary(_negative, _negative_backward, "none")
-exp = Unary(_exp, _exp_backward, "output")
-log = Unary(_log, _log_backward, "input")
-sqrt = Unary(_sqrt, _sqrt_backward, "output")
-absolute = Unary(_abs, _abs_backward, "input")
-power = Unary(_power, _power_backward, "input")
-clip = Unary(_clip, _clip_backward, "input")
-leaky_relu = Unary(_leaky_relu, _leaky_relu_backward, "input")
-elu = Unary(_elu, _elu_backward, "input")
-gelu = Unary(_gelu, _gelu_backward, "input")
-silu = Unary(_silu, _silu_backward, "input")
-softplus = Unary(_softplus, _softplus_backward, "input")
+sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output")
+tanh = Unary("tanh", _tanh, _tanh_backward, "output")
+relu = Unary("relu", _relu, _relu_backward, "output")
+negative = Unary("negative", _negative, _negative_backward, "none")
+exp = Unary("exp", _exp, _exp_backward, "output")
+log = Unary("log", _log, _log_backward, "input")
+sqrt = Unary("sqrt", _sqrt, _sqrt_backward, "output")
+absolute = Unary("absolute", _abs, _abs_backward, "input")
+power = Unary("power", _power, _power_backward, "input")
+clip = Unary("clip", _clip, _clip_backward, "input")
+leaky_relu = Unary("leaky_relu", _leaky_relu, _leaky_relu_backward, "input")
+elu = Unary("elu", _elu, _elu_backward, "input")
+gelu = Unary("gelu", _gelu, _gelu_backward, "input")
+silu = Unary("silu", _silu, _silu_backward, "input")
+softplus = Unary("softplus", _softplus, _softplus_backward, "input")
 
 
 @dataclass(frozen=True)
@@ -228,12 +232,14 @@ class Binary:
     """y = f(a, b).
 
     Args:
+        name:       of the function, and of its CUDA kernel.
         forward:    (a, b, out).
         backward_a: (dy, a, b, out), the gradient of a.
         backward_b: (dy, a, b, out), the gradient of b.
         reads_a:    whether the two derivatives read a, and `reads_b` b.
     """
 
+    name: str
     forward: Callable[[Array, Array, Array], Any]
     backward_a: Callable[[Array, Any, Any, Array], Any]
     backward_b: Callable[[Array, Any, Any, Array], Any]
@@ -254,26 +260,56 @@ def _divide(a: Array, b: Array, out: Array) -> None:
 
 
 add = Binary(
+    "add",
     lambda a, b, out: np.add(a, b, out=out),
     lambda dy, a, b, out: np.copyto(out, dy),
     lambda dy, a, b, out: np.copyto(out, dy),
     False, False,
 )  # fmt: skip
 subtract = Binary(
+    "subtract",
     lambda a, b, out: np.subtract(a, b, out=out),
     lambda dy, a, b, out: np.copyto(out, dy),
     lambda dy, a, b, out: np.negative(dy, out=out),
     False, False,
 )  # fmt: skip
 multiply = Binary(
+    "multiply",
     lambda a, b, out: np.multiply(a, b, out=out),
     lambda dy, a, b, out: np.multiply(dy, b, out=out),
     lambda dy, a, b, out: np.multiply(dy, a, out=out),
     True, True,
 )  # fmt: skip
 divide = Binary(
+    "divide",
     _divide,
     lambda dy, a, b, out: np.divide(dy, b, out=out),
     _divide_backward_b,
     True, True,
 )  # fmt: skip
+
+
+@twin(1)
+def apply(kernel: Unary, x: Array, out: Array, *arguments: Any) -> None:
+    """out = f(x; arguments), of any one shape; `out` may be `x`."""
+    kernel.forward(x, out, *arguments)
+
+
+@twin(1)
+def apply_backward(kernel: Unary, dy: Array, saved: Array, out: Array, *arguments: Any) -> None:
+    """out = dy ⊙ f'(saved; arguments), with saved as `kernel.reads` says; `out` is neither."""
+    kernel.backward(dy, saved, out, *arguments)
+
+
+@twin(1)
+def combine(kernel: Binary, a: Array, b: Array, out: Array) -> None:
+    """out = f(a, b), of one shape."""
+    kernel.forward(a, b, out)
+
+
+@twin(1)
+def combine_backward(
+    kernel: Binary, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
+) -> None:
+    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); of a and b only what `kernel` reads."""
+    (kernel.backward_a, kernel.backward_b)[side](dy, a, b, out)

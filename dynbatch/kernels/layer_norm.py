@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@twin()
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, eps: float,
     out: Array, mean: Array, rstd: Array,
@@ -45,6 +48,7 @@ def layer_norm(
         np.add(out, bias, out=out)
 
 
+@twin()
 def layer_norm_backward(
     dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, out: Array
 ) -> Array:
@@ -71,6 +75,7 @@ def layer_norm_backward(
     return normal
 
 
+@twin()
 def normalise(x: Array, mean: Array, rstd: Array) -> Array:
     """n = (x - mean) · rstd, (N, D)."""
     normal: Array = x - mean[:, None]
@@ -78,6 +83,7 @@ def normalise(x: Array, mean: Array, rstd: Array) -> Array:
     return normal
 
 
+@twin()
 def layer_norm_parameters(dy: Array, normal: Array) -> tuple[Array, Array]:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows, each (D,).
 

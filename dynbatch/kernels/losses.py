@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.segment import sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -21,16 +22,19 @@ class Pair:
     """loss = f(x, t) of an input and a target.
 
     Args:
+        name:       of the function, and of its CUDA kernel.
         forward:    (x, t, out).
         backward_x: (x, t, out), the derivative by x; `out` is neither of them.
         backward_t: (x, t, out), the derivative by t.
     """
 
+    name: str
     forward: Callable[[Array, Array, Array], None]
     backward_x: Callable[[Array, Array, Array], None]
     backward_t: Callable[[Array, Array, Array], None]
 
 
+@twin(1)
 def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> None:
     """out[k] = Σ f(x_i, t_i) over the elements of segment k.
 
@@ -44,11 +48,11 @@ def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> Non
     sum_segments(each[:, None], offsets, out[:, None])
 
 
+@twin(2)
 def pair_loss_backward(
-    derivative: Callable[[Array, Array, Array], None],
-    dy: Array, x: Array, t: Array, offsets: Array, out: Array,
-) -> None:  # fmt: skip
-    """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by x or by t.
+    pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
+) -> None:
+    """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x.
 
     Args:
         dy:      (K,) gradient of each segment's sum.
@@ -56,6 +60,7 @@ def pair_loss_backward(
         offsets: (K + 1,) first element of each segment, from 0 to N.
         out:     (N,), overwritten.
     """
+    derivative = pair.backward_t if of_target else pair.backward_x
     derivative(x, t, out)
     np.multiply(out, np.repeat(dy, np.diff(offsets)), out=out)
 
@@ -136,12 +141,13 @@ def _logistic_t(x: Array, t: Array, out: Array) -> None:
     np.negative(x, out=out)
 
 
-squared_error = Pair(_squared, _squared_x, _squared_t)
-divergence = Pair(_divergence, _divergence_x, _divergence_t)
-log_divergence = Pair(_log_divergence, _log_divergence_x, _log_divergence_t)
-logistic = Pair(_logistic, _logistic_x, _logistic_t)
+squared_error = Pair("squared_error", _squared, _squared_x, _squared_t)
+divergence = Pair("divergence", _divergence, _divergence_x, _divergence_t)
+log_divergence = Pair("log_divergence", _log_divergence, _log_divergence_x, _log_divergence_t)
+logistic = Pair("logistic", _logistic, _logistic_x, _logistic_t)
 
 
+@twin()
 def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k.
 
@@ -157,6 +163,7 @@ def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) 
     sum_segments((picked * -weights)[:, None], offsets, out[:, None])
 
 
+@twin()
 def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere.
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels import parallel
+from dynbatch.kernels.dispatch import cuda_twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -81,6 +82,10 @@ def _join(a: Move, b: Move) -> Move | None:
 
 def run(moves: Iterable[Move], add: bool = False) -> int:
     """Carry out the moves, adding to the targets if `add`; return the bytes copied."""
+    moves = list(moves)
+    if moves and not isinstance(moves[0].target, np.ndarray):
+        on_device: int = cuda_twin("move", "run")(moves, add)
+        return on_device
     views = [_views(move) for move in merge(moves)]
     copied = sum([target.nbytes for _, target in views])
     if add:  # one after the other: the same target may come again

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,
@@ -20,6 +21,7 @@ from dynbatch.kernels.segment import (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@twin()
 def mean_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = mean of the segment's rows; 0 for an empty segment.
 
@@ -32,6 +34,7 @@ def mean_segments(x: Array, offsets: Array, out: Array) -> None:
     np.divide(out, _divisors(offsets, out), out=out)
 
 
+@twin()
 def mean_segments_backward(dy: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] / length of k, for every row n of segment k.
 
@@ -48,6 +51,7 @@ def _divisors(offsets: Array, values: Array) -> Array:
     return divisors
 
 
+@twin()
 def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment.
 
@@ -67,6 +71,7 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     np.add(out, peak, out=out)
 
 
+@twin()
 def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf.
 
@@ -81,6 +86,7 @@ def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, o
     combine_segments(np.multiply, out, dy, offsets, out)
 
 
+@twin(1)
 def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[k, d] = how many rows into segment k its maximum, or minimum, occurs first.
 
@@ -100,6 +106,7 @@ def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: 
         first_in_segments(x, values, offsets, out)
 
 
+@twin()
 def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> None:
     """out[n, d] = dy[k, d] at the row that `first` names in segment k, else 0.
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # `reduceat` makes one inner loop along every row: best for narrow rows, but for 64 segments of 22
@@ -20,6 +22,7 @@ NARROW = 32
 POSITION_COST = 2
 
 
+@twin(1)
 def reduce_segments(ufunc: Any, rows: Array, offsets: Array, out: Array, empty: float) -> None:
     """out[k] = rows[offsets[k]] ∘ … ∘ rows[offsets[k + 1] - 1], from first to last.
 
@@ -81,6 +84,7 @@ def _reduce_wide(ufunc: Any, rows: Array, starts: Array, lengths: Array, out: Ar
         out[short] = partial
 
 
+@twin(1)
 def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[n] = ufunc(rows[n], values[k]) for every row n of segment k.
 
@@ -100,6 +104,7 @@ def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out
         ufunc(rows, np.repeat(values, lengths, axis=0), out=out)
 
 
+@twin()
 def spread_segments(values: Array, offsets: Array, out: Array) -> None:
     """out[n] = values[k] for every row n of segment k: the gradient of a sum.
 
@@ -149,6 +154,7 @@ def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) ->
     np.subtract(lengths[:, None], out, out=out)
 
 
+@twin(1)
 def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """Sum of the rows that share an id; deterministic: in order of position.
 
@@ -172,6 +178,7 @@ def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     return ordered[first], sums
 
 
+@twin()
 def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]].
 
@@ -185,6 +192,7 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
         np.take(rows, index, axis=0, out=out, mode="clip")
 
 
+@twin()
 def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     """out[i] = sum of the rows[n] with index[n] == i: the gradient of `gather_rows`.
 
@@ -196,3 +204,15 @@ def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     out[...] = 0
     ids, sums = sum_rows_by_id(index, rows)
     out[ids] = sums
+
+
+@twin()
+def add_rows(rows: Array, index: Array, out: Array) -> None:
+    """out[index[n]] += rows[n].
+
+    Args:
+        rows:  (M, D).
+        index: (M,) int64, strictly increasing, 0 <= index < N.
+        out:   (N, D).
+    """
+    out[index] += rows

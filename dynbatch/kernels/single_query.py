@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.attention import Packed, Wanted
+from dynbatch.kernels.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,6 +37,7 @@ def workspace(key_lengths: Sequence[int], width: int) -> int:
     return width * min(sum(key_lengths), rows)
 
 
+@twin("queries")
 def dot_attention(
     packed: Packed, scales: Array, sentences: Array,
     out: Array, log_sums: Array | None, scratch: Array,
@@ -56,6 +58,7 @@ def dot_attention(
         np.add(np.log(total), peak, out=log_sums[:, 0])
 
 
+@twin("queries")
 def dot_attention_backward(
     packed: Packed, scales: Array, sentences: Array,
     log_sums: Array, dout: Array, wanted: Wanted, scratch: Array,
@@ -85,6 +88,7 @@ def dot_attention_backward(
         _outer(ds, scaled, sentences, wanted.keys, wanted.accumulate, scratch)
 
 
+@twin("queries")
 def additive_attention(
     packed: Packed, vector: Array, sentences: Array, out: Array, weights: Array, scratch: Array
 ) -> None:
@@ -105,6 +109,7 @@ def additive_attention(
     _weighted_sums(weights, packed.values, offsets, out)
 
 
+@twin("queries")
 def additive_attention_backward(
     packed: Packed, vector: Array, sentences: Array,
     weights: Array, dout: Array, wanted: Wanted, scratch: Array,

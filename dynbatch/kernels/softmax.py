@@ -11,11 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.segment import combine_segments, reduce_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@twin()
 def softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = exp(x_i - m) / Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -31,6 +33,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
     combine_segments(np.divide, out, _sums(out, offsets), offsets, out)
 
 
+@twin()
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column.
 
@@ -44,6 +47,7 @@ def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     np.multiply(out, y, out=out)
 
 
+@twin()
 def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i - m - log Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -57,6 +61,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     combine_segments(np.subtract, out, np.log(total, out=total), offsets, out)
 
 
+@twin()
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.move import row_index
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -32,6 +33,7 @@ def window_starts(offsets: Array, counts: Array, stride: int, padding: int = 0) 
     return row_index(offsets[:-1] - padding, counts, stride)
 
 
+@twin()
 def unfold(x: Array, starts: Array, low: Array, high: Array, size: int, out: Array) -> None:
     """out[m] = rows starts[m], …, starts[m] + size - 1 side by side; rows outside are zero.
 
@@ -52,6 +54,7 @@ def unfold(x: Array, starts: Array, low: Array, high: Array, size: int, out: Arr
             parts[inside, position] = x[rows[inside]]
 
 
+@twin()
 def unfold_backward(
     dy: Array, starts: Array, low: Array, high: Array, size: int, out: Array
 ) -> None:
@@ -71,6 +74,7 @@ def unfold_backward(
         out[rows[inside]] += parts[inside, position]
 
 
+@twin()
 def max_pool(x: Array, starts: Array, size: int, out: Array, place: Array | None) -> None:
     """out[m] = maximum of rows starts[m], …, starts[m] + size - 1, column by column.
 
@@ -91,6 +95,7 @@ def max_pool(x: Array, starts: Array, size: int, out: Array, place: Array | None
         np.maximum(out, rows, out=out)
 
 
+@twin()
 def max_pool_backward(dy: Array, starts: Array, size: int, place: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column.
 
@@ -105,6 +110,7 @@ def max_pool_backward(dy: Array, starts: Array, size: int, place: Array, out: Ar
         out[starts + position] += dy * (place == position)
 
 
+@twin()
 def mean_pool(x: Array, starts: Array, size: int, out: Array) -> None:
     """out[m] = mean of rows starts[m], …, starts[m] + size - 1.
 
@@ -119,6 +125,7 @@ def mean_pool(x: Array, starts: Array, size: int, out: Array) -> None:
     np.multiply(out, 1 / size, out=out)
 
 
+@twin()
 def mean_pool_backward(dy: Array, starts: Array, size: int, out: Array) -> None:
     """out[n] = sum of dy / size over the windows that hold row n.
 

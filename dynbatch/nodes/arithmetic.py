@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.errors import DtypeError
+from dynbatch.kernels import arrays
 from dynbatch.kernels import elementwise as kernels
-from dynbatch.kernels.segment import sum_segments
+from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
@@ -31,13 +32,9 @@ class Scalar(Node):
         return shapes[0]
 
     @classmethod
-    def numbers(cls, batch: Batch, x: Ragged) -> Any:
-        """One number if all nodes share it, else one per element."""
-        numbers = batch.array("number", batch.dtype)
-        if (numbers == numbers[0]).all():
-            return numbers[0]
-        sizes = [node.rows * node.width for node in batch.nodes]
-        return np.repeat(numbers, sizes)
+    def numbers(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
+        """Each node's number, and where its elements begin."""
+        return batch.array("number", batch.dtype), element_offsets(x, batch.nodes)
 
 
 class Scale(Scalar):
@@ -47,12 +44,12 @@ class Scale(Scalar):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        np.multiply(xs[0].flat, cls.numbers(batch, y), out=y.flat)
+        arrays.scale_segments(xs[0].flat, *cls.numbers(batch, y), y.flat)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            np.multiply(dy.flat, cls.numbers(batch, dy), out=dxs[0].flat)
+            arrays.scale_segments(dy.flat, *cls.numbers(batch, dy), dxs[0].flat)
 
 
 class Shift(Scalar):
@@ -62,12 +59,12 @@ class Shift(Scalar):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        np.add(xs[0].flat, cls.numbers(batch, y), out=y.flat)
+        arrays.shift_segments(xs[0].flat, *cls.numbers(batch, y), y.flat)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            np.copyto(dxs[0].flat, dy.flat)
+            arrays.copy(dy.flat, dxs[0].flat)
 
 
 class Binary(Node):
@@ -98,15 +95,15 @@ class Binary(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        cls.kernel.forward(xs[0].flat, xs[1].flat, y.flat)
+        kernels.combine(cls.kernel, xs[0].flat, xs[1].flat, y.flat)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         a, b = [None if x is None else x.flat for x in batch.inputs]
         if dxs[0] is not None:
-            cls.kernel.backward_a(dy.flat, a, b, dxs[0].flat)
+            kernels.combine_backward(cls.kernel, dy.flat, a, b, dxs[0].flat, 0)
         if dxs[1] is not None:
-            cls.kernel.backward_b(dy.flat, a, b, dxs[1].flat)
+            kernels.combine_backward(cls.kernel, dy.flat, a, b, dxs[1].flat, 1)
 
 
 class Add(Binary):
@@ -166,29 +163,20 @@ class Expand(Node):
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
-        rows = x.values
-        if list(x.lengths) != list(y.lengths):
-            rows = np.repeat(rows, cls.repeats(x, y), axis=0)
-        np.copyto(y.values, rows)
+        arrays.expand(x.values, cls.repeats(x, y), y.values)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
-        if dx is None:
-            return
-        rows = dy.values
-        if dx.values.shape[1] != rows.shape[1]:
-            rows = rows.sum(axis=1, keepdims=True)
-        if list(dx.lengths) == list(dy.lengths):
-            np.copyto(dx.values, rows)
-        else:
-            offsets = np.concatenate(([0], np.cumsum(cls.repeats(dx, dy))))
-            sum_segments(rows, offsets, dx.values)
+        if dx is not None:
+            arrays.expand_backward(dy.values, cls.repeats(dx, dy), dx.values)
 
     @classmethod
-    def repeats(cls, x: Ragged, y: Ragged) -> Array:
-        """How often each row of x stands in y: once, or as often as its sentence has tokens."""
+    def repeats(cls, x: Ragged, y: Ragged) -> Array | None:
+        """How often each row of x stands in y: as its sentence has tokens; None: once each."""
         before, after = np.asarray(x.lengths), np.asarray(y.lengths)
+        if (before == after).all():
+            return None
         return np.repeat(np.where(before == after, 1, after), before)
 
 

@@ -122,10 +122,11 @@ class AttentionBase(Node):
     def scratch(cls, batch: Batch, elements: int) -> Array:
         """Room for backward; in a scan the same for all steps."""
         if batch.cache is None:
-            return np.empty(elements, batch.dtype)
+            room: Array = batch.xp.empty(elements, batch.dtype)
+            return room
         found = batch.cache.get("scratch")
         if found is None or found.size < elements:
-            found = batch.cache["scratch"] = np.empty(elements, batch.dtype)
+            found = batch.cache["scratch"] = batch.xp.empty(elements, batch.dtype)
         return found[:elements]
 
     @classmethod

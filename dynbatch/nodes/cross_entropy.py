@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import numpy as np
-
+from dynbatch.kernels import arrays
 from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.base import Node, Retain, Shape, caller
@@ -32,9 +31,11 @@ class CrossEntropyBase(Node):
         return kernels.Targets(batch.concat("ids"), batch.concat("weights"), batch.first.smoothing)
 
     @classmethod
-    def scale(cls, batch: Batch, dy: Ragged, lengths: Any) -> Array:
+    def scale(cls, batch: Batch, dy: Ragged, offsets: Array) -> Array:
         """Each token's weight times its sentence's gradient."""
-        scale: Array = batch.concat("weights") * np.repeat(dy.flat, lengths)
+        weights = batch.concat("weights")
+        scale: Array = batch.xp.empty(weights.shape, batch.dtype)
+        kernels.token_scales(dy.flat, weights, offsets, scale)
         return scale
 
 
@@ -80,13 +81,13 @@ class LinearCrossEntropy(CrossEntropyBase):
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         h = batch.input(0)
-        again = np.empty((len(batch.nodes), 1), batch.dtype)
+        again = batch.xp.empty((len(batch.nodes), 1), batch.dtype)
         cls._run(batch, dy.like(again), h, batch.scratch, cls._wanted(batch, h, dy, dxs[0]))
 
     @classmethod
     def _wanted(cls, batch: Batch, h: Ragged, dy: Ragged, dh: Ragged | None) -> kernels.Wanted:
         node, gradients = batch.first, batch.parameter_gradients()
-        scale = cls.scale(batch, dy, h.lengths)
+        scale = cls.scale(batch, dy, h.offsets)
         wanted = kernels.Wanted(scale, None if dh is None else dh.values)
         if not node.weight.frozen:
             wanted.weight = gradients.buffer(node.weight)
@@ -100,7 +101,7 @@ class LinearCrossEntropy(CrossEntropyBase):
     ) -> None:
         node, targets = batch.first, cls.targets(batch)
         bias = None if node.bias is None else node.bias.value
-        losses = np.empty((h.values.shape[0], 1), batch.dtype)
+        losses = batch.xp.empty((h.values.shape[0], 1), batch.dtype)
         kernels.linear_cross_entropy(
             h.values, node.weight.value, bias, targets, losses[:, 0], scratch, wanted
         )
@@ -127,14 +128,15 @@ class CrossEntropy(CrossEntropyBase):
         (dx,) = dxs
         if dx is not None:
             x = batch.input(0)
-            again = np.empty((len(batch.nodes), 1), batch.dtype)
-            z = cls._run(batch, dy.like(again), x, cls.scale(batch, dy, x.lengths))
-            np.copyto(dx.values, z)
+            again = batch.xp.empty((len(batch.nodes), 1), batch.dtype)
+            z = cls._run(batch, dy.like(again), x, cls.scale(batch, dy, x.offsets))
+            arrays.copy(z, dx.values)
 
     @classmethod
     def _run(cls, batch: Batch, y: Ragged, x: Ragged, scale: Array | None) -> Array:
-        z = x.values.copy()
-        losses = np.empty((z.shape[0], 1), batch.dtype)
+        z: Array = batch.xp.empty(x.values.shape, batch.dtype)
+        arrays.copy(x.values, z)
+        losses = batch.xp.empty((z.shape[0], 1), batch.dtype)
         kernels.softmax_loss(z, None, cls.targets(batch), losses[:, 0], scale)
         sum_segments(losses, x.offsets, y.values)
         return z

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
 from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import Node, Shape, caller
@@ -62,7 +63,7 @@ class Ones(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        y.flat[...] = 1
+        arrays.fill(y.flat, 1)
 
 
 def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:

@@ -37,7 +37,7 @@ class Unary(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        cls.kernel.forward(xs[0].flat, y.flat, *batch.first.arguments())
+        kernels.apply(cls.kernel, xs[0].flat, y.flat, *batch.first.arguments())
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -45,7 +45,8 @@ class Unary(Node):
         if dx is not None:
             saved = batch.output if cls.retains.output else batch.inputs[0]
             flat = dy.flat if saved is None else saved.flat
-            cls.kernel.backward(dy.flat, flat, dx.flat, *batch.first.arguments())
+            arguments = batch.first.arguments()
+            kernels.apply_backward(cls.kernel, dy.flat, flat, dx.flat, *arguments)
 
 
 class Sigmoid(Unary):

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DtypeError, VocabularyError
+from dynbatch.kernels import arrays
 from dynbatch.kernels.segment import gather_rows as gather_kernel
 from dynbatch.kernels.segment import scatter_rows
 from dynbatch.nodes.axes import TOKENS, axis
@@ -153,22 +154,14 @@ class Transpose(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        cls._transpose(xs[0].flat, y.flat, [node.inputs[0].shape for node in batch.nodes])
+        shapes = [node.inputs[0].shape for node in batch.nodes]
+        arrays.transpose_segments(xs[0].flat, shapes, y.flat)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            cls._transpose(dy.flat, dxs[0].flat, [node.shape for node in batch.nodes])
-
-    @staticmethod
-    def _transpose(source: Array, target: Array, shapes: Sequence[Shape]) -> None:
-        # Sentences differ in both strides, and NumPy has no copy for that: one call each.
-        start = 0
-        for rows, columns in shapes:
-            end = start + rows * columns
-            into = target[start:end].reshape(columns, rows)
-            np.copyto(into, source[start:end].reshape(rows, columns).T)
-            start = end
+            shapes = [node.shape for node in batch.nodes]
+            arrays.transpose_segments(dy.flat, shapes, dxs[0].flat)
 
 
 def slice(

@@ -54,7 +54,7 @@ class LayerNorm(Node):
         if batch.keeps:
             mean, rstd = batch.saved["mean"][:, 0], batch.saved["rstd"][:, 0]
         else:
-            mean, rstd = batch.xp.empty((2, x.shape[0]), x.dtype)
+            mean, rstd = [batch.xp.empty(x.shape[0], x.dtype) for _ in range(2)]
         weight = None if node.weight is None else node.weight.value
         bias = None if node.bias is None else node.bias.value
         kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd)

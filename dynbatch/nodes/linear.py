@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from dynbatch.kernels import blas
+from dynbatch.kernels import arrays, blas
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_dtype
@@ -55,7 +53,7 @@ class Linear(Node):
         node = batch.first
         blas.matmul_rows(xs[0].values, node.weight.value.T, y.values)
         if node.bias is not None:
-            np.add(y.values, node.bias.value, out=y.values)
+            arrays.add_bias(y.values, node.bias.value)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -64,7 +62,7 @@ class Linear(Node):
             blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
         gradients.outer(node.weight, batch.input(0).values, dy.values)
         if node.bias is not None:
-            gradients.add(node.bias, dy.values.sum(axis=0))
+            arrays.sum_rows(dy.values, gradients.buffer(node.bias))
 
 
 class MatMul(Node):
@@ -89,20 +87,17 @@ class MatMul(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        a, b = xs
-        for k in range(len(batch.nodes)):
-            np.matmul(a[k], b[k], out=y[k])
+        blas.matmul_segments(xs[0], xs[1], y)
         batch.launches += len(batch.nodes) - 1
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         a, b = batch.input(0), batch.input(1)
         da, db = dxs
-        for k in range(len(batch.nodes)):
-            if da is not None:
-                np.matmul(dy[k], b[k].T, out=da[k])
-            if db is not None:
-                np.matmul(a[k].T, dy[k], out=db[k])
+        if da is not None:
+            blas.matmul_segments(dy, b, da, transpose_b=True)
+        if db is not None:
+            blas.matmul_segments(a, dy, db, transpose_a=True)
 
 
 def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.kernels import arrays
 from dynbatch.kernels import losses as kernels
 from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import Node, Retain, Shape
@@ -72,16 +73,23 @@ class PairLoss(Node):
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         offsets = cls._offsets(batch, xs[0])
         kernels.pair_loss(cls.pair, xs[0].flat, xs[1].flat, offsets, y.flat)
-        np.multiply(y.flat, batch.array("scale", batch.dtype), out=y.flat)
+        arrays.scale_segments(y.flat, *cls._scales(batch), y.flat)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         x, t = batch.input(0), batch.input(1)
         offsets = cls._offsets(batch, x)
-        each = dy.flat * batch.array("scale", batch.dtype)
-        for derivative, dx in zip((cls.pair.backward_x, cls.pair.backward_t), dxs, strict=True):
+        each = batch.xp.empty(dy.flat.shape, batch.dtype)
+        arrays.scale_segments(dy.flat, *cls._scales(batch), each)
+        for of_target, dx in enumerate(dxs):
             if dx is not None:
-                kernels.pair_loss_backward(derivative, each, x.flat, t.flat, offsets, dx.flat)
+                kernels.pair_loss_backward(
+                    cls.pair, bool(of_target), each, x.flat, t.flat, offsets, dx.flat
+                )
+
+    @classmethod
+    def _scales(cls, batch: Batch) -> tuple[Array, Array]:
+        return batch.array("scale", batch.dtype), np.arange(len(batch.nodes) + 1)
 
     @classmethod
     def _offsets(cls, batch: Batch, x: Ragged) -> Array:

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.errors import DtypeError, EmptyBatchError
+from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
 from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segments
@@ -51,15 +52,25 @@ class Total(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        starts = np.concatenate(([0], np.cumsum(batch.counts())[:-1]))
-        np.add.reduceat(xs[0].flat, starts, out=y.flat)
-        np.multiply(y.flat, batch.array("number", batch.dtype), out=y.flat)
+        sum_segments(xs[0].flat[:, None], cls.ends(batch), y.flat[:, None])
+        arrays.scale_segments(y.flat, *cls.numbers(batch), y.flat)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            each = dy.flat * batch.array("number", batch.dtype)
-            np.copyto(dxs[0].flat, np.repeat(each, batch.counts()))
+            each = batch.xp.empty(dy.flat.shape, batch.dtype)
+            arrays.scale_segments(dy.flat, *cls.numbers(batch), each)
+            spread_segments(each[:, None], cls.ends(batch), dxs[0].flat[:, None])
+
+    @classmethod
+    def ends(cls, batch: Batch) -> Array:
+        """(K + 1,) where each node's inputs begin among all."""
+        return np.concatenate(([0], np.cumsum(batch.counts())))
+
+    @classmethod
+    def numbers(cls, batch: Batch) -> tuple[Array, Array]:
+        """Each node's number, which is of one element."""
+        return batch.array("number", batch.dtype), np.arange(len(batch.nodes) + 1)
 
 
 class Reduction(Node):
@@ -206,9 +217,9 @@ class ArgMax(Reduction):
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
         reduce_segments(np.maximum, x, offsets, y.values, 0)
-        first = np.empty(y.values.shape, np.int64)
+        first = batch.xp.empty(y.values.shape, f"i{batch.dtype.itemsize}")
         kernels.first_extremum(True, x, y.values, offsets, first)
-        np.copyto(y.values, first, casting="same_kind")
+        arrays.copy(first, y.values)
 
 
 def sum(x: Node | Sequence[Node], dim: int | None = None) -> Node:

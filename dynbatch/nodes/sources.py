@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError, VocabularyError
+from dynbatch.kernels import arrays
+from dynbatch.kernels.segment import gather_rows
 from dynbatch.nodes.base import Node, Owner, Shape, as_ids, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
@@ -34,7 +36,7 @@ class Input(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        np.concatenate([node.array.reshape(-1) for node in batch.nodes], out=y.flat)  # type: ignore[attr-defined]
+        arrays.upload(y.flat, [node.array for node in batch.nodes])  # type: ignore[attr-defined]
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -60,14 +62,14 @@ class ParameterNode(Node):
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         value = batch.first.parameter.value
-        y.values.reshape(len(batch.nodes), *value.shape)[...] = value
+        arrays.copy(value, y.values.reshape(len(batch.nodes), *value.shape))
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         parameter = batch.first.parameter
         if not parameter.frozen:
             out = batch.parameter_gradients().buffer(parameter)
-            np.sum(dy.values.reshape(len(batch.nodes), *parameter.shape), axis=0, out=out)
+            arrays.sum_rows(dy.values.reshape(len(batch.nodes), -1), out.reshape(-1))
 
 
 class Lookup(Node):
@@ -90,7 +92,7 @@ class Lookup(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        np.take(batch.first.table.value, batch.concat("ids"), axis=0, out=y.values, mode="clip")
+        gather_rows(batch.first.table.value, batch.concat("ids"), y.values)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

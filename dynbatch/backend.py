@@ -1,0 +1,108 @@
+"""Devices: where values live, and which array module holds them. The one place that finds CuPy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import BackendError
+
+NAMES = ("cpu", "cuda")
+
+_stand_in: list[Any] = []
+
+
+class Device:
+    """Where the values of a graph, or the arrays of a model, live.
+
+    Attributes:
+        name: "cpu" or "cuda" (CuPy's current device).
+        xp:   its array module, NumPy or CuPy.
+    """
+
+    __slots__ = ("name", "xp")
+
+    def __init__(self, name: str, xp: Any) -> None:
+        self.name = name
+        self.xp = xp
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.name == "cuda"
+
+    def __repr__(self) -> str:
+        return f"Device({self.name!r})"
+
+
+CPU = Device("cpu", np)
+
+
+def device(name: str | Device) -> Device:
+    """The device of a name.
+
+    Raises:
+        BackendError: no such device, CuPy is not installed, or CuPy finds no GPU that it can use.
+    """
+    if isinstance(name, Device):
+        return name
+    if name == "cpu":
+        return CPU
+    if name != "cuda":
+        raise BackendError(
+            f"device {name!r} is unknown.\n  rule: one of {', '.join(NAMES)}\n"
+            '  fix:  device="cuda"; which GPU that is says cupy.cuda.Device(1).use()'
+        )
+    module = cupy()
+    if not _stand_in:
+        require_gpu(module)
+    return Device("cuda", module)
+
+
+def device_of(array: Any) -> Device:
+    """Where an array lives."""
+    return CPU if isinstance(array, np.ndarray) else device("cuda")
+
+
+def cupy() -> Any:
+    """CuPy, or what `stand_in` put in its place.
+
+    Raises:
+        BackendError: CuPy is not installed.
+    """
+    if _stand_in:
+        return _stand_in[-1]
+    try:
+        return importlib.import_module("cupy")
+    except ImportError as error:
+        raise BackendError(
+            f"CUDA is not available: CuPy cannot be imported ({error}).\n"
+            "  fix:  pip install 'dynbatch[cuda13]' (or cuda12), or use device=\"cpu\""
+        ) from error
+
+
+def require_gpu(module: Any) -> None:
+    """Raise BackendError unless this CuPy finds a GPU that it can use."""
+    try:
+        count = module.cuda.runtime.getDeviceCount()
+    except module.cuda.runtime.CUDARuntimeError as error:
+        raise BackendError(
+            f"CUDA is not available: {error}.\n"
+            "  fix:  install an NVIDIA driver that fits the CUDA version of CuPy "
+            '(nvidia-smi shows both), or use device="cpu"'
+        ) from error
+    if not count:
+        raise BackendError('CUDA is not available: no GPU was found.\n  fix:  use device="cpu"')
+
+
+@contextmanager
+def stand_in(module: Any) -> Iterator[None]:
+    """Use `module` in place of CuPy inside the block: for tests on machines without a GPU."""
+    _stand_in.append(module)
+    try:
+        yield
+    finally:
+        _stand_in.pop()

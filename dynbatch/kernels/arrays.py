@@ -1,0 +1,160 @@
+"""The plainest kernels: filling, copying, repeating, and the way between host and device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import device_of
+from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.segment import sum_segments
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@twin()
+def fill(out: Array, number: float) -> None:
+    """out = number, everywhere."""
+    out[...] = number
+
+
+@twin()
+def copy(x: Array, out: Array) -> None:
+    """out = x, converted to out's type where it differs.
+
+    Args:
+        x:   of out's shape, or of one that repeats to it along leading dimensions.
+    """
+    np.copyto(out, x, casting="same_kind")
+
+
+@twin()
+def accumulate(x: Array, out: Array) -> None:
+    """out += x, of one shape."""
+    np.add(out, x, out=out)
+
+
+@twin()
+def add_bias(rows: Array, bias: Array) -> None:
+    """rows[n] += bias for every row, in place.
+
+    Args:
+        rows: (N, D).
+        bias: (D,).
+    """
+    np.add(rows, bias, out=rows)
+
+
+@twin()
+def sum_rows(rows: Array, out: Array) -> None:
+    """out = Σ_n rows[n]: zeros of no rows.
+
+    Args:
+        rows: (N, D).
+        out:  (D,), overwritten.
+    """
+    np.sum(rows, axis=0, out=out)
+
+
+@twin()
+def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
+    """out_i = numbers[k] · x_i for the elements i of segment k.
+
+    Args:
+        x:       (N,) elements.
+        numbers: (K,) of the host.
+        offsets: (K + 1,) first element of each segment, from 0 to N.
+        out:     (N,), overwritten; may be `x`.
+    """
+    np.multiply(x, _each(numbers, offsets, x.dtype), out=out)
+
+
+@twin()
+def shift_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
+    """out_i = x_i + numbers[k] for the elements i of segment k; as `scale_segments`."""
+    np.add(x, _each(numbers, offsets, x.dtype), out=out)
+
+
+def _each(numbers: Array, offsets: Array, dtype: Any) -> Any:
+    """One number if all segments share it, else one for each element."""
+    numbers = numbers.astype(dtype, copy=False)
+    if (numbers == numbers[0]).all():
+        return numbers[0]
+    return np.repeat(numbers, np.diff(offsets))
+
+
+@twin()
+def expand(x: Array, repeats: Array | None, out: Array) -> None:
+    """Rows of x, each so often, one after the other; a single column is repeated over out's.
+
+    Args:
+        x:       (M, D) or (M, 1).
+        repeats: (M,) of the host, summing to N; None for once each.
+        out:     (N, D), overwritten.
+    """
+    np.copyto(out, x if repeats is None else np.repeat(x, repeats, axis=0))
+
+
+@twin()
+def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
+    """The gradient of `expand`: sums over what was repeated.
+
+    Args:
+        dy:  (N, D).
+        out: (M, D) or (M, 1), overwritten.
+    """
+    rows = dy
+    if out.shape[1] != dy.shape[1]:
+        rows = dy.sum(axis=1, keepdims=True)
+    if repeats is None:
+        np.copyto(out, rows)
+    else:
+        sum_segments(rows, np.concatenate(([0], np.cumsum(repeats))), out)
+
+
+@twin()
+def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:
+    """Each segment, a (rows, columns) matrix, transposed in its place.
+
+    Args:
+        x, out: (N,) elements.
+        shapes: of the segments in x.
+    """
+    # Sentences differ in both strides, and NumPy has no copy for that: one call each.
+    start = 0
+    for rows, columns in shapes:
+        end = start + rows * columns
+        into = out[start:end].reshape(columns, rows)
+        np.copyto(into, x[start:end].reshape(rows, columns).T)
+        start = end
+
+
+def concatenate(parts: Sequence[Array]) -> Array:
+    """Rows of several matrices of one width, one after the other."""
+    first = parts[0]
+    if isinstance(first, np.ndarray):
+        return np.concatenate(parts)
+    whole = device_of(first).xp.empty((sum([len(p) for p in parts]), first.shape[1]), first.dtype)
+    start = 0
+    for part in parts:
+        copy(part, whole[start : start + len(part)])
+        start += len(part)
+    return whole
+
+
+@twin()
+def upload(out: Array, arrays: Sequence[Array]) -> None:
+    """out = the host's arrays, one after the other.
+
+    Args:
+        out: (N,) elements.
+    """
+    np.concatenate([array.reshape(-1) for array in arrays], out=out)
+
+
+@twin()
+def download(array: Array) -> Array:
+    """A copy on the host; on a GPU it waits for all that the array depends on."""
+    return array.copy()

@@ -1,0 +1,71 @@
+"""A kernel runs where its arrays live: every one that has a twin finds it by its own arguments."""
+
+import inspect
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.kernels import attention, elementwise, segment
+from dynbatch.kernels.dispatch import TWINS
+
+OFFSETS = np.array([0, 2, 2, 5])
+
+
+class DeviceArray:
+    """Anything that is no NumPy array lies on a device."""
+
+
+@pytest.fixture
+def twins(monkeypatch):
+    """A module of CUDA twins that note their calls."""
+    calls = []
+
+    def install(module, name):
+        home = SimpleNamespace(**{name: lambda *args, **named: calls.append((name, args, named))})
+        monkeypatch.setitem(sys.modules, f"dynbatch.kernels.cuda.{module}", home)
+        return calls
+
+    return install
+
+
+def test_arrays_of_the_host_stay_with_numpy():
+    out = np.empty((3, 1))
+    segment.reduce_segments(np.add, np.ones((5, 1)), OFFSETS, out, 0)
+    assert out[:, 0].tolist() == [2, 0, 3]
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_every_twin_decides_by_a_parameter_that_it_has(name):
+    kernel = TWINS[name]
+    place = kernel.place
+    parameters = list(inspect.signature(kernel).parameters)
+    if isinstance(place, str):
+        assert parameters[0] in {"packed", "a"}
+    else:
+        assert parameters[place] in {
+            "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out",
+        }  # fmt: skip
+
+
+def test_a_device_array_goes_to_the_twin_with_all_arguments(twins):
+    x, out = DeviceArray(), DeviceArray()
+    calls = twins("segment", "combine_segments")
+    segment.combine_segments(np.add, x, x, OFFSETS, out)
+    assert [name for name, _, _ in calls] == ["combine_segments"]
+    assert calls[0][1] == (np.add, x, x, OFFSETS, out)
+
+
+def test_the_arrays_of_a_packed_argument_decide(twins):
+    q = DeviceArray()
+    calls = twins("attention", "dot_attention")
+    packed = attention.Packed(q, q, q, OFFSETS, OFFSETS)
+    attention.dot_attention(packed, None, q, None, q)
+    assert calls[0][1][0] is packed
+
+
+def test_a_kernel_without_a_twin_is_named():
+    with pytest.raises(db.errors.BackendError, match=r"elementwise\.apply has no CUDA twin"):
+        elementwise.apply(elementwise.tanh, DeviceArray(), DeviceArray())

@@ -1,0 +1,61 @@
+"""Devices by name, and what is said where there is none."""
+
+import builtins
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from dynbatch import backend
+from dynbatch.errors import BackendError
+
+
+def test_the_cpu_is_numpy():
+    assert backend.device("cpu").xp is np
+    assert not backend.device("cpu").is_cuda
+    assert backend.device_of(np.zeros(1)) is backend.CPU
+
+
+def test_an_unknown_name():
+    with pytest.raises(BackendError, match="device 'tpu' is unknown"):
+        backend.device("tpu")
+
+
+def test_without_cupy_one_sentence_says_what_to_install(monkeypatch):
+    real = builtins.__import__
+
+    def refuse(name, *args, **named):
+        if name == "cupy":
+            raise ImportError("No module named 'cupy'")
+        return real(name, *args, **named)
+
+    monkeypatch.setattr(backend.importlib, "import_module", refuse)
+    with pytest.raises(BackendError, match=r"pip install 'dynbatch\[cuda13\]'"):
+        backend.device("cuda")
+
+
+class NoDriver(RuntimeError):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [(0, "no GPU was found"), (NoDriver("driver is too old"), "driver is too old.*install")],
+)
+def test_without_a_gpu_the_error_says_why(found, message):
+    def count():
+        if isinstance(found, int):
+            return found
+        raise found
+
+    runtime = SimpleNamespace(getDeviceCount=count, CUDARuntimeError=NoDriver)
+    module = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    with pytest.raises(BackendError, match="(?s)" + message):
+        backend.require_gpu(module)
+
+
+def test_a_stand_in_takes_the_place_of_cupy():
+    module = SimpleNamespace()
+    with backend.stand_in(module):
+        assert backend.device("cuda").xp is module
+        assert backend.device_of(object()).is_cuda
