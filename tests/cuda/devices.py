@@ -1,0 +1,58 @@
+"""On what the tests of kernels run: the stand-in in several ways, and a GPU where there is one."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.cuda import fake_cupy, simulator
+
+# Under the checker first: it names a fault that would end the process in a plain run.
+SIMULATED: dict[str, dict[str, Any]] = {
+    "checked": {"checked": True},
+    "backward": {"order": 1},
+    "shuffled": {"order": 7, "asynchronous": True},
+}
+
+
+def has_gpu() -> bool:
+    return importlib.util.find_spec("cupy") is not None and _real_cupy().cuda.is_available()
+
+
+def ways() -> list[str]:
+    """The keys of SIMULATED, and "gpu" where CuPy finds one."""
+    return [*SIMULATED, *(["gpu"] if has_gpu() else [])]
+
+
+@contextmanager
+def device(way: str) -> Iterator[Any]:
+    """The module to use in place of CuPy, or a skip that says what is missing."""
+    if way == "gpu":
+        yield _real_cupy()
+        return
+    if why := simulator.missing():
+        pytest.skip(why)
+    with simulated(**SIMULATED[way]):
+        yield fake_cupy
+
+
+@contextmanager
+def simulated(**settings: Any) -> Iterator[None]:
+    """The stand-in with other settings, and with its default ones afterwards."""
+    try:
+        for name, value in settings.items():
+            setattr(fake_cupy.settings, name, value)
+        yield
+        fake_cupy.cuda.runtime.deviceSynchronize()
+    finally:
+        for name, value in vars(type(fake_cupy.settings)()).items():
+            setattr(fake_cupy.settings, name, value)
+
+
+def _real_cupy() -> Any:
+    return importlib.import_module("cupy")

@@ -1,0 +1,50 @@
+"""A stand-in for CuPy on a machine without a GPU: the names that dynbatch uses, with CuPy's rules.
+
+Kernels run in the simulator. What the stand-in does not have, dynbatch does not use;
+`test_fake_cupy.py` checks that what it has exists in CuPy too.
+"""
+
+from types import SimpleNamespace
+
+from tests.cuda.fake_cupy import memory, stream
+from tests.cuda.fake_cupy.array import asarray, asnumpy, empty, ndarray, zeros
+from tests.cuda.fake_cupy.raw import RawKernel, RawModule
+from tests.cuda.fake_cupy.stream import settings
+
+__all__ = [
+    "RawKernel",
+    "RawModule",
+    "asarray",
+    "asnumpy",
+    "cuda",
+    "empty",
+    "ndarray",
+    "settings",
+    "zeros",
+]
+
+runtime = SimpleNamespace(
+    deviceSynchronize=memory.deviceSynchronize,
+    getDeviceCount=memory.getDeviceCount,
+    memGetInfo=memory.memGetInfo,
+    memcpyAsync=memory.memcpyAsync,
+    memcpyDeviceToDevice=memory.memcpyDeviceToDevice,
+    memcpyDeviceToHost=memory.memcpyDeviceToHost,
+    memcpyHostToDevice=memory.memcpyHostToDevice,
+    memsetAsync=memory.memsetAsync,
+)
+cuda = SimpleNamespace(
+    Device=stream.Device,
+    Event=stream.Event,
+    Memory=memory.Memory,
+    MemoryPointer=memory.MemoryPointer,
+    Stream=stream.Stream,
+    UnownedMemory=memory.UnownedMemory,
+    alloc=memory.alloc,
+    alloc_pinned_memory=memory.alloc_pinned_memory,
+    get_current_stream=stream.get_current_stream,
+    get_elapsed_time=stream.get_elapsed_time,
+    is_available=lambda: True,
+    memory=SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
+    runtime=runtime,
+)

@@ -1,0 +1,180 @@
+"""Device and pinned memory of the stand-in, and the raw copies of `cupy.cuda.runtime`.
+
+Fresh memory is poisoned. Every byte handed out is registered by address, so that a kernel argument
+that is an address can be told from a stray number or a host array.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from typing import Any
+
+import numpy as np
+
+from tests.cuda.fake_cupy.stream import (
+    Device,
+    Stream,
+    get_current_stream,
+    settings,
+    stream_of,
+    synchronize_all,
+)
+
+POISON = 0xEE  # a float of these bytes is -3.7e28, an int -286331154
+ALIGNMENT = 256
+
+memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
+
+_live: dict[int, int] = {}  # address of every allocation -> bytes
+
+
+class OutOfMemoryError(MemoryError):
+    """`cupy.cuda.memory.OutOfMemoryError`."""
+
+
+class Memory:
+    """`cupy.cuda.Memory`: one allocation, given back with the object, once the device is idle."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.device_id, self.ptr = size, 0, 0
+        if size == 0:
+            return
+        if used_bytes() + size > settings.memory_bytes:
+            raise OutOfMemoryError(f"Out of memory allocating {size:,} bytes")
+        raw = np.full(size + ALIGNMENT, POISON, np.uint8)
+        self.ptr = raw.ctypes.data + -raw.ctypes.data % ALIGNMENT
+        _live[self.ptr] = size
+        weakref.finalize(self, _free, self.ptr, raw)
+
+    @property
+    def device(self) -> Device:
+        return Device(0)
+
+
+class UnownedMemory:
+    """`cupy.cuda.UnownedMemory`: memory that `owner` keeps alive."""
+
+    def __init__(self, ptr: int, size: int, owner: Any, device_id: int = -1) -> None:
+        self.ptr, self.size, self.device_id, self._owner = ptr, size, max(0, device_id), owner
+        require_device(ptr, size)
+
+
+def _free(ptr: int, raw: Any) -> None:
+    synchronize_all()
+    del _live[ptr]
+
+
+def used_bytes() -> int:
+    return sum(_live.values())
+
+
+def buffers() -> list[tuple[int, int]]:
+    """(first, end) of all live device memory."""
+    return [(ptr, ptr + size) for ptr, size in _live.items()]
+
+
+def require_device(ptr: int, nbytes: int = 0) -> None:
+    """Raise ValueError unless the bytes lie inside one live allocation."""
+    if not (ptr == 0 and nbytes == 0) and not any(
+        low <= ptr and ptr + nbytes <= high for low, high in buffers()
+    ):
+        raise ValueError(f"{ptr:#x} and the {nbytes} bytes from there are not device memory")
+
+
+class MemoryPointer:
+    """`cupy.cuda.MemoryPointer`: an address inside a memory, which it keeps alive."""
+
+    def __init__(self, mem: Memory | UnownedMemory, offset: int) -> None:
+        if mem.ptr == 0 and offset:
+            raise ValueError("offset into memory of no bytes")
+        self.mem, self.ptr, self.device_id = mem, mem.ptr + offset, mem.device_id
+
+    def __int__(self) -> int:
+        return self.ptr
+
+    def __add__(self, offset: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
+
+    def copy_from_host_async(self, mem: Any, size: int, stream: Stream | None = None) -> None:
+        _copy(self.ptr, _address(mem), size, memcpyHostToDevice, stream)
+
+    def copy_to_host_async(self, mem: Any, size: int, stream: Stream | None = None) -> None:
+        _copy(_address(mem), self.ptr, size, memcpyDeviceToHost, stream)
+
+    def copy_from_device_async(
+        self, src: MemoryPointer, size: int, stream: Stream | None = None
+    ) -> None:
+        _copy(self.ptr, src.ptr, size, memcpyDeviceToDevice, stream)
+
+    def memset_async(self, value: int, size: int, stream: Stream | None = None) -> None:
+        memsetAsync(self.ptr, value, size, (stream or get_current_stream()).ptr)
+
+
+def _address(mem: Any) -> int:
+    if isinstance(mem, ctypes.c_void_p):
+        return mem.value or 0
+    if not isinstance(mem, int):
+        raise TypeError(f"a host address is an int or a ctypes.c_void_p, not {type(mem).__name__}")
+    return mem
+
+
+def alloc(size: int) -> MemoryPointer:
+    return MemoryPointer(Memory(size), 0)
+
+
+class _Pinned:
+    """What `cupy.cuda.PinnedMemoryPointer` has besides the buffer protocol."""
+
+    @property
+    def ptr(self) -> int:
+        return ctypes.addressof(self)  # type: ignore[arg-type]
+
+    def size(self) -> int:
+        return ctypes.sizeof(self)  # type: ignore[arg-type]
+
+
+def alloc_pinned_memory(size: int) -> Any:
+    """Pinned host memory. As CuPy's pool does, it gives a larger buffer than was asked for."""
+    rounded = 512
+    while rounded < size:
+        rounded *= 2
+    kind = type("PinnedMemoryPointer", (ctypes.c_uint8 * rounded, _Pinned), {})
+    pinned = kind()
+    ctypes.memset(pinned, POISON, rounded)
+    return pinned
+
+
+def memcpyAsync(dst: int, src: int, size: int, kind: int, stream: int) -> None:
+    _copy(dst, src, size, kind, stream_of(stream))
+
+
+def memsetAsync(ptr: int, value: int, size: int, stream: int) -> None:
+    require_device(ptr, size)
+    stream_of(stream).enqueue(lambda: _discard(ctypes.memset(ptr, value, size)))
+
+
+def memGetInfo() -> tuple[int, int]:
+    return settings.memory_bytes - used_bytes(), settings.memory_bytes
+
+
+def deviceSynchronize() -> None:
+    synchronize_all()
+
+
+def getDeviceCount() -> int:
+    return 1
+
+
+def _copy(dst: int, src: int, size: int, kind: int, stream: Stream | None) -> None:
+    if kind not in (memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice):
+        raise ValueError(f"cudaErrorInvalidMemcpyDirection: {kind}")
+    if kind != memcpyDeviceToHost:
+        require_device(dst, size)
+    if kind != memcpyHostToDevice:
+        require_device(src, size)
+    (stream or get_current_stream()).enqueue(lambda: _discard(ctypes.memmove(dst, src, size)))
+
+
+def _discard(_: Any) -> None:
+    pass

@@ -1,0 +1,197 @@
+"""Streams, events and devices of the stand-in.
+
+Work on a device is a chain of operations for each stream. They run at once, or, where
+`settings.asynchronous` is set, as late as CUDA allows: when the host waits for them. A buffer that
+is written again too early, or a stream that does not wait for another, then gives wrong numbers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+_handles = itertools.count(1 << 20)
+
+
+@dataclass
+class Settings:
+    """How the simulated device behaves.
+
+    order:        of threads: 0 forward, 1 backward, else a seed.
+    checked:      kernels run under the race and memory checker.
+    asynchronous: work waits until the host asks for its result.
+    memory_bytes: what the device has.
+    """
+
+    order: int = 0
+    checked: bool = False
+    asynchronous: bool = False
+    memory_bytes: int = 1 << 30
+
+
+settings = Settings()
+
+
+@dataclass(eq=False)
+class Operation:
+    """One piece of device work, after all of `after`."""
+
+    work: Callable[[], None] | None
+    after: list[Operation] = field(default_factory=list)
+
+    def finish(self) -> None:
+        """Run what this needs, then this. Iterative: chains are long."""
+        pending = [self]
+        while pending:
+            waiting = [other for other in pending[-1].after if other.work is not None]
+            if waiting:
+                pending += waiting
+                continue
+            operation = pending.pop()
+            operation.after.clear()
+            work, operation.work = operation.work, None
+            if work is not None:
+                work()
+
+
+class Stream:
+    """`cupy.cuda.Stream`. The null stream waits for all blocking streams, and they for it."""
+
+    null: Stream
+
+    def __init__(self, null: bool = False, non_blocking: bool = False, ptds: bool = False) -> None:
+        if ptds:
+            raise NotImplementedError("per-thread default streams")
+        self.ptr = 0 if null else next(_handles)
+        self.is_non_blocking = non_blocking
+        self._last = Stream.null._last if null else Operation(None)
+        self._previous: list[Stream] = []
+        _all_streams[self.ptr] = self
+
+    def enqueue(self, work: Callable[[], None]) -> None:
+        """Not in CuPy: what every device operation of the stand-in goes through."""
+        after = [self._last]
+        if self.ptr == 0:
+            after += [s._last for s in _all_streams.values() if not s.is_non_blocking]
+        elif not self.is_non_blocking:
+            after.append(_all_streams[0]._last)
+        self._last = Operation(work, after)
+        if not settings.asynchronous:
+            self._last.finish()
+
+    def synchronize(self) -> None:
+        self.enqueue(_nothing)  # which on the null stream comes after all blocking streams
+        self._last.finish()
+
+    @property
+    def done(self) -> bool:
+        return self._last.work is None
+
+    def record(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+    def wait_event(self, event: Event) -> None:
+        self._last = Operation(_nothing, [self._last, event._operation])
+
+    def use(self) -> Stream:
+        _current.stream = self
+        return self
+
+    def __enter__(self) -> Stream:
+        self._previous.append(get_current_stream())
+        return self.use()
+
+    def __exit__(self, *_: Any) -> None:
+        self._previous.pop().use()
+
+
+def _nothing() -> None:
+    pass
+
+
+class Event:
+    """`cupy.cuda.Event`."""
+
+    def __init__(
+        self, block: bool = False, disable_timing: bool = False, interprocess: bool = False
+    ) -> None:
+        self._operation = Operation(None)
+        self.disable_timing = disable_timing
+
+    def record(self, stream: Stream | None = None) -> None:
+        stream = stream or get_current_stream()
+        stream.enqueue(_nothing)
+        self._operation = stream._last
+
+    def synchronize(self) -> None:
+        self._operation.finish()
+
+    @property
+    def done(self) -> bool:
+        return self._operation.work is None
+
+
+def get_elapsed_time(start_event: Event, end_event: Event) -> float:
+    """Milliseconds; the simulator measures no time."""
+    if start_event.disable_timing or end_event.disable_timing:
+        raise ValueError("events made with disable_timing=True have no time")
+    if not (start_event.done and end_event.done):
+        raise RuntimeError("cudaErrorNotReady")
+    return 0.0
+
+
+def get_current_stream(device_id: int = -1) -> Stream:
+    return getattr(_current, "stream", Stream.null)
+
+
+def stream_of(handle: int) -> Stream:
+    """The stream with this `ptr`."""
+    return _all_streams[handle]
+
+
+def synchronize_all() -> None:
+    for stream in list(_all_streams.values()):
+        stream.synchronize()
+
+
+class Device:
+    """`cupy.cuda.Device`: there is one, number 0."""
+
+    def __init__(self, device: int | None = None) -> None:
+        if device not in (None, 0):
+            raise RuntimeError("cudaErrorInvalidDevice: invalid device ordinal")
+        self.id = 0
+        self.compute_capability = "90"
+        self.attributes = {"MultiProcessorCount": 132, "MaxSharedMemoryPerBlockOptin": 232448}
+
+    def use(self) -> Device:
+        return self
+
+    def synchronize(self) -> None:
+        synchronize_all()
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+
+_current = threading.local()
+_all_streams: dict[int, Stream] = {}
+
+
+def _make_null_stream() -> Stream:
+    stream = Stream.__new__(Stream)
+    stream.ptr, stream.is_non_blocking = 0, False
+    stream._last, stream._previous = Operation(None), []
+    _all_streams[0] = stream
+    return stream
+
+
+Stream.null = _make_null_stream()

@@ -1,0 +1,234 @@
+"""Run CUDA kernels on the CPU: g++ makes a library of a source text, ctypes launches its kernels.
+
+The kernels' text is left as it is but for dynamic shared memory; `shim/` supplies what CUDA does.
+With `checked=True` the kernels also report every access to the race and memory checker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SHIM = Path(__file__).with_name("shim")
+KERNEL = re.compile(r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)')
+DYNAMIC_SHARED = re.compile(
+    r"extern\s+__shared__\s+(?:__align__\(\d+\)\s+)?([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;"
+)
+SIZES = {"f": np.floating, "i": np.signedinteger, "u": np.unsignedinteger, "b": np.bool_}
+# A function-local static of a template, as shared memory becomes, is else one object for all
+# libraries of the process. No contraction: a run gives the same bits on every x86-64.
+COMMON = ["-std=c++17", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-w", f"-I{SHIM}"]
+PLAIN = ["-O2"]
+CHECKED = ["-O1", "-gdwarf-4", "-fsanitize=thread"]
+# ctypes lets other threads run during a call, and the scheduler's state is global.
+_one_at_a_time = threading.Lock()
+COUNTER = re.compile(r"\[pc 0x([0-9a-f]+)\]")
+
+
+class KernelFault(RuntimeError):
+    """What a kernel did that a device would not forgive: where, which block, which thread."""
+
+
+class LaunchConfiguration(ctypes.Structure):
+    """`shim::Launch` in scheduler.h."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("order", ctypes.c_uint),
+        ("check", ctypes.c_uint),
+    )
+
+
+def missing() -> str | None:
+    """Why kernels cannot be run here, or None."""
+    if platform.machine() != "x86_64":
+        return f"the fiber switch is written for x86_64, this is {platform.machine()}"
+    if shutil.which("g++") is None:
+        return "g++ is not installed (apt-get install g++)"
+    return None
+
+
+class Program:
+    """The kernels of one source text.
+
+    Args:
+        text:    CUDA C++; kernels are `extern "C" __global__ void NAME(...)`.
+        defines: compiler options such as "-DREAL=float".
+        checked: watch for races, accesses out of bounds and reads of unwritten shared memory.
+
+    Attributes:
+        parameters: for each kernel, each parameter as `describe_parameters` in the shim writes it.
+    """
+
+    def __init__(self, text: str, defines: Sequence[str] = (), checked: bool = False) -> None:
+        self.checked = checked
+        self._runtime = _runtime()
+        names = KERNEL.findall(text)
+        self._library_path = _build_kernels(text, names, tuple(defines), checked)
+        self._library = ctypes.CDLL(str(self._library_path))
+        self.parameters = {name: self._describe(name) for name in names}
+
+    def _describe(self, name: str) -> list[str]:
+        buffer = ctypes.create_string_buffer(4096)
+        getattr(self._library, f"shim_describe_{name}")(buffer)
+        return buffer.value.decode().split(",")[:-1]
+
+    def launch(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        values: Sequence[Any],
+        *,
+        shared_bytes: int = 0,
+        order: int = 0,
+        buffers: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Run a kernel to its end.
+
+        Args:
+            values:  for each parameter a NumPy array to point to, or a NumPy scalar, or a struct as
+                an array without dimensions. A pointer may also be an np.uint64.
+            order:   in which order threads run: 0 forward, 1 backward, else a seed.
+            buffers: (first, end) addresses that may be touched besides the arrays in `values`.
+
+        Raises:
+            TypeError: a value is not what the parameter takes.
+            KernelFault: the kernel or its configuration is faulty.
+        """
+        parameters = self.parameters[name]
+        if len(values) != len(parameters):
+            raise TypeError(f"{name} takes {len(parameters)} arguments, not {len(values)}")
+        packed = [
+            _pack(f"{name}: argument {i} is {parameter}", parameter, value)
+            for i, (parameter, value) in enumerate(zip(parameters, values, strict=True))
+        ]
+        pointers = (ctypes.c_void_p * len(packed))(*[value.ctypes.data for value in packed])
+        arrays = [value for value in values if isinstance(value, np.ndarray)]
+        configuration = LaunchConfiguration(
+            (ctypes.c_uint * 3)(*_three(grid)),
+            (ctypes.c_uint * 3)(*_three(block)),
+            shared_bytes,
+            order,
+            self.checked,
+        )
+        function = getattr(self._library, f"shim_launch_{name}")
+        bounds = np.array([*buffers, *[_extent(a) for a in [*arrays, *packed]]], np.uint64)
+        with _one_at_a_time:
+            self._runtime.shim_set_buffers(ctypes.c_void_p(bounds.ctypes.data), len(bounds))
+            if function(ctypes.byref(configuration), pointers):
+                message = self._runtime.shim_message().decode()
+                raise KernelFault(f"{name}: {self._with_lines(message)}")
+
+    def _with_lines(self, message: str) -> str:
+        """Program counters as FILE:LINE."""
+
+        def line(match: re.Match[str]) -> str:
+            address = hex(int(match[1], 16) - 1)  # of the call, not of what follows it
+            command = ["addr2line", "-e", str(self._library_path), address]
+            found = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            return "at " + found.split()[0].rpartition("/")[2]
+
+        return COUNTER.sub(line, message)
+
+
+def _pack(where: str, parameter: str, value: Any) -> np.ndarray[Any, Any]:
+    """The bytes that the launch passes for one argument."""
+    if parameter[0] == "*":
+        if not isinstance(value, np.ndarray):
+            if not isinstance(value, np.uint64):
+                raise TypeError(f"{where}, a pointer, not {value!r}")
+            return np.array(value)
+        if not _is(value.dtype, parameter[1:]):
+            raise TypeError(f"{where}, not an array of {value.dtype}")
+        return np.array(value.ctypes.data, np.uint64)
+    value = np.array(value)
+    if value.ndim or not _is(value.dtype, parameter):
+        raise TypeError(f"{where}, not {value!r} of {value.dtype}")
+    return value
+
+
+def _is(dtype: np.dtype[Any], described: str) -> bool:
+    """Whether a NumPy dtype is the type that the compiler described, e.g. "f4"."""
+    if dtype.itemsize != int(described[1:]):
+        return False
+    return dtype.kind == "V" if described[0] == "V" else np.issubdtype(dtype, SIZES[described[0]])
+
+
+def _extent(array: np.ndarray[Any, Any]) -> tuple[int, int]:
+    return array.ctypes.data, array.ctypes.data + array.nbytes
+
+
+def _three(extents: Sequence[int]) -> tuple[int, ...]:
+    return (*extents, 1, 1)[:3]
+
+
+def _build_kernels(text: str, names: list[str], defines: tuple[str, ...], checked: bool) -> Path:
+    body = DYNAMIC_SHARED.sub(r"\1* \2 = (\1*)shim::dynamic_shared;", text)
+    calls = "".join(
+        f'extern "C" int shim_launch_{name}(const shim::Launch* launch, void** arguments) '
+        f"{{ return shim::launch(launch, &{name}, arguments); }}\n"
+        f'extern "C" void shim_describe_{name}(char* out) '
+        f"{{ shim::describe_parameters(&{name}, out); }}\n"
+        for name in names
+    )
+    unit = f'#include "cuda_cpu_shim.h"\n#line 1 "kernel.cu"\n{body}\n#line 1 "calls"\n{calls}'
+    options = [*COMMON, *(CHECKED if checked else PLAIN), *defines]
+    return _build("kernels", unit, options, ["-Wl,-Bsymbolic"])
+
+
+@cache
+def _runtime() -> ctypes.CDLL:
+    """The scheduler and the checker, whose symbols the kernels' libraries find globally."""
+    unit = "".join(f'#include "{name}"\n' for name in ("runtime.cpp", "racecheck.cpp"))
+    path = _build("runtime", unit, [*COMMON, *PLAIN], [])
+    library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
+    library.shim_message.restype = ctypes.c_char_p
+    return library
+
+
+def _build(kind: str, unit: str, options: list[str], link: list[str]) -> Path:
+    """The library made of one translation unit: an earlier one, if nothing changed."""
+    shim = "".join(path.read_text() for path in sorted(SHIM.iterdir()))
+    key = hashlib.sha256("\0".join([unit, shim, *options, *link]).encode()).hexdigest()[:20]
+    folder = _cache_folder()
+    built = folder / f"{kind}-{key}.so"
+    if not built.exists():
+        with tempfile.TemporaryDirectory(dir=folder) as work:
+            cpp, parts, out = Path(work, "unit.cpp"), Path(work, "unit.o"), Path(work, "unit.so")
+            cpp.write_text(unit)
+            _compile(["g++", *options, "-c", str(cpp), "-o", str(parts)])
+            # Linked without -fsanitize: its hooks are ours, in the runtime.
+            _compile(["g++", "-shared", *link, str(parts), "-o", str(out)])
+            os.replace(out, built)
+    return built
+
+
+def _compile(command: list[str]) -> None:
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SyntaxError(result.stderr)
+
+
+def _cache_folder() -> Path:
+    """Where libraries stay between test runs; they are named by what they are made of."""
+    root = os.environ.get("XDG_CACHE_HOME")
+    folder = Path(root) if root else Path(tempfile.gettempdir(), f"dynbatch-{os.getuid()}")
+    folder = folder / "dynbatch-simulator"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,257 @@
+"""The stand-in enforces what CuPy takes for granted, and has no name that CuPy lacks."""
+
+import ctypes
+import importlib.util
+import warnings
+
+import numpy as np
+import pytest
+
+from tests.cuda import fake_cupy as cp
+from tests.cuda import simulator
+from tests.cuda.devices import simulated
+
+if simulator.missing():
+    pytest.skip(simulator.missing(), allow_module_level=True)
+
+TEXT = """
+extern "C" __global__ void scale(REAL* x, const int* n, REAL a, long long b, bool c) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n[0]) x[i] = x[i] * a + b + c;
+}
+extern "C" __global__ void shared(REAL* x) {
+    extern __shared__ REAL room[];
+    room[threadIdx.x] = x[threadIdx.x];
+    x[threadIdx.x] = room[threadIdx.x] + 1;
+}
+"""
+
+
+@pytest.fixture
+def module():
+    return cp.RawModule(code=TEXT, options=("-std=c++17", "-DREAL=float"))
+
+
+def right_arguments():
+    n = cp.asarray(np.array([6], np.int32))
+    return [
+        cp.asarray(np.arange(6, dtype=np.float32)), n, np.float32(2), np.int64(1), np.bool_(True)
+    ]  # fmt: skip
+
+
+def test_a_kernel_runs_on_device_arrays(module):
+    args = right_arguments()
+    module.get_function("scale")((1,), (32,), tuple(args))
+    assert cp.asnumpy(args[0]).tolist() == [2, 4, 6, 8, 10, 12]
+
+
+WRONG = {
+    "an int is 8 bytes and no address": (0, 3, "not device memory"),
+    "an int for a float": (2, 2, "f4"),
+    "a float is a double": (2, 2.0, "f4"),
+    "int32 for a long long": (3, np.int32(1), "i8"),
+    "unsigned for signed": (3, np.uint64(1), "i8"),
+    "an int for a bool": (4, 1, "b1"),
+    "a host array": (0, np.zeros(6, np.float32), "host array"),
+    "a number for a pointer": (1, np.int32(1), "i4"),
+    "None is no argument at all": (0, None, "None"),
+}
+
+
+@pytest.mark.parametrize(("position", "value", "message"), WRONG.values(), ids=WRONG.keys())
+def test_a_wrong_argument_is_refused(module, position, value, message):
+    args = right_arguments()
+    args[position] = value
+    with pytest.raises((TypeError, ValueError), match=message):
+        module.get_function("scale")((1,), (32,), tuple(args))
+
+
+def test_an_array_of_another_dtype_or_by_value_is_refused(module):
+    kernel, args = module.get_function("scale"), right_arguments()
+    with pytest.raises(TypeError, match=r"\*f4, not an array of float64"):
+        kernel((1,), (32,), (cp.zeros(6, np.float64), *args[1:]))
+    with pytest.raises(TypeError, match=r"argument 3 is i8, not device array"):
+        kernel((1,), (32,), (*args[:3], args[0], args[4]))
+
+
+def test_other_launches_that_go_wrong_are_refused(module):
+    kernel, args = module.get_function("scale"), right_arguments()
+    with pytest.raises(TypeError, match="takes 5 arguments, not 4"):
+        kernel((1,), (32,), tuple(args[:4]))
+    with pytest.raises(TypeError, match="not contiguous"):
+        kernel((1,), (32,), (cp.empty((4, 4), np.float32).T, *args[1:]))
+    with pytest.raises(TypeError, match="tuples"):
+        kernel([1], (32,), tuple(args))
+    with pytest.raises(simulator.KernelFault, match="1 to 1024 threads"):
+        kernel((1,), (1025,), tuple(args))
+    with pytest.raises(RuntimeError, match="NOT_FOUND"):
+        module.get_function("absent")
+
+
+def test_an_address_must_be_one_of_the_device(module):
+    kernel, args = module.get_function("scale"), right_arguments()
+    kernel((1,), (32,), (args[0].data.ptr, *args[1:]))
+    kernel((1,), (32,), (args[0].data, *args[1:]))
+    host = np.zeros(6, np.float32)
+    with pytest.raises(ValueError, match="not device memory"):
+        kernel((1,), (32,), (host.ctypes.data, *args[1:]))
+    address = args[0].data.ptr
+    args[0] = None  # the last reference: the memory is freed
+    with pytest.raises(ValueError, match="not device memory"):
+        kernel((1,), (32,), (address, *args[1:]))
+
+
+def test_an_empty_grid_runs_one_block_as_in_cupy(module):
+    args = right_arguments()
+    module.get_function("scale")((0,), (32,), tuple(args))
+    assert args[0].get()[0] == 2
+
+
+def test_shared_memory_above_48_kib_must_be_asked_for(module):
+    kernel, x = module.get_function("shared"), cp.zeros(4, np.float32)
+    with pytest.raises(RuntimeError, match="max_dynamic_shared_size_bytes"):
+        kernel((1,), (4,), (x,), shared_mem=48 * 1024 + 1)
+    kernel.max_dynamic_shared_size_bytes = 64 * 1024
+    kernel((1,), (4,), (x,), shared_mem=64 * 1024)
+    assert x.get().tolist() == [1, 1, 1, 1]
+
+
+def test_the_checker_knows_all_device_memory_and_no_more(module):
+    x, n = cp.zeros(4, np.float32), cp.asarray(np.array([5], np.int32))
+    args = (np.float32(2), np.int64(1), np.bool_(True))
+    with simulated(checked=True):
+        with pytest.raises(simulator.KernelFault, match="out-of-bounds"):
+            module.get_function("scale")((1,), (32,), (x, n, *args))
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+
+def test_fresh_memory_is_poisoned():
+    assert (cp.empty(3, np.uint8).get() == 0xEE).all()
+    assert cp.empty((2, 3)).get().dtype == np.float64
+
+
+def test_an_arena_over_raw_memory():
+    memory = cp.cuda.alloc(1 << 12)
+    assert memory.ptr % 256 == 0
+    block = cp.ndarray((4, 8), np.float32, memory + 64)
+    host = np.arange(32, dtype=np.float32).reshape(4, 8)
+    block.set(host)
+    part = block.reshape(-1)[8:16]
+    assert part.data.ptr == memory.ptr + 64 + 32 and part.get().tolist() == host[1].tolist()
+    unowned = cp.cuda.UnownedMemory(memory.ptr + 64, 128, memory)
+    again = cp.ndarray((32,), np.int32, cp.cuda.MemoryPointer(unowned, 0))
+    assert again.view(np.float32).get().tolist() == host.ravel().tolist()
+    with pytest.raises(ValueError, match="not device memory"):
+        cp.ndarray((1025,), np.float32, memory)
+
+
+def test_raw_copies_go_through_pinned_memory():
+    pinned = cp.cuda.alloc_pinned_memory(600)
+    host = np.frombuffer(pinned, np.int64, 75)
+    host[:] = np.arange(75)
+    device = cp.cuda.alloc(600)
+    stream, runtime = cp.cuda.get_current_stream(), cp.cuda.runtime
+    device.copy_from_host_async(ctypes.c_void_p(pinned.ptr), 600, stream)
+    other = cp.cuda.alloc(600)
+    runtime.memcpyAsync(other.ptr, device.ptr, 600, runtime.memcpyDeviceToDevice, stream.ptr)
+    runtime.memsetAsync(other.ptr, 0, 8, stream.ptr)
+    back = np.empty(75, np.int64)
+    other.copy_to_host_async(back.ctypes.data, 600)
+    stream.synchronize()
+    assert back.tolist() == [0, *range(1, 75)]
+    with pytest.raises(ValueError, match="not device memory"):
+        runtime.memcpyAsync(back.ctypes.data, device.ptr, 600, runtime.memcpyDeviceToDevice, 0)
+    with pytest.raises(TypeError, match="a host address"):
+        device.copy_from_host_async(host, 600)
+
+
+def test_memory_is_limited_and_comes_back():
+    free = cp.cuda.runtime.memGetInfo()[0]
+    with simulated(memory_bytes=cp.settings.memory_bytes - free + 4096):
+        first = cp.cuda.alloc(4000)
+        with pytest.raises(cp.cuda.memory.OutOfMemoryError):
+            cp.cuda.alloc(4000)
+        del first
+        cp.cuda.alloc(4000)
+
+
+def test_a_device_array_is_no_numpy_array():
+    x = cp.zeros(3)
+    with pytest.raises(TypeError, match="Implicit conversion"):
+        np.add(x, 1)
+    with pytest.raises(NotImplementedError):
+        x[0]
+    with pytest.raises(NotImplementedError):
+        x[np.array([0, 1])]
+
+
+def test_arrays_without_elements():
+    nothing = cp.empty((0, 4), np.float32)
+    assert nothing.get().shape == (0, 4) and cp.zeros(4)[4:].size == 0
+    assert cp.asarray(np.zeros((3, 0))).reshape(0, 3).get().shape == (0, 3)
+
+
+# Streams ------------------------------------------------------------------------------------------
+
+
+def test_a_staging_buffer_written_again_too_early_gives_wrong_numbers():
+    pinned = np.frombuffer(cp.cuda.alloc_pinned_memory(8), np.int64, 1)
+    device, event = cp.empty(1, np.int64), cp.cuda.Event(disable_timing=True)
+    with simulated(asynchronous=True):
+        for waits in (True, False):
+            pinned[0] = 1
+            device.data.copy_from_host_async(pinned.ctypes.data, 8)
+            event.record()
+            if waits:
+                event.synchronize()
+            pinned[0] = 2
+            assert device.get()[0] == (1 if waits else 2)
+
+
+def test_streams_that_do_not_wait_for_each_other_give_wrong_numbers():
+    with simulated(asynchronous=True):
+        for waits in (True, False):
+            x = cp.zeros(1, np.int32)
+            cp.cuda.Device().synchronize()
+            first, second = (cp.cuda.Stream(non_blocking=True) for _ in range(2))
+            with first:
+                x.fill(7)
+            if waits:
+                second.wait_event(first.record())
+            with second:
+                assert x.get()[0] == (7 if waits else 0)
+
+
+def test_the_null_stream_waits_for_blocking_streams():
+    with simulated(asynchronous=True):
+        x, stream = cp.zeros(1, np.int32), cp.cuda.Stream()
+        with stream:
+            assert cp.cuda.get_current_stream() is stream
+            x.fill(7)
+        assert not stream.done
+        assert x.get()[0] == 7  # on the null stream
+        assert stream.done and cp.cuda.Stream.null.done
+
+
+# The real CuPy ------------------------------------------------------------------------------------
+
+
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_every_name_of_the_stand_in_is_one_of_cupy():
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cupy = importlib.import_module("cupy")
+    assert set(cp.__all__) - {"settings"} <= public(cupy)
+    for name, ours in vars(cp.cuda).items():
+        lacks = public(ours) - public(getattr(cupy.cuda, name)) - {"enqueue"}
+        assert not lacks, (name, lacks)
+    assert public(cp.ndarray) <= public(cupy.ndarray)
+    assert public(cp.RawModule) - {"program"} <= public(cupy.RawModule)
+    assert public(cp.RawKernel) <= public(cupy.RawKernel)
