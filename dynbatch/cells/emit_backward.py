@@ -1,10 +1,14 @@
 """Writes a program's backward pass: the steps in reverse, each operator's gradient in reverse.
 
+Ahead of the loop, over blocks of rows, stands what needs no gradient (see `slopes`).
 Arrays by name, besides those of forward:
 
     dY         gradients of the exports, packed
     C0 …       gradients of the state parts, carried from step to step
-    D0 …       gradients of values, packed where a weight gradient needs all steps at once
+    D0 …       gradients of values, packed where a weight gradient needs all steps at once; before
+               they are made, the factor that makes them may wait in the same place
+    F0 …       factors with an array of their own
+    H0 …       state parts as every step found them, packed
     dX0 …      gradients of streams that the loop reads directly
     E, Z, S …  scratch
     V0 …       weights (O, K)
@@ -22,29 +26,46 @@ from dynbatch.cells.emit_forward import (
     kernel_name,
     numbered_generic,
     numbered_maps,
+    with_used,
 )
 from dynbatch.cells.program import Op, Program, Value, readers
+from dynbatch.cells.slopes import Link, has_slope, links
 from dynbatch.cells.storage import Buffer, Storage, backward_reads, plane_of
 
 Code = Callable[[str], str]
+
+
+class AheadViews(Views):
+    """Views within a block of rows ahead of the loop, where states are packed."""
+
+    def place(self, value: Value) -> tuple[Buffer, int]:
+        base = value.base
+        if base.origin == "prev":
+            return Buffer(f"H{base.place}", base.width, packed=True), value.column
+        return super().place(value)
 
 
 class Backward:
     """The generated lines, and the buffers they use.
 
     Attributes:
+        ahead:    lines for each block of rows, before the loop.
         buffers:  gradient buffers by name.
         of_maps:  the buffer that holds the gradient of each wide linear map's output.
         streams:  streams that receive a gradient directly.
+        previous: state parts that are read packed, ahead of the loop.
     """
 
     def __init__(self, program: Program, storage: Storage) -> None:
         self.program = program
         self.storage = storage
         self.views = Views(program, storage)
+        self.ahead_views = AheadViews(program, storage)
+        self.ahead: list[str] = []
         self.body: list[str] = []
         self.buffers: dict[str, Buffer] = {}
         self.streams: set[int] = set()
+        self.previous: set[int] = set()
         self.maps = numbered_maps(program)
         self.of_maps: dict[int, str] = {}
         self._alias: dict[int, Value] = {}
@@ -52,6 +73,7 @@ class Backward:
         self._written: dict[int, list[tuple[int, int]]] = {}
         self._to_previous: dict[int, list[Code]] = {}
         self._scratch = 0
+        self._links = {id(op.output): links(program, op) for op in program.ops}
         self._find_aliases()
         self._seed()
         for op in reversed(program.ops):
@@ -234,9 +256,17 @@ class Backward:
     # Operators ------------------------------------------------------------------------------------
 
     def _backward_op(self, op: Op) -> None:
-        if id(self._root(op.output)) not in self._places or not self._complete(op.output):
+        found = self._links[id(op.output)]
+        if found:
+            for link in found:
+                if self._is_reached(link.product):
+                    self._backward_slope(op, link)
             return
-        if op.kind == "linear":
+        if not self._is_reached(op):
+            return
+        if has_slope(op) and self._can_wait(op.inputs[0]):
+            self._backward_slope(op, Link(op.output, op))
+        elif op.kind == "linear":
             self._contribute(op.inputs[0], self._backward_linear(op))
         elif op.kind == "copy":
             for x, column in zip(op.inputs, op.columns, strict=True):
@@ -247,6 +277,10 @@ class Backward:
                 self._backward_generic(op, self.gradient(op.output))
         else:
             self._backward_elementwise(op)
+
+    def _is_reached(self, op: Op) -> bool:
+        """Whether a gradient arrives at its output; if so, all of it is set."""
+        return id(self._root(op.output)) in self._places and self._complete(op.output)
 
     def _backward_linear(self, op: Op) -> Code:
         number = self.maps[id(op)]
@@ -276,15 +310,47 @@ class Backward:
             return True
         return False
 
+    def _can_wait(self, x: Value) -> bool:
+        """Whether a factor can stand where the gradient of `x` will be, until that is made."""
+        whole = [(x.column, x.width)]
+        return self.place(x)[0].packed and self._missing(x) == whole
+
+    def _backward_slope(self, op: Op, link: Link) -> None:
+        """dx = dz ⊙ factor, where the factor, other ⊙ f'(x), is made ahead of the loop."""
+        part, z = link.part, link.product.output
+        x = Value(part.width)
+        x.base, x.column = op.inputs[0].base, op.inputs[0].column + part.column
+        read = [x if op.node.kernel.reads == "input" else part]
+        read += [] if link.other is None else [link.other]
+        read_from = [self.ahead_views.place(v) for v in read]
+        plane = common_plane([self.place(z), self.place(x), *read_from], x.width)
+        place = self.place(x)
+        if not self._can_wait(x):
+            name = f"F{len(self.buffers)}"
+            self.buffers[name] = Buffer(name, x.width, packed=True, plane=plane)
+            place = (self.buffers[name], 0)
+        factor, saved, *others = [
+            self.ahead_views.view(*v, x.width, plane) for v in [place, *read_from]
+        ]
+        self.ahead.append(f"{kernel_name(op)}.slope({saved}, {factor})")
+        self.ahead += [f"multiply({factor}, {other}, {factor})" for other in others]
+        self.previous |= {v.base.place for v in read if v.base.origin == "prev"}
+        dz, held = self.gradient(z, plane), self.views.view(*place, x.width, plane)
+        self._contribute(x, lambda out: f"multiply({dz}, {held}, {out})", plane)
+
     def _backward_elementwise(self, op: Op) -> None:
         views = self.views
         saved = [v for v in backward_reads(op) if v.base.origin != "memory"]
-        targets = [x for x in op.inputs if x.base.origin not in ("prev", "memory")]
+        targets = [
+            x
+            for x in op.inputs
+            if x.base.origin not in ("prev", "memory") and not self._links.get(id(x.base))
+        ]
         places = [self.place(v) for v in [op.output, *targets]]
         plane = common_plane([*places, *[views.place(v) for v in saved]], op.output.width)
         dy = self.gradient(op.output, plane)
         for x, code in zip(op.inputs, self._elementwise_codes(op, dy, plane), strict=True):
-            if not self._shares(op, x):
+            if not self._shares(op, x) and not self._links.get(id(x.base)):
                 self._contribute(x, code, plane)
 
     def _elementwise_codes(self, op: Op, dy: str, plane: int) -> list[Code]:
@@ -387,17 +453,23 @@ class Backward:
     # Lines ----------------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """Lines of `def backward(A, steps)`."""
+        """Lines of `def backward(A, steps, blocks)`."""
         names = [f"X{k}" for k in range(len(self.program.streams))]
         names += [f"dX{k}" for k in sorted(self.streams)]
         names += [buffer.name for buffer in self.storage.packed]
+        names += [f"H{k}" for k in sorted(self.previous)]
         names += [f"V{self.maps[id(op)]}" for op in self.program.ops if op.kind == "linear"]
         names += [f"{letter}{k}" for k in range(len(self.program.states)) for letter in "IC"]
         names += ["dY", *self.buffers]
         names += [f"G{number}" for number in numbered_generic(self.program).values()]
-        lines = ["def backward(A, steps):"]
+        lines = ["def backward(A, steps, blocks):"]
         lines += [f"    {name} = A[{name!r}]" for name in names]
+        if self.ahead:
+            lines += ["    for s, e in blocks:", "        n = e - s"]
+            ahead = with_used(self.ahead_views.lines.values(), self.ahead)
+            lines += [f"        {line}" for line in ahead]
         lines += ["    t = len(steps)", "    for s, e, n, p in reversed(steps):", "        t -= 1"]
+        before = []
         for k, value in enumerate(self.program.following):
             buffer, column = self.storage.place(value)
             if buffer.plane:
@@ -407,8 +479,9 @@ class Backward:
                 rows = f"{buffer.name}[p:p + n]"
             if value.width < (buffer.plane or buffer.width):
                 rows += f"[:, {column}:{column + value.width}]"
-            lines.append(f"        h{k} = I{k}[:n] if p < 0 else {rows}")
-        return lines + [f"        {line}" for line in [*self.views.lines.values(), *self.body]]
+            before.append(f"h{k} = I{k}[:n] if p < 0 else {rows}")
+        step = with_used([*before, *self.views.lines.values()], self.body)
+        return lines + [f"        {line}" for line in step]
 
     def gradient_buffers(self) -> list[Buffer]:
         """Every gradient buffer, packed or not."""

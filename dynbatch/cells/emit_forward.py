@@ -8,7 +8,8 @@ The function works on one shard of the mini-batch: rows in prefix layout (`steps
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 
 from dynbatch.cells.program import Op, Program, Value
 from dynbatch.cells.storage import Buffer, Storage
@@ -76,6 +77,18 @@ class Views:
         return name
 
 
+def with_used(lines: Iterable[str], body: Sequence[str]) -> list[str]:
+    """`body`, and ahead of it those lines `name = …` whose name it or a kept line reads."""
+    kept = list(body)
+    read = set(re.findall(r"\w+", " ".join(body)))
+    for line in reversed(list(lines)):
+        name, expression = line.split(" = ", 1)
+        if name in read:
+            kept.insert(0, line)
+            read.update(re.findall(r"\w+", expression))
+    return kept
+
+
 def common_plane(placed: Iterable[tuple[Buffer, int]], width: int) -> int:
     """The plane width in which operands of one width must be seen; 0 for plain rows."""
     found = {buffer.plane for buffer, width_ in placed if buffer.plane and width > buffer.plane}
@@ -106,7 +119,7 @@ def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
     lines += [f"    {line}" for line in before]
     lines += [f"    q{k} = I{k}" for k in range(len(program.states))]
     lines += ["    for t, (s, e, n, p) in enumerate(steps):"]
-    step = [*starts, *views.lines.values(), *body, *ends]
+    step = with_used([*starts, *views.lines.values()], [*body, *ends])
     return lines + [f"        {line}" for line in step], len(body)
 
 

@@ -13,6 +13,8 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = tuple[int, int, int, int]
+# Rows of a block: what an LSTM of 256 units keeps of them fits a core's cache.
+BLOCK_ROWS = 64
 
 
 @dataclass
@@ -36,6 +38,12 @@ class Shard:
     def rows(self) -> int:
         """Tokens of the shard."""
         return self.steps[-1][1] if self.steps else 0
+
+    @property
+    def blocks(self) -> list[tuple[int, int]]:
+        """(first row, end row) of blocks of rows, counted as in `steps`."""
+        starts = range(0, self.rows, BLOCK_ROWS)
+        return [(start, min(start + BLOCK_ROWS, self.rows)) for start in starts]
 
     @property
     def span(self) -> slice:

@@ -21,7 +21,7 @@ from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.gradients import ParameterRows, ShardGradients
 from dynbatch.cells.prefix import PrefixLayout, Shard
-from dynbatch.cells.program import Op, Value
+from dynbatch.cells.program import Op
 from dynbatch.kernels import blas, parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -210,12 +210,15 @@ class ScanRun:
                 wide[b.name] = in_planes(scratch.take(tokens, b.width), b)
         gradients = batch.parameter_gradients()
         for shard, arrays in self._shards():
+            self._initial_states(shard, arrays, scratch)
+        for part in cell.reverse_pass.previous:
+            self._previous_states(part, wide, scratch)
+        for shard, arrays in self._shards():
             arrays.update(shared)
             arrays.update({name: span_of(rows, shard) for name, rows in wide.items()})
             for b in cell.reverse_pass.gradient_buffers():
                 if not b.packed:
                     arrays[b.name] = temporary(shard, b, scratch)
-            self._initial_states(shard, arrays, scratch)
             for k, value in enumerate(cell.program.states):
                 carried = scratch.take(shard.sentences.size, value.width)
                 self._take(batch.port_gradients[k].values, shard.sentences, carried)
@@ -231,6 +234,8 @@ class ScanRun:
         self._weight_gradients(wide, scratch)
         self._input_gradients(wide, dxs)
         self._count(cell.launches_backward, 1 + 2 * len(self.streams) + len(cell.stream_maps))
+        blocks = sum([len(shard.blocks) for shard in layout.shards])
+        batch.launches += blocks * len(cell.reverse_pass.ahead)
         batch.launches += len(cell.maps)
 
     def _backward_task(
@@ -241,7 +246,7 @@ class ScanRun:
             self._take(dy.values, order, arrays["dY"])
             for k, x in enumerate(self.streams):
                 self._take(x.values, order, arrays[f"X{k}"])
-            self.cell.backward(arrays, shard.steps)
+            self.cell.backward(arrays, shard.steps, shard.blocks)
             self._stream_gradients(arrays)
 
         return task
@@ -275,22 +280,23 @@ class ScanRun:
             return wide[f"X{base.place}"][:, columns]
         if base.origin == "op":
             return columns_of(self.packed, *self.cell.storage.place(value), value.width)
-        name = f"h{base.place}"
-        if name not in wide:
-            wide[name] = self._previous_states(base, scratch)
-        return wide[name][:, columns]
+        return self._previous_states(base.place, wide, scratch)[:, columns]
 
-    def _previous_states(self, base: Value, scratch: Scratch) -> Array:
-        """A part of the state as every step found it, packed."""
-        rows = scratch.take(self.layout.order.size, base.width)
-        following = self.cell.program.following[base.place]
-        source = columns_of(self.packed, *self.cell.storage.place(following), base.width)
+    def _previous_states(self, part: int, wide: dict[str, Array], scratch: Scratch) -> Array:
+        """A part of the state as every step found it, packed; made once."""
+        known = wide.get(f"H{part}")
+        if known is not None:
+            return known
+        following = self.cell.program.following[part]
+        rows = scratch.take(self.layout.order.size, following.width)
+        source = columns_of(self.packed, *self.cell.storage.place(following), following.width)
         if rows.size:
             self._take(source, self.layout.previous, rows)
         for shard, arrays in self._shards():
             running = shard.steps[0][2] if shard.steps else 0
             first = slice(shard.start, shard.start + running)
-            rows[first] = arrays[f"I{base.place}"][:running]
+            rows[first] = arrays[f"I{part}"][:running]
+        wide[f"H{part}"] = rows
         return rows
 
     def _map_gradient(self, op: Op, x: Array, dy: Array) -> None:

@@ -27,12 +27,14 @@ class Unary:
         forward:  (x, out, *arguments); `out` may be `x`.
         backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says.
         reads:    "input", "output", or "none".
+        slope:    (saved, out), out = f'(x), where backward is a product with it.
     """
 
     name: str
     forward: Callable[..., None]
     backward: Callable[..., None]
     reads: str
+    slope: Callable[[Array, Array], None] | None = None
 
 
 def _sigmoid(x: Array, out: Array) -> None:
@@ -43,9 +45,13 @@ def _sigmoid(x: Array, out: Array) -> None:
     np.add(out, 0.5, out=out)
 
 
-def _sigmoid_backward(dy: Array, y: Array, out: Array) -> None:
+def _sigmoid_slope(y: Array, out: Array) -> None:
     np.multiply(y, y, out=out)
     np.subtract(y, out, out=out)
+
+
+def _sigmoid_backward(dy: Array, y: Array, out: Array) -> None:
+    _sigmoid_slope(y, out)
     np.multiply(out, dy, out=out)
 
 
@@ -53,9 +59,13 @@ def _tanh(x: Array, out: Array) -> None:
     np.tanh(x, out=out)
 
 
-def _tanh_backward(dy: Array, y: Array, out: Array) -> None:
+def _tanh_slope(y: Array, out: Array) -> None:
     np.multiply(y, y, out=out)
     np.subtract(1, out, out=out)
+
+
+def _tanh_backward(dy: Array, y: Array, out: Array) -> None:
+    _tanh_slope(y, out)
     np.multiply(out, dy, out=out)
 
 
@@ -63,8 +73,12 @@ def _relu(x: Array, out: Array) -> None:
     np.maximum(x, 0, out=out)
 
 
-def _relu_backward(dy: Array, y: Array, out: Array) -> None:
+def _relu_slope(y: Array, out: Array) -> None:
     np.sign(y, out=out)
+
+
+def _relu_backward(dy: Array, y: Array, out: Array) -> None:
+    _relu_slope(y, out)
     np.multiply(out, dy, out=out)
 
 
@@ -210,9 +224,9 @@ def _softplus_backward(dy: Array, x: Array, out: Array) -> None:
     np.multiply(out, dy, out=out)
 
 
-sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output")
-tanh = Unary("tanh", _tanh, _tanh_backward, "output")
-relu = Unary("relu", _relu, _relu_backward, "output")
+sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
+tanh = Unary("tanh", _tanh, _tanh_backward, "output", _tanh_slope)
+relu = Unary("relu", _relu, _relu_backward, "output", _relu_slope)
 negative = Unary("negative", _negative, _negative_backward, "none")
 exp = Unary("exp", _exp, _exp_backward, "output")
 log = Unary("log", _log, _log_backward, "input")

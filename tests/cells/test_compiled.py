@@ -8,6 +8,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.cells.prefix import BLOCK_ROWS
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.step_by_step import LENGTHS
 
@@ -26,7 +27,7 @@ def compiled(name):
 def kernels(program, name):
     """The lines of a step that launch kernels, without what they work on."""
     text = program.source.split("def ")[1 if name == "forward" else 2]
-    lines = [line.strip() for line in text.split("for ")[1].splitlines()]
+    lines = [line.strip() for line in text.split("for ")[-1].splitlines()]
     return [line.split("(")[0] for line in lines if line.endswith(")") and "=" not in line]
 
 
@@ -67,10 +68,28 @@ def test_gates_spelt_out_one_by_one_run_as_the_same_kernels():
     assert len(spelt.maps) == 2
 
 
-def test_an_lstm_step_is_nine_kernels_and_twelve_back():
+def test_an_lstm_step_is_nine_kernels_and_nine_back():
     program = compiled("lstm")
     assert program.launches == len(kernels(program, "forward")) == 9
-    assert program.launches_backward == len(kernels(program, "backward")) == 12
+    assert program.launches_backward == len(kernels(program, "backward")) == 9
+
+
+def test_derivatives_of_an_lstm_are_made_ahead_of_its_backward_loop():
+    for name in ("lstm", "lstm_by_gates"):
+        program = compiled(name)
+        assert {*kernels(program, "backward")} == {"add", "multiply", "matmul_sum"}
+        assert len([line for line in program.reverse_pass.ahead if ".slope(" in line]) == 5
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_kernels_ahead_of_the_backward_loop_are_counted_for_each_block_of_rows():
+    program = compiled("lstm")
+    steps = 5
+    counts = []
+    for sentences in (1, 1 + BLOCK_ROWS // steps):
+        statistics = [scanned([steps] * sentences, grad=grad) for grad in (True, False)]
+        counts.append(statistics[0].launches - statistics[1].launches)
+    assert counts[1] - counts[0] == len(program.reverse_pass.ahead) == 10
 
 
 @pytest.mark.usefixtures("one_thread")
