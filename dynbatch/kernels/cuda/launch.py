@@ -106,6 +106,10 @@ class Kernels:
         self.launches[name] += 1
         kernel(grid, block, values, shared_mem=shared)
 
+    def parameters(self, name: str) -> tuple[Parameter, ...]:
+        """The parameters of the kernel `name`, without compiling it."""
+        return (self._generated.get(name) or source.home(name)).kernels[name]
+
     def _compile(self, name: str) -> tuple[Any, tuple[Cast, ...]]:
         text = self._generated.get(name) or source.home(name)
         module = self._modules.get(text.text)

@@ -1,0 +1,160 @@
+"""`Queue`: the launches of a run in their order, held until one copy has brought up all tables.
+
+Kernels are called as on the CPU, with offsets and ids as NumPy arrays. On a GPU those are tables. A
+kernel's twin therefore does not launch: it hands launch and tables to the queue. `flush` copies all
+tables of the run to the device at once, from pinned memory, and then launches everything. Nothing
+here waits for the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.kernels.cuda.launch import SCALARS, Kernels
+from dynbatch.kernels.cuda.staging import Staging
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Table(NamedTuple):
+    """Where a host array will lie in the staging buffer: `start` bytes from its beginning."""
+
+    start: int
+
+
+class Launch(NamedTuple):
+    """One launch that waits. `args` may hold `Table`s; `label` says for whom it is made."""
+
+    kernels: Kernels
+    name: str
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    args: Sequence[Any]
+    shared: int
+    label: str
+
+
+class Call(NamedTuple):
+    """Any other work of the device, in its place between the launches."""
+
+    function: Callable[[], None]
+    label: str
+
+
+class Queue:
+    """The work of CuPy's current device and stream that has not been handed over yet.
+
+    Attributes:
+        label:    what is running now; errors name it.
+        uploads:  copies of tables so far.
+        uploaded_bytes: their bytes.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
+        self.label = ""
+        self.uploads = 0
+        self.uploaded_bytes = 0
+        self._kernels = {name: Kernels(name, cupy) for name in ("float32", "float64")}
+        self._waiting: list[Launch | Call] = []
+        self._staging = Staging(cupy)
+        self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
+        self._kept: list[Any] = []
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched so far."""
+        return sum([sum(kernels.launches.values()) for kernels in self._kernels.values()])
+
+    def kernels(self, dtype: Any) -> Kernels:
+        """The kernels for one element type."""
+        return self._kernels[np.dtype(dtype).name]
+
+    def launch(
+        self,
+        dtype: Any,
+        name: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared: int = 0,
+    ) -> None:
+        """Have a kernel launched after everything that waits; see `Kernels.launch`.
+
+        Args:
+            dtype: of the values: which REAL.
+            args:  NumPy arrays among them are tables, staged as they are now, in the type that the
+                kernel's parameter points to.
+        """
+        if 0 in grid or 0 in block:
+            return
+        kernels = self.kernels(dtype)
+        parameters = kernels.parameters(name)
+        ready = [
+            self._stage(arg, parameter.type, kernels.dtype)
+            if isinstance(arg, np.ndarray) and parameter.is_pointer
+            else arg
+            for arg, parameter in zip(args, parameters, strict=True)
+        ]
+        self._waiting.append(Launch(kernels, name, grid, block, ready, shared, self.label))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have other work of the device started in its turn: a matrix product, a copy."""
+        self._waiting.append(Call(function, self.label))
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """A device array for this run only: its memory is free again after `flush`."""
+        array = self.cupy.empty(shape, dtype)
+        self._kept.append(array)
+        return array
+
+    def flush(self) -> None:
+        """Bring up the tables, then start everything that waits, in order.
+
+        Raises:
+            BackendError: the device refused something; says for which node and batch.
+        """
+        waiting, self._waiting = self._waiting, []
+        try:
+            base, copied = self._staging.upload()
+            if copied:
+                self.uploads += 1
+                self.uploaded_bytes += copied
+            for item in waiting:
+                self._start(item, base)
+        finally:
+            self._staging.done()
+            self._tables.clear()
+            self._kept.clear()
+
+    def discard(self) -> None:
+        """Forget everything that waits: its run failed."""
+        self._waiting.clear()
+        self._staging.discard()
+        self._tables.clear()
+        self._kept.clear()
+
+    def _start(self, item: Launch | Call, base: int) -> None:
+        try:
+            if isinstance(item, Call):
+                item.function()
+                return
+            args = [base + a.start if isinstance(a, Table) else a for a in item.args]
+            item.kernels.launch(item.name, item.grid, item.block, args, item.shared)
+        except Exception as error:
+            what = "a call" if isinstance(item, Call) else f"kernel {item.name}"
+            error.add_note(f"{what}, launched for {item.label or 'no node'}")
+            raise
+
+    def _stage(self, array: Array, kind: str, real: np.dtype[Any]) -> Table:
+        """The array's place in the staging buffer; the same for the same array in one run."""
+        wanted = real if kind == "REAL" else np.dtype(SCALARS.get(kind, np.uint8))
+        known = self._tables.get((id(array), wanted.char))
+        if known is not None:
+            return known[1]
+        table = Table(self._staging.put(np.array(array, wanted, order="C")))
+        self._tables[id(array), wanted.char] = (array, table)  # kept, so that the id stays its own
+        return table

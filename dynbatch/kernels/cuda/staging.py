@@ -1,0 +1,92 @@
+"""`Staging`: small host tables side by side in pinned memory, copied to the device in one go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ALIGNMENT = 16
+FIRST_BYTES = 1 << 16
+# Buffers in turn: the host fills one while the device still reads the others.
+DEPTH = 4
+
+
+class Slot:
+    """A pinned buffer, the device buffer of its size, and the event after their last use."""
+
+    def __init__(self, cupy: Any, size: int) -> None:
+        pinned = cupy.cuda.alloc_pinned_memory(size)
+        self.size = size
+        self.host: Array = np.frombuffer(pinned, np.uint8, size)
+        self.pinned = pinned
+        self.device = cupy.cuda.alloc(size)
+        self.event = cupy.cuda.Event(disable_timing=True)
+        self.is_used = False
+
+
+class Staging:
+    """Takes tables one by one; `upload` copies them all. Waits only for a buffer still being read.
+
+    A ring of `DEPTH` slots, each of which grows when a run needs more.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._slots: list[Slot | None] = [None] * DEPTH
+        self._turn = 0
+        self._tables: list[Array] = []
+        self._used = 0
+
+    def put(self, table: Array) -> int:
+        """Take a table as it is now; returns where it will begin, in bytes."""
+        start = self._used
+        self._tables.append(table)
+        self._used = start + -(-table.nbytes // ALIGNMENT) * ALIGNMENT
+        return start
+
+    def upload(self) -> tuple[int, int]:
+        """Start the copy of all tables.
+
+        Returns:
+            the device address of the first, and the bytes copied.
+        """
+        if not self._used:
+            return 0, 0
+        slot = self._ready(self._used)
+        start = 0
+        for table in self._tables:
+            slot.host[start : start + table.nbytes] = table.reshape(-1).view(np.uint8)
+            start += -(-table.nbytes // ALIGNMENT) * ALIGNMENT
+        copied = self._used
+        slot.device.copy_from_host_async(
+            slot.host.ctypes.data, copied, self._cupy.cuda.get_current_stream()
+        )
+        slot.is_used = True
+        self._tables, self._used = [], 0
+        return int(slot.device.ptr), copied
+
+    def done(self) -> None:
+        """All work that reads the last upload has been started."""
+        slot = self._slots[self._turn]
+        if slot is not None and slot.is_used:
+            slot.event.record(self._cupy.cuda.get_current_stream())
+            self._turn = (self._turn + 1) % DEPTH
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget tables that were not uploaded."""
+        self._tables, self._used = [], 0
+
+    def _ready(self, size: int) -> Slot:
+        """The slot whose turn it is, large enough, and read by nobody any more."""
+        slot = self._slots[self._turn]
+        if slot is not None and slot.is_used:
+            slot.event.synchronize()
+        if slot is None or slot.size < size:
+            slot = Slot(self._cupy, max(FIRST_BYTES, 1 << (size - 1).bit_length()))
+            self._slots[self._turn] = slot
+        slot.is_used = False
+        return slot

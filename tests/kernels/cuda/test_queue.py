@@ -1,0 +1,122 @@
+"""Launches wait for one upload of all tables, and run in their order."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.cuda import source
+from dynbatch.kernels.cuda.queue import Queue
+
+STEPS = source.join(
+    "steps.cu",
+    """
+    extern "C" __global__ void add_table(REAL* x, const int* table, int n) {
+        const long long i = thread_in_grid();
+        if (i < n) x[i] += table[i];
+    }
+    extern "C" __global__ void weigh(REAL* x, const REAL* weights, int n) {
+        const long long i = thread_in_grid();
+        if (i < n) x[i] *= weights[i];
+    }
+    """,
+)
+N = 33
+
+
+@pytest.fixture
+def queue(cupy):
+    made = Queue(cupy)
+    for dtype in ("float32", "float64"):
+        made.kernels(dtype).add(STEPS)
+    return made
+
+
+def add(queue, x, table):
+    queue.launch(x.dtype, "add_table", (2,), (32,), (x, table, N))
+
+
+def weigh(queue, x, weights):
+    queue.launch(x.dtype, "weigh", (2,), (32,), (x, weights, N))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_all_tables_of_a_run_come_up_in_one_copy(queue, dtype):
+    x = queue.cupy.zeros(N, dtype)
+    ids, weights = np.arange(N), np.linspace(0, 1, N)  # int64 and float64: staged as int and REAL
+    add(queue, x, ids)
+    weigh(queue, x, weights)
+    add(queue, x, ids)
+    assert queue.launches == queue.uploads == 0
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (3, 1)
+    expected = (ids * weights.astype(dtype)).astype(dtype) + ids
+    np.testing.assert_allclose(x.get(), expected, rtol=1e-6)
+
+
+def test_a_table_is_uploaded_once_however_often_it_is_read(queue):
+    x, ids = queue.cupy.zeros(N, np.float32), np.arange(N)
+    for _ in range(5):
+        add(queue, x, ids)
+    queue.flush()
+    assert queue.uploaded_bytes == -(-4 * N // 16) * 16
+    np.testing.assert_array_equal(x.get(), 5 * ids)
+
+
+def test_a_table_is_taken_as_it_was_when_it_was_handed_over(queue):
+    x, ids = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    add(queue, x, ids)
+    ids[:] = 1000
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), np.arange(N))
+
+
+def test_more_runs_than_buffers_without_waiting_for_the_device(queue):
+    arrays = [queue.cupy.zeros(N, np.float32) for _ in range(11)]
+    for k, x in enumerate(arrays):
+        add(queue, x, np.full(N, k))
+        queue.flush()
+    for k, x in enumerate(arrays):
+        np.testing.assert_array_equal(x.get(), k)
+
+
+def test_buffers_grow_with_what_a_run_needs(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    for k in range(600):  # 600 tables of 132 bytes do not fit the first buffer
+        add(queue, x, np.full(N, k))
+    queue.flush()
+    assert queue.uploads == 1
+    np.testing.assert_array_equal(x.get(), 600 * 599 / 2)
+
+
+def test_other_work_keeps_its_turn(queue):
+    x, seen = queue.cupy.zeros(N, np.float32), []
+    add(queue, x, np.ones(N))
+    queue.call(lambda: seen.append(x.get()[0]))
+    add(queue, x, np.ones(N))
+    queue.flush()
+    assert seen == [1] and x.get()[0] == 2
+
+
+def test_an_error_names_for_whom_the_kernel_was_launched(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    queue.label = "Softmax #7, batch 3"
+    queue.launch(x.dtype, "add_table", (1,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
+    with pytest.raises(Exception, match="points to int32") as caught:
+        queue.flush()
+    assert caught.value.__notes__ == ["kernel add_table, launched for Softmax #7, batch 3"]
+
+
+def test_a_run_that_failed_leaves_nothing_behind(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    add(queue, x, np.ones(N))
+    queue.discard()
+    add(queue, x, np.full(N, 5))
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), 5)
+    assert queue.launches == 1
+
+
+def test_a_run_without_tables_copies_nothing(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    queue.launch(x.dtype, "weigh", (2,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (1, 0)
