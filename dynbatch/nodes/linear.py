@@ -61,7 +61,7 @@ class Linear(Node):
         if dxs[0] is not None:
             blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
         gradients.outer(node.weight, batch.input(0).values, dy.values)
-        if node.bias is not None:
+        if node.bias is not None and not node.bias.frozen:
             arrays.sum_rows(dy.values, gradients.buffer(node.bias))
 
 
