@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.emit_backward import Backward
-from dynbatch.cells.emit_forward import emit_forward, kernel_name, numbered_generic, numbered_maps
+from dynbatch.cells.emit_forward import (
+    emit_forward,
+    kernel_name,
+    numbered_generic,
+    numbered_maps,
+    reads_state,
+)
 from dynbatch.cells.program import Op, Program
 from dynbatch.cells.recorder import is_unchanged
 from dynbatch.cells.storage import Storage
@@ -30,6 +36,7 @@ class CompiledCell:
     Attributes:
         trace, parts, program, storage: the stages of compilation, for those who look.
         launches, launches_backward: kernels of one step.
+        from_state: those of forward that are linear maps of the state.
         source: the generated Python of forward and backward.
         maps:   wide linear maps by number.
     """
@@ -52,7 +59,8 @@ class CompiledCell:
         }
         self.ahead = self._needed_before()
         lines, self.launches = emit_forward(self.program, self.storage)
-        self.launches_backward = len(self.reverse_pass.body)
+        self.from_state = sum(map(reads_state, self.program.ops))
+        self.launches_backward = len(self.reverse_pass.body) + len(self.reverse_pass.carry)
         forward = "\n".join(lines)
         backward = "\n".join(self.reverse_pass.lines())
         self.source = f"{forward}\n\n\n{backward}\n"

@@ -20,6 +20,7 @@ import re
 from collections.abc import Callable
 
 from dynbatch.cells.emit_forward import (
+    AFTER_ZEROS,
     Views,
     argument,
     common_plane,
@@ -50,6 +51,8 @@ class Backward:
 
     Attributes:
         ahead:    lines for each block of rows, before the loop.
+        body:     lines of a step.
+        carry:    lines that end a step: the state's gradient for the step before.
         buffers:  gradient buffers by name.
         of_maps:  the buffer that holds the gradient of each wide linear map's output.
         streams:  streams that receive a gradient directly.
@@ -63,6 +66,7 @@ class Backward:
         self.ahead_views = AheadViews(program, storage)
         self.ahead: list[str] = []
         self.body: list[str] = []
+        self.carry: list[str] = []
         self.buffers: dict[str, Buffer] = {}
         self.streams: set[int] = set()
         self.previous: set[int] = set()
@@ -430,7 +434,7 @@ class Backward:
                 self.views.view(self.buffers[f"E{k}"], 0, state.width)
                 first += self._sum(codes, f"e{k}", state.width)
                 last.append(f"copyto(c{k}, e{k})")
-        self.body += [*first, *last]
+        self.carry = [*first, *last]
 
     def _sum(self, codes: list[Code], target: str, width: int, more: bool = False) -> list[str]:
         lines: list[str] = []
@@ -460,7 +464,7 @@ class Backward:
         names += [f"H{k}" for k in sorted(self.previous)]
         names += [f"V{self.maps[id(op)]}" for op in self.program.ops if op.kind == "linear"]
         names += [f"{letter}{k}" for k in range(len(self.program.states)) for letter in "IC"]
-        names += ["dY", *self.buffers]
+        names += ["given", "dY", *self.buffers]
         names += [f"G{number}" for number in numbered_generic(self.program).values()]
         lines = ["def backward(A, steps, blocks):"]
         lines += [f"    {name} = A[{name!r}]" for name in names]
@@ -480,7 +484,9 @@ class Backward:
             if value.width < (buffer.plane or buffer.width):
                 rows += f"[:, {column}:{column + value.width}]"
             before.append(f"h{k} = I{k}[:n] if p < 0 else {rows}")
-        step = with_used([*before, *self.views.lines.values()], self.body)
+        # Nothing asks for the gradient of a state that was not given.
+        carry = [AFTER_ZEROS, *[f"    {line}" for line in self.carry]]
+        step = with_used([*before, *self.views.lines.values()], [*self.body, *carry])
         return lines + [f"        {line}" for line in step]
 
     def gradient_buffers(self) -> list[Buffer]:

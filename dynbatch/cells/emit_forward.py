@@ -3,17 +3,20 @@
 The function works on one shard of the mini-batch: rows in prefix layout (`steps`), arrays by name:
 
     X0 …  streams, P0 … packed values, T0 … temporaries, W0 … weights (K, O), b0 … biases,
-    I0 …  initial state parts, G0 … operators run by their own batched kernels
+    I0 …  initial state parts, all zeros unless `given`,
+    G0 …  operators run by their own batched kernels
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from textwrap import indent
 
 from dynbatch.cells.program import Op, Program, Value
 from dynbatch.cells.storage import Buffer, Storage
 
+AFTER_ZEROS = "if p >= 0 or given:"
 UFUNCS = {"Add": "add", "Subtract": "subtract", "Multiply": "multiply", "Divide": "divide"}
 
 
@@ -120,7 +123,7 @@ def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
     lines += [f"    q{k} = I{k}" for k in range(len(program.states))]
     lines += ["    for t, (s, e, n, p) in enumerate(steps):"]
     step = with_used([*starts, *views.lines.values()], [*body, *ends])
-    return lines + [f"        {line}" for line in step], len(body)
+    return [*lines, indent("\n".join(step), " " * 8)], len(body)
 
 
 def numbered_maps(program: Program) -> dict[int, int]:
@@ -133,6 +136,11 @@ def numbered_generic(program: Program) -> dict[int, int]:
     """A number for each operator that runs by its own kernels."""
     generic = [op for op in program.ops if op.kind == "generic"]
     return {id(op): number for number, op in enumerate(generic)}
+
+
+def reads_state(op: Op) -> bool:
+    """Whether a linear map reads the state as its step finds it."""
+    return op.kind == "linear" and op.inputs[0].base.origin == "prev"
 
 
 def has_bias(op: Op) -> bool:
@@ -152,6 +160,7 @@ def _arrays(program: Program, storage: Storage, maps: dict[int, int]) -> list[st
     by_number = {maps[id(op)]: op for op in [*program.stream_maps, *program.ops] if id(op) in maps}
     names += [f"b{number}" for number, op in by_number.items() if has_bias(op)]
     names += [f"I{k}" for k in range(len(program.states))]
+    names += ["given"] if any(map(reads_state, program.ops)) else []
     return names + [f"G{number}" for number in numbered_generic(program).values()]
 
 
@@ -166,8 +175,11 @@ def _forward_op(program: Program, op: Op, views: Views, maps: dict[int, int]) ->
         number = maps[id(op)]
         plane = views.place(op.output)[0].plane
         out, product = views.of(op.output, plane), "matmul_planes" if plane else "matmul"
-        lines = [f"{product}({views.of(op.inputs[0])}, W{number}, {out})"]
-        return [*lines, f"add({out}, b{number}, {out})"] if has_bias(op) else lines
+        line = f"{product}({views.of(op.inputs[0])}, W{number}, {out})"
+        # Before the first step the state is zero, and so is every map of it.
+        if reads_state(op):
+            line = f"{AFTER_ZEROS}\n    {line}\nelse:\n    {out}[...] = 0"
+        return [line, f"add({out}, b{number}, {out})"] if has_bias(op) else [line]
     placed = [views.place(v) for v in [*op.inputs, op.output]]
     plane = common_plane(placed, op.output.width)
     xs = [views.of(x, plane) for x in op.inputs]

@@ -18,6 +18,7 @@ from dynbatch.cells.arrays import (
     write_transposed,
 )  # fmt: skip
 from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.emit_forward import reads_state
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.gradients import ParameterRows, ShardGradients
 from dynbatch.cells.prefix import PrefixLayout, Shard
@@ -100,7 +101,7 @@ class ScanRun:
             self.arrays.append(arrays)
         parallel.run([self._shard_task(shard, a) for shard, a in self._shards()])
         self._outputs(packed, y)
-        self._count(cell.launches, 2 * len(streams) + len(cell.stream_maps))
+        self._count(cell.launches, cell.from_state, 2 * len(streams) + len(cell.stream_maps))
 
     def _shard_task(self, shard: Shard, arrays: dict[str, Any]) -> Callable[[], None]:
         def task() -> None:
@@ -147,6 +148,7 @@ class ScanRun:
         return arrays
 
     def _initial_states(self, shard: Shard, arrays: dict[str, Any], scratch: Scratch) -> None:
+        arrays["given"] = any(self._given)
         given = iter(self.inits)
         for k, state in enumerate(self.cell.program.states):
             rows = scratch.take(shard.sentences.size, state.width)
@@ -233,7 +235,8 @@ class ScanRun:
             sink.pass_on(gradients)
         self._weight_gradients(wide, scratch)
         self._input_gradients(wide, dxs)
-        self._count(cell.launches_backward, 1 + 2 * len(self.streams) + len(cell.stream_maps))
+        around = 1 + 2 * len(self.streams) + len(cell.stream_maps)
+        self._count(cell.launches_backward, len(cell.reverse_pass.carry), around)
         blocks = sum([len(shard.blocks) for shard in layout.shards])
         batch.launches += blocks * len(cell.reverse_pass.ahead)
         batch.launches += len(cell.maps)
@@ -271,6 +274,12 @@ class ScanRun:
                 continue
             self._map_gradient(op, self._map_input(op, wide, scratch), wide[name])
 
+    def _zero_rows(self, op: Op) -> int:
+        """How many of the first rows that a wide linear map multiplied are known to be zeros."""
+        shard = self.layout.shards[0]
+        known = reads_state(op) and not any(self._given) and shard.steps
+        return shard.steps[0][2] if known else 0
+
     def _map_input(self, op: Op, wide: dict[str, Array], scratch: Scratch) -> Array:
         """All rows that a wide linear map multiplied, packed."""
         (value,) = op.inputs
@@ -302,6 +311,7 @@ class ScanRun:
     def _map_gradient(self, op: Op, x: Array, dy: Array) -> None:
         """Gradients of one wide map's weights and biases: rows of them, plane by plane."""
         rows = ParameterRows(self.batch.parameter_gradients())
+        zero = self._zero_rows(op)
         planes = dy if dy.ndim == 3 else dy[None]
         plane = planes.shape[2]
         for piece in op.pieces:
@@ -311,7 +321,9 @@ class ScanRun:
                 part = planes[start // plane][:, column : column + width]
                 offset = start - piece.column
                 if not piece.weight.frozen:
-                    blas.matmul_outer(x, part, rows.take(piece.weight, piece.first + offset, width))
+                    blas.matmul_outer(
+                        x[zero:], part[zero:], rows.take(piece.weight, piece.first + offset, width)
+                    )
                 trained = [(b, f) for b, f in piece.biases if not b.frozen]
                 if trained:
                     total = np.ones(part.shape[0], part.dtype) @ part
@@ -357,7 +369,13 @@ class ScanRun:
         for number in self.cell.generic:
             arrays[f"G{number}"].memory_gradients = gathered
 
-    def _count(self, a_step: int, around: int) -> None:
-        """Kernels of one pass: those of the loop, and those around it in each shard."""
-        steps = sum([len(shard.steps) for shard in self.layout.shards])
-        self.batch.launches += steps * a_step + len(self.layout.shards) * around
+    def _count(self, a_step: int, of_state: int, around: int) -> None:
+        """Kernels of one pass: those of the loop, and those around it in each shard.
+
+        Args:
+            of_state: those of a step that are left out where the state is zeros.
+        """
+        shards = self.layout.shards
+        steps = sum([len(shard.steps) for shard in shards])
+        zeros = 0 if any(self._given) else sum([len(shard.steps) > 0 for shard in shards])
+        self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around

@@ -9,6 +9,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.prefix import BLOCK_ROWS
+from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.step_by_step import LENGTHS
 
@@ -79,6 +80,31 @@ def test_derivatives_of_an_lstm_are_made_ahead_of_its_backward_loop():
         program = compiled(name)
         assert {*kernels(program, "backward")} == {"add", "multiply", "matmul_sum"}
         assert len([line for line in program.reverse_pass.ahead if ".slope(" in line]) == 5
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("grad", [False, True])
+def test_the_first_step_from_zeros_runs_no_kernel_of_the_state(grad):
+    program = compiled("lstm")
+    none, one, two = [scanned([length], grad=grad).launches for length in (0, 1, 2)]
+    a_step = program.launches + (program.launches_backward if grad else 0)
+    of_state = 1 + (2 if grad else 0)
+    ahead = len(program.reverse_pass.ahead) if grad else 0
+    assert two - one == a_step
+    assert one - none == a_step - of_state + ahead
+
+
+def test_a_weight_of_the_state_is_not_read_at_the_first_step_from_zeros():
+    case = CASES["lstm"]
+    batch = case.batch()
+    batch.params.U.value[...] = np.inf
+    with db.Graph(dtype="float64") as graph:
+        xs = F.constant(graph, 1.0, (1, D))
+        ys, _ = db.scan(case.cell, xs, (H, H), batch.params)
+        loss = F.sum(ys)
+        graph.backward(loss)
+        assert np.isfinite(loss.value)
+        assert not dense_gradient(batch.params.U).any()
 
 
 @pytest.mark.usefixtures("one_thread")
