@@ -67,7 +67,7 @@ class CompiledCell:
         namespace = self._namespace()
         exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
         self.forward: Callable[[dict[str, Any], Any], None] = namespace["forward"]
-        self.backward: Callable[[dict[str, Any], Any, Any], None] = namespace["backward"]
+        self.backward: Callable[[dict[str, Any], Any], None] = namespace["backward"]
 
     def _namespace(self) -> dict[str, Any]:
         names: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Writes a program's backward pass: the steps in reverse, each operator's gradient in reverse.
 
-Ahead of the loop, over blocks of rows, stands what needs no gradient (see `slopes`).
+What needs no gradient (see `slopes`) is made for a block of steps at once, ahead of them.
 Arrays by name, besides those of forward:
 
     dY         gradients of the exports, packed
@@ -37,7 +37,7 @@ Code = Callable[[str], str]
 
 
 class AheadViews(Views):
-    """Views within a block of rows ahead of the loop, where states are packed."""
+    """Views of all rows of a block of steps, where states are packed."""
 
     def place(self, value: Value) -> tuple[Buffer, int]:
         base = value.base
@@ -50,13 +50,13 @@ class Backward:
     """The generated lines, and the buffers they use.
 
     Attributes:
-        ahead:    lines for each block of rows, before the loop.
+        ahead:    lines for each block of steps, before them.
         body:     lines of a step.
         carry:    lines that end a step: the state's gradient for the step before.
         buffers:  gradient buffers by name.
         of_maps:  the buffer that holds the gradient of each wide linear map's output.
         streams:  streams that receive a gradient directly.
-        previous: state parts that are read packed, ahead of the loop.
+        previous: state parts that are read packed, ahead of a block.
     """
 
     def __init__(self, program: Program, storage: Storage) -> None:
@@ -320,7 +320,7 @@ class Backward:
         return self.place(x)[0].packed and self._missing(x) == whole
 
     def _backward_slope(self, op: Op, link: Link) -> None:
-        """dx = dz ⊙ factor, where the factor, other ⊙ f'(x), is made ahead of the loop."""
+        """dx = dz ⊙ factor, where the factor, other ⊙ f'(x), is made ahead of the block."""
         part, z = link.part, link.product.output
         x = Value(part.width)
         x.base, x.column = op.inputs[0].base, op.inputs[0].column + part.column
@@ -457,7 +457,7 @@ class Backward:
     # Lines ----------------------------------------------------------------------------------------
 
     def lines(self) -> list[str]:
-        """Lines of `def backward(A, steps, blocks)`."""
+        """Lines of `def backward(A, blocks)`."""
         names = [f"X{k}" for k in range(len(self.program.streams))]
         names += [f"dX{k}" for k in sorted(self.streams)]
         names += [buffer.name for buffer in self.storage.packed]
@@ -466,13 +466,13 @@ class Backward:
         names += [f"{letter}{k}" for k in range(len(self.program.states)) for letter in "IC"]
         names += ["given", "dY", *self.buffers]
         names += [f"G{number}" for number in numbered_generic(self.program).values()]
-        lines = ["def backward(A, steps, blocks):"]
+        lines = ["def backward(A, blocks):"]
         lines += [f"    {name} = A[{name!r}]" for name in names]
-        if self.ahead:
-            lines += ["    for s, e in blocks:", "        n = e - s"]
-            ahead = with_used(self.ahead_views.lines.values(), self.ahead)
-            lines += [f"        {line}" for line in ahead]
-        lines += ["    t = len(steps)", "    for s, e, n, p in reversed(steps):", "        t -= 1"]
+        lines += ["    for s, e, steps in reversed(blocks):", "        n = e - s"]
+        lines += [
+            f"        {line}" for line in with_used(self.ahead_views.lines.values(), self.ahead)
+        ]
+        lines.append("        for t, (s, e, n, p) in reversed(steps):")
         before = []
         for k, value in enumerate(self.program.following):
             buffer, column = self.storage.place(value)
@@ -487,7 +487,7 @@ class Backward:
         # Nothing asks for the gradient of a state that was not given.
         carry = [AFTER_ZEROS, *[f"    {line}" for line in self.carry]]
         step = with_used([*before, *self.views.lines.values()], [*self.body, *carry])
-        return lines + [f"        {line}" for line in step]
+        return lines + [f"            {line}" for line in step]
 
     def gradient_buffers(self) -> list[Buffer]:
         """Every gradient buffer, packed or not."""

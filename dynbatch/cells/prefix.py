@@ -13,8 +13,9 @@ import numpy as np
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Step = tuple[int, int, int, int]
-# Rows of a block: what an LSTM of 256 units keeps of them fits a core's cache.
-BLOCK_ROWS = 64
+Block = tuple[int, int, list[tuple[int, Step]]]
+# Least rows of a block: fewer make more and shorter kernels, more leave the caches (measured).
+BLOCK_ROWS = 256
 
 
 @dataclass
@@ -40,10 +41,17 @@ class Shard:
         return self.steps[-1][1] if self.steps else 0
 
     @property
-    def blocks(self) -> list[tuple[int, int]]:
-        """(first row, end row) of blocks of rows, counted as in `steps`."""
-        starts = range(0, self.rows, BLOCK_ROWS)
-        return [(start, min(start + BLOCK_ROWS, self.rows)) for start in starts]
+    def blocks(self) -> list[Block]:
+        """(first row, end row, numbered steps): as many steps as make `BLOCK_ROWS` rows or more."""
+        found: list[Block] = []
+        first = 0
+        numbered = list(enumerate(self.steps))
+        for t, (_, end, _, _) in numbered:
+            start = self.steps[first][0]
+            if end - start >= BLOCK_ROWS or t + 1 == len(self.steps):
+                found.append((start, end, numbered[first : t + 1]))
+                first = t + 1
+        return found
 
     @property
     def span(self) -> slice:

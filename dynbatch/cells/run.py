@@ -249,7 +249,7 @@ class ScanRun:
             self._take(dy.values, order, arrays["dY"])
             for k, x in enumerate(self.streams):
                 self._take(x.values, order, arrays[f"X{k}"])
-            self.cell.backward(arrays, shard.steps, shard.blocks)
+            self.cell.backward(arrays, shard.blocks)
             self._stream_gradients(arrays)
 
         return task

@@ -1,8 +1,8 @@
-"""What backward can make ahead of its loop: derivatives, which follow from saved values alone.
+"""What backward can make for many steps at once: derivatives, which follow from saved values alone.
 
 The gradient through y = f(x), z = y ⊙ u is dx = dz ⊙ (u ⊙ f'(x)). The factor in brackets needs no
-gradient, so it is made for all steps at once, and of the whole chain one product is left in the
-loop: of the four gates of an LSTM 5 kernels rather than 15.
+gradient, so it is made for a block of steps ahead of them, and of the whole chain one product is
+left in a step: for the five functions of an LSTM 5 kernels rather than 10.
 """
 
 from __future__ import annotations

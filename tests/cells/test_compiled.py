@@ -75,7 +75,7 @@ def test_an_lstm_step_is_nine_kernels_and_nine_back():
     assert program.launches_backward == len(kernels(program, "backward")) == 9
 
 
-def test_derivatives_of_an_lstm_are_made_ahead_of_its_backward_loop():
+def test_derivatives_of_an_lstm_are_made_ahead_of_its_backward_steps():
     for name in ("lstm", "lstm_by_gates"):
         program = compiled(name)
         assert {*kernels(program, "backward")} == {"add", "multiply", "matmul_sum"}
@@ -108,14 +108,13 @@ def test_a_weight_of_the_state_is_not_read_at_the_first_step_from_zeros():
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_kernels_ahead_of_the_backward_loop_are_counted_for_each_block_of_rows():
+def test_kernels_ahead_of_backward_steps_are_counted_for_each_block_of_steps():
     program = compiled("lstm")
-    steps = 5
     counts = []
-    for sentences in (1, 1 + BLOCK_ROWS // steps):
-        statistics = [scanned([steps] * sentences, grad=grad) for grad in (True, False)]
+    for sentences in (1, BLOCK_ROWS):  # of 5 steps: one block, or one block a step
+        statistics = [scanned([5] * sentences, grad=grad) for grad in (True, False)]
         counts.append(statistics[0].launches - statistics[1].launches)
-    assert counts[1] - counts[0] == len(program.reverse_pass.ahead) == 10
+    assert counts[1] - counts[0] == 4 * len(program.reverse_pass.ahead) == 40
 
 
 @pytest.mark.usefixtures("one_thread")

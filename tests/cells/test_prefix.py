@@ -1,9 +1,11 @@
 """The prefix layout: who is where; sentences still running are the first rows of every step."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynbatch.cells import prefix
 from dynbatch.cells.prefix import PrefixLayout
 
 LENGTHS = st.lists(st.integers(0, 6), min_size=1, max_size=12)
@@ -91,3 +93,15 @@ def test_a_step_names_the_rows_of_the_step_before(lengths, reverse, shards):
 def test_shards_get_long_and_short_sentences_in_turn():
     layout = layout_of([9, 8, 7, 6, 5, 4], shards=2)
     assert [shard.rows for shard in layout.shards] == [9 + 7 + 5, 8 + 6 + 4]
+
+
+@given(LENGTHS, st.integers(1, 9))
+def test_blocks_hold_every_step_once_and_none_but_the_last_is_small(lengths, least):
+    (shard,) = layout_of(lengths).shards
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prefix, "BLOCK_ROWS", least)
+        blocks = shard.blocks
+    assert [step for _, _, steps in blocks for step in steps] == list(enumerate(shard.steps))
+    for start, end, steps in blocks:
+        assert (start, end) == (steps[0][1][0], steps[-1][1][1])
+    assert all(end - start >= least for start, end, _ in blocks[:-1])

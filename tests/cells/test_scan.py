@@ -5,6 +5,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.cells import prefix
 from dynbatch.cells.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.base import signature_type
@@ -51,6 +52,15 @@ def test_scan_equals_the_cell_step_by_step(case, reverse):
     batch.reverse = reverse
     with poisoned_memory():
         assert_scan_equals_steps(case.cell, batch)
+
+
+@each_case
+@pytest.mark.parametrize("count", [1, 2])
+def test_blocks_of_few_steps(case, count, threads, monkeypatch):
+    monkeypatch.setattr(prefix, "BLOCK_ROWS", 5)
+    threads(count)
+    with poisoned_memory():
+        assert_scan_equals_steps(case.cell, case.batch((3, 1, 5, 0, 2, 3, 1, 7)))
 
 
 @each_case
