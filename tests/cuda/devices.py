@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from dynbatch import backend
+from dynbatch.kernels.cuda.queue import queue
 from tests.cuda import fake_cupy, simulator
 
 # Under the checker first: it names a fault that would end the process in a plain run.
@@ -31,14 +33,17 @@ def ways() -> list[str]:
 
 @contextmanager
 def device(way: str) -> Iterator[Any]:
-    """The module to use in place of CuPy, or a skip that says what is missing."""
+    """The module that dynbatch takes for CuPy inside, or a skip that says what is missing."""
     if way == "gpu":
         yield _real_cupy()
         return
     if why := simulator.missing():
         pytest.skip(why)
-    with simulated(**SIMULATED[way]):
-        yield fake_cupy
+    with simulated(**SIMULATED[way]), backend.stand_in(fake_cupy):
+        try:
+            yield fake_cupy
+        finally:
+            queue().discard()
 
 
 @contextmanager

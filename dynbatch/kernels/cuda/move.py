@@ -1,8 +1,4 @@
-"""Launches of `move.cu`, and the tables that its kernels read.
-
-Tables are NumPy arrays, made while planning and uploaded with all others of the plan. Matrices and
-tables are given as device arrays or as addresses; sizes are given, since an address has none.
-"""
+"""Launches of the rectangles of `move.cu`, and the tables that its kernels read."""
 
 from __future__ import annotations
 
@@ -12,89 +8,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.launch import Kernels
+from dynbatch.kernels.cuda.queue import launch
 from dynbatch.kernels.move import Move
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 TILE = 1024  # elements of rectangles to a block, as in move.cu
-SEGMENTS = 8  # at most, to a block
-# Few segments get a block each, so that all multiprocessors have work.
-MANY_BLOCKS = 1024
-
-
-def segment_blocks(segments: int) -> int:
-    """Blocks among which the segments are shared, at most `SEGMENTS` each."""
-    return max(-(-segments // SEGMENTS), min(segments, MANY_BLOCKS))
-
-
-def gather_rows(kernels: Kernels, rows: Any, index: Any, out: Any, count: int, width: int) -> None:
-    """out[n] = rows[index[n]]: the twin of `segment.gather_rows`.
-
-    Args:
-        rows:  (N, width).
-        index: (count,) int32, 0 <= index < N; any order, duplicates allowed.
-        out:   (count, width), overwritten.
-    """
-    across = min(THREADS, 1 << max(0, width - 1).bit_length())
-    down = THREADS // across
-    grid = (-(-count // down), -(-width // across))
-    kernels.launch("gather_rows", grid, (across, down), (rows, index, out, count, width))
-
-
-class RowTable(NamedTuple):
-    """Which source rows are summed into which target row.
-
-    sources: (N,) int32, those of one target next to each other and in order.
-    offsets: (K + 1,) int32, where the rows of each target begin in `sources`.
-    targets: (K,) int32, increasing.
-    """
-
-    sources: Array
-    offsets: Array
-    targets: Array
-
-
-def row_table(ids: Array) -> RowTable:
-    """The table that sums row n into row ids[n]: the gradient of a gather by `ids`.
-
-    Args:
-        ids: (N,) integers, any order, duplicates allowed.
-    """
-    order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    first = np.ones(ids.size, bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    offsets = np.append(starts, ids.size)
-    return RowTable(
-        order.astype(np.int32), offsets.astype(np.int32), ordered[starts].astype(np.int32)
-    )
-
-
-def add_rows(
-    kernels: Kernels,
-    rows: Any,
-    table: tuple[Any, Any, Any],
-    out: Any,
-    segments: int,
-    width: int,
-    accumulate: bool = True,
-) -> None:
-    """Sum rows into rows, deterministically: the twin of `scatter_rows` and `sum_rows_by_id`.
-
-    Args:
-        rows:       (N, width).
-        table:      sources (or None for rows in order), offsets and targets of a `RowTable`.
-        out:        (M, width). Rows that are no target stay as they are.
-        segments:   targets in the table.
-        accumulate: add to the target rows rather than overwrite them.
-    """
-    sources, offsets, targets = table
-    grid = (segment_blocks(segments), -(-width // 32))
-    args = (rows, sources, offsets, targets, out, segments, width, accumulate)
-    kernels.launch("add_rows", grid, (32, SEGMENTS), args)
 
 
 class RectangleTable(NamedTuple):
@@ -159,31 +79,44 @@ def places(moves: Iterable[Move]) -> Array:
     return np.array(numbers, np.int64).reshape(-1, 6)
 
 
-def reverse(places: Array) -> Array:
-    """The same places with source and target exchanged: the gradient of a copy."""
-    return places[:, [2, 3, 0, 1, 4, 5]]
+def run(moves: list[Move], add: bool = False) -> int:
+    """Carry out moves, one launch for each pair of arrays; returns the bytes copied."""
+    by_arrays: dict[tuple[int, int], list[Move]] = {}
+    for move in moves:
+        by_arrays.setdefault((id(move.source), id(move.target)), []).append(move)
+    copied = 0
+    for group in by_arrays.values():
+        source, target = group[0].source, group[0].target
+        found = places(group)
+        copied += int((found[:, 4] * found[:, 5]).sum()) * target.itemsize
+        if add:
+            add_rectangles(source, target, found)
+        else:
+            copy_rectangles(source, target, found)
+    return copied
 
 
-def copy_rectangles(
-    kernels: Kernels, source: Any, target: Any, entries: Any, count: int, total: int
-) -> None:
-    """Copy every rectangle of a `RectangleTable`, in one launch: the twin of `move.run`.
+def copy_rectangles(source: Any, target: Any, places: Array) -> None:
+    """Copy every rectangle, in one launch.
 
-    Places count from `source` and `target`, which may be one arena.
+    Args:
+        places: (n, 6) int64, as in `copy_table`; counted from `source` and `target`, which may be
+            one arena.
     """
-    args = (source, target, entries, count, total)
-    kernels.launch("copy_rectangles", (-(-total // TILE),), (THREADS,), args)
+    entries, total = copy_table(places)
+    args = (source, target, entries, len(entries), total)
+    launch(target, "copy_rectangles", (-(-total // TILE),), (THREADS,), args)
 
 
-def add_rectangles(
-    kernels: Kernels, source: Any, target: Any, table: tuple[Any, Any], count: int, total: int
-) -> None:
-    """Add to every piece of a `PieceTable`, in one launch: the twin of `move.run(add=True)`.
+def add_rectangles(source: Any, target: Any, places: Array) -> None:
+    """Add every source to its target, in the order of the places: one launch most often.
 
-    The sum of a piece's sources is added in the order of the places.
+    Args:
+        places: (n, 6) int64, as in `add_tables`.
     """
-    args = (source, target, *table, count, total)
-    kernels.launch("add_rectangles", (-(-total // TILE),), (THREADS,), args)
+    for pieces, sources, total in add_tables(places):
+        args = (source, target, pieces, sources, len(pieces), total)
+        launch(target, "add_rectangles", (-(-total // TILE),), (THREADS,), args)
 
 
 def _occupied(places: Array) -> Array:

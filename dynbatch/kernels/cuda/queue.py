@@ -8,11 +8,13 @@ here waits for the device.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch import backend
 from dynbatch.kernels.cuda.launch import SCALARS, Kernels
 from dynbatch.kernels.cuda.staging import Staging
 
@@ -158,3 +160,28 @@ class Queue:
         table = Table(self._staging.put(np.array(array, wanted, order="C")))
         self._tables[id(array), wanted.char] = (array, table)  # kept, so that the id stays its own
         return table
+
+
+_local = threading.local()
+
+
+def queue() -> Queue:
+    """The queue of this thread and of CuPy's current device; every twin launches through it."""
+    cupy = backend.cupy()
+    queues: dict[tuple[int, int], Queue] = _local.__dict__.setdefault("queues", {})
+    key = (id(cupy), cupy.cuda.runtime.getDevice())
+    if key not in queues:
+        queues[key] = Queue(cupy)
+    return queues[key]
+
+
+def launch(
+    like: Any,
+    name: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+) -> None:
+    """Queue a kernel for values of `like`'s dtype; see `Queue.launch`."""
+    queue().launch(like.dtype, name, grid, block, args, shared)

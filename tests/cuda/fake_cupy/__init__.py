@@ -25,6 +25,7 @@ __all__ = [
 
 runtime = SimpleNamespace(
     deviceSynchronize=memory.deviceSynchronize,
+    getDevice=memory.getDevice,
     getDeviceCount=memory.getDeviceCount,
     memGetInfo=memory.memGetInfo,
     memcpyAsync=memory.memcpyAsync,

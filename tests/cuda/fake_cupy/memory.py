@@ -162,6 +162,10 @@ def deviceSynchronize() -> None:
     synchronize_all()
 
 
+def getDevice() -> int:
+    return 0
+
+
 def getDeviceCount() -> int:
     return 1
 

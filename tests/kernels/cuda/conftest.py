@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.cuda import devices
@@ -12,3 +13,8 @@ from tests.cuda import devices
 def cupy(request: pytest.FixtureRequest) -> Iterator[Any]:
     with devices.device(request.param) as module:
         yield module
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def dtype(request: pytest.FixtureRequest) -> Any:
+    return np.dtype(request.param)

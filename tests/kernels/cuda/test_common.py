@@ -3,6 +3,7 @@ import pytest
 
 from dynbatch.kernels.cuda import source
 from dynbatch.kernels.cuda.launch import Kernels
+from tests.cuda import fake_cupy
 
 REDUCE = source.join(
     "reduce.cu",
@@ -27,9 +28,15 @@ REDUCE = source.join(
 )
 
 
-@pytest.fixture(params=[np.float32, np.float64])
-def kernels(request, cupy):
-    made = Kernels(request.param, cupy)
+def exercise(kernels):
+    """Two reductions with one `partial`."""
+    out = fake_cupy.zeros((2, 64), np.float32)
+    kernels.launch("reduce", (1,), (64,), (fake_cupy.zeros(100, np.float32), out, 100))
+
+
+@pytest.fixture
+def kernels(dtype, cupy):
+    made = Kernels(dtype, cupy)
     made.add(REDUCE)
     return made
 

@@ -3,80 +3,68 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from dynbatch.kernels import softmax as reference
-from dynbatch.kernels.cuda import softmax
-from dynbatch.kernels.cuda.launch import Kernels
-from dynbatch.kernels.cuda.softmax import Segments
+from dynbatch.kernels import softmax
+from dynbatch.kernels.cuda.queue import queue
+from tests.cuda import fake_cupy
+from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
-TOLERANCE = {"float32": 2e-6, "float64": 1e-14}
 # Short and long segments in both layouts: a warp does up to 1024 rows of one column, or 64 of many.
 LENGTHS = (0, 1, 31, 32, 33, 0, 1024, 1025, 2, 65, 3000, 0)
-OFFSETS = np.concatenate(([0], np.cumsum(LENGTHS))).astype(np.int32)
-FORWARD = ("softmax", "log_softmax")
+OFFSETS = np.concatenate(([0], np.cumsum(LENGTHS)))
+FORWARD = (softmax.softmax, softmax.log_softmax)
+BACKWARD = (softmax.softmax_backward, softmax.log_softmax_backward)
 
 
-@pytest.fixture(params=[np.float32, np.float64])
-def kernels(request, cupy):
-    return Kernels(request.param, cupy)
+def exercise(kernels):
+    """Several long segments to a block in both layouts, so that `partial` is written again."""
+    offsets = fake_cupy.asarray(np.array([0, 1100, 2300, 2301, 3400], np.int32))
+    for width in (1, 2):
+        x = fake_cupy.zeros((3400, width), np.float32)
+        kernels.launch("softmax", (1, 1), (32, 8), (x, x, offsets, 0, 4, width))
 
 
-def normal(kernels, *shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(kernels.dtype)
-
-
-def run(kernels, name, matrices, segments, width):
-    device = [kernels.cupy.asarray(matrix) for matrix in matrices]
-    out = kernels.cupy.empty(matrices[0].shape, kernels.dtype)
-    getattr(softmax, name)(kernels, *device, segments, out, width)
-    return out.get()
-
-
-def expected(name, matrices, offsets):
-    out = np.empty_like(matrices[0])
-    with np.errstate(invalid="ignore"):
-        getattr(reference, name)(*matrices, offsets, out)
-    return out
+def normal(dtype, *shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
 @pytest.mark.parametrize("width", [1, 2, 33])
-@pytest.mark.parametrize("name", FORWARD)
-def test_forward_and_backward_equal_the_reference(kernels, name, width):
-    segments = Segments(len(LENGTHS), kernels.cupy.asarray(OFFSETS))
-    x, dy = 5 * normal(kernels, OFFSETS[-1], width), normal(kernels, OFFSETS[-1], width, seed=1)
-    tolerance = TOLERANCE[kernels.dtype.name]
-    y = expected(name, (x,), OFFSETS)
-    np.testing.assert_allclose(
-        run(kernels, name, (x,), segments, width), y, rtol=100 * tolerance, atol=tolerance
-    )
-    # Gradients are held against sums of float64 of the same inputs: sums of thousands of terms.
-    wide = [array.astype(np.float64) for array in (dy, y)]
-    dx = expected(f"{name}_backward", wide, OFFSETS)
-    np.testing.assert_allclose(
-        run(kernels, f"{name}_backward", (dy, y), segments, width),
-        dx,
-        rtol=100 * tolerance,
-        atol=20 * tolerance,
-    )
+@pytest.mark.parametrize("kernel", FORWARD)
+def test_forward(cupy, dtype, kernel, width):
+    x = Values(5 * normal(dtype, OFFSETS[-1], width))
+    with launches(1):
+        assert_equal_twins(kernel, x, OFFSETS, Values(x.array), rtol=2e-4, atol=5e-6)
+
+
+@pytest.mark.parametrize("width", [1, 2, 33])
+@pytest.mark.parametrize(("forward", "backward"), list(zip(FORWARD, BACKWARD, strict=True)))
+def test_backward(cupy, dtype, forward, backward, width):
+    dy, y = normal(dtype, OFFSETS[-1], width, seed=1), np.empty((OFFSETS[-1], width), dtype)
+    forward(5 * normal(dtype, *y.shape), OFFSETS, y)
+    device = [cupy.asarray(array) for array in (dy, y, y)]
+    backward(*device[:2], OFFSETS, device[2])
+    queue().flush()
+    # Held against float64 of the same inputs: the reference's own sums of thousands of terms
+    # round in another order.
+    expected = np.empty(y.shape)
+    backward(dy.astype(np.float64), y.astype(np.float64), OFFSETS, expected)
+    tolerance = 2e-6 if dtype == np.float32 else 1e-14
+    np.testing.assert_allclose(device[2].get(), expected, rtol=100 * tolerance, atol=20 * tolerance)
 
 
 @pytest.mark.parametrize(("count", "length"), [(0, 5), (3, 0), (1, 1), (70, 33), (2, 1025)])
-@pytest.mark.parametrize("name", FORWARD)
-def test_segments_of_one_length_need_no_offsets(kernels, name, count, length):
-    x = normal(kernels, count * length, 1)
-    offsets = np.arange(count + 1) * length
-    np.testing.assert_allclose(
-        run(kernels, name, (x,), Segments(count, None, length), 1),
-        expected(name, (x,), offsets),
-        rtol=1e-4,
-        atol=TOLERANCE[kernels.dtype.name],
-    )
-    assert sum(kernels.launches.values()) == bool(count)
+@pytest.mark.parametrize("kernel", FORWARD)
+def test_segments_of_one_length_need_no_table(cupy, dtype, kernel, count, length):
+    x, offsets = Values(normal(dtype, count * length, 1)), np.arange(count + 1) * length
+    uploads = queue().uploads
+    with launches(bool(count)):
+        assert_equal_twins(kernel, x, offsets, Values(x.array), rtol=1e-4, atol=2e-6)
+    assert queue().uploads == uploads
 
 
 @pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("name", FORWARD)
-def test_infinities_and_nan_give_what_the_reference_gives(kernels, name, width):
-    x = normal(kernels, OFFSETS[-1], width)
+@pytest.mark.parametrize("kernel", FORWARD)
+def test_infinities_and_nan(cupy, dtype, kernel, width):
+    x = normal(dtype, OFFSETS[-1], width)
     x[OFFSETS[2] : OFFSETS[3]] = -np.inf  # a whole segment: NaN
     x[OFFSETS[3]] = -np.inf  # the first element only: probability 0
     x[OFFSETS[4] + 3] = np.inf  # NaN
@@ -84,36 +72,31 @@ def test_infinities_and_nan_give_what_the_reference_gives(kernels, name, width):
     x[OFFSETS[7] + 5 :: 7] = -np.inf
     x[OFFSETS[8], 0] = np.nan  # the first element that a thread sees
     x[OFFSETS[10] : OFFSETS[10] + 300] = -np.inf  # all that some threads of a long segment see
-    segments = Segments(len(LENGTHS), kernels.cupy.asarray(OFFSETS))
-    np.testing.assert_allclose(
-        run(kernels, name, (x,), segments, width),
-        expected(name, (x,), OFFSETS),
-        rtol=1e-3,
-        atol=TOLERANCE[kernels.dtype.name],
-    )
+    assert_equal_twins(kernel, Values(x), OFFSETS, Values(x), rtol=1e-3, atol=2e-6)
 
 
-def test_large_values_do_not_overflow(kernels):
-    x = np.array([[1e4], [1e4 + 1], [-1e4]], kernels.dtype)
-    y = run(kernels, "softmax", (x,), Segments(1, None, 3), 1)
+def test_large_values_do_not_overflow(cupy, dtype):
+    x = Values(np.array([[1e4], [1e4 + 1], [-1e4]], dtype))
+    *_, y = assert_equal_twins(softmax.softmax, x, np.array([0, 3]), Values(x.array))
     np.testing.assert_allclose(y[:, 0], [1 / (1 + np.e), np.e / (1 + np.e), 0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("width", [1, 40])
-def test_the_output_may_be_the_input(kernels, width):
-    x = normal(kernels, OFFSETS[-1], width)
-    segments = Segments(len(LENGTHS), kernels.cupy.asarray(OFFSETS))
-    apart = run(kernels, "softmax", (x,), segments, width)
-    in_place = kernels.cupy.asarray(x)
-    softmax.softmax(kernels, in_place, segments, in_place, width)
-    assert in_place.get().tobytes() == apart.tobytes()
+def test_the_output_may_be_the_input(cupy, dtype, width):
+    x = cupy.asarray(normal(dtype, OFFSETS[-1], width))
+    apart = cupy.empty(x.shape, dtype)
+    softmax.softmax(x, OFFSETS, apart)
+    softmax.softmax(x, OFFSETS, x)
+    queue().flush()
+    assert x.get().tobytes() == apart.get().tobytes()
 
 
 @pytest.mark.parametrize("width", [1, 40])
-def test_bits_do_not_depend_on_the_other_segments(kernels, width):
-    x = normal(kernels, OFFSETS[-1], width)
-    segments = Segments(len(LENGTHS), kernels.cupy.asarray(OFFSETS))
-    together = run(kernels, "softmax", (x,), segments, width)
+def test_bits_do_not_depend_on_the_other_segments(cupy, dtype, width):
+    x = cupy.asarray(normal(dtype, OFFSETS[-1], width))
+    together, alone = cupy.empty(x.shape, dtype), cupy.empty(x.shape, dtype)
+    softmax.softmax(x, OFFSETS, together)
     for start, end in pairwise(OFFSETS):
-        alone = run(kernels, "softmax", (x[start:end],), Segments(1, None, int(end - start)), width)
-        assert alone.tobytes() == together[start:end].tobytes()
+        softmax.softmax(x[start:end], np.array([0, end - start]), alone[start:end])
+    queue().flush()
+    assert alone.get().tobytes() == together.get().tobytes()

@@ -1,0 +1,82 @@
+"""Rows of matrices by index: the twins of `kernels/segment.py`, launching `move.cu`."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.segments import ROWS_OF_BLOCK, Array, segment_blocks
+
+THREADS = 256
+
+
+def gather_rows(rows: Any, index: Array, out: Any) -> None:
+    """out[n] = rows[index[n]]."""
+    count, width = out.shape
+    across = min(THREADS, 1 << max(0, width - 1).bit_length())
+    down = THREADS // across
+    grid = (-(-count // down), -(-width // across))
+    launch(out, "gather_rows", grid, (across, down), (rows, index, out, count, width))
+
+
+class RowTable(NamedTuple):
+    """Which source rows are summed into which target row.
+
+    sources: (N,) integers, those of one target next to each other and in order; None for rows as
+             they come.
+    offsets: (K + 1,) integers, where the rows of each target begin in `sources`.
+    targets: (K,) integers, increasing.
+    """
+
+    sources: Array | None
+    offsets: Array
+    targets: Array
+
+
+def row_table(ids: Array) -> RowTable:
+    """The table that sums row n into row ids[n]: the gradient of a gather by `ids`.
+
+    Args:
+        ids: (N,) integers, any order, duplicates allowed.
+    """
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    first = np.ones(ids.size, bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    offsets = np.append(starts, ids.size)
+    return RowTable(
+        order.astype(np.int32), offsets.astype(np.int32), ordered[starts].astype(np.int32)
+    )
+
+
+def scatter_rows(rows: Any, index: Array, out: Any) -> None:
+    """out[i] = sum of the rows[n] with index[n] == i; zero where there is none."""
+    count = out.shape[0]
+    order = np.argsort(index, kind="stable")
+    offsets = np.searchsorted(index[order], np.arange(count + 1))
+    _add_rows(rows, RowTable(order, offsets, np.arange(count)), out, accumulate=False)
+
+
+def add_rows(rows: Any, index: Array, out: Any) -> None:
+    """out[index[n]] += rows[n], for increasing indices."""
+    count = len(index)
+    _add_rows(rows, RowTable(None, np.arange(count + 1), index), out, accumulate=True)
+
+
+def sum_rows_by_id(ids: Array, rows: Any) -> tuple[Array, Any]:
+    """The distinct ids, on the host, and the sums of their rows, on the device."""
+    table = row_table(ids)
+    sums = queue().cupy.empty((len(table.targets), rows.shape[1]), rows.dtype)
+    places = np.arange(len(table.targets))
+    _add_rows(rows, table._replace(targets=places), sums, accumulate=False)
+    return table.targets.astype(np.int64), sums
+
+
+def _add_rows(rows: Any, table: RowTable, out: Any, accumulate: bool) -> None:
+    segments, width = len(table.targets), out.shape[1]
+    grid = (segment_blocks(segments), -(-width // 32))
+    args = (rows, *table, out, segments, width, accumulate)
+    launch(out, "add_rows", grid, (32, ROWS_OF_BLOCK), args)
