@@ -10,20 +10,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from dynbatch import random
+from dynbatch import backend, random
 from dynbatch.batcher.executor import Executor, Statistics
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.batcher.report import report
 from dynbatch.errors import (
-    BackendError,
     DtypeError,
     FreedError,
     GraphError,
     NumericError,
     ShapeError,
 )
-from dynbatch.memory import Pool, default_pool
+from dynbatch.kernels import arrays
+from dynbatch.memory import Pool
+from dynbatch.memory.pool import pool_of
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
@@ -35,7 +36,7 @@ class Graph:
     """One mini-batch. Nodes are made inside its `with` block; nothing runs until a value is asked.
 
     Args:
-        device: "cpu".
+        device: "cpu", or "cuda" for CuPy's current device; parameters must be there too.
         dtype:  of every value, float32 or float64; parameters must have the same.
         policy: how nodes are grouped: "by_agenda", "by_depth" or "one_by_one".
         grad:   False keeps nothing for backward (inference).
@@ -58,18 +59,14 @@ class Graph:
 
     def __init__(
         self,
-        device: str = "cpu",
+        device: str | backend.Device = "cpu",
         dtype: Any = "float32",
         policy: str = "by_agenda",
         grad: bool = True,
         seed: int | None = None,
         pool: Pool | None = None,
     ) -> None:
-        if device != "cpu":
-            raise BackendError(
-                f"Graph(device={device!r}): this version runs on the CPU only.\n"
-                '  fix:  Graph(device="cpu"), the default'
-            )
+        self.device = backend.device(device)
         self.dtype = np.dtype(dtype)
         if self.dtype not in (np.float32, np.float64):
             raise DtypeError(f"Graph(dtype={dtype!r}): float32 or float64 expected.")
@@ -83,8 +80,11 @@ class Graph:
         self._absorbed: set[int] = set()
         self._kept: dict[int, Node] = {}
         self._final: dict[int, Array] = {}
+        self._losses: set[int] = set()
         self._streams = Streams(self.seed)
-        self._executor = Executor(self.dtype, policy, pool or default_pool, grad)
+        self._executor = Executor(
+            self.device, self.dtype, policy, pool or pool_of(self.device), grad
+        )
         self._differentiated = False
         self._closed = False
         self._begin = time.perf_counter()
@@ -107,7 +107,8 @@ class Graph:
         for index, node in self._kept.items():
             block = node._block
             if block is not None and block.array is not None:
-                self._final.setdefault(index, block.node_values(node).copy())
+                self._final.setdefault(index, arrays.snapshot(block.node_values(node)))
+        self._executor.flush()
         self._closed = True
         self._executor.close()
         self._nodes.clear()
@@ -132,7 +133,8 @@ class Graph:
 
         Raises:
             ShapeError:   the loss is not a scalar.
-            NumericError: the loss is NaN or infinite; no parameter's gradient is touched.
+            NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
+                not waited for: there the error comes when the loss's value is read.
             GraphError:   the graph is closed, or was made with grad=False.
         """
         self._open("backward")
@@ -141,14 +143,13 @@ class Graph:
         fresh = loss._block is None
         nodes = self._ancestors([loss]) if fresh else []
         self._run(nodes, loss)
-        value = self._final[loss.index] = loss._block.node_values(loss).copy()
-        if not math.isfinite(value.item()):
-            raise NumericError(
-                f"{loss.label()}: the loss is {value.item()}; no gradient was added.\n"
-                "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0; to\n"
-                "        find the sentence, read each loss's `value` before backward"
-            )
+        value = self._final[loss.index] = arrays.snapshot(loss._block.node_values(loss))
+        if self.device.is_cuda:
+            self._losses.add(loss.index)
+        else:
+            _require_finite(loss, value, "no gradient was added")
         self._executor.commit()
+        self._executor.flush()
         self._differentiated = True
 
     def _check_loss(self, loss: Node) -> None:
@@ -170,6 +171,8 @@ class Graph:
         if not nodes and loss is None:
             return
         self._executor.run(nodes, loss, self._kept.values())
+        if loss is None:
+            self._executor.flush()
         computed = {node.index for node in nodes}
         self._pending = [n for n in self._pending if n.index not in computed]
 
@@ -202,14 +205,16 @@ class Graph:
         """A copy of a node's value; runs every pending node first, after backward what it needs."""
         final = self._final.get(node.index)
         if final is not None:
+            final = self._final[node.index] = arrays.download(final)
+            if node.index in self._losses:
+                _require_finite(node, final, "its gradient was added already: zero_grad()")
             return final.copy()
         self._open(f"value of {node.label()}")
         if node._block is None:
             pending = [n for n in self._pending if n.index not in self._absorbed or n is node]
             # After backward other nodes may wait in vain for values that were freed.
             self._run(self._ancestors([node] if self._differentiated else pending))
-        value: Array = node._block.node_values(node).copy()
-        return value
+        return arrays.download(node._block.node_values(node))
 
     def gradient(self, node: Node) -> Array:
         """A copy of d loss / d node, for a kept node after backward; 0 where it does not matter."""
@@ -223,8 +228,7 @@ class Graph:
                 f"{node.label()}: no gradient is kept for it.\n"
                 "  fix:  call node.keep() before graph.backward(loss)"
             )
-        gradient: Array = block.node_gradient(node).copy()
-        return gradient
+        return arrays.download(block.node_gradient(node))
 
     def keep(self, node: Node) -> None:
         """Keep a node's value and gradient readable after backward."""
@@ -274,3 +278,12 @@ class Graph:
                 "  fix:  build, run and read inside the block; after it only the loss and kept\n"
                 "        nodes can be read"
             )
+
+
+def _require_finite(loss: Node, value: Array, state: str) -> None:
+    if not math.isfinite(value.item()):
+        raise NumericError(
+            f"{loss.label()}: the loss is {value.item()}; {state}.\n"
+            "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0; to\n"
+            "        find the sentence, read each loss's `value` before backward"
+        )

@@ -198,7 +198,8 @@ WHILE_RUNNING = [
     Mistake(nan_loss, errors.NumericError, (
         "Sum #2: the loss is nan", "fix:", "read each loss's `value` before backward")),
     Mistake(exploding_loss, errors.NumericError, ("the loss is inf", "fix:")),
-    Mistake(lambda graph: db.Graph(device="cuda"), errors.BackendError, ("CPU only", "fix:")),
+    Mistake(lambda graph: db.Graph(device="tpu"), errors.BackendError, (
+        "device 'tpu' is unknown", "fix:")),
     Mistake(lambda graph: db.Graph(dtype="float16"), errors.DtypeError, ("float16",)),
     Mistake(no_memory, errors.OutOfMemory, ("pool:", "limit 4096", "fix:")),
     Mistake(undecorated_cell, errors.DtypeError, ("is not a cell", "@db.cell")),

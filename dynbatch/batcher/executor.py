@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Device
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import commit
 from dynbatch.batcher.layout import END, Layout, Stage
@@ -17,7 +19,8 @@ from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.report import Row, row_of
 from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.step import StepRun
-from dynbatch.kernels import blas, parallel
+from dynbatch.kernels import arrays, blas, parallel
+from dynbatch.kernels.cuda.queue import queue
 from dynbatch.memory import Pool, plan_offsets
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
@@ -32,7 +35,9 @@ class Statistics:
 
     batches: batch steps run forward · launches: kernels, copies included · copied_bytes: packing,
     structural moves and gradient adds · activation_bytes: sum of all values · peak_bytes: arenas in
-    use at once · host_seconds: building the plan and everything between kernels · kernel_seconds.
+    use at once · host_seconds: building the plan and everything between kernels · kernel_seconds ·
+    uploads: copies of index tables to a GPU, one a run. On a GPU no kernel is waited for: all time
+    counts as host's.
     """
 
     nodes: int = 0
@@ -43,22 +48,26 @@ class Statistics:
     peak_bytes: int = 0
     host_seconds: float = 0.0
     kernel_seconds: float = 0.0
+    uploads: int = 0
 
 
 class Executor:
     """Runs the nodes of one graph, in as many runs as values are asked for.
 
     Args:
+        device: where values live.
         dtype:  of all values.
         policy: a name of `policies.POLICIES`.
         pool:   where arenas come from.
         trains: whether a backward may follow a run.
     """
 
-    def __init__(self, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
+    def __init__(self, device: Device, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
         self.statistics = Statistics()
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []
+        self._device = device
+        self._queue = queue() if device.is_cuda else None
         self._dtype = dtype
         self._policy = policy
         self._pool = pool
@@ -92,13 +101,27 @@ class Executor:
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
             with blas.one_thread(), np.errstate(all="ignore"):
                 if loss is not None:
-                    loss._block.gradients().values[...] = 0
-                    loss._block.node_gradient(loss)[...] = 1
+                    arrays.fill(loss._block.gradients().values, 0)
+                    arrays.fill(loss._block.node_gradient(loss), 1)
                 seconds = sum([self._run_stage(stage, arena) for stage in layout.sequence])
             self._settle(layout, new, seconds, begin)
         except BaseException:
+            if self._queue is not None:
+                self._queue.discard()
             self._undo(nodes, past, plans)
             raise
+
+    def flush(self) -> None:
+        """Start what waits for the GPU; without one, nothing does."""
+        if self._queue is None:
+            return
+        begin = time.perf_counter()
+        queue, statistics = self._queue, self.statistics
+        launches, uploads = queue.launches, queue.uploads
+        queue.flush()
+        statistics.launches += queue.launches - launches
+        statistics.uploads += queue.uploads - uploads
+        statistics.host_seconds += time.perf_counter() - begin
 
     def commit(self) -> None:
         """Add the gradients that the last backward left to `parameter.grad`."""
@@ -133,7 +156,7 @@ class Executor:
         self.plans.append(plan)
         runs = []
         for step in plan.steps:
-            runs.append(StepRun([nodes[i] for i in step.nodes], self._dtype))
+            runs.append(StepRun([nodes[i] for i in step.nodes], self._dtype, self._device.xp))
         stages = []
         for members in plan.stages:
             stages.append([runs[i] for i in members])
@@ -164,15 +187,17 @@ class Executor:
     def _run_stage(self, stage: Stage, arena: Array) -> float:
         begin = time.perf_counter()
         for block in stage.cleared:
-            block.gradients().values[...] = 0
+            arrays.fill(block.gradients().values, 0)
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
             tasks = [partial(step.run_backward, arena) for step in steps]
         else:
             steps = stage.steps
             tasks = [partial(step.run_forward, arena) for step in steps]
+        if self._queue is not None:
+            tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
         heavy = [step.work >= WORTH_A_THREAD for step in steps]
-        if sum(heavy) > 1:
+        if sum(heavy) > 1 and self._queue is None:
             parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
             tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
         for task in tasks:
@@ -181,6 +206,13 @@ class Executor:
             if stage.is_backward or step.fused:
                 step.add_gradients(arena)
         return time.perf_counter() - begin
+
+    def _on_device(self, step: StepRun, task: Callable[[], None]) -> None:
+        queue = self._queue
+        assert queue is not None
+        queue.label = f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"
+        with nullcontext() if step.kind.names_kernels else queue.at_once():
+            task()
 
     # After ----------------------------------------------------------------------------------------
 
@@ -206,7 +238,8 @@ class Executor:
         statistics = self.statistics
         statistics.nodes += sum([len(step.nodes) for step in new])
         statistics.batches += len(new)
-        statistics.launches = sum([step.batch.launches for step in self.steps])
+        if self._queue is None:
+            statistics.launches = sum([step.batch.launches for step in self.steps])
         statistics.copied_bytes = sum([step.copied_bytes for step in self.steps])
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += seconds

@@ -42,12 +42,12 @@ class StepRun:
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node], dtype: Any) -> None:
+    def __init__(self, nodes: Sequence[Node], dtype: Any, xp: Any) -> None:
         first = nodes[0]
         self.nodes = nodes
         self.kind = type(first)
         self.block = Block(nodes)
-        self.batch = Batch(nodes, dtype)
+        self.batch = Batch(nodes, dtype, xp)
         self.is_structural = issubclass(self.kind, Structural)
         self.parameters: tuple[Parameter, ...] = first.parameters()
         self.fused = False

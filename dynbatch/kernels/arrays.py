@@ -154,6 +154,15 @@ def upload(out: Array, arrays: Sequence[Array]) -> None:
     np.concatenate([array.reshape(-1) for array in arrays], out=out)
 
 
+def snapshot(array: Array) -> Array:
+    """A copy where the array is, of which nothing is waited for."""
+    if isinstance(array, np.ndarray):
+        return array.copy()
+    out: Array = device_of(array).xp.empty(array.shape, array.dtype)
+    copy(array, out)
+    return out
+
+
 @twin()
 def download(array: Array) -> Array:
     """A copy on the host; on a GPU it waits for all that the array depends on."""

@@ -2,5 +2,15 @@
 
 from dynbatch.memory.planner import Interval, live_peak, plan_offsets
 from dynbatch.memory.pool import Pool, default_pool
+from dynbatch.memory.upstream import DeviceMemory, HostMemory, Upstream
 
-__all__ = ["Interval", "Pool", "default_pool", "live_peak", "plan_offsets"]
+__all__ = [
+    "DeviceMemory",
+    "HostMemory",
+    "Interval",
+    "Pool",
+    "Upstream",
+    "default_pool",
+    "live_peak",
+    "plan_offsets",
+]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch import backend
 from dynbatch.errors import OutOfMemory
+from dynbatch.memory.upstream import DeviceMemory, HostMemory, Upstream
 from dynbatch.parameter import Array
-
-ALIGNMENT_BYTES = 64
 
 
 class Pool:
@@ -20,44 +20,49 @@ class Pool:
     most 12.5 % to spare. The smallest free buffer of up to twice the size is reused first: training
     on batches of changing sizes settles on few buffers.
 
-    Thread-safe. All sizes in bytes.
+    Thread-safe. All sizes in bytes. On a GPU a buffer may be given back while kernels still use
+    it: the next to take it launches on the same stream, and so comes after them.
+
+    Args:
+        limit_bytes: the most to reserve.
+        upstream:    where buffers come from: `HostMemory()`, or another `Upstream`.
     """
 
-    def __init__(self, limit_bytes: int | None = None) -> None:
+    def __init__(self, limit_bytes: int | None = None, upstream: Upstream | None = None) -> None:
         self.limit_bytes = limit_bytes
+        self.upstream = upstream or HostMemory()
         self.reserved_bytes = 0
         self.used_bytes = 0
         self.peak_bytes = 0
         self.upstream_allocations = 0
-        self._free: dict[int, list[Array]] = {}
+        self._free: dict[int, list[Any]] = {}
         self._lock = threading.Lock()
 
     def take(self, elements: int, dtype: Any) -> Array:
         """An uninitialised one-dimensional array, 64-byte aligned, of at least `elements`.
 
         Raises:
-            OutOfMemory: the limit, or NumPy, does not allow it even after `release`.
+            OutOfMemory: the limit, or the upstream, does not allow it even after `release`.
         """
         size = size_class(max(1, elements) * np.dtype(dtype).itemsize)
         with self._lock:
-            raw = self._reuse(size)
-            if raw is None:
-                raw = self._new(size)
-            self.used_bytes += raw.size - ALIGNMENT_BYTES
+            buffer = self._reuse(size)
+            if buffer is None:
+                buffer = self._new(size)
+            self.used_bytes += self.upstream.size(buffer)
             self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        shift = -raw.ctypes.data % ALIGNMENT_BYTES
-        return raw[shift : shift + size].view(dtype)
+        array: Array = self.upstream.array(buffer, size, dtype)
+        return array
 
     def give(self, array: Array) -> None:
         """Give back what `take` returned. The caller must hold no other view of it."""
-        raw = array.base
-        assert isinstance(raw, np.ndarray)
-        size = raw.size - ALIGNMENT_BYTES
+        buffer = self.upstream.buffer(array)
+        size = self.upstream.size(buffer)
         with self._lock:
             self.used_bytes -= size
-            self._free.setdefault(size, []).append(raw)
+            self._free.setdefault(size, []).append(buffer)
 
-    def _reuse(self, size: int) -> Array | None:
+    def _reuse(self, size: int) -> Any:
         """The smallest free buffer that holds `size` bytes and is at most twice as large."""
         fitting = [held for held, free in self._free.items() if free and size <= held <= 2 * size]
         return self._free[min(fitting)].pop() if fitting else None
@@ -72,7 +77,7 @@ class Pool:
             self.reserved_bytes -= size * len(buffers)
         self._free.clear()
 
-    def _new(self, size: int) -> Array:
+    def _new(self, size: int) -> Any:
         if self._over_limit(size):
             self._release()
         if self._over_limit(size):
@@ -81,19 +86,19 @@ class Pool:
                 f"{self.limit_bytes}.\n  fix:  use a smaller mini-batch, or raise the limit"
             )
         try:
-            raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+            buffer = self.upstream.allocate(size)
         except MemoryError:
             self._release()
             try:
-                raw = np.empty(size + ALIGNMENT_BYTES, np.uint8)
+                buffer = self.upstream.allocate(size)
             except MemoryError as error:
                 raise OutOfMemory(
-                    f"pool: the system has no {size} bytes left ({self.used_bytes} in use).\n"
-                    "  fix:  use a smaller mini-batch"
+                    f"pool: {self.upstream.name} has no {size} bytes left ({self.used_bytes} in "
+                    "use).\n  fix:  use a smaller mini-batch"
                 ) from error
         self.reserved_bytes += size
         self.upstream_allocations += 1
-        return raw
+        return buffer
 
     def _over_limit(self, size: int) -> bool:
         return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
@@ -108,3 +113,13 @@ def size_class(size: int) -> int:
 
 
 default_pool = Pool()
+
+_device_pools: dict[tuple[int, int], Pool] = {}
+
+
+def pool_of(device: backend.Device) -> Pool:
+    """The pool that graphs of a device take their arenas from by default."""
+    if not device.is_cuda:
+        return default_pool
+    key = (id(device.xp), device.xp.cuda.runtime.getDevice())
+    return _device_pools.setdefault(key, Pool(upstream=DeviceMemory()))

@@ -82,6 +82,9 @@ class Node:
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
+
+    `names_kernels` is True for dynbatch's own types, which call kernels only. Another type may
+    compute with `batch.xp`; on a GPU everything before it is therefore started first.
     """
 
     __slots__ = (
@@ -96,6 +99,7 @@ class Node:
     rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     fuses_backward: ClassVar[bool] = False
+    names_kernels: ClassVar[bool] = True
     __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
 
     graph: Owner
@@ -103,6 +107,10 @@ class Node:
     _block: Any
     _position: int
     _start: int
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls.names_kernels = cls.__module__.startswith("dynbatch.")
 
     def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
         for name, value in attributes.items():

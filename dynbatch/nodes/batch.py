@@ -66,7 +66,7 @@ class Batch:
         self.saved: dict[str, Array] = {}
         self.gradients: Gradients | None = None
         self.keeps = True
-        self.scratch: Array = np.empty(0, dtype)
+        self.scratch: Array = xp.empty(0, dtype)
         self.launches = 0
         self.accumulate = False
         self.cache: dict[str, Array] | None = None

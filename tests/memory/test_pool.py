@@ -80,7 +80,7 @@ def test_a_system_without_memory_raises_out_of_memory(monkeypatch):
         raise MemoryError
 
     pool = Pool()
-    monkeypatch.setattr("dynbatch.memory.pool.np.empty", refuse)
+    monkeypatch.setattr("dynbatch.memory.upstream.np.empty", refuse)
     with pytest.raises(OutOfMemory, match="the system has no"):
         pool.take(10, np.float32)
     assert pool.used_bytes == 0

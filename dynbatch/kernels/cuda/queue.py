@@ -9,12 +9,14 @@ here waits for the device.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.kernels.cuda.cublas import Cublas, Product
 from dynbatch.kernels.cuda.launch import SCALARS, Kernels
 from dynbatch.kernels.cuda.staging import Staging
 
@@ -58,22 +60,33 @@ class Queue:
     def __init__(self, cupy: Any) -> None:
         self.cupy = cupy
         self.label = ""
+        self._at_once = False
         self.uploads = 0
         self.uploaded_bytes = 0
         self._kernels = {name: Kernels(name, cupy) for name in ("float32", "float64")}
-        self._waiting: list[Launch | Call] = []
+        self._waiting: list[Launch | Product | Call] = []
+        self._cublas: dict[str, Cublas] = {}
+        self._products = 0
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
         self._kept: list[Any] = []
 
     @property
     def launches(self) -> int:
-        """Kernels launched so far."""
-        return sum([sum(kernels.launches.values()) for kernels in self._kernels.values()])
+        """Kernels launched and products of cuBLAS started so far."""
+        counts = [sum(kernels.launches.values()) for kernels in self._kernels.values()]
+        return self._products + sum(counts)
 
     def kernels(self, dtype: Any) -> Kernels:
         """The kernels for one element type."""
         return self._kernels[np.dtype(dtype).name]
+
+    def cublas(self, dtype: Any) -> Cublas:
+        """The matrix products for one element type."""
+        name = np.dtype(dtype).name
+        if name not in self._cublas:
+            self._cublas[name] = Cublas(self, name)
+        return self._cublas[name]
 
     def launch(
         self,
@@ -101,17 +114,40 @@ class Queue:
             else arg
             for arg, parameter in zip(args, parameters, strict=True)
         ]
-        self._waiting.append(Launch(kernels, name, grid, block, ready, shared, self.label))
+        self.add(Launch(kernels, name, grid, block, ready, shared, self.label))
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have other work of the device started in its turn: a matrix product, a copy."""
-        self._waiting.append(Call(function, self.label))
+        """Have other work of the device started in its turn, a copy for instance."""
+        self.add(Call(function, self.label))
+
+    def add(self, item: Launch | Product | Call) -> None:
+        """Have an item started after everything that waits."""
+        self._waiting.append(item)
+        if self._at_once:
+            self.flush()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Start what waits, and inside the block everything as it comes.
+
+        For code that computes with CuPy in between, which knows no queue.
+        """
+        self.flush()
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
 
     def empty(self, shape: Any, dtype: Any) -> Any:
         """A device array for this run only: its memory is free again after `flush`."""
         array = self.cupy.empty(shape, dtype)
         self._kept.append(array)
         return array
+
+    def keep(self, *arrays: Any) -> None:
+        """Keep arrays alive until `flush`: what waits knows their addresses only."""
+        self._kept += arrays
 
     def flush(self) -> None:
         """Bring up the tables, then start everything that waits, in order.
@@ -139,15 +175,19 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, item: Launch | Call, base: int) -> None:
+    def _start(self, item: Launch | Product | Call, base: int) -> None:
         try:
-            if isinstance(item, Call):
+            if isinstance(item, Launch):
+                args = [base + a.start if isinstance(a, Table) else a for a in item.args]
+                item.kernels.launch(item.name, item.grid, item.block, args, item.shared)
+            elif isinstance(item, Product):
+                self._products += 1
+                item.function(*item.args)
+            else:
                 item.function()
-                return
-            args = [base + a.start if isinstance(a, Table) else a for a in item.args]
-            item.kernels.launch(item.name, item.grid, item.block, args, item.shared)
         except Exception as error:
-            what = "a call" if isinstance(item, Call) else f"kernel {item.name}"
+            names = {Product: "a product of cuBLAS", Call: "a call"}
+            what = f"kernel {item.name}" if isinstance(item, Launch) else names[type(item)]
             error.add_note(f"{what}, launched for {item.label or 'no node'}")
             raise
 
