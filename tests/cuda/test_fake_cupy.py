@@ -2,7 +2,9 @@
 
 import ctypes
 import importlib.util
+import inspect
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -235,6 +237,87 @@ def test_the_null_stream_waits_for_blocking_streams():
         assert stream.done and cp.cuda.Stream.null.done
 
 
+# cuBLAS -------------------------------------------------------------------------------------------
+
+CUBLAS = cp.cuda.cublas
+HOST_SCALARS = np.array([0, 1], np.float32)
+ZERO, ONE = HOST_SCALARS.ctypes.data, HOST_SCALARS[1:].ctypes.data
+
+
+def product(**changed):
+    """The arguments of C (2, 4) = A (2, 3) B (3, 4), column-major, and C."""
+    a, b = (cp.asarray(np.arange(n, dtype=np.float32)) for n in (6, 12))
+    c = cp.empty(8, np.float32)
+    given = {
+        "handle": cp.cuda.get_cublas_handle(), "transa": 0, "transb": 0, "m": 2, "n": 4, "k": 3,
+        "alpha": ONE, "A": a.data.ptr, "lda": 2, "B": b.data.ptr, "ldb": 3,
+        "beta": ZERO, "C": c.data.ptr, "ldc": 2,
+    }  # fmt: skip
+    return list((given | changed).values()), (a, b, c)
+
+
+def test_a_product_is_column_major_and_does_not_read_an_output_it_overwrites():
+    args, (a, b, c) = product()
+    c.fill(np.nan)
+    CUBLAS.sgemm(*args)
+    columns = a.get().reshape(2, 3, order="F") @ b.get().reshape(3, 4, order="F")
+    assert c.get().tolist() == columns.ravel(order="F").tolist()
+    args[11] = ONE  # beta
+    CUBLAS.sgemm(*args)
+    assert c.get().tolist() == (2 * columns).ravel(order="F").tolist()
+
+
+def test_planes_may_share_an_input_and_lie_side_by_side_in_rows():
+    a, b = np.random.default_rng(0).standard_normal((2, 3, 3))
+    ours, wide = [cp.asarray(x) for x in (a, b)], cp.zeros((3, 6))
+    scalars = np.array([0.0, 1.0])
+    zero, one = scalars.ctypes.data, scalars[1:].ctypes.data
+    CUBLAS.dgemmStridedBatched(
+        cp.cuda.get_cublas_handle(), 0, 1, 3, 3, 3, one, ours[0].data.ptr, 3, 0,
+        ours[1].data.ptr, 3, 0, zero, wide.data.ptr, 6, 3, 2,
+    )  # fmt: skip
+    np.testing.assert_allclose(wide.get(), np.tile((a.T @ b).T, 2))
+
+
+WRONG_PRODUCTS = {
+    "a leading dimension below the rows": ({"lda": 1}, "lda 1 < 2 rows"),
+    "that of a transposed factor": ({"transb": 1}, "ldb 3 < 4 rows"),
+    "a product of nothing": ({"k": 0}, "not above 0"),
+    "an unknown operation": ({"transa": 3}, "operations 3"),
+    "more than an int holds": ({"ldc": 1 << 31}, "32-bit"),
+    "a number that is no int": ({"m": 2.0}, "32-bit"),
+    "an operand that ends outside": ({"ldb": 4}, "not device memory"),
+    "a host address": ({"A": ONE}, "not device memory"),
+    "an array for an address": ({"A": np.zeros(6, np.float32)}, "ints"),
+    "a scalar by value": ({"alpha": 1.0}, "addresses"),
+    "no handle": ({"handle": 7}, "NOT_INITIALIZED"),
+}
+
+
+@pytest.mark.parametrize(("changed", "message"), WRONG_PRODUCTS.values(), ids=WRONG_PRODUCTS.keys())
+def test_a_wrong_product_is_refused(changed, message):
+    args, _arrays = product(**changed)
+    with pytest.raises((TypeError, ValueError, CUBLAS.CUBLASError), match=message):
+        CUBLAS.sgemm(*args)
+
+
+def test_scalars_on_the_device_and_outputs_over_inputs_are_refused():
+    args, (a, _, c) = product()
+    with pytest.raises(CUBLAS.CUBLASError, match="of the device"):
+        CUBLAS.sgemm(*args[:6], a.data.ptr, *args[7:])
+    with pytest.raises(CUBLAS.CUBLASError, match="overlaps"):
+        CUBLAS.sgemm(*args[:7], c.data.ptr, *args[8:])
+
+
+def test_a_product_runs_in_the_order_of_its_stream():
+    with simulated(asynchronous=True):
+        args, (a, _, c) = product()
+        c.fill(7)
+        CUBLAS.sgemm(*args)
+        a.fill(0)
+        assert c.get().tolist() != [0] * 8
+
+
 # The real CuPy ------------------------------------------------------------------------------------
 
 
@@ -250,8 +333,36 @@ def test_every_name_of_the_stand_in_is_one_of_cupy():
         cupy = importlib.import_module("cupy")
     assert set(cp.__all__) - {"settings"} <= public(cupy)
     for name, ours in vars(cp.cuda).items():
+        if name == "cublas":  # see below
+            continue
         lacks = public(ours) - public(getattr(cupy.cuda, name)) - {"enqueue"}
         assert not lacks, (name, lacks)
     assert public(cp.ndarray) <= public(cupy.ndarray)
     assert public(cp.RawModule) - {"program"} <= public(cupy.RawModule)
     assert public(cp.RawKernel) <= public(cupy.RawKernel)
+
+
+def test_every_function_of_cublas_is_one_of_cupy_with_the_same_parameters():
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    # Importing it takes the library itself, hundreds of megabytes; its signatures are in its text.
+    spec = importlib.util.find_spec("cupy_backends.cuda.libs.cublas")
+    text = Path(spec.origin).read_bytes()
+    for name, ours in vars(CUBLAS).items():
+        if inspect.isfunction(ours):
+            parameters = ", ".join(
+                f"{_c_type(parameter)} {parameter}"
+                for parameter in inspect.signature(ours).parameters
+            )
+            assert f"{name}({parameters})".encode() in text, name
+        else:
+            assert name.encode() + b"\0" in text, name
+
+
+def _c_type(parameter):
+    """What CuPy's wrapper of cuBLAS takes for a parameter of that name."""
+    if parameter in ("A", "B", "C", "alpha", "beta"):
+        return "size_t"
+    if parameter.startswith("stride"):
+        return "long long"
+    return "intptr_t" if parameter == "handle" else "int"

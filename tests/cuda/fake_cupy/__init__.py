@@ -6,7 +6,7 @@ Kernels run in the simulator. What the stand-in does not have, dynbatch does not
 
 from types import SimpleNamespace
 
-from tests.cuda.fake_cupy import memory, stream
+from tests.cuda.fake_cupy import cublas, memory, stream
 from tests.cuda.fake_cupy.array import asarray, asnumpy, empty, ndarray, zeros
 from tests.cuda.fake_cupy.raw import RawKernel, RawModule
 from tests.cuda.fake_cupy.stream import settings
@@ -43,6 +43,8 @@ cuda = SimpleNamespace(
     UnownedMemory=memory.UnownedMemory,
     alloc=memory.alloc,
     alloc_pinned_memory=memory.alloc_pinned_memory,
+    cublas=SimpleNamespace(**{name: getattr(cublas, name) for name in cublas.__all__}),
+    get_cublas_handle=cublas.get_cublas_handle,
     get_current_stream=stream.get_current_stream,
     get_elapsed_time=stream.get_elapsed_time,
     is_available=lambda: True,
