@@ -1,0 +1,73 @@
+"""The elementwise functions of `kernels/elementwise.py` as CUDA expressions.
+
+Kernels are generated from them. Each is one expression in the variables named here, usable in any
+scope; every variable is a REAL and may be read more than once. `common.cuh` defines the functions
+that C++ has not. Numbers are integers or casts to REAL, so that no float is computed as a double.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+
+class Unary(NamedTuple):
+    """y = f(x), with its static arguments a0, a1, ….
+
+    forward:  over x and the arguments.
+    backward: over dy, s and the arguments, with s the input or the output, as `reads` of the NumPy
+              kernel says.
+    """
+
+    forward: str
+    backward: str
+
+
+class Binary(NamedTuple):
+    """y = f(a, b).
+
+    forward:    over a and b.
+    backward_a: over dy, a and b; reads a and b only where the NumPy kernel says so.
+    backward_b: the same for the gradient of b.
+    """
+
+    forward: str
+    backward_a: str
+    backward_b: str
+
+
+UNARY = {
+    "sigmoid": Unary("sigmoid(x)", "dy * (s - s * s)"),
+    "tanh": Unary("tanh(x)", "dy * (1 - s * s)"),
+    "relu": Unary("relu(x)", "dy * (s > 0 ? 1 : s)"),
+    "negative": Unary("-x", "-dy"),
+    "exp": Unary("exp(x)", "dy * s"),
+    "log": Unary("log(x)", "dy / s"),
+    "sqrt": Unary("sqrt(x)", "dy / s * (REAL)0.5"),
+    "absolute": Unary("fabs(x)", "dy * sign(s)"),
+    "power": Unary("pow(x, a0)", "(a0 == 0 ? 0 : pow(s, a0 - 1) * a0 * dy)"),
+    "clip": Unary("clip(x, a0, a1)", "dy * (s >= a0 && s <= a1)"),
+    "leaky_relu": Unary("(x > 0 ? x : a0 * x)", "dy * (s > 0 ? 1 : a0)"),
+    "elu": Unary("(x > 0 ? x : a0 * expm1(x))", "dy * (s > 0 ? 1 : a0 * exp(s))"),
+    "gelu": Unary("gelu(x)", "dy * gelu_slope(s)"),
+    "gelu_tanh": Unary("gelu_tanh(x)", "dy * gelu_tanh_slope(s)"),
+    "silu": Unary("x * sigmoid(x)", "dy * silu_slope(s)"),
+    "softplus": Unary("softplus(x)", "dy * sigmoid(s)"),
+}
+
+BINARY = {
+    "add": Binary("a + b", "dy", "dy"),
+    "subtract": Binary("a - b", "dy", "-dy"),
+    "multiply": Binary("a * b", "dy * b", "dy * a"),
+    "divide": Binary("a / b", "dy / b", "-(a / b / b * dy)"),
+}
+
+
+def variant(name: str, arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """The key in UNARY of a kernel with its static arguments, and those that are numbers.
+
+    A text argument names a variant: gelu with "tanh" is gelu_tanh; "none" is gelu itself.
+    """
+    words = [text for text in arguments if isinstance(text, str) and text != "none"]
+    numbers = tuple([number for number in arguments if not isinstance(number, str)])
+    return "_".join([name, *words]), numbers

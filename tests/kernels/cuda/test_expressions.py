@@ -1,0 +1,47 @@
+import re
+
+import pytest
+
+from dynbatch.kernels import elementwise
+from dynbatch.kernels.cuda import expressions
+
+UNARY = [value for value in vars(elementwise).values() if isinstance(value, elementwise.Unary)]
+BINARY = [value for value in vars(elementwise).values() if isinstance(value, elementwise.Binary)]
+
+
+def variables(expression):
+    """The single-letter variables, and dy and arguments, that an expression reads."""
+    return set(re.findall(r"\b(?:[a-z]|dy|a\d)\b(?!\()", expression))
+
+
+def test_every_function_has_expressions():
+    assert {kernel.name for kernel in UNARY} | {"gelu_tanh"} == set(expressions.UNARY)
+    assert {kernel.name for kernel in BINARY} == set(expressions.BINARY)
+
+
+@pytest.mark.parametrize("kernel", UNARY, ids=lambda kernel: kernel.name)
+def test_a_derivative_reads_what_the_kernel_retains(kernel):
+    expression = expressions.UNARY[kernel.name]
+    assert "x" in variables(expression.forward)
+    assert {"x", "s"} & variables(expression.backward) == (
+        set() if kernel.reads == "none" else {"s"}
+    )
+
+
+@pytest.mark.parametrize("kernel", BINARY, ids=lambda kernel: kernel.name)
+def test_derivatives_of_two_values_read_what_the_kernel_retains(kernel):
+    expression = expressions.BINARY[kernel.name]
+    read = variables(expression.backward_a) | variables(expression.backward_b)
+    assert read - {"dy"} == {name for name in "ab" if getattr(kernel, f"reads_{name}")}
+
+
+def test_no_number_makes_a_float_a_double():
+    for expression in [*expressions.UNARY.values(), *expressions.BINARY.values()]:
+        for text in expression:
+            assert "." not in re.sub(r"\(REAL\)[\d.]+", "", text)
+
+
+def test_a_text_argument_names_a_variant():
+    assert expressions.variant("gelu", ["none"]) == ("gelu", ())
+    assert expressions.variant("gelu", ["tanh"]) == ("gelu_tanh", ())
+    assert expressions.variant("clip", [0.0, 1.0]) == ("clip", (0.0, 1.0))
