@@ -10,3 +10,66 @@ extern "C" __global__ void zero_planes(REAL* out, int rows, int width, long long
         for (int row = blockIdx.y; row < rows; row += gridDim.y)
             out[plane * step + row * ld + column] = (REAL)0;
 }
+
+// out[k] = op(a[k]) op(b[k]) for matrices of different shapes, in one launch.
+//
+// `entries` has six numbers for each of `count` products: the tiles of all outputs before this one,
+// where a[k], b[k] and out[k] begin, the rows of out[k], and the inner dimension. Rows are as many
+// elements apart as the matrix is wide: `width_a`, `width_b`, `width`.
+//
+// Block (64): makes SIDE x SIDE of one output, each thread 4 x 4 of them; grid (all tiles). A sum
+// goes over the inner dimension in order.
+
+constexpr int SIDE = 32, DEPTH = 16, ACROSS = 8, EACH = SIDE / ACROSS;
+
+// tile[d][i] = matrix[first + i][depth + d], or [depth + d][first + i] where `by_depth`, and 0
+// outside. Neighbours in memory are read by neighbouring threads.
+__device__ __forceinline__ void load(REAL (*tile)[SIDE + 1], const REAL* matrix, int width,
+                                     bool by_depth, int first, int end, int depth, int inner) {
+    for (int t = threadIdx.x; t < SIDE * DEPTH; t += blockDim.x) {
+        const int d = by_depth ? t / SIDE : t % DEPTH, i = by_depth ? t % SIDE : t / DEPTH;
+        const long long row = by_depth ? depth + d : first + i;
+        const int column = by_depth ? first + i : depth + d;
+        const bool inside = first + i < end && depth + d < inner;
+        tile[d][i] = inside ? matrix[row * width + column] : (REAL)0;
+    }
+}
+
+extern "C" __global__ void matmul_segments(const REAL* a, const REAL* b, REAL* out,
+                                           const long long* entries, int count, int width_a,
+                                           int width_b, int width, bool transpose_a,
+                                           bool transpose_b) {
+    __shared__ REAL left[DEPTH][SIDE + 1], right[DEPTH][SIDE + 1];
+    const long long* entry = entries + 6LL * find_segment(entries, 6, 0, count, blockIdx.x);
+    const int rows = (int)entry[4], inner = (int)entry[5];
+    const int tile = (int)(blockIdx.x - entry[0]), tiles_across = (width + SIDE - 1) / SIDE;
+    const int first_row = tile / tiles_across * SIDE, first_column = tile % tiles_across * SIDE;
+    const int x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
+    REAL sums[EACH][EACH] = {};
+
+    for (int depth = 0; depth < inner; depth += DEPTH) {
+        load(left, a + entry[1], width_a, transpose_a, first_row, rows, depth, inner);
+        load(right, b + entry[2], width_b, !transpose_b, first_column, width, depth, inner);
+        __syncthreads();
+        for (int d = 0; d < DEPTH; ++d) {
+            REAL column[EACH];
+#pragma unroll
+            for (int j = 0; j < EACH; ++j) column[j] = right[d][x + j * ACROSS];
+#pragma unroll
+            for (int i = 0; i < EACH; ++i) {
+                const REAL value = left[d][y + i * ACROSS];
+#pragma unroll
+                for (int j = 0; j < EACH; ++j) sums[i][j] += value * column[j];
+            }
+        }
+        __syncthreads();  // the next round writes both tiles again
+    }
+    for (int i = 0; i < EACH; ++i) {
+        const int row = first_row + y + i * ACROSS;
+        for (int j = 0; j < EACH; ++j) {
+            const int column = first_column + x + j * ACROSS;
+            if (row < rows && column < width)
+                out[entry[3] + (long long)row * width + column] = sums[i][j];
+        }
+    }
+}

@@ -1,0 +1,131 @@
+"""Matrix products: cuBLAS for matrices of one shape, `blas.cu` where they differ."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.ragged import Ragged
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+SIDE = 32  # rows and columns of a tile of `matmul_segments`, as in blas.cu
+THREADS = 64
+
+
+def matmul(a: Any, b: Any, out: Any) -> None:
+    """out = a @ b; see `product`."""
+    product(a, b, out)
+
+
+def product(a: Any, b: Any, out: Any, beta: int = 0) -> None:
+    """out = a @ b + beta out, for a (M, K), b (K, N), out (M, N), beta 0 or 1.
+
+    a and b may be transposed views, and all three columns of wider matrices.
+
+    Raises:
+        DtypeError: the arrays differ in dtype.
+        ShapeError: shapes do not fit, or an array has a unit stride in neither dimension.
+    """
+    m, n, k = _sizes(a, b, out)
+    transpose_a, lda = _layout(a)
+    transpose_b, ldb = _layout(b)
+    queue().keep(a, b, out)
+    queue().cublas(out.dtype).gemm(
+        transpose_a, transpose_b, m, n, k, a.data.ptr, lda, b.data.ptr, ldb,
+        beta, out.data.ptr, _row_step(out),
+    )  # fmt: skip
+
+
+def matmul_planes(a: Any, b: Any, out: Any) -> None:
+    """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N), in one launch."""
+    m, n, k = _sizes(a, b, out)
+    size, planes = out.dtype.itemsize, out.shape[0]
+    transpose_a, lda = _layout(a)
+    transpose_b, ldb = _layout(b)
+    queue().keep(a, b, out)
+    queue().cublas(out.dtype).gemm_planes(
+        transpose_a, transpose_b, m, n, k,
+        a.data.ptr, lda, a.strides[0] // size if a.ndim == 3 else 0,
+        b.data.ptr, ldb, b.strides[0] // size,
+        0, out.data.ptr, _row_step(out), out.strides[0] // size, planes,
+    )  # fmt: skip
+
+
+def matmul_sum(a: Any, b: Any, scratch: Any, out: Any) -> None:
+    """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), out (M, N): a launch for each plane.
+
+    `scratch` is not needed: each product is added to those before it.
+    """
+    for plane in range(a.shape[0]):
+        product(a[plane], b[plane], out, beta=int(plane > 0))
+
+
+def matmul_rows(a: Any, b: Any, out: Any) -> None:
+    """out = a @ b."""
+    product(a, b, out)
+
+
+def matmul_outer(x: Any, dy: Any, out: Any) -> None:
+    """out (O, I) = dyᵀ x over all rows: the weight gradient."""
+    product(dy.T, x, out)
+
+
+def matmul_segments(
+    a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
+) -> None:
+    """out[k] = a[k] @ b[k] for every segment, the factors transposed where said, in one launch.
+
+    A kernel of our own: what cuBLAS offers for shapes that differ takes lists of pointers.
+    """
+    entries, tiles = segment_entries(a, b, out, transpose_a)
+    widths = [ragged.values.shape[1] for ragged in (a, b, out)]
+    args = (a.values, b.values, out.values, entries, len(out), *widths, transpose_a, transpose_b)
+    launch(out.values, "matmul_segments", (tiles,), (THREADS,), args)
+
+
+def segment_entries(a: Ragged, b: Ragged, out: Ragged, transpose_a: bool) -> tuple[Array, int]:
+    """The (K, 6) table of `matmul_segments`, as in `blas.cu`, and the tiles of all outputs."""
+    rows, width = np.diff(out.offsets), out.values.shape[1]
+    tiles = -(-rows // SIDE) * -(-width // SIDE)
+    inner = np.diff(a.offsets) if transpose_a else np.full(len(out), a.values.shape[1])
+    starts = [ragged.offsets[:-1] * ragged.values.shape[1] for ragged in (a, b, out)]
+    return np.column_stack((np.cumsum(tiles) - tiles, *starts, rows, inner)), int(tiles.sum())
+
+
+def _sizes(a: Any, b: Any, out: Any) -> tuple[int, int, int]:
+    """M, N and K of a product, or an error where the matrices do not fit."""
+    (m, k), (inner, n) = a.shape[-2:], b.shape[-2:]
+    if k != inner or out.shape[-2:] != (m, n):
+        raise ShapeError(f"a product of {a.shape} and {b.shape} into {out.shape}")
+    if not a.dtype == b.dtype == out.dtype:
+        raise DtypeError(f"a product of {a.dtype} and {b.dtype} into {out.dtype}")
+    return m, n, k
+
+
+def _layout(matrix: Any) -> tuple[bool, int]:
+    """Whether a matrix is stored by columns, and its leading dimension."""
+    rows, columns = matrix.shape[-2:]
+    if not matrix.size:
+        return False, max(1, columns)
+    down, across = [step // matrix.dtype.itemsize for step in matrix.strides[-2:]]
+    if across == 1 or columns <= 1:
+        transposed, step, count, least = False, down, rows, columns
+    else:
+        transposed, step, count, least = True, across, columns, rows
+        if down != 1 and rows > 1:
+            raise ShapeError(f"a factor of shape {matrix.shape} has strides {matrix.strides}")
+    if count > 1 and step < least:
+        raise ShapeError(f"a factor of shape {matrix.shape} has strides {matrix.strides}")
+    return transposed, step if count > 1 else least
+
+
+def _row_step(out: Any) -> int:
+    """The leading dimension of an output, which is row-major."""
+    transposed, step = _layout(out)
+    if transposed:
+        raise ShapeError(f"an output of shape {out.shape} has strides {out.strides}")
+    return step
