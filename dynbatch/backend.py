@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,6 +34,12 @@ class Device:
     @property
     def is_cuda(self) -> bool:
         return self.name == "cuda"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Device) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r})"
@@ -65,6 +72,12 @@ def device(name: str | Device) -> Device:
 def device_of(array: Any) -> Device:
     """Where an array lives."""
     return CPU if isinstance(array, np.ndarray) else device("cuda")
+
+
+def is_device_array(value: object) -> bool:
+    """Whether a value is an array of CuPy, or of its stand-in. Imports nothing."""
+    module = _stand_in[-1] if _stand_in else sys.modules.get("cupy")
+    return module is not None and isinstance(value, module.ndarray)
 
 
 def cupy() -> Any:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 
-from dynbatch.backend import device_of
+from dynbatch import backend
+from dynbatch.backend import Device, device_of
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels import transfer
+from dynbatch.kernels.segment import add_rows, scatter_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,8 +27,8 @@ class RowSparse:
     """A gradient in which only some rows of a matrix are non-zero.
 
     Args:
-        rows:   (K,) int64, strictly increasing.
-        values: (K, width), the rows' gradients.
+        rows:   (K,) int64, strictly increasing; on the host.
+        values: (K, width), the rows' gradients; where the matrix is.
         shape:  shape of the whole matrix, (num_rows, width).
     """
 
@@ -35,16 +38,25 @@ class RowSparse:
 
     def dense(self) -> Array:
         """The same gradient as one (num_rows, width) array."""
-        full = np.zeros(self.shape, self.values.dtype)
-        full[self.rows] = self.values
+        full = _empty(self.values, self.shape)
+        scatter_rows(self.values, self.rows, full)
         return full
+
+    def to(self, device: str | Device) -> RowSparse:
+        """The same gradient on a device."""
+        return replace(self, values=transfer.to_device(self.values, backend.device(device)))
 
     def __add__(self, other: RowSparse) -> RowSparse:
         rows = np.union1d(self.rows, other.rows)
-        values = np.zeros((rows.size, self.shape[1]), self.values.dtype)
-        values[np.searchsorted(rows, self.rows)] += self.values
-        values[np.searchsorted(rows, other.rows)] += other.values
+        values = _empty(self.values, (rows.size, self.shape[1]))
+        scatter_rows(self.values, np.searchsorted(rows, self.rows), values)
+        add_rows(other.values, np.searchsorted(rows, other.rows), values)
         return RowSparse(rows, values, self.shape)
+
+
+def _empty(like: Array, shape: tuple[int, ...]) -> Array:
+    array: Array = device_of(like).xp.empty(shape, like.dtype)
+    return array
 
 
 Gradient = Array | RowSparse
@@ -54,7 +66,8 @@ class Parameter:
     """A trainable array, shared by every graph that uses it.
 
     Args:
-        value: 1- or 2-dimensional float32 or float64 array; kept, not copied, when C-contiguous.
+        value: 1- or 2-dimensional float32 or float64 array, of NumPy or CuPy; kept, not copied,
+               when C-contiguous.
         name:  what errors and checkpoints call it; `models.Module` fills it in.
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
@@ -69,7 +82,8 @@ class Parameter:
     __slots__ = ("__weakref__", "_buffer", "frozen", "grad", "name", "uid", "value")
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
-        array = np.ascontiguousarray(value)
+        on_device = backend.is_device_array(value)
+        array = (device_of(value).xp if on_device else np).ascontiguousarray(value)
         if array.dtype not in (np.float32, np.float64):
             raise DtypeError(f"Parameter {name!r}: float32 or float64 expected, got {array.dtype}.")
         if array.ndim not in (1, 2):
@@ -82,15 +96,49 @@ class Parameter:
         self._buffer: Array | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("value", "grad", "name", "frozen")
-        return {name: getattr(self, name) for name in names}
+        """Arrays of the host, so that they can go where there is no GPU, and where to put them."""
+        return {
+            "value": transfer.to_host(self.value),
+            "grad": _moved(self.grad, backend.CPU),
+            "name": self.name,
+            "frozen": self.frozen,
+            "device": self.device.name,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is a parameter of its own: nodes of two parameters must not share a kernel."""
-        for name, value in state.items():
-            setattr(self, name, value)
+        self.value, self.grad = state["value"], state["grad"]
+        self.name, self.frozen = state["name"], state["frozen"]
         self.uid = next(_uids)
         self._buffer = None
+        self.to(state["device"])
+
+    @property
+    def device(self) -> Device:
+        """Where the value lives."""
+        return device_of(self.value)
+
+    def to(self, device: str | Device) -> Self:
+        """Move value and gradient to "cpu" or "cuda", in place.
+
+        Raises:
+            BackendError: the device is not available.
+        """
+        where = backend.device(device)
+        if where != self.device:
+            self.value = transfer.to_device(self.value, where)
+            self.grad = _moved(self.grad, where)
+            self._buffer = None
+        return self
+
+    def numpy(self) -> Array:
+        """A copy of the value on the host."""
+        value = transfer.to_host(self.value)
+        return value.copy() if value is self.value else value
+
+    def assign(self, values: Array) -> None:
+        """Copy values of the host, of the parameter's shape, into its array, wherever that is."""
+        transfer.overwrite(self.value, values)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -122,8 +170,16 @@ class Parameter:
 
     def empty_like(self) -> Array:
         """An uninitialised array of the parameter's shape, dtype and device."""
-        return device_of(self.value).xp.empty(self.shape, self.dtype)  # type: ignore[no-any-return]
+        return _empty(self.value, self.shape)
 
     def __repr__(self) -> str:
         frozen = ", frozen" if self.frozen else ""
-        return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen})"
+        where = "" if isinstance(self.value, np.ndarray) else ", cuda"
+        return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen}{where})"
+
+
+def _moved(grad: Gradient | None, device: Device) -> Gradient | None:
+    if grad is None or isinstance(grad, RowSparse):
+        return grad and grad.to(device)
+    moved: Array = transfer.to_device(grad, device)
+    return moved

@@ -1,10 +1,12 @@
 """Settings of the whole test suite."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from tests.cuda import devices
 from tests.poison import poisoned_memory
 
 # No test depends on how fast the machine is. In CI, hypothesis repeats the same examples.
@@ -17,3 +19,18 @@ def dead_memory_is_nan() -> Iterator[None]:
     """Whatever of an arena is not alive holds NaN during the test."""
     with poisoned_memory():
         yield
+
+
+@pytest.fixture
+def cuda() -> Iterator[Any]:
+    """What dynbatch takes for CuPy: a GPU where there is one, else the simulator in one way."""
+    with devices.device("gpu" if devices.has_gpu() else "shuffled") as module:
+        yield module
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest) -> str:
+    """The name of each device in turn."""
+    if request.param == "cuda":
+        request.getfixturevalue("cuda")
+    return str(request.param)

@@ -37,3 +37,128 @@ def test_a_copy_keeps_name_gradient_and_frozen_and_ties():
     assert other.weight.name == model.weight.name
     assert np.array_equal(other.weight.grad, model.weight.grad)
     assert other.weight.grad is not model.weight.grad
+
+
+# Devices ------------------------------------------------------------------------------------------
+
+
+def matrix(*shape, dtype=np.float32):
+    return np.arange(np.prod(shape), dtype=dtype).reshape(shape)
+
+
+def test_a_parameter_and_its_gradient_move_to_a_device_and_back(cuda):
+    value = matrix(3, 2)
+    parameter = db.Parameter(value, name="w")
+    parameter.grad = value + 1
+    buffer = parameter.gradient_buffer()
+    assert parameter.to("cuda") is parameter and parameter.device.is_cuda
+    assert not isinstance(parameter.value, np.ndarray) and "cuda" in repr(parameter)
+    assert not isinstance(parameter.grad, np.ndarray)
+    assert parameter.gradient_buffer() is not buffer
+    kept = parameter.value
+    assert parameter.to("cuda").value is kept
+    assert np.array_equal(parameter.numpy(), value)
+    parameter.to("cpu")
+    assert np.array_equal(parameter.value, value) and np.array_equal(parameter.grad, value + 1)
+
+
+def test_a_parameter_of_a_device_array_keeps_it(cuda):
+    array = cuda.asarray(matrix(2, 3))
+    parameter = db.Parameter(array)
+    assert parameter.value is array and parameter.shape == (2, 3)
+    turned = db.Parameter(array.T)
+    assert turned.value.flags.c_contiguous and np.array_equal(turned.numpy(), matrix(2, 3).T)
+    with pytest.raises(db.errors.DtypeError, match="int32"):
+        db.Parameter(cuda.asarray(np.zeros(3, np.int32)))
+
+
+def test_numpy_gives_a_copy(device):
+    parameter = db.Parameter(matrix(2, 2)).to(device)
+    parameter.numpy()[...] = 7
+    assert np.array_equal(parameter.numpy(), matrix(2, 2))
+
+
+def test_a_copy_of_a_model_is_on_its_device(cuda):
+    model = models.Linear(3, 2).to("cuda")
+    model.weight.grad = cuda.asarray(np.ones((2, 3), np.float32))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert other.weight.device.is_cuda and other.weight.value is not model.weight.value
+        assert np.array_equal(other.weight.numpy(), model.weight.numpy())
+        assert other.weight.grad.get().tolist() == [[1] * 3] * 2
+
+
+def test_a_row_sparse_gradient_is_summed_and_made_dense_anywhere(device):
+    one = db.RowSparse(np.array([1, 4]), matrix(2, 3) + 1, (6, 3)).to(device)
+    other = db.RowSparse(np.array([0, 4, 5]), matrix(3, 3) - 9, (6, 3)).to(device)
+    total = one + other
+    expected = np.zeros((6, 3), np.float32)
+    expected[[1, 4]] += matrix(2, 3) + 1
+    expected[[0, 4, 5]] += matrix(3, 3) - 9
+    assert total.rows.tolist() == [0, 1, 4, 5]
+    dense = total.dense()
+    assert isinstance(dense, np.ndarray) is (device == "cpu")
+    assert np.array_equal(db.Parameter(dense).numpy(), expected)
+    assert np.array_equal(
+        db.Parameter((one + one).to("cpu").dense()).value[4], 2 * matrix(2, 3)[1] + 2
+    )
+    nothing = db.RowSparse(np.zeros(0, np.int64), matrix(0, 3), (6, 3)).to(device)
+    assert not db.Parameter(nothing.dense()).numpy().any()
+
+
+def test_a_model_moves_and_its_state_stays_on_the_host(device):
+    model = models.LSTM(3, 4)
+    before = model.state_dict()
+    assert model.to(device) is model
+    assert all(p.device.name == device for p in model.parameters())
+    after = model.state_dict()
+    assert all(np.array_equal(after[name], value) for name, value in before.items())
+    arrays = [p.value for p in model.parameters()]
+    model.load_state_dict({name: value + 1 for name, value in before.items()})
+    assert all(p.value is array for p, array in zip(model.parameters(), arrays, strict=True))
+    after = model.state_dict()
+    assert all(np.array_equal(after[name], value + 1) for name, value in before.items())
+
+
+def test_a_model_changes_its_dtype_anywhere(device):
+    model = models.Linear(3, 2).to(device)
+    before = model.state_dict()
+    model.astype("float64")
+    assert model.weight.dtype == np.float64 and model.weight.device.name == device
+    assert all(np.array_equal(model.state_dict()[name], value) for name, value in before.items())
+
+
+def test_an_unknown_device_moves_nothing():
+    with pytest.raises(db.errors.BackendError, match="'gpu' is unknown"):
+        models.Linear(3, 2).to("gpu")
+
+
+WAYS = {
+    "linear": lambda graph, model: model(F.constant(graph, 1.0, (2, 3))),
+    "parameter": lambda graph, model: F.parameter(graph, model.bias),
+    "lookup": lambda graph, model: F.lookup(graph, model.weight, [0]),
+    "scan": lambda graph, model: db.scan(step, F.constant(graph, 1.0, (2, 3)), 2, model),
+}
+
+
+@db.cell
+def step(x, state, params):
+    state = state + F.linear(x, params.weight)
+    return state, state
+
+
+@pytest.mark.parametrize("what", WAYS)
+def test_a_parameter_of_another_device_is_refused(cuda, what):
+    model = models.Linear(3, 2)
+    with db.Graph() as graph:
+        WAYS[what](graph, model)
+    for theirs, own in (("cuda", "cpu"), ("cpu", "cuda")):
+        model.to(own)
+        with db.Graph(device=theirs) as graph, pytest.raises(db.errors.BackendError) as caught:
+            WAYS[what](graph, model)
+        name = "bias" if what == "parameter" else "weight"
+        for words in (
+            f"{what}: parameter '{name}' is on the {own}, the graph on {theirs}",
+            f"fix:  model.to('{theirs}')",
+            "test_parameter.py",
+        ):
+            assert words in str(caught.value)

@@ -55,6 +55,7 @@ class Cell:
             made = self._program(key, params) or CompiledCell(
                 trace_cell(self.function, (xs.width,), states, single, shapes, params, graph.dtype)
             )
+            made.check_parameters(graph)
             self._programs = [*self._programs, (key, made)][-CACHED_PROGRAMS:]
             found = self._found[id(params), *key] = (params, made)  # so that the id stays its own
         return found[1]

@@ -23,8 +23,9 @@ from dynbatch.cells.trace import Split, Trace, split
 from dynbatch.cells.widen import widen
 from dynbatch.kernels import blas
 from dynbatch.nodes.arithmetic import Binary
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.elementwise import Unary
+from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
 _uids = itertools.count()
@@ -83,6 +84,12 @@ class CompiledCell:
     def is_current(self, params: Any) -> bool:
         """Whether `params` holds what the trace read from its own."""
         return is_unchanged(params, self.trace.reads)
+
+    def check_parameters(self, graph: Owner) -> None:
+        """Raise an error unless the parameters are of the graph's dtype and on its device."""
+        for read in self.trace.reads.values():
+            if isinstance(read, Parameter):
+                check_parameter("scan", read, graph)
 
     def _needed_before(self) -> list[Node]:
         """The operators ahead of the loop that must be made as nodes, in order."""

@@ -7,7 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
+from dynbatch import backend
+from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.kernels import transfer
 from dynbatch.parameter import UNNAMED, Array, Parameter
 
 
@@ -102,11 +105,13 @@ class Module:
         return sum(parameter.size for parameter in self.parameters())
 
     def state_dict(self) -> dict[str, Array]:
-        """Copies of all parameter values by name."""
-        return {name: parameter.value.copy() for name, parameter in self.named_parameters()}
+        """Copies of all parameter values by name, on the host."""
+        return {name: parameter.numpy() for name, parameter in self.named_parameters()}
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Copy values into the parameters. Checks every name and shape before it writes any.
+        """Copy values into the parameters, wherever these are.
+
+        Checks every name and shape before it writes any.
 
         Raises:
             CheckpointError: a name is missing or unknown, or a shape differs.
@@ -125,7 +130,7 @@ class Module:
                 "  fix: build the model with the sizes it was saved with."
             )
         for name, parameter in own.items():
-            np.copyto(parameter.value, state[name])
+            parameter.assign(state[name])
 
     def train(self, mode: bool = True) -> Self:
         """Turn dropout on (`mode=True`) or off, here and below."""
@@ -142,6 +147,24 @@ class Module:
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise DtypeError(f"{type(self).__name__}: float32 or float64 expected, got {dtype}.")
         for parameter in self.parameters():
-            parameter.value = parameter.value.astype(dtype)
+            parameter.value = transfer.convert(parameter.value, dtype)
             parameter.grad = None
+        return self
+
+    def to(self, device: str | Device) -> Self:
+        """Move every parameter, with its gradient, to "cpu" or "cuda" in place.
+
+        An optimizer follows at its next step, with its state.
+
+        Raises:
+            BackendError: the device is not available; nothing was moved.
+
+        Example:
+            >>> from dynbatch import models
+            >>> models.Linear(3, 2).to("cpu").weight.device
+            Device('cpu')
+        """
+        where = backend.device(device)
+        for parameter in self.parameters():
+            parameter.to(where)
         return self

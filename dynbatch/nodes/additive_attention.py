@@ -10,7 +10,7 @@ from dynbatch.kernels import single_query
 from dynbatch.nodes.attention import AttentionBase, sight_of
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.sources import check_dtype
+from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -114,7 +114,7 @@ def additive_attention(
 
     Source: Bahdanau et al. 2015, arXiv:1409.0473, appendix A.1.2; their v_a is our `vector`.
     """
-    check_dtype("additive_attention", vector, query.graph)
+    check_parameter("additive_attention", vector, query.graph)
     sight = sight_of("additive_attention", False, None, mask)
     values = keys if values is None else values
     return AdditiveAttention(query, keys, values, vector=vector, sight=sight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.sources import check_dtype
+from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -96,5 +96,5 @@ def layer_norm(
     """
     for parameter in (weight, bias):
         if parameter is not None:
-            check_dtype("layer_norm", parameter, x.graph)
+            check_parameter("layer_norm", parameter, x.graph)
     return LayerNorm(x, weight=weight, bias=bias, eps=float(eps))

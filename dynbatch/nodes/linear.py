@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynbatch.kernels import arrays, blas
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, not_a_node
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.sources import check_dtype
+from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -108,9 +108,9 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     """
     if not isinstance(x, Node):
         raise not_a_node("linear", x)
-    check_dtype("linear", weight, x.graph)
+    check_parameter("linear", weight, x.graph)
     if bias is not None:
-        check_dtype("linear", bias, x.graph)
+        check_parameter("linear", bias, x.graph)
     return Linear(x, weight=weight, bias=bias)
 
 

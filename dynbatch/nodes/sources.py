@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import DtypeError, ShapeError, VocabularyError
+from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.segment import gather_rows
 from dynbatch.nodes.base import Node, Owner, Shape, as_ids, caller
@@ -135,7 +135,7 @@ def constant(graph: Owner, number: float, shape: Shape = ()) -> Node:
 
 def parameter(graph: Owner, source: Parameter) -> Node:
     """A parameter as a node, where it is a value rather than a weight (an initial state, say)."""
-    check_dtype("parameter", source, graph)
+    check_parameter("parameter", source, graph)
     return ParameterNode(graph=graph, parameter=source)
 
 
@@ -151,7 +151,7 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
         ShapeError: the table is not a matrix, or the ids are not a list of integers.
     """
     array = as_ids("lookup", ids)
-    check_dtype("lookup", table, graph)
+    check_parameter("lookup", table, graph)
     if len(table.shape) != 2:
         raise ShapeError(
             f"lookup: the table {table.name!r} has shape {table.shape}.\n"
@@ -172,8 +172,13 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
     return Lookup(graph=graph, table=table, ids=array)
 
 
-def check_dtype(what: str, source: Parameter, graph: Owner) -> None:
-    """Raise `DtypeError` unless `source` is a parameter of the graph's dtype."""
+def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
+    """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
+
+    Raises:
+        DtypeError:   it is no parameter, or of another dtype.
+        BackendError: it is on another device.
+    """
     if not isinstance(source, Parameter):
         raise DtypeError(
             f"{what}: a parameter expected, got {type(source).__name__}.\n"
@@ -185,6 +190,14 @@ def check_dtype(what: str, source: Parameter, graph: Owner) -> None:
         raise DtypeError(
             f"{what}: parameter {source.name!r} is {source.dtype}, the graph {graph.dtype}.\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})\n"
+            f"  made at {caller()}"
+        )
+    device = getattr(graph, "device", None)  # a trace of a cell has none
+    if device is not None and isinstance(source.value, np.ndarray) is device.is_cuda:
+        own, theirs = source.device.name, device.name
+        raise BackendError(
+            f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"
+            f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})\n"
             f"  made at {caller()}"
         )
 

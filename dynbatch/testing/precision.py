@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from dynbatch.kernels import transfer
 from dynbatch.models.module import Module
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Array, Parameter, RowSparse
 
 Parameters = Iterable[Parameter] | Module
 
@@ -38,7 +39,7 @@ def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
     found = distinct(parameters)
     before = [(parameter.value, parameter.grad) for parameter in found]
     for parameter in found:
-        parameter.value = parameter.value.astype(np.float64)
+        parameter.value = transfer.convert(parameter.value, np.float64)
         parameter.grad = None
     try:
         yield found
@@ -48,8 +49,10 @@ def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
 
 
 def dense_gradient(parameter: Parameter) -> Array:
-    """A copy of the gradient as an array of the parameter's shape; zeros where there is none."""
+    """A copy of the gradient on the host, of the parameter's shape; zeros where there is none."""
     grad = parameter.grad
     if grad is None:
-        return np.zeros_like(parameter.value)
-    return grad.copy() if isinstance(grad, np.ndarray) else grad.dense()
+        return np.zeros(parameter.shape, parameter.dtype)
+    array = grad.dense() if isinstance(grad, RowSparse) else grad
+    found = transfer.to_host(array)
+    return found.copy() if found is grad else found

@@ -2,7 +2,7 @@
 
 Tensors are named `model/PARAMETER` and `optimizer/PARAMETER/SLOT`; the rest is JSON in the file's
 metadata: `format` and `version`, and under `state` the position in training, the random states, the
-schedule and what the caller adds.
+schedule and what the caller adds. Nothing in it tells on which device the run was.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from dynbatch import random
 from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.kernels import transfer
 from dynbatch.parameter import Array, Parameter
 from dynbatch.train.atomic import replacing
 from dynbatch.train.protocols import Model
@@ -124,7 +125,7 @@ def save_checkpoint(
     }
     metadata = {"format": FORMAT, "version": str(VERSION), "state": _to_json(state)}
     tensors = {
-        f"model/{name}": np.ascontiguousarray(parameter.value)
+        f"model/{name}": np.ascontiguousarray(transfer.to_host(parameter.value))
         for name, parameter in model.named_parameters()
     }
     if optimizer is not None:
@@ -172,7 +173,7 @@ def load_checkpoint(
             schedule.check_state_dict(state["schedule_state"])
         values = _read(file, names, "model/")
     for name, parameter in parameters.items():
-        np.copyto(parameter.value, values[name])
+        parameter.assign(values[name])
     if optimizer is not None:
         optimizer.load_state_dict(slots)
     if schedule is not None:

@@ -7,7 +7,14 @@ Kernels run in the simulator. What the stand-in does not have, dynbatch does not
 from types import SimpleNamespace
 
 from tests.cuda.fake_cupy import cublas, memory, stream
-from tests.cuda.fake_cupy.array import asarray, asnumpy, empty, ndarray, zeros
+from tests.cuda.fake_cupy.array import (
+    asarray,
+    ascontiguousarray,
+    asnumpy,
+    empty,
+    ndarray,
+    zeros,
+)
 from tests.cuda.fake_cupy.raw import RawKernel, RawModule
 from tests.cuda.fake_cupy.stream import settings
 
@@ -15,6 +22,7 @@ __all__ = [
     "RawKernel",
     "RawModule",
     "asarray",
+    "ascontiguousarray",
     "asnumpy",
     "cuda",
     "empty",

@@ -128,5 +128,15 @@ def asarray(a: Any, dtype: Any = None) -> ndarray:
     return array
 
 
+def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
+    """The array itself where it is C-contiguous, else a copy that is."""
+    source = asarray(a, dtype)
+    if source.flags.c_contiguous:
+        return source
+    copied = ndarray(source.shape, source.dtype)
+    get_current_stream().enqueue(lambda: np.copyto(copied._memory, source._memory))
+    return copied
+
+
 def asnumpy(a: Any, stream: Stream | None = None) -> np.ndarray[Any, Any]:
     return a.get(stream) if isinstance(a, ndarray) else np.asarray(a)
