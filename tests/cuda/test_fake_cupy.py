@@ -179,6 +179,17 @@ def test_memory_is_limited_and_comes_back():
         cp.cuda.alloc(4000)
 
 
+def test_memory_may_be_collected_while_it_is_listed(monkeypatch):
+    class Collecting(int):
+        def __radd__(self, ptr):
+            live.pop(2, None)
+            return ptr
+
+    live = {1: Collecting(0), 2: 0, 3: 0}
+    monkeypatch.setattr(cp.memory, "_live", live)
+    assert {(1, 1), (3, 3)} <= set(cp.memory.buffers())
+
+
 def test_a_device_array_is_no_numpy_array():
     x = cp.zeros(3)
     with pytest.raises(TypeError, match="Implicit conversion"):

@@ -71,7 +71,8 @@ def used_bytes() -> int:
 
 def buffers() -> list[tuple[int, int]]:
     """(first, end) of all live device memory."""
-    return [(ptr, ptr + size) for ptr, size in _live.items()]
+    # A copy: making a tuple may collect garbage, and with it device memory.
+    return [(ptr, ptr + size) for ptr, size in _live.copy().items()]
 
 
 def require_device(ptr: int, nbytes: int = 0) -> None:
