@@ -1,0 +1,89 @@
+import numpy as np
+import pytest
+
+from dynbatch.kernels import elementwise
+from dynbatch.kernels.cuda.elementwise import SOURCE
+from dynbatch.kernels.cuda.queue import queue
+from tests.cuda import nvrtc
+from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+
+ARGUMENTS = {
+    "power": [(2.0,), (-1.0,), (2.5,), (0.0,)],
+    "clip": [(-0.5, 0.25), (-np.inf, 1.0)],
+    "leaky_relu": [(0.1,)],
+    "elu": [(0.7,)],
+    "gelu": [("none",), ("tanh",)],
+}
+UNARY = [
+    (kernel, arguments)
+    for kernel in vars(elementwise).values()
+    if isinstance(kernel, elementwise.Unary)
+    for arguments in ARGUMENTS.get(kernel.name, [()])
+]
+BINARY = [kernel for kernel in vars(elementwise).values() if isinstance(kernel, elementwise.Binary)]
+# Borders, overflow, and what is not finite.
+SPECIAL = [0, -0.0, 0.25, -0.5, 1, -1, 20, -20, 100, -100, np.inf, -np.inf, np.nan]
+LENGTHS = (0, 1, 31, 32, 33, 1025)
+
+
+def names(kernels):
+    return [f"{kernel.name}{arguments or ''}" for kernel, arguments in kernels]
+
+
+def normal(dtype, size, seed=0):
+    return np.random.default_rng(seed).standard_normal(size).astype(dtype)
+
+
+@pytest.mark.parametrize(("kernel", "arguments"), UNARY, ids=names(UNARY))
+def test_one_value(cupy, dtype, kernel, arguments):
+    x = np.concatenate((SPECIAL, normal(dtype, 20))).astype(dtype)
+    dy, out = normal(dtype, x.size, 1), np.zeros_like(x)
+    with launches(2):
+        y = assert_equal_twins(elementwise.apply, kernel, Values(x), Values(out), *arguments)[1]
+        saved = {"input": x, "output": y, "none": dy}[kernel.reads]
+        assert_equal_twins(
+            elementwise.apply_backward,
+            *(kernel, Values(dy), Values(saved), Values(out), *arguments),
+        )
+
+
+@pytest.mark.parametrize("kernel", BINARY, ids=lambda kernel: kernel.name)
+def test_two_values(cupy, dtype, kernel):
+    a, b = np.meshgrid([0, 1, -2, 3, np.inf, np.nan], [0, 0.5, -3, np.inf, np.nan])
+    a, b = a.reshape(-1).astype(dtype), b.reshape(-1).astype(dtype)
+    dy, out = normal(dtype, a.size), np.zeros_like(a)
+    read_a, read_b = Values(a) if kernel.reads_a else None, Values(b) if kernel.reads_b else None
+    with launches(3):
+        assert_equal_twins(elementwise.combine, kernel, Values(a), Values(b), Values(out))
+        for side in (0, 1):
+            assert_equal_twins(
+                elementwise.combine_backward, kernel, Values(dy), read_a, read_b, Values(out), side
+            )
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_lengths(cupy, dtype, length):
+    x, out = normal(dtype, length), np.zeros(length, dtype)
+    with launches(2 * bool(length)):
+        assert_equal_twins(elementwise.apply, elementwise.tanh, Values(x), Values(out))
+        assert_equal_twins(elementwise.combine, elementwise.add, Values(x), Values(x), Values(out))
+
+
+def test_in_place(cupy, dtype):
+    x = normal(dtype, 1025)
+    device = cupy.asarray(x)
+    with launches(1):
+        elementwise.apply(elementwise.exp, device, device)
+        queue().flush()
+    np.testing.assert_allclose(device.get(), np.exp(x), rtol=1e-6)
+
+
+@pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
+@pytest.mark.parametrize("architecture", [75, 80, 90])
+@pytest.mark.parametrize("real", ["float", "double"])
+def test_generated_kernels_compile_within_the_budget(real, architecture):
+    taken = nvrtc.compile_kernels(SOURCE.text, SOURCE.name, architecture, (f"-DREAL={real}",))
+    assert set(taken) == set(SOURCE.kernels)
+    for kernel, resources in taken.items():
+        assert resources.registers <= 64, kernel
+        assert resources.spilled_bytes == resources.stack_bytes == 0, kernel
