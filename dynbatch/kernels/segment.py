@@ -84,7 +84,6 @@ def _reduce_wide(ufunc: Any, rows: Array, starts: Array, lengths: Array, out: Ar
         out[short] = partial
 
 
-@twin(1)
 def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[n] = ufunc(rows[n], values[k]) for every row n of segment k.
 

@@ -52,10 +52,10 @@ def test_every_twin_decides_by_a_parameter_that_it_has(name):
 
 def test_a_device_array_goes_to_the_twin_with_all_arguments(twins):
     x, out = DeviceArray(), DeviceArray()
-    calls = twins("segment", "combine_segments")
-    segment.combine_segments(np.add, x, x, OFFSETS, out)
-    assert [name for name, _, _ in calls] == ["combine_segments"]
-    assert calls[0][1] == (np.add, x, x, OFFSETS, out)
+    calls = twins("segment", "reduce_segments")
+    segment.reduce_segments(np.add, x, OFFSETS, out, 0)
+    assert [name for name, _, _ in calls] == ["reduce_segments"]
+    assert calls[0][1] == (np.add, x, OFFSETS, out, 0)
 
 
 def test_the_arrays_of_a_packed_argument_decide(twins):

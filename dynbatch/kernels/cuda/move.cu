@@ -66,14 +66,14 @@ extern "C" __global__ void add_rows(const REAL* source, const int* sources, cons
 //     first  source_start  source_stride  target_start  target_stride  width
 //
 // `first` counts the elements of the rectangles before; strides may be negative. Both kernels go
-// through all elements of all rectangles, TILE to a block, whatever the shapes.
+// through all elements of all rectangles, TILE (segments.cuh) to a block, whatever the shapes.
 //
 //     elements   |....TILE....|....TILE....|....TILE....|
 //     rectangles |__0__|_1_|_______2_______|_3_|___4____|
 //
 // The block finds the rectangles of its first and last element (all threads read the same entries),
 // so that a thread searches among those few only.
-constexpr int RECTANGLE = 6, TILE = 1024;
+constexpr int RECTANGLE = 6;
 
 template <class Body>
 __device__ __forceinline__ void over_rectangles(const long long* table, int step, int count,

@@ -1,15 +1,42 @@
-"""Rows of matrices by index: the twins of `kernels/segment.py`, launching `move.cu`."""
+"""Segments and rows by index: the twins of `kernels/segment.py`.
+
+Segments launch `segment.cu`, rows by index `move.cu`.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.kernels.cuda.queue import launch, queue
-from dynbatch.kernels.cuda.segments import ROWS_OF_BLOCK, Array, segment_blocks
+from dynbatch.kernels.cuda.segments import (
+    ROWS_OF_BLOCK,
+    THREADS,
+    Array,
+    over_elements,
+    over_segments,
+    reduce_parts,
+    segment_blocks,
+)
 
-THREADS = 256
+OPERATIONS = {np.add: 0, np.maximum: 1, np.minimum: 2}  # as in segment.cu
+
+
+def reduce_segments(ufunc: Any, rows: Any, offsets: Array, out: Any, empty: float) -> None:
+    """out[k] = the sum, maximum or minimum of the rows of segment k; `empty` of none."""
+    reduce = partial(_reduce, OPERATIONS[ufunc], empty)
+    reduce(*reduce_parts(rows, offsets, reduce), out)
+
+
+def _reduce(operation: int, empty: float, rows: Any, offsets: Array, out: Any) -> None:
+    over_segments("reduce_segments", (rows, out), offsets, out.shape[1], operation, empty)
+
+
+def spread_segments(values: Any, offsets: Array, out: Any) -> None:
+    """out[n] = values[k] for every row n of segment k."""
+    over_elements("spread_segments", (values,), offsets, out)
 
 
 def gather_rows(rows: Any, index: Array, out: Any) -> None:

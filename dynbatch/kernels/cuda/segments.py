@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.move import row_index
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Warps of a block: each does a short segment, or all share a long one. At most as many segments go
-# to a block.
+# Warps of a block: each does a short segment, or all share a long one.
 ROWS_OF_BLOCK = 8
+THREADS = 256
 # Few segments get a block each, so that all multiprocessors have work.
 MANY_BLOCKS = 1024
+# Elements of one column that a thread reduces alone, as in segments.cuh.
+TINY = 16
+# Rows of a segment that one block reduces, of one column and of several. Longer segments are
+# reduced in parts of so many rows, then the parts: that takes another launch, and more blocks.
+PART = 16384
+PART_OF_COLUMNS = 256
+# Elements of a block that goes through all of them, as in segments.cuh.
+TILE = 1024
 
 
 def segment_blocks(segments: int) -> int:
@@ -21,11 +34,66 @@ def segment_blocks(segments: int) -> int:
 
 
 def segment_table(offsets: Array) -> tuple[Array | None, int]:
-    """The offsets as a table for the kernel, or None and the length that all segments have."""
+    """The offsets as a table for the kernel, or None and the length that all segments have.
+
+    Raises:
+        ShapeError: an offset does not fit the table.
+    """
     if len(offsets) < 2:
         return None, 0
     lengths = np.diff(offsets)
     length = int(lengths[0])
     if not offsets[0] and (lengths == length).all():
         return None, length
+    if int(offsets[-1]) >= 1 << 31:
+        raise ShapeError(
+            f"segments of {int(offsets[-1])} rows or elements in one batch.\n"
+            f"  rule: segments of different lengths hold less than {1 << 31} together\n"
+            "  fix:  a smaller mini-batch"
+        )
     return offsets, length
+
+
+def over_segments(
+    name: str, arrays: tuple[Any, ...], offsets: Array, width: int, *more: Any
+) -> None:
+    """Launch a kernel made of `run_segments`, whose parameters are
+
+    arrays..., offsets, length, segments, width, more...
+    """
+    table, length = segment_table(offsets)
+    segments = len(offsets) - 1
+    blocks = segment_blocks(segments)
+    if width == 1 and table is None and length <= TINY:
+        blocks = -(-segments // THREADS)
+    args = (*arrays, table, length, segments, width, *more)
+    launch(arrays[0], name, (blocks, -(-width // 32)), (32, ROWS_OF_BLOCK), args)
+
+
+def over_elements(name: str, arrays: tuple[Any, ...], offsets: Array, out: Any, *more: Any) -> None:
+    """Launch a kernel made of `over_elements` of `out` (N, width), whose parameters are
+
+    arrays..., out, offsets, length, segments, width, total, more...
+    """
+    table, length = segment_table(offsets)
+    args = (*arrays, out, table, length, len(offsets) - 1, out.shape[1], out.size, *more)
+    launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
+
+
+def reduce_parts(
+    rows: Any, offsets: Array, reduce: Callable[[Any, Array, Any], None]
+) -> tuple[Any, Array]:
+    """Rows and offsets of which every segment is short enough for a block, for the last `reduce`.
+
+    Args:
+        reduce: reduces rows within segments to a third argument.
+    """
+    width = rows.shape[1]
+    most = PART if width == 1 else PART_OF_COLUMNS
+    while int(np.diff(offsets).max(initial=0)) > most:
+        counts = -(-np.diff(offsets) // most)
+        parts = np.append(row_index(offsets[:-1], counts, most), offsets[-1])
+        partial = queue().empty((len(parts) - 1, width), rows.dtype)
+        reduce(rows, parts, partial)
+        rows, offsets = partial, np.concatenate(([0], np.cumsum(counts)))
+    return rows, offsets

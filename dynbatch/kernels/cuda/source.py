@@ -1,4 +1,4 @@
-"""CUDA source as package data: `NAME.cu` with `common.cuh` joined in front, and its signatures.
+"""CUDA source as package data: `NAME.cu` with the headers joined in front, and its signatures.
 
 The text is joined here rather than by an #include, because CuPy's disk cache is keyed by the text
 it is given: a header that changed would go unseen. `#line` keeps compiler messages true.
@@ -11,6 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
+HEADERS = ("common.cuh", "segments.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )
@@ -34,15 +35,14 @@ class Source(NamedTuple):
 
 
 def join(name: str, body: str) -> Source:
-    """`common.cuh` and `body`, also one generated at run time.
+    """The headers and `body`, also one generated at run time.
 
     Args:
         name: what compiler messages call the body, e.g. "softmax.cu".
         body: CUDA C++ whose kernels are `extern "C" __global__ void NAME(...)`.
     """
-    common = _read("common.cuh")
-    text = f'#line 1 "common.cuh"\n{common}\n#line 1 "{name}"\n{body}'
-    return Source(name, text, signatures(body))
+    headers = "".join(f'#line 1 "{header}"\n{_read(header)}\n' for header in HEADERS)
+    return Source(name, f'{headers}#line 1 "{name}"\n{body}', signatures(body))
 
 
 @cache

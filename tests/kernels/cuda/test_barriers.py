@@ -20,7 +20,7 @@ if simulator.missing():
     pytest.skip(simulator.missing(), allow_module_level=True)
 
 BARRIER = re.compile(r"__sync(?:threads|warp)\([^)]*\);")
-COMMON = "common.cuh"  # its barriers are exercised through a kernel of test_common.py
+COMMON = "common.cuh"  # barriers of the headers are exercised through kernels of test_common.py
 
 
 def own_text(name):
@@ -60,4 +60,4 @@ def test_a_barrier_less_is_a_fault(name):
 
 
 def test_the_barriers_are_found():
-    assert [len(list(mutants(name))) for name in (COMMON, "move.cu", "softmax.cu")] == [2, 2, 2]
+    assert [len(list(mutants(name))) for name in (COMMON, "move.cu")] == [4, 2]

@@ -6,7 +6,7 @@ from dynbatch.kernels.cuda.launch import Kernels
 from tests.cuda import fake_cupy
 
 REDUCE = source.join(
-    "reduce.cu",
+    "shared.cu",
     """
     extern "C" __global__ void reduce(const REAL* x, REAL* out, int n) {
         __shared__ REAL partial[WARP];
@@ -24,14 +24,46 @@ REDUCE = source.join(
         for (long long i = thread_in_grid(); i < total; i += threads_in_grid())
             out[i] = find_segment(starts, 2, 0, count, i);
     }
+    struct Total {
+        typedef REAL State;
+        const REAL* x;
+        REAL *totals, *out;
+        int width;
+
+        static __device__ REAL identity() { return Add::identity(); }
+        static __device__ REAL combine(REAL a, REAL b) { return a + b; }
+        __device__ void add(REAL& state, long long i, int) const { state += x[i]; }
+        __device__ void finish(REAL state, int k, int column, int) const {
+            totals[k * width + column] = state;
+        }
+        __device__ void write(REAL state, long long i) const { out[i] = x[i] - state; }
+    };
+    extern "C" __global__ void total(const REAL* x, REAL* totals, REAL* out, const int* offsets,
+                                     int length, int count, int width) {
+        run_segments(Total{x, totals, out, width}, {offsets, length, count, width});
+    }
+    extern "C" __global__ void places(int* out, const int* offsets, int length, int count,
+                                      int width, long long total) {
+        over_elements({offsets, length, count, width}, total,
+                      [&](int k, long long n, int column, long long i) {
+                          out[3 * i] = k;
+                          out[3 * i + 1] = n;
+                          out[3 * i + 2] = column;
+                      });
+    }
     """,
 )
 
 
 def exercise(kernels):
-    """Two reductions with one `partial`."""
+    """Two reductions with one `partial`, and several long segments to a block in both layouts."""
     out = fake_cupy.zeros((2, 64), np.float32)
     kernels.launch("reduce", (1,), (64,), (fake_cupy.zeros(100, np.float32), out, 100))
+    offsets = fake_cupy.asarray(np.array([0, 1100, 2300, 2301, 3400], np.int32))
+    for width in (1, 2):
+        x = fake_cupy.zeros((3400, width), np.float32)
+        totals = fake_cupy.zeros((4, width), np.float32)
+        kernels.launch("total", (1, 1), (32, 8), (x, totals, x, offsets, 0, 4, width))
 
 
 @pytest.fixture
@@ -67,3 +99,38 @@ def test_find_segment_passes_over_empty_segments(kernels):
     out = kernels.cupy.empty(46, np.int32)
     kernels.launch("find", (1,), (32,), (kernels.cupy.asarray(starts), 8, out, 46))
     assert out.get().tolist() == np.repeat(np.arange(8), lengths).tolist()
+
+
+# Of a thread, a warp and a block, and their borders, in both layouts.
+LENGTHS = (0, 1, 16, 17, 31, 32, 33, 64, 65, 0, 1024, 1025, 1500)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 20])
+@pytest.mark.parametrize("width", [1, 2, 33])
+def test_segments_are_reduced_and_written(kernels, width, blocks):
+    offsets = np.concatenate(([0], np.cumsum(LENGTHS))).astype(np.int32)
+    x = np.random.default_rng(0).standard_normal((offsets[-1], width)).astype(kernels.dtype)
+    sums = np.array([part.sum(axis=0) for part in np.split(x, offsets[1:-1])])
+    totals = kernels.cupy.empty((len(LENGTHS), width), kernels.dtype)
+    out = kernels.cupy.empty(x.shape, kernels.dtype)
+    args = (kernels.cupy.asarray(x), totals, out, kernels.cupy.asarray(offsets), 0)
+    grid = (blocks, -(-width // 32))
+    kernels.launch("total", grid, (32, 8), (*args, len(LENGTHS), width))
+    np.testing.assert_allclose(totals.get(), sums, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(out.get(), x - np.repeat(sums, LENGTHS, axis=0), atol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [LENGTHS, (7,) * 300, (0,) * 5 + (2000,)])
+@pytest.mark.parametrize("width", [1, 3, 1025])
+def test_every_element_knows_its_segment(kernels, lengths, width):
+    if width > 1000:
+        lengths = [min(length, 9) for length in lengths[:20]]
+    offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int32)
+    total = int(offsets[-1]) * width
+    out = kernels.cupy.empty((total, 3), np.int32)
+    table = None if lengths[0] == 7 else kernels.cupy.asarray(offsets)
+    args = (out, table, 7, len(lengths), width, total)
+    kernels.launch("places", (-(-total // 1024),), (256,), args)
+    rows, columns = np.divmod(np.arange(total), width)
+    segments = np.repeat(np.arange(len(lengths)), lengths)[rows]
+    np.testing.assert_array_equal(out.get(), np.stack((segments, rows, columns), axis=1))

@@ -5,7 +5,6 @@ import pytest
 
 from dynbatch.kernels import softmax
 from dynbatch.kernels.cuda.queue import queue
-from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
 # Short and long segments in both layouts: a warp does up to 1024 rows of one column, or 64 of many.
@@ -13,14 +12,6 @@ LENGTHS = (0, 1, 31, 32, 33, 0, 1024, 1025, 2, 65, 3000, 0)
 OFFSETS = np.concatenate(([0], np.cumsum(LENGTHS)))
 FORWARD = (softmax.softmax, softmax.log_softmax)
 BACKWARD = (softmax.softmax_backward, softmax.log_softmax_backward)
-
-
-def exercise(kernels):
-    """Several long segments to a block in both layouts, so that `partial` is written again."""
-    offsets = fake_cupy.asarray(np.array([0, 1100, 2300, 2301, 3400], np.int32))
-    for width in (1, 2):
-        x = fake_cupy.zeros((3400, width), np.float32)
-        kernels.launch("softmax", (1, 1), (32, 8), (x, x, offsets, 0, 4, width))
 
 
 def normal(dtype, *shape, seed=0):
