@@ -133,8 +133,7 @@ class Parameter:
 
     def numpy(self) -> Array:
         """A copy of the value on the host."""
-        value = transfer.to_host(self.value)
-        return value.copy() if value is self.value else value
+        return transfer.copy_to_host(self.value)
 
     def assign(self, values: Array) -> None:
         """Copy values of the host, of the parameter's shape, into its array, wherever that is."""

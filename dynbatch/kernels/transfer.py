@@ -24,6 +24,11 @@ def to_host(array: Any) -> Array:
     return copied
 
 
+def copy_to_host(array: Any) -> Array:
+    """A copy on the host."""
+    return array.copy() if isinstance(array, np.ndarray) else to_host(array)
+
+
 def to_device(array: Any, device: Device) -> Any:
     """The array itself where it is on that device, else a copy of it there."""
     if isinstance(array, np.ndarray):

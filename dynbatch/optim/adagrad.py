@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from dynbatch.optim.blocks import Rule
+from dynbatch.kernels import optimizers
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.parameters import Parameters
-from dynbatch.parameter import Array
 
 
 class Adagrad(Optimizer):
@@ -53,20 +49,4 @@ class Adagrad(Optimizer):
 
     def rule(self, num_steps: int) -> Rule:
         lr = float(self.lr) / (1.0 + (num_steps - 1) * self.lr_decay)
-        decay, eps = self.weight_decay, self.eps
-
-        def update(
-            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
-        ) -> None:
-            (square_sum,), step, direction = slots, scratch[0], gradient
-            if decay:
-                direction = np.multiply(value, decay, out=scratch[1])
-                direction += gradient
-            square_sum += np.multiply(direction, direction, out=step)
-            np.sqrt(square_sum, out=step)
-            step += eps
-            np.divide(direction, step, out=step)
-            step *= lr
-            value -= step
-
-        return update
+        return Rule(optimizers.adagrad, (lr, self.weight_decay, self.eps))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import sqrt
 
-import numpy as np
-
-from dynbatch.optim.blocks import Rule
+from dynbatch.kernels import optimizers
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.parameters import Parameters
-from dynbatch.parameter import Array
 
 
 class Adam(Optimizer):
@@ -53,24 +50,4 @@ class Adam(Optimizer):
         beta1, beta2 = self.betas
         scale = sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
-        eps = self.eps * scale
-
-        def update(
-            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
-        ) -> None:
-            (gradient_sum, square_sum), step = slots, scratch[0]
-            if l2:
-                gradient = np.add(gradient, np.multiply(value, l2, out=step), out=scratch[1])
-            if shrink != 1.0:
-                value *= shrink
-            gradient_sum *= beta1
-            gradient_sum += gradient
-            square_sum *= beta2
-            square_sum += np.multiply(gradient, gradient, out=step)
-            np.sqrt(square_sum, out=step)
-            step += eps
-            np.divide(gradient_sum, step, out=step)
-            step *= step_size
-            value -= step
-
-        return update
+        return Rule(optimizers.adam, (step_size, beta1, beta2, self.eps * scale, l2, shrink))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.adam import Adam
-from dynbatch.optim.blocks import Rule
 from dynbatch.optim.parameters import Parameters
 
 

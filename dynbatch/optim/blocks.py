@@ -14,6 +14,7 @@ from functools import partial
 import numpy as np
 
 from dynbatch.kernels import parallel
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.parameter import Array, Gradient, RowSparse
 
 # Bytes of one array's block. Adam on 8 million float32, Zen 5, 1 MiB of L2 and 32 MiB of L3, ms on
@@ -22,9 +23,6 @@ from dynbatch.parameter import Array, Gradient, RowSparse
 BLOCK_BYTES = 1 << 20
 # A thread is worth waking for this many elements (about 200 µs of Adam).
 LEAST_ELEMENTS = 1 << 17
-
-# rule(value, gradient, slots, scratch): changes `value` and `slots` in place, `gradient` never.
-Rule = Callable[[Array, Array, Sequence[Array], Sequence[Array]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +33,8 @@ class Update:
         value:      the parameter's array, C-contiguous.
         gradient:   dense, or `RowSparse`.
         slots:      the optimizer's arrays for this parameter, shaped as `value`.
-        rule:       the arithmetic of one block.
+        rule:       the arithmetic of one block: changes `value` and `slots` in place, `gradient`
+                    never.
         touched:    rows whose gradient is zero stay as they are, so only the others are visited.
     """
 
@@ -124,8 +123,10 @@ class Scratch:
 
 
 def run_updates(updates: Sequence[Update], scratch: Scratch) -> None:
-    """Run all updates, shared evenly between the threads. The result does not depend on the cuts:
-    every element is updated on its own, by operations whose rounding IEEE 754 fixes.
+    """Run updates of the host, shared evenly between the threads.
+
+    The result does not depend on the cuts: every element is updated on its own, by operations whose
+    rounding IEEE 754 fixes.
     """
     total = sum(update.num_units * update.unit_size for update in updates)
     if not total:

@@ -7,10 +7,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.errors import CheckpointError, ShapeError
-from dynbatch.optim.blocks import Rule, Scratch, Update, run_updates
+from dynbatch.backend import device_of
+from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
+from dynbatch.kernels import transfer
+from dynbatch.kernels.optimizers import Rule
+from dynbatch.optim import device
+from dynbatch.optim.blocks import Scratch, Update, run_updates
 from dynbatch.optim.parameters import Parameters, named
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Array, Parameter, RowSparse
 
 
 class Optimizer:
@@ -20,15 +24,17 @@ class Optimizer:
     PyTorch. A `RowSparse` gradient gives what its dense form would give.
 
     A new algorithm names its `slots` (arrays kept for each parameter, zero at first) and writes
-    `rule`, the arithmetic of one block.
+    `rule`, the arithmetic of one block. On a GPU that must be a `Rule`, whose kernel has a CUDA
+    twin.
 
     Args:
         parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs.
         lr:         learning rate; the attribute may be changed between steps.
         slots:      names of the arrays kept for each parameter.
 
-    Memory: one array of the parameter's size per slot, made at its first step, and 2 or 3 MiB of
-    scratch for each thread.
+    Memory: one array of the parameter's size per slot, made at its first step where the parameter
+    is, and on the CPU 2 or 3 MiB of scratch for each thread.
+    Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
         ValueError: there are no parameters, or a setting lies outside its range.
@@ -77,19 +83,23 @@ class Optimizer:
         """Update the parameters from their gradients, then clear these (unless `clear=False`).
 
         Raises:
-            ShapeError: a gradient's shape is not its parameter's; nothing has been updated.
+            ShapeError:   a gradient's shape is not its parameter's; nothing has been updated.
+            BackendError: a gradient is not where its parameter is; nothing has been updated.
         """
         live = [s for s in self._states if s.parameter.grad is not None and not s.parameter.frozen]
         for state in live:
             state.check_gradient()
-        run_updates([self._update(state) for state in live], self._scratch)
+        updates = [self._update(state) for state in live]
+        run_updates([u for u in updates if isinstance(u.value, np.ndarray)], self._scratch)
+        device.run_updates([u for u in updates if not isinstance(u.value, np.ndarray)])
         if clear:
             self.zero_grad()
 
     def _update(self, state: _State) -> Update:
         parameter = state.parameter
         assert parameter.grad is not None
-        parameter.value = np.ascontiguousarray(parameter.value)
+        xp = device_of(parameter.value).xp
+        parameter.value = xp.ascontiguousarray(parameter.value)
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
@@ -111,15 +121,16 @@ class Optimizer:
         return ((state.name, state.parameter) for state in self._states)
 
     def state_dict(self) -> dict[str, Array]:
-        """What `step` changes, copied: `lr`, and for each parameter updated so far its `steps` and
-        slots, as `"NAME/SLOT"`. The other settings are not state: the constructor gives them.
+        """What `step` changes, copied to the host: `lr`, and for each parameter updated so far its
+        `steps` and slots, as `"NAME/SLOT"`. The other settings are not state: the constructor gives
+        them.
         """
         state: dict[str, Array] = {"lr": np.array(self.lr, np.float64)}
         for each in self._states:
             if each.num_steps:
                 state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
                 for slot in self.slots:
-                    state[f"{each.name}/{slot}"] = each.slots[slot].copy()
+                    state[f"{each.name}/{slot}"] = transfer.copy_to_host(each.slots[slot])
         return state
 
     def check_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -156,11 +167,12 @@ class Optimizer:
         self.lr = float(state["lr"])
         for each in self._states:
             each.num_steps = int(state.get(f"{each.name}/steps", np.array(0)))
-            each.slots.clear()
-            if each.num_steps:
-                for slot in self.slots:
-                    saved = state[f"{each.name}/{slot}"]
-                    each.slots[slot] = np.array(saved, each.parameter.dtype, order="C")
+            if not each.num_steps:
+                each.slots.clear()
+                continue
+            for slot in self.slots:
+                each.prepare(slot, self.initial(slot))
+                transfer.overwrite(each.slots[slot], state[f"{each.name}/{slot}"])
 
     def _require(self, holds: bool, setting: str, value: Any, rule: str) -> None:
         if not holds:
@@ -183,17 +195,33 @@ class _State:
 
     def check_gradient(self) -> None:
         gradient, shape = self.parameter.grad, self.parameter.shape
-        if gradient is not None and tuple(gradient.shape) != shape:
+        assert gradient is not None
+        if tuple(gradient.shape) != shape:
             raise ShapeError(
                 f"Parameter {self.name!r}: its gradient has shape {tuple(gradient.shape)}, "
                 f"its value {shape}.\n  fix: clear the gradients after changing a parameter's "
                 "shape (optimizer.zero_grad())."
             )
+        values = gradient.values if isinstance(gradient, RowSparse) else gradient
+        own, theirs = device_of(self.parameter.value), device_of(values)
+        if own != theirs:
+            raise BackendError(
+                f"Parameter {self.name!r}: its gradient is on the {theirs.name}, its value on the "
+                f"{own.name}.\n  fix: move both with model.to({own.name!r})."
+            )
+        if own.is_cuda and values.dtype != self.parameter.dtype:
+            raise DtypeError(
+                f"Parameter {self.name!r}: its gradient is {values.dtype}, its value "
+                f"{self.parameter.dtype}.\n  fix: on a GPU give the gradient the value's dtype."
+            )
 
     def prepare(self, slot: str, initial: float) -> None:
-        """Make the slot at the first step; follow the parameter when `Module.astype` changed it."""
+        """Make the slot at the first step; follow the parameter when it was moved or converted."""
         value, array = self.parameter.value, self.slots.get(slot)
         if array is None:
-            self.slots[slot] = np.full_like(value, initial, order="C")
+            array = self.slots[slot] = self.parameter.empty_like()
+            array.fill(initial)
         elif array.dtype != value.dtype:
-            self.slots[slot] = array.astype(value.dtype)
+            array = self.slots[slot] = transfer.convert(array, value.dtype)
+        if isinstance(array, np.ndarray) is not isinstance(value, np.ndarray):
+            self.slots[slot] = transfer.to_device(array, device_of(value))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from dynbatch.optim.blocks import Rule
+from dynbatch.kernels import optimizers
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.parameters import Parameters
-from dynbatch.parameter import Array
 
 
 class RMSprop(Optimizer):
@@ -50,40 +46,6 @@ class RMSprop(Optimizer):
         self.centered = centered
 
     def rule(self, num_steps: int) -> Rule:
-        lr, alpha, eps = float(self.lr), self.alpha, self.eps
-        decay, momentum, centered = self.weight_decay, self.momentum, self.centered
-
-        def update(
-            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
-        ) -> None:
-            square_average, step, direction = slots[0], scratch[0], gradient
-            if decay:
-                direction = np.multiply(value, decay, out=scratch[1])
-                direction += gradient
-            _average(square_average, np.multiply(direction, direction, out=step), alpha, step)
-            if centered:
-                gradient_average = slots[1]
-                _average(gradient_average, direction, alpha, step)
-                np.multiply(gradient_average, gradient_average, out=step)
-                np.subtract(square_average, step, out=step)
-                np.sqrt(step, out=step)
-            else:
-                np.sqrt(square_average, out=step)
-            step += eps
-            np.divide(direction, step, out=step)
-            if momentum:
-                average = slots[-1]
-                average *= momentum
-                average += step
-                np.multiply(average, lr, out=step)
-            else:
-                step *= lr
-            value -= step
-
-        return update
-
-
-def _average(average: Array, new: Array, alpha: float, scratch: Array) -> None:
-    """average ← alpha·average + (1 - alpha)·new; `scratch` may be `new`."""
-    average *= alpha
-    average += np.multiply(new, 1.0 - alpha, out=scratch)
+        alpha, centered = self.alpha, float(self.centered)
+        numbers = (alpha, 1.0 - alpha, self.eps, self.weight_decay, self.momentum, centered)
+        return Rule(optimizers.rmsprop, (float(self.lr), *numbers))

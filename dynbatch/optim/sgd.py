@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import numpy as np
-
-from dynbatch.optim.blocks import Rule
+from dynbatch.kernels import optimizers
+from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.parameters import Parameters
-from dynbatch.parameter import Array
 
 
 class SGD(Optimizer):
@@ -51,27 +47,8 @@ class SGD(Optimizer):
         return not self.momentum and not self.weight_decay
 
     def rule(self, num_steps: int) -> Rule:
-        lr, momentum, decay = float(self.lr), self.momentum, self.weight_decay
         share = 1.0 if num_steps == 1 else 1.0 - self.dampening
-        nesterov = self.nesterov
-
-        def update(
-            value: Array, gradient: Array, slots: Sequence[Array], scratch: Sequence[Array]
-        ) -> None:
-            step, direction = scratch[0], gradient
-            if decay:
-                direction = np.multiply(value, decay, out=scratch[1])
-                direction += gradient
-            if momentum:
-                (average,) = slots
-                average *= momentum
-                average += direction if share == 1.0 else np.multiply(direction, share, out=step)
-                if nesterov:
-                    np.multiply(average, momentum, out=step)
-                    direction = np.add(direction, step, out=scratch[1])
-                else:
-                    direction = average
-            np.multiply(direction, lr, out=step)
-            value -= step
-
-        return update
+        return Rule(
+            optimizers.sgd,
+            (float(self.lr), self.momentum, share, self.weight_decay, float(self.nesterov)),
+        )

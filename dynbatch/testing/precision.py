@@ -53,6 +53,4 @@ def dense_gradient(parameter: Parameter) -> Array:
     grad = parameter.grad
     if grad is None:
         return np.zeros(parameter.shape, parameter.dtype)
-    array = grad.dense() if isinstance(grad, RowSparse) else grad
-    found = transfer.to_host(array)
-    return found.copy() if found is grad else found
+    return transfer.copy_to_host(grad.dense() if isinstance(grad, RowSparse) else grad)

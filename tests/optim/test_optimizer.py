@@ -3,9 +3,11 @@ import threading
 import numpy as np
 import pytest
 
-from dynbatch import optim
-from dynbatch.errors import CheckpointError, DtypeError, ShapeError
+from dynbatch import backend, optim
+from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels import parallel
+from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter, RowSparse
 
@@ -255,3 +257,117 @@ def test_parameters_of_the_wrong_kind_are_refused():
         optim.Adam([])
     with pytest.raises(DtypeError, match=r"item 1 .* ndarray"):
         optim.Adam([Parameter(np.ones(1)), np.ones(1)])
+
+
+# On a GPU -----------------------------------------------------------------------------------------
+
+
+def on_cuda(array):
+    return to_device(array, backend.device("cuda"))
+
+
+def give_gradients(model, rng):
+    """Those of `TwoLayers.give_gradients`, where the model is."""
+    model.give_gradients(rng)
+    model.table.grad = model.table.grad.to(model.table.device)
+    model.bias.grad = to_device(model.bias.grad, model.bias.device)
+
+
+@every_algorithm
+def test_a_step_is_one_launch_and_one_upload_for_each_dtype(make, cuda):
+    rng = np.random.default_rng(0)
+    shapes = [(7, 3), 4, (40, 2), 1, 5, (6, 3)]
+    parameters = [Parameter(rng.standard_normal(shape)).to("cuda") for shape in shapes]
+    parameters[4] = Parameter(np.ones(5, np.float32)).to("cuda")
+    optimizer = make(parameters)
+    for _ in range(3):
+        for parameter in parameters[:-1]:
+            gradient = rng.standard_normal(parameter.shape).astype(parameter.dtype)
+            parameter.grad = on_cuda(gradient)
+        parameters[-1].grad = sparse_gradient(rng, (6, 3), 2).to("cuda")
+        before = queue().launches, queue().uploads
+        optimizer.step()
+        assert (queue().launches, queue().uploads) == (before[0] + 2, before[1] + 1)
+
+
+@every_algorithm
+def test_a_step_waits_for_nothing(make, cuda, monkeypatch):
+    model = TwoLayers().to("cuda")
+    optimizer = make(model)
+    give_gradients(model, np.random.default_rng(0))
+    monkeypatch.setattr(type(model.bias.value), "get", None)
+    monkeypatch.setattr(type(cuda.cuda.get_current_stream()), "synchronize", None)
+    optimizer.step()
+
+
+@every_algorithm
+@pytest.mark.parametrize("moves", [("cuda", "cpu"), ("cpu", "cuda"), ("cuda", "cuda")])
+def test_the_state_follows_a_model_that_moves(make, cuda, moves):
+    whole, moved = TwoLayers(), TwoLayers()
+    on_whole, on_moved = make(whole), make(moved)
+    rngs = [np.random.default_rng(5) for _ in range(2)]
+    for device in moves:
+        moved.to(device)
+        for _ in range(2):
+            for model, optimizer, rng in ((whole, on_whole, rngs[0]), (moved, on_moved, rngs[1])):
+                give_gradients(model, rng)
+                optimizer.step()
+    assert moved.table.device.name == moves[-1]
+    for states in ((whole, moved), (on_whole, on_moved)):
+        expected, found = (each.state_dict() for each in states)
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            assert isinstance(found[name], np.ndarray)
+            np.testing.assert_allclose(found[name], value, rtol=1e-12, err_msg=name)
+
+
+@every_algorithm
+def test_state_is_loaded_into_the_arrays_of_the_device(make, cuda):
+    source, target = TwoLayers(), TwoLayers(seed=1).to("cuda")
+    on_source, on_target = make(source), make(target)
+    for model, optimizer in ((source, on_source), (target, on_target)):
+        give_gradients(model, np.random.default_rng(3))
+        optimizer.step()
+    slots = {id(a) for state in on_target._states for a in state.slots.values()}
+    state = on_source.state_dict()
+    on_target.load_state_dict(state)
+    assert {id(a) for each in on_target._states for a in each.slots.values()} == slots
+    assert all(np.array_equal(value, on_target.state_dict()[k]) for k, value in state.items())
+
+
+def test_arrays_that_are_not_contiguous_are_stepped(cuda):
+    parameter = Parameter(np.zeros((2, 3))).to("cuda")
+    parameter.value = on_cuda(np.arange(6.0).reshape(3, 2)).T
+    parameter.grad = on_cuda(np.arange(6.0).reshape(3, 2)).T
+    optim.SGD([parameter], lr=1.0).step()
+    assert not parameter.numpy().any()
+
+
+def test_parameters_of_both_devices_are_stepped(cuda):
+    here, there = Parameter(np.ones(3)), Parameter(np.ones(3)).to("cuda")
+    here.grad, there.grad = np.ones(3), on_cuda(np.ones(3))
+    optim.SGD([here, there], lr=1.0).step()
+    assert not here.value.any() and not to_host(there.value).any()
+
+
+def test_a_gradient_elsewhere_is_refused_before_any_update(cuda):
+    good, bad = Parameter(np.ones(2)), Parameter(np.ones(2), name="bad")
+    good.grad, bad.grad = np.ones(2), on_cuda(np.ones(2))
+    with pytest.raises(BackendError, match=r"'bad'.* on the cuda, its value on the cpu"):
+        optim.SGD([good, bad]).step()
+    assert np.all(good.value == 1)
+    bad.to("cuda")
+    bad.grad = on_cuda(np.ones(2, np.float32))
+    with pytest.raises(DtypeError, match=r"'bad'.* is float32, its value float64"):
+        optim.SGD([bad]).step()
+
+
+def test_a_rule_without_a_kernel_cannot_run_on_a_gpu(cuda):
+    class Own(optim.SGD):
+        def rule(self, num_steps):
+            return lambda value, gradient, slots, scratch: None
+
+    parameter = Parameter(np.ones(2)).to("cuda")
+    parameter.grad = on_cuda(np.ones(2))
+    with pytest.raises(BackendError, match="a GPU cannot run"):
+        Own([parameter]).step()

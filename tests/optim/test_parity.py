@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from dynbatch import optim
+from dynbatch import backend, optim
+from dynbatch.kernels.transfer import to_device
 from dynbatch.parameter import Parameter, RowSparse
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
@@ -35,27 +36,28 @@ SHAPES = [(11, 6), (6,)]
 @every_setting
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
-def test_twenty_steps_equal_pytorch(name, settings, sparse, dtype, tolerance):
+def test_twenty_steps_equal_pytorch(name, settings, sparse, dtype, tolerance, device):
     rng = np.random.default_rng(0)
-    ours = [Parameter(rng.standard_normal(shape).astype(dtype)) for shape in SHAPES]
-    theirs = [torch.tensor(p.value.copy(), requires_grad=True) for p in ours]
+    ours = [Parameter(rng.standard_normal(shape).astype(dtype)).to(device) for shape in SHAPES]
+    theirs = [torch.tensor(p.numpy(), requires_grad=True) for p in ours]
+    where = backend.device(device)
     optimizer = getattr(optim, name)(ours, **settings)
     reference = getattr(torch.optim, name)(theirs, **settings)
     for step in range(20):
         gradients = [rng.standard_normal(shape).astype(dtype) for shape in SHAPES]
         rows = np.flatnonzero(rng.random(11) < 0.4)
         table = RowSparse(rows, gradients[0][rows], (11, 6))
-        ours[0].grad = table if sparse else gradients[0]
+        ours[0].grad = table.to(where) if sparse else to_device(gradients[0], where)
         theirs[0].grad = torch.tensor(table.dense() if sparse else gradients[0])
         # The bias misses every third gradient: both sides must leave its state alone.
-        ours[1].grad = gradients[1] if step % 3 else None
+        ours[1].grad = to_device(gradients[1], where) if step % 3 else None
         theirs[1].grad = torch.tensor(gradients[1]) if step % 3 else None
         optimizer.step()
         reference.step()
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine.value.dtype == dtype
+        assert mine.value.dtype == dtype and mine.device == where
         np.testing.assert_allclose(
-            mine.value, other.detach().numpy(), rtol=tolerance, atol=tolerance
+            mine.numpy(), other.detach().numpy(), rtol=tolerance, atol=tolerance
         )
 
 

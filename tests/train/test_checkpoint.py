@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from dynbatch import optim, random
 from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.kernels.transfer import to_device
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
@@ -23,14 +24,15 @@ class TwoLayers(Module):
 def train(model, optimizer, schedule, rng, steps):
     for _ in range(steps):
         rows = np.sort(rng.choice(7, 2, replace=False))
-        model.table.grad = RowSparse(rows, rng.standard_normal((2, 3)), (7, 3))
-        model.bias.grad = rng.standard_normal(3)
+        values, bias = (rng.standard_normal(s).astype(np.float32) for s in ((2, 3), 3))
+        model.table.grad = RowSparse(rows, values, (7, 3)).to(model.table.device)
+        model.bias.grad = to_device(bias, model.bias.device)
         optimizer.step()
         schedule.step()
 
 
-def started(seed=0, steps=3):
-    model = TwoLayers(seed)
+def started(seed=0, steps=3, device="cpu"):
+    model = TwoLayers(seed).to(device)
     optimizer = optim.AdamW(model, lr=0.01)
     schedule = optim.InverseSqrt(optimizer, warmup_steps=4)
     rng = np.random.default_rng(seed)
@@ -65,6 +67,30 @@ def test_loaded_run_goes_on_to_the_same_bits(tmp_path):
     assert other.lr == optimizer.lr
     assert (info.step, info.epoch, info.position) == (3, 1, 2)
     assert info.extra == {"words": ["a", "ß"], "best": 0.5, "sizes": [0, 1]}
+
+
+@pytest.mark.parametrize(("source", "target"), [("cuda", "cpu"), ("cpu", "cuda"), ("cuda",) * 2])
+def test_checkpoint_is_the_same_whatever_device_it_comes_from(tmp_path, cuda, source, target):
+    model, optimizer, schedule, rng = started(device=source)
+    extra = {"words": ["a", "ß"]}
+    settings = dict(step=3, epoch=1, random_state=rng, extra=extra)
+    save_checkpoint(tmp_path / "one", model, optimizer, schedule, **settings)
+
+    other, on_other, again, generator = started(seed=5, steps=1, device=target)
+    arrays = [parameter.value for parameter in other.parameters()]
+    info = load_checkpoint(tmp_path / "one", other, on_other, again)
+    info.restore_random_state(generator)
+    kept = [parameter.value for parameter in other.parameters()]
+    assert all(one is two for one, two in zip(arrays, kept, strict=True))
+    assert same(everything(model, optimizer, schedule), everything(other, on_other, again))
+
+    settings["random_state"] = generator
+    save_checkpoint(tmp_path / "two", other, on_other, again, **settings)
+    back = started(seed=6, steps=2, device=source)
+    info = load_checkpoint(tmp_path / "two", *back[:3])
+    info.restore_random_state(back[3])
+    assert same(everything(model, optimizer, schedule), everything(*back[:3]))
+    assert back[3].bit_generator.state == rng.bit_generator.state and info.extra == extra
 
 
 def test_graph_seeds_go_on_where_they_were_saved(tmp_path):

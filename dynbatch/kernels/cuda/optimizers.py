@@ -1,0 +1,87 @@
+"""Steps of the optimizers on a GPU: the tables that `optimizers.cu` reads, one launch a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.queue import launch, queue
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+THREADS = 256
+TILE = 1024  # elements of parameters to a block, and the slots of a table row, as in optimizers.cu
+SLOTS = 3
+
+
+class Part(NamedTuple):
+    """One parameter's part of a step.
+
+    Args:
+        value, slots: device arrays of one shape and dtype, C-contiguous.
+        gradient:     of the value's shape; of (K, width) with `rows`.
+        numbers:      what the kernel takes after `scratch` in `kernels/optimizers.py`.
+        rows:         None for a dense gradient, else (K,) increasing rows that it has.
+        every_row:    whether the rows without gradient are stepped too, by a gradient of 0.
+    """
+
+    value: Any
+    gradient: Any
+    slots: tuple[Any, ...]
+    numbers: tuple[float, ...]
+    rows: Array | None = None
+    every_row: bool = True
+
+    @property
+    def num_elements(self) -> int:
+        """Elements that are stepped."""
+        whole = self.rows is None or self.every_row
+        return int(self.value.size if whole else self.gradient.size)
+
+
+def update(kernel: str, parts: Sequence[Part], norm: Any = None) -> None:
+    """Step all parameters, which have one dtype, in one launch.
+
+    Args:
+        kernel: "sgd", "adagrad", "rmsprop" or "adam".
+        norm:   a device array of one float64 that must be finite, or nothing is done.
+
+    Raises:
+        ShapeError: a parameter has 2^32 elements or more.
+    """
+    parts = [part for part in parts if part.num_elements]
+    if not parts:
+        return
+    entries, rows, total = table(parts)
+    for part in parts:
+        queue().keep(part.value, part.gradient, *part.slots)
+    numbers = np.array([part.numbers for part in parts], np.float64)
+    like = parts[0].value
+    args = (like, entries, rows, numbers, norm, len(parts), total)
+    launch(like, kernel, (-(-total // TILE),), (THREADS,), args)
+
+
+def table(parts: Sequence[Part]) -> tuple[Array, Array | None, int]:
+    """The rows of the table, as `optimizers.cu` describes them, `rows`, and all elements."""
+    base, itemsize = parts[0].value.data.ptr, parts[0].value.itemsize
+    entries: list[tuple[int, ...]] = []
+    given: list[Array] = []
+    total = num_rows = 0
+    for part in parts:
+        arrays = (part.value, part.gradient, *part.slots)
+        places = [(array.data.ptr - base) // itemsize for array in arrays]
+        places += [0] * (SLOTS - len(part.slots))
+        if part.num_elements >= 1 << 32:
+            raise ShapeError(f"a parameter of {part.num_elements} elements; the most is 2^32 - 1")
+        if part.rows is None:
+            entries.append((total, *places, 0, 0, 0, 0))
+        else:
+            width, count = part.value.shape[1], len(part.rows)
+            entries.append((total, *places, width, num_rows, count, part.every_row))
+            given.append(part.rows)
+            num_rows += count
+        total += part.num_elements
+    return np.array(entries, np.int64), np.concatenate(given) if given else None, total

@@ -1,0 +1,46 @@
+"""Updates of parameters on a GPU: one launch for all of a dtype, of which nothing is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.backend import device_of
+from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda import optimizers
+from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.optimizers import Rule
+from dynbatch.optim.blocks import Update
+from dynbatch.parameter import RowSparse
+
+
+def run_updates(updates: Sequence[Update]) -> None:
+    """Start all updates, of device arrays and of one kernel.
+
+    Raises:
+        BackendError: the rule names no kernel that has a CUDA twin.
+    """
+    parts: dict[np.dtype, list[optimizers.Part]] = {}
+    for update in updates:
+        parts.setdefault(update.value.dtype, []).append(_part(update))
+    for each in parts.values():
+        optimizers.update(updates[0].rule.kernel.__name__, each)
+    if parts:
+        queue().flush()
+
+
+def _part(update: Update) -> optimizers.Part:
+    rule, gradient = update.rule, update.gradient
+    if not isinstance(rule, Rule):
+        raise BackendError(
+            f"the optimizer's rule is {rule!r}, which a GPU cannot run.\n"
+            "  rule: on a GPU it is a Rule(kernel, numbers) of dynbatch.kernels.optimizers\n"
+            '  fix:  train on the CPU, model.to("cpu"), or write the kernel in CUDA too'
+        )
+    rows = gradient.rows if isinstance(gradient, RowSparse) else None
+    values = gradient.values if isinstance(gradient, RowSparse) else gradient
+    values = device_of(values).xp.ascontiguousarray(values)
+    return optimizers.Part(
+        update.value, values, update.slots, rule.numbers, rows, every_row=not update.touched
+    )
