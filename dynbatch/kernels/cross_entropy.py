@@ -59,10 +59,13 @@ def chunk_rows(tokens: int, vocabulary: int, itemsize: int) -> int:
     return max(1, min(tokens, max(LEAST_ROWS, CHUNK_BYTES // max(1, vocabulary * itemsize))))
 
 
-def workspace(tokens: int, width: int, vocabulary: int, itemsize: int) -> int:
+@twin()
+def workspace(weight: Array, tokens: int) -> int:
     """Elements of scratch that `linear_cross_entropy` needs."""
-    rows = chunk_rows(tokens, vocabulary, itemsize)
-    return rows * vocabulary + (vocabulary * width if rows < tokens else 0)
+    vocabulary, width = weight.shape
+    rows = chunk_rows(tokens, vocabulary, weight.itemsize)
+    elements: int = rows * vocabulary + (vocabulary * width if rows < tokens else 0)
+    return elements
 
 
 @twin()
@@ -135,9 +138,10 @@ def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
 def softmax_loss(
     logits: Array, bias: Array | None, targets: Targets, losses: Array, scale: Array | None = None
 ) -> None:
-    """Losses of (n, V) logits, which are overwritten.
+    """Losses of (n, V) logits.
 
-    With `scale` (n,), the gradient of each token's unweighted loss, they become their gradient.
+    With `scale` (n,), the gradient of each token's unweighted loss, the logits become their
+    gradient; without, they may hold anything afterwards.
     """
     vocabulary = logits.shape[1]
     step = max(1, BLOCK_ELEMENTS // max(1, vocabulary))

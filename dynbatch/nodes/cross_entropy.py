@@ -59,9 +59,8 @@ class LinearCrossEntropy(CrossEntropyBase):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        vocabulary, width = batch.first.weight.shape
         tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
-        return kernels.workspace(tokens, width, vocabulary, batch.dtype.itemsize)
+        return kernels.workspace(batch.first.weight.value, tokens)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:

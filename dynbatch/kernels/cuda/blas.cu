@@ -1,14 +1,11 @@
 // Products that cuBLAS does not do: of nothing, and of matrices that differ in shape.
 
 // Planes of zeros: rows of `width` that are `ld` elements apart, in planes `step` elements apart.
-// Block (256); grid (width / 256, rows, planes), the last two at most 65535.
+// Block (256), grid (total / 256) for `total` elements in all.
 extern "C" __global__ void zero_planes(REAL* out, int rows, int width, long long ld, long long step,
-                                       int planes) {
-    const long long column = thread_in_grid();
-    if (column >= width) return;
-    for (int plane = blockIdx.z; plane < planes; plane += gridDim.z)
-        for (int row = blockIdx.y; row < rows; row += gridDim.y)
-            out[plane * step + row * ld + column] = (REAL)0;
+                                       long long total) {
+    const long long i = thread_in_grid(), row = i / width;
+    if (i < total) out[row / rows * step + row % rows * ld + i % width] = (REAL)0;
 }
 
 // out[k] = op(a[k]) op(b[k]) for matrices of different shapes, in one launch.
@@ -20,7 +17,7 @@ extern "C" __global__ void zero_planes(REAL* out, int rows, int width, long long
 // Block (64): makes SIDE x SIDE of one output, each thread 4 x 4 of them; grid (all tiles). A sum
 // goes over the inner dimension in order.
 
-constexpr int SIDE = 32, DEPTH = 16, ACROSS = 8, EACH = SIDE / ACROSS;
+constexpr int SIDE = 32, DEPTH = 16, ACROSS = 8, SUMS = SIDE / ACROSS;
 
 // tile[d][i] = matrix[first + i][depth + d], or [depth + d][first + i] where `by_depth`, and 0
 // outside. Neighbours in memory are read by neighbouring threads.
@@ -45,28 +42,28 @@ extern "C" __global__ void matmul_segments(const REAL* a, const REAL* b, REAL* o
     const int tile = (int)(blockIdx.x - entry[0]), tiles_across = (width + SIDE - 1) / SIDE;
     const int first_row = tile / tiles_across * SIDE, first_column = tile % tiles_across * SIDE;
     const int x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;
-    REAL sums[EACH][EACH] = {};
+    REAL sums[SUMS][SUMS] = {};
 
     for (int depth = 0; depth < inner; depth += DEPTH) {
         load(left, a + entry[1], width_a, transpose_a, first_row, rows, depth, inner);
         load(right, b + entry[2], width_b, !transpose_b, first_column, width, depth, inner);
         __syncthreads();
         for (int d = 0; d < DEPTH; ++d) {
-            REAL column[EACH];
+            REAL column[SUMS];
 #pragma unroll
-            for (int j = 0; j < EACH; ++j) column[j] = right[d][x + j * ACROSS];
+            for (int j = 0; j < SUMS; ++j) column[j] = right[d][x + j * ACROSS];
 #pragma unroll
-            for (int i = 0; i < EACH; ++i) {
+            for (int i = 0; i < SUMS; ++i) {
                 const REAL value = left[d][y + i * ACROSS];
 #pragma unroll
-                for (int j = 0; j < EACH; ++j) sums[i][j] += value * column[j];
+                for (int j = 0; j < SUMS; ++j) sums[i][j] += value * column[j];
             }
         }
         __syncthreads();  // the next round writes both tiles again
     }
-    for (int i = 0; i < EACH; ++i) {
+    for (int i = 0; i < SUMS; ++i) {
         const int row = first_row + y + i * ACROSS;
-        for (int j = 0; j < EACH; ++j) {
+        for (int j = 0; j < SUMS; ++j) {
             const int column = first_column + x + j * ACROSS;
             if (row < rows && column < width)
                 out[entry[3] + (long long)row * width + column] = sums[i][j];

@@ -110,7 +110,7 @@ def _layout(matrix: Any) -> tuple[bool, int]:
     """Whether a matrix is stored by columns, and its leading dimension."""
     rows, columns = matrix.shape[-2:]
     if not matrix.size:
-        return False, max(1, columns)
+        return False, columns
     down, across = [step // matrix.dtype.itemsize for step in matrix.strides[-2:]]
     if across == 1 or columns <= 1:
         transposed, step, count, least = False, down, rows, columns

@@ -102,7 +102,6 @@ class Cublas:
     ) -> None:
         """A sum over nothing is 0: cuBLAS does not say what it does then."""
         if not beta:
-            threads = 256
-            grid = (-(-n // threads), min(m, 65535), min(planes, 65535))
-            args = (c, m, n, ldc, step, planes)
-            self._queue.launch(self.dtype, "zero_planes", grid, (threads,), args)
+            total, threads = planes * m * n, 256
+            args = (c, m, n, ldc, step, total)
+            self._queue.launch(self.dtype, "zero_planes", (-(-total // threads),), (threads,), args)

@@ -90,6 +90,23 @@ def test_transposed_factors_and_columns_of_wider_matrices(cupy, dtype):
     assert np.isnan(gradient.get()[5]).all()
 
 
+def test_vectors_of_any_stride(cupy, dtype):
+    """A row or column needs no unit stride, and the strides of a single one mean nothing."""
+    x, weight = normal(dtype, 6, 5), normal(dtype, 4, 1)
+    wide, w = cupy.asarray(x), cupy.asarray(weight)
+    column = wide[:, 1::2][:, :1]
+    outer, inner, row = (cupy.empty(shape, dtype) for shape in ((6, 4), (1, 1), (1, 4)))
+    blas.matmul(column, w.T, outer)
+    blas.matmul(column.T, wide[:, 4:], inner)
+    blas.matmul(wide[2:3, :1], w.T, row)
+    queue().flush()
+    tolerance = 1e-5 if dtype == np.float32 else 1e-14
+    for found, expected in (
+        (outer, x[:, 1:2] @ weight.T), (inner, x[:, 1:2].T @ x[:, 4:]), (row, x[2:3, :1] @ weight.T)
+    ):  # fmt: skip
+        np.testing.assert_allclose(found.get(), expected, rtol=tolerance, atol=tolerance)
+
+
 def test_matrices_that_do_not_fit_are_refused(cupy, dtype):
     a, b, out = (cupy.zeros(shape, dtype) for shape in ((2, 3), (3, 4), (2, 4)))
     with pytest.raises(ShapeError, match=r"\(2, 3\) and \(2, 4\) into"):
@@ -100,6 +117,9 @@ def test_matrices_that_do_not_fit_are_refused(cupy, dtype):
         blas.matmul(cupy.zeros((2, 6), dtype)[:, ::2], b, out)
     with pytest.raises(ShapeError, match="an output"):
         blas.matmul(a, b, cupy.zeros((4, 2), dtype).T)
+    repeated = cupy.ndarray((2, 3), dtype, memptr=a.data, strides=(0, dtype.itemsize))
+    with pytest.raises(ShapeError, match="strides"):
+        blas.matmul(repeated, b, out)
     other = np.float64 if dtype == np.float32 else np.float32
     with pytest.raises(DtypeError, match="a product of"):
         blas.matmul(a, b, cupy.zeros((2, 4), other))

@@ -1,0 +1,84 @@
+// Softmax cross-entropy of rows of logits, and the gradients of its tokens.
+
+constexpr int ROWS = 8;  // of a block whose warps have a row each
+
+template <bool BLOCK, class Operation>
+__device__ __forceinline__ REAL reduce_row(REAL value, REAL* partial) {
+    return BLOCK ? block_reduce<Operation>(value, partial) : warp_reduce<Operation>(value);
+}
+
+// One row by a warp, or by the whole block. The order of its sums depends on `vocabulary` only.
+template <bool BLOCK>
+__device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id, REAL weight,
+                                         const REAL* scale, REAL* loss, int vocabulary, REAL hit,
+                                         REAL uniform) {
+    __shared__ REAL partial[WARP];
+    const int own = BLOCK ? threadIdx.x : threadIdx.x % WARP, step = BLOCK ? blockDim.x : WARP;
+    auto logit = [&](int i) { return bias ? logits[i] + bias[i] : logits[i]; };
+
+    // Maximum and Σ exp(z - maximum) in one pass.
+    // Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+    REAL peak = -infinity(), sum = 0;
+    for (int i = own; i < vocabulary; i += step) {
+        const REAL z = logit(i);
+        if (z > peak) {
+            sum = sum * exp(peak - z) + ((REAL)1 + (z - z));  // NaN for +inf
+            peak = z;
+        } else if (z != -infinity()) {                         // a NaN goes on into the sum
+            sum += exp(z - peak);
+        }
+    }
+    const REAL highest = reduce_row<BLOCK, Max>(peak, partial);
+    const REAL total = reduce_row<BLOCK, Add>(sum * exp(peak - highest), partial);
+
+    // The thread that has the target reads it before it writes the gradient there, and has the loss.
+    const bool known = id >= 0 && id < vocabulary;
+    const bool has_target = own == (known ? id % step : 0);
+    const REAL target = known && has_target ? logit(id) - highest : (REAL)0;
+    REAL shifts = 0;
+    if (scale || uniform != 0) {
+        const REAL gradient = scale ? *scale : (REAL)0, factor = gradient / total;
+        const REAL spread = uniform != 0 ? uniform * gradient : (REAL)0;
+        for (int i = own; i < vocabulary; i += step) {
+            const REAL z = logit(i) - highest;
+            shifts += z;
+            if (scale) logits[i] = exp(z) * factor - spread - (i == id ? hit * gradient : (REAL)0);
+        }
+        if (uniform != 0) shifts = reduce_row<BLOCK, Add>(shifts, partial);
+    }
+    if (has_target) {
+        REAL value = log(total) - hit * target;
+        if (uniform != 0) value -= uniform * shifts;
+        *loss = value * weight;
+    }
+}
+
+// losses[n] = weights[n] · (logsumexp(z) - hit · z[id] - uniform · Σ z) for z = logits[n] + bias, each
+// z less its maximum. With `scale`, the gradients of the unweighted losses, the logits become
+// scale[n] · (softmax(z) - uniform - hit · [i = id]); without, they stay. `ids` and `weights` begin
+// `first` tokens before the others.
+//
+// Block (256), grid (rows / 8) up to 1024 logits in a row; block (512), grid (rows) above.
+extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const int* ids,
+                                        const REAL* weights, const REAL* scale, REAL* losses,
+                                        int first, int rows, int vocabulary, REAL hit,
+                                        REAL uniform) {
+    const bool whole = vocabulary > 1024;
+    const int row = whole ? blockIdx.x : blockIdx.x * ROWS + threadIdx.x / WARP;
+    if (row >= rows) return;                                   // the whole warp
+    REAL* z = logits + (long long)row * vocabulary;
+    const int id = ids[first + row];
+    const REAL weight = weights[first + row], *own_scale = scale ? scale + row : nullptr;
+    if (whole) row_loss<true>(z, bias, id, weight, own_scale, losses + row, vocabulary, hit, uniform);
+    else row_loss<false>(z, bias, id, weight, own_scale, losses + row, vocabulary, hit, uniform);
+}
+
+// out[t] = weights[t] · dy[k] for the tokens t of sentence k, which begin at offsets[k].
+// Block (256), grid (tokens / 256).
+extern "C" __global__ void token_scales(const REAL* dy, const REAL* weights,
+                                        const long long* offsets, REAL* out, int sentences,
+                                        int tokens) {
+    const long long token = thread_in_grid();
+    if (token >= tokens) return;
+    out[token] = weights[token] * dy[find_segment(offsets, 1, 0, sentences, token)];
+}
