@@ -11,6 +11,11 @@ struct Segments {
     }
 };
 
+// Integers in the room of REALs: where in a segment or window something was found.
+template <int SIZE> struct IntegerOf { typedef int type; };
+template <> struct IntegerOf<8> { typedef long long type; };
+typedef IntegerOf<sizeof(REAL)>::type Place;
+
 // A maximum and Σ exp(x - maximum), of which parts are put together.
 struct Normalizer {
     REAL peak, sum;
