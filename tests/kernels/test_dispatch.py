@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch.kernels import attention, elementwise, segment
-from dynbatch.kernels.dispatch import TWINS
+from dynbatch.kernels import attention, segment
+from dynbatch.kernels.dispatch import TWINS, cuda_twin
 
 OFFSETS = np.array([0, 2, 2, 5])
 
@@ -66,6 +66,7 @@ def test_the_arrays_of_a_packed_argument_decide(twins):
     assert calls[0][1][0] is packed
 
 
-def test_a_kernel_without_a_twin_is_named():
-    with pytest.raises(db.errors.BackendError, match=r"elementwise\.apply has no CUDA twin"):
-        elementwise.apply(elementwise.tanh, DeviceArray(), DeviceArray())
+@pytest.mark.parametrize("place", ["blas.absent", "absent.matmul"])
+def test_a_kernel_without_a_twin_is_named(place):
+    with pytest.raises(db.errors.BackendError, match=rf"{place} has no CUDA twin"):
+        cuda_twin(*place.split("."))
