@@ -6,7 +6,7 @@ Within one pass no row is met twice, so gradients need no sorting and no atomics
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,32 +21,47 @@ def count_windows(rows: int, size: int, stride: int, padding: int = 0) -> int:
     return max(0, (rows + 2 * padding - size) // stride + 1)
 
 
-def window_starts(offsets: Array, counts: Array, stride: int, padding: int = 0) -> Array:
-    """First row of every window, as a row of the packed input; in the padding it lies outside.
+class Windows(NamedTuple):
+    """Where the windows of a mini-batch lie.
 
-    Args:
-        offsets: (K + 1,) of the input.
-        counts:  (K,) windows of each segment.
-    Returns:
-        (M,) int64, M = Σ counts.
+    offsets: (K + 1,) rows of each segment, from 0 to N.
+    ends:    (K + 1,) windows of each segment, from 0 to M.
+    size:    rows of a window.
+    stride:  rows from one window of a segment to the next.
+    padding: rows by which the first window begins before its segment.
     """
-    return row_index(offsets[:-1] - padding, counts, stride)
+
+    offsets: Array
+    ends: Array
+    size: int
+    stride: int
+    padding: int = 0
+
+    def starts(self) -> Array:
+        """(M,) first row of every window; in the padding it lies outside of its segment."""
+        return row_index(self.offsets[:-1] - self.padding, np.diff(self.ends), self.stride)
+
+    def inside(self, rows: Array) -> Array:
+        """(M,) whether a row of each window is one of its segment."""
+        counts = np.diff(self.ends)
+        low, high = np.repeat(self.offsets[:-1], counts), np.repeat(self.offsets[1:], counts)
+        found: Array = (rows >= low) & (rows < high)
+        return found
 
 
 @twin()
-def unfold(x: Array, starts: Array, low: Array, high: Array, size: int, out: Array) -> None:
-    """out[m] = rows starts[m], …, starts[m] + size - 1 side by side; rows outside are zero.
+def unfold(x: Array, windows: Windows, out: Array) -> None:
+    """out[m] = the rows of window m side by side; rows outside of its segment are zero.
 
     Args:
-        x:         (N, D).
-        starts:    (M,) first row of each window.
-        low, high: (M,) rows of the window's segment, from low to before high.
-        out:       (M, size · D), overwritten.
+        x:   (N, D).
+        out: (M, size · D), overwritten.
     """
+    starts, size = windows.starts(), windows.size
     parts = out.reshape(starts.size, size, x.shape[1])
     for position in range(size):
         rows = starts + position
-        inside = (rows >= low) & (rows < high)
+        inside = windows.inside(rows)
         if inside.all():
             parts[:, position] = x[rows]
         else:
@@ -55,39 +70,38 @@ def unfold(x: Array, starts: Array, low: Array, high: Array, size: int, out: Arr
 
 
 @twin()
-def unfold_backward(
-    dy: Array, starts: Array, low: Array, high: Array, size: int, out: Array
-) -> None:
+def unfold_backward(dy: Array, windows: Windows, out: Array) -> None:
     """out[n] = sum of row n's copies in `dy`; rows outside are left out.
 
     Args:
-        dy:        (M, size · D) gradient of the windows.
-        starts:    (M,) first row of each window; within a segment they increase.
-        low, high: (M,) rows of the window's segment, from low to before high.
-        out:       (N, D), overwritten with the gradient of x.
+        dy:  (M, size · D) gradient of the windows.
+        out: (N, D), overwritten with the gradient of x.
     """
     out[...] = 0
+    starts, size = windows.starts(), windows.size
     parts = dy.reshape(starts.size, size, out.shape[1])
     for position in range(size):
         rows = starts + position
-        inside = (rows >= low) & (rows < high)
+        inside = windows.inside(rows)
         out[rows[inside]] += parts[inside, position]
 
 
 @twin()
-def max_pool(x: Array, starts: Array, size: int, out: Array, place: Array | None) -> None:
-    """out[m] = maximum of rows starts[m], …, starts[m] + size - 1, column by column.
+def max_pool(x: Array, windows: Windows, out: Array, place: Array | None) -> None:
+    """out[m] = maximum of the rows of window m, column by column.
 
     Args:
-        x:      (N, D).
-        starts: (M,) first row of each window; every window lies inside its segment.
-        out:    (M, D), overwritten.
-        place:  (M, D) integers, overwritten with the first maximum's number in its window, or None.
+        x:       (N, D).
+        windows: without padding.
+        out:     (M, D), overwritten.
+        place:   (M, D) integers as wide as x's elements, overwritten with the first maximum's
+            number in its window, or None.
     """
+    starts = windows.starts()
     np.copyto(out, x[starts])
     if place is not None:
         place[...] = 0
-    for position in range(1, size):
+    for position in range(1, windows.size):
         rows = x[starts + position]
         if place is not None:
             # A later position is the larger number; masked copies are ten times slower.
@@ -96,45 +110,46 @@ def max_pool(x: Array, starts: Array, size: int, out: Array, place: Array | None
 
 
 @twin()
-def max_pool_backward(dy: Array, starts: Array, size: int, place: Array, out: Array) -> None:
+def max_pool_backward(dy: Array, windows: Windows, place: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column.
 
     Args:
-        dy:     (M, D).
-        starts: (M,) first row of each window; within a segment they increase.
-        place:  (M, D) from `max_pool`.
-        out:    (N, D), overwritten with the gradient of x.
+        dy:    (M, D).
+        place: (M, D) from `max_pool`.
+        out:   (N, D), overwritten with the gradient of x.
     """
     out[...] = 0
-    for position in range(size):
+    starts = windows.starts()
+    for position in range(windows.size):
         out[starts + position] += dy * (place == position)
 
 
 @twin()
-def mean_pool(x: Array, starts: Array, size: int, out: Array) -> None:
-    """out[m] = mean of rows starts[m], …, starts[m] + size - 1.
+def mean_pool(x: Array, windows: Windows, out: Array) -> None:
+    """out[m] = mean of the rows of window m.
 
     Args:
-        x:      (N, D).
-        starts: (M,) first row of each window; every window lies inside its segment.
-        out:    (M, D), overwritten.
+        x:       (N, D).
+        windows: without padding.
+        out:     (M, D), overwritten.
     """
+    starts = windows.starts()
     np.copyto(out, x[starts])
-    for position in range(1, size):
+    for position in range(1, windows.size):
         np.add(out, x[starts + position], out=out)
-    np.multiply(out, 1 / size, out=out)
+    np.multiply(out, 1 / windows.size, out=out)
 
 
 @twin()
-def mean_pool_backward(dy: Array, starts: Array, size: int, out: Array) -> None:
+def mean_pool_backward(dy: Array, windows: Windows, out: Array) -> None:
     """out[n] = sum of dy / size over the windows that hold row n.
 
     Args:
-        dy:     (M, D).
-        starts: (M,) first row of each window; within a segment they increase.
-        out:    (N, D), overwritten with the gradient of x.
+        dy:  (M, D).
+        out: (N, D), overwritten with the gradient of x.
     """
     out[...] = 0
-    each = dy * dy.dtype.type(1 / size)
-    for position in range(size):
+    starts = windows.starts()
+    each = dy * dy.dtype.type(1 / windows.size)
+    for position in range(windows.size):
         out[starts + position] += each

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from dynbatch.kernels import windows as kernels
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.batch import Batch
@@ -40,17 +38,10 @@ class Windowed(Node):
         return kernels.count_windows(shape[0], self.size, self.stride, self.padding)
 
     @classmethod
-    def starts(cls, batch: Batch, x: Ragged) -> Array:
-        """First row in x of each window of the batch."""
+    def layout(cls, batch: Batch, x: Ragged, y: Ragged) -> kernels.Windows:
+        """Where the windows that are rows of y lie in x."""
         node = batch.first
-        counts = np.array([one.rows for one in batch.nodes], np.int64)
-        return kernels.window_starts(x.offsets, counts, node.stride, node.padding)
-
-    @classmethod
-    def bounds(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
-        """First row of each window's sentence in x, and the row behind it."""
-        counts = [one.rows for one in batch.nodes]
-        return np.repeat(x.offsets[:-1], counts), np.repeat(x.offsets[1:], counts)
+        return kernels.Windows(x.offsets, y.offsets, node.size, node.stride, node.padding)
 
 
 class Windows(Windowed):
@@ -68,16 +59,13 @@ class Windows(Windowed):
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
-        low, high = cls.bounds(batch, x)
-        kernels.unfold(x.values, cls.starts(batch, x), low, high, batch.first.size, y.values)
+        kernels.unfold(x.values, cls.layout(batch, x, y), y.values)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            low, high = cls.bounds(batch, dx)
-            starts = cls.starts(batch, dx)
-            kernels.unfold_backward(dy.values, starts, low, high, batch.first.size, dx.values)
+            kernels.unfold_backward(dy.values, cls.layout(batch, dx, dy), dx.values)
 
 
 class Pool(Windowed):
@@ -115,15 +103,14 @@ class MaxPool(Pool):
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         place = cls.place(batch) if batch.keeps else None
-        starts = cls.starts(batch, xs[0])
-        kernels.max_pool(xs[0].values, starts, batch.first.size, y.values, place)
+        kernels.max_pool(xs[0].values, cls.layout(batch, xs[0], y), y.values, place)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            starts, size = cls.starts(batch, dx), batch.first.size
-            kernels.max_pool_backward(dy.values, starts, size, cls.place(batch), dx.values)
+            windows = cls.layout(batch, dx, dy)
+            kernels.max_pool_backward(dy.values, windows, cls.place(batch), dx.values)
 
 
 class MeanPool(Pool):
@@ -133,15 +120,13 @@ class MeanPool(Pool):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        starts = cls.starts(batch, xs[0])
-        kernels.mean_pool(xs[0].values, starts, batch.first.size, y.values)
+        kernels.mean_pool(xs[0].values, cls.layout(batch, xs[0], y), y.values)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            starts = cls.starts(batch, dx)
-            kernels.mean_pool_backward(dy.values, starts, batch.first.size, dx.values)
+            kernels.mean_pool_backward(dy.values, cls.layout(batch, dx, dy), dx.values)
 
 
 def windows(x: Node, size: int, stride: int = 1, padding: int = 0) -> Node:
