@@ -9,6 +9,8 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.segments import over_elements
+from dynbatch.kernels.segment import sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,6 +71,54 @@ def accumulate(x: Any, out: Any) -> None:
 def add_bias(rows: Any, bias: Any) -> None:
     """rows[n] += bias for every row, in place."""
     _over_elements(rows, "add_bias", (rows, bias, rows.shape[1]))
+
+
+def sum_rows(rows: Any, out: Any) -> None:
+    """out = Σ_n rows[n]: zeros of no rows."""
+    sum_segments(rows, np.array([0, len(rows)]), out.reshape(1, -1))
+
+
+def scale_segments(x: Any, numbers: Array, offsets: Array, out: Any) -> None:
+    """out_i = numbers[k] · x_i for the elements i of segment k."""
+    over_elements("scale_segments", (x, numbers), offsets, out.reshape(-1, 1))
+
+
+def shift_segments(x: Any, numbers: Array, offsets: Array, out: Any) -> None:
+    """out_i = x_i + numbers[k] for the elements i of segment k."""
+    over_elements("shift_segments", (x, numbers), offsets, out.reshape(-1, 1))
+
+
+def expand(x: Any, repeats: Array | None, out: Any) -> None:
+    """Rows of x, each so often, one after the other; a single column is repeated over out's."""
+    over_elements("expand", (x,), _offsets(len(x), repeats), out, x.shape[1] != out.shape[1])
+
+
+def expand_backward(dy: Any, repeats: Array | None, out: Any) -> None:
+    """The gradient of `expand`: sums over what was repeated, in one launch most often."""
+    offsets, width = _offsets(len(out), repeats), dy.shape[1]
+    if out.shape[1] != width:
+        sum_segments(dy.reshape(-1, 1), offsets * width, out)
+    elif repeats is None:
+        copy(dy, out)
+    else:
+        sum_segments(dy, offsets, out)
+
+
+def _offsets(count: int, repeats: Array | None) -> Array:
+    """Where the copies of each row begin."""
+    if repeats is None:
+        return np.arange(count + 1)
+    return np.concatenate(([0], np.cumsum(repeats)))
+
+
+def transpose_segments(x: Any, shapes: Sequence[tuple[int, ...]], out: Any) -> None:
+    """Each segment, a (rows, columns) matrix, transposed in its place; one launch."""
+    rows, columns = np.array(shapes, np.int64).reshape(-1, 2).T
+    tiles, sizes = -(-rows // 32) * -(-columns // 32), rows * columns
+    starts = np.cumsum(sizes) - sizes
+    matrices = np.column_stack((np.cumsum(tiles) - tiles, starts, rows, columns))[tiles > 0]
+    grid, block = (int(tiles.sum()),), (32, 8)
+    launch(out, "transpose_segments", grid, block, (x, out, matrices, len(matrices)))
 
 
 def upload(out: Any, arrays: Sequence[Array]) -> None:

@@ -4,6 +4,7 @@ import pytest
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.queue import queue
+from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
 LENGTHS = (0, 1, 31, 32, 33, 1025)
@@ -16,6 +17,13 @@ def normal(dtype, *shape):
 
 def values(dtype, *shape):
     return Values(normal(dtype, *shape))
+
+
+def exercise(kernels):
+    """One matrix of one tile: the rows that a warp writes were read by others."""
+    x, out = (fake_cupy.zeros(32 * 32, np.float32) for _ in range(2))
+    matrices = fake_cupy.asarray(np.array([[0, 0, 32, 32]], np.int64))
+    kernels.launch("transpose_segments", (1,), (32, 8), (x, out, matrices, 1))
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -112,3 +120,87 @@ def test_matrices_one_after_the_other(cupy, dtype):
     np.testing.assert_array_equal(
         arrays.download(columns), np.concatenate((expected[:, 2:7], expected[:, 7:]))
     )
+
+
+@pytest.mark.parametrize("width", [0, 1, 33])
+@pytest.mark.parametrize("rows", [0, 1, 31, 33, 1025])
+def test_rows_are_summed(cupy, dtype, rows, width):
+    with launches(bool(width) + (rows > 256 and width > 1)):  # many rows are summed in parts
+        assert_equal_twins(
+            arrays.sum_rows, values(dtype, rows, width), values(dtype, width), atol=1e-4
+        )
+
+
+def test_the_sum_of_rows_has_the_same_bits_twice(cupy, dtype):
+    rows, sums = cupy.asarray(normal(dtype, 2000, 5)), []
+    for _ in range(2):
+        out = cupy.empty(5, dtype)
+        arrays.sum_rows(rows, out)
+        sums.append(arrays.download(out).tobytes())
+    assert sums[0] == sums[1]
+
+
+@pytest.mark.parametrize("kernel", [arrays.scale_segments, arrays.shift_segments])
+@pytest.mark.parametrize("lengths", [LENGTHS, (7,) * 5, (0, 0), ()])
+def test_numbers_of_segments(cupy, dtype, kernel, lengths):
+    offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
+    numbers = normal(dtype, len(lengths))
+    if len(lengths):  # NumPy's twin compares with the first number
+        x, out = values(dtype, offsets[-1]), values(dtype, offsets[-1])
+        with launches(bool(offsets[-1])):
+            assert_equal_twins(kernel, x, numbers, offsets, out)
+
+
+def test_numbers_of_segments_in_place(cupy, dtype):
+    x, numbers, offsets = normal(dtype, 40), np.array([2, -1.5]), np.array([0, 33, 40])
+    device = cupy.asarray(x)
+    arrays.scale_segments(device, numbers, offsets, device)
+    np.testing.assert_array_equal(
+        arrays.download(device), x * np.repeat(numbers, [33, 7]).astype(dtype)
+    )
+
+
+EXPANSIONS = {
+    "vectors to matrices": ([0, 1, 31, 32, 33, 65], (6, 3), 3),
+    "some rows, some vectors": ([1, 1, 1, 4, 1, 0], (6, 33), 33),
+    "equally often": ([5, 5, 5], (3, 2), 2),
+    "columns": (None, (33, 1), 31),
+    "numbers to matrices": ([3, 0, 40], (3, 1), 31),
+    "numbers to no columns": ([3, 1], (2, 1), 0),
+    "rows as they are": (None, (5, 3), 3),
+    "nothing": ([0, 0], (2, 4), 4),
+}
+
+
+@pytest.mark.parametrize(("repeats", "shape", "width"), EXPANSIONS.values(), ids=EXPANSIONS)
+def test_expansions(cupy, dtype, repeats, shape, width):
+    rows = shape[0] if repeats is None else sum(repeats)
+    repeats = None if repeats is None else np.array(repeats)
+    x, y = values(dtype, *shape), values(dtype, rows, width)
+    with launches(bool(y.array.size)):
+        assert_equal_twins(arrays.expand, x, repeats, y, rtol=0, atol=0)
+    with launches(1):
+        assert_equal_twins(arrays.expand_backward, y, repeats, x, atol=1e-4)
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_gradient_of_a_vector_repeated_over_a_long_sentence(cupy, dtype, width):
+    y, x, repeats = values(dtype, 6000, 3), values(dtype, 2, width), np.array([5990, 10])
+    assert_equal_twins(arrays.expand_backward, y, repeats, x, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(0, 3), (1, 1), (31, 2), (3, 0), (33, 32), (1, 40), (40, 1), (5, 33)],
+        [(65, 70)],
+        [(0, 2)],
+        [],
+    ],
+)
+def test_matrices_are_transposed_in_one_launch(cupy, dtype, shapes):
+    size = sum(rows * columns for rows, columns in shapes)
+    with launches(bool(size)):
+        assert_equal_twins(
+            arrays.transpose_segments, values(dtype, size), shapes, values(dtype, size), rtol=0
+        )
