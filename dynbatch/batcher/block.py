@@ -8,7 +8,7 @@ from typing import Any
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
 from dynbatch.memory import Interval
-from dynbatch.nodes.base import Node, same_width
+from dynbatch.nodes.base import Node, in_order, same_width
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -108,13 +108,7 @@ class Source:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         first: Block = nodes[0]._block
-        start = nodes[0]._position
-        self.is_view = all(
-            [
-                node._block is first and node._position == position
-                for position, node in enumerate(nodes, start)
-            ]
-        )
+        self.is_view = in_order(nodes)
         self.packing: Interval | None = None
         if self.is_view:
             self.blocks = [first]

@@ -380,3 +380,9 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
 def same_width(nodes: Sequence[Node]) -> bool:
     """Whether all nodes have rows of one width."""
     return all(node.width == nodes[0].width for node in nodes)
+
+
+def in_order(nodes: Sequence[Any]) -> bool:
+    """Whether the values lie one after the other in one block, so that they are one stretch."""
+    block, first = nodes[0]._block, nodes[0]._position
+    return all([x._block is block and x._position == place for place, x in enumerate(nodes, first)])

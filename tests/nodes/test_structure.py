@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.nodes.structure import Concat
 from dynbatch.testing import check_batching, check_gradient
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -116,3 +117,23 @@ def test_wrong_shapes_are_refused_where_the_node_is_made(build, message):
 def test_joining_nothing_is_refused(join):
     with pytest.raises(EmptyBatchError, match="at least one input"):
         join([])
+
+
+@pytest.mark.parametrize(("shift", "rectangles"), [(0, 2), (1, 4)])
+def test_inputs_that_are_neighbours_are_one_rectangle(shift, rectangles, monkeypatch):
+    found = []
+    moves = Concat.rectangles
+
+    def counted(batch):
+        made = list(moves(batch))
+        found.append(len(made))
+        return made
+
+    monkeypatch.setattr(Concat, "rectangles", counted)
+    values = [np.full((2, 3), k) for k in range(3)]
+    with db.Graph(dtype=np.float64) as graph:
+        xs = [F.input(graph, value) for value in values]
+        joined = [F.concat([xs[k], xs[(k + shift) % 3]]) for k in range(3)]
+        for k, node in enumerate(joined):
+            assert np.array_equal(node.value, np.hstack([values[k], values[(k + shift) % 3]]))
+    assert found == [rectangles]
