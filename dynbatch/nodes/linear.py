@@ -27,6 +27,13 @@ class Linear(Node):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (x,) = shapes
+        weight, bias = self.weight.shape, None if self.bias is None else self.bias.shape
+        fits = len(weight) == 2 and x[-1:] == weight[1:] and bias in (None, weight[:1])
+        if not fits:
+            self._explain(x)
+        return (*x[:-1], weight[0])
+
+    def _explain(self, x: Shape) -> None:
         self.require(
             len(self.weight.shape) == 2,
             f"weight {self.weight.name!r} has shape {self.weight.shape}",
@@ -46,7 +53,6 @@ class Linear(Node):
             "bias.shape == (weight.shape[0],)",
             f"make the bias of {out} elements",
         )
-        return (*x[:-1], out)
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

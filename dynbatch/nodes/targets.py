@@ -35,6 +35,11 @@ def class_targets(
         "one target for each row",
         "give the sentence's own targets, unpadded",
     )
+    dtype = x.graph.dtype
+    # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
+    if ids.size and not 0 <= ignore_index < x.width and int(ids.view(np.uint64).max()) < x.width:
+        scale = 1 / ids.size if reduction == "mean" else 1
+        return ids, np.full(ids.size, scale, dtype)
     counted = ids != ignore_index
     wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= x.width)))
     if wrong.size:
@@ -47,7 +52,7 @@ def class_targets(
         )
     count = int(counted.sum())
     scale = 1 / count if reduction == "mean" and count else 1
-    return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(x.graph.dtype)
+    return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(dtype)
 
 
 def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:
