@@ -53,6 +53,14 @@ def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
     return hash32(bits)
 
 
+def bounds_and_scales(probabilities: Array, dtype: Any) -> tuple[Array, Array]:
+    """The smallest bits that keep an element, uint32, and what it is then multiplied by."""
+    bounds = np.minimum(probabilities * MODULUS, MODULUS - 1).astype(np.uint32)
+    kept = 1 - probabilities
+    scales = np.divide(1, kept, where=kept > 0, out=np.zeros_like(kept))
+    return bounds, scales.astype(dtype)
+
+
 def _of_elements(values: Array, offsets: Array, start: int, end: int) -> Array:
     """For each of the elements the value (K,) of its segment."""
     first = int(np.searchsorted(offsets, start, side="right")) - 1
@@ -76,9 +84,7 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
 
     Memory: 24 bytes for each of BLOCK elements, however many there are.
     """
-    bounds = np.minimum(probabilities * MODULUS, MODULUS - 1).astype(np.uint32)
-    kept = 1 - probabilities
-    scales = np.divide(1, kept, where=kept > 0, out=np.zeros_like(kept)).astype(x.dtype)
+    bounds, scales = bounds_and_scales(probabilities, x.dtype)
     alike = bool((probabilities[:1] == probabilities).all())
     for start in range(0, x.size, BLOCK):
         end = min(x.size, start + BLOCK)

@@ -1,0 +1,14 @@
+"""Dropout: the twin of `kernels/dropout.py`, with the same mask bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynbatch.kernels.cuda.segments import Array, over_elements
+from dynbatch.kernels.dropout import bounds_and_scales
+
+
+def dropout(x: Any, streams: Array, probabilities: Array, offsets: Array, out: Any) -> None:
+    """out = x / (1 - p) where random bits / 2³² >= p, else 0."""
+    tables = (streams, *bounds_and_scales(probabilities, x.dtype))
+    over_elements("dropout", (x, *tables), offsets, out.reshape(-1, 1))
