@@ -9,7 +9,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch.kernels import attention, segment
-from dynbatch.kernels.dispatch import TWINS, cuda_twin
+from dynbatch.kernels.dispatch import TWINS, cuda_twin, twin
 
 OFFSETS = np.array([0, 2, 2, 5])
 
@@ -19,14 +19,19 @@ class DeviceArray:
 
 
 @pytest.fixture
-def twins(monkeypatch):
-    """A module of CUDA twins that note their calls."""
-    calls = []
+def noting(monkeypatch):
+    """A kernel whose CUDA twin notes its calls, and the calls.
 
-    def install(module, name):
+    It is decorated anew: the kernel itself would go on calling the twin that it found first.
+    """
+
+    def install(kernel):
+        module, name = kernel.__module__.rpartition(".")[2], kernel.__name__
+        calls = []
         home = SimpleNamespace(**{name: lambda *args, **named: calls.append((name, args, named))})
         monkeypatch.setitem(sys.modules, f"dynbatch.kernels.cuda.{module}", home)
-        return calls
+        monkeypatch.setitem(TWINS, f"{module}.{name}", kernel)  # put back afterwards
+        return twin(kernel.place)(kernel.__wrapped__), calls
 
     return install
 
@@ -50,19 +55,19 @@ def test_every_twin_decides_by_a_parameter_that_it_has(name):
         }  # fmt: skip
 
 
-def test_a_device_array_goes_to_the_twin_with_all_arguments(twins):
+def test_a_device_array_goes_to_the_twin_with_all_arguments(noting):
     x, out = DeviceArray(), DeviceArray()
-    calls = twins("segment", "reduce_segments")
-    segment.reduce_segments(np.add, x, OFFSETS, out, 0)
+    kernel, calls = noting(segment.reduce_segments)
+    kernel(np.add, x, OFFSETS, out, 0)
     assert [name for name, _, _ in calls] == ["reduce_segments"]
     assert calls[0][1] == (np.add, x, OFFSETS, out, 0)
 
 
-def test_the_arrays_of_a_packed_argument_decide(twins):
+def test_the_arrays_of_a_packed_argument_decide(noting):
     q = DeviceArray()
-    calls = twins("attention", "dot_attention")
+    kernel, calls = noting(attention.dot_attention)
     packed = attention.Packed(q, q, q, OFFSETS, OFFSETS)
-    attention.dot_attention(packed, None, q, None, q)
+    kernel(packed, None, q, None, q)
     assert calls[0][1][0] is packed
 
 
