@@ -72,14 +72,15 @@ class Parameter:
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
     `nodes.lookup`). `graph.backward` adds to it; `optimizer.step()` uses and then clears it.
-    A `frozen` parameter receives no gradient.
+    A `frozen` parameter receives no gradient. `norm` is what clipping measured on a GPU of this and
+    other gradients, an `optim.GradientNorm`: the update is left out there unless it is finite.
 
     Raises:
         DtypeError: `value` is not float32 or float64.
         ShapeError: `value` has neither one nor two dimensions.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "frozen", "grad", "name", "uid", "value")
+    __slots__ = ("__weakref__", "_buffer", "frozen", "grad", "name", "norm", "uid", "value")
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
         on_device = backend.is_device_array(value)
@@ -90,6 +91,7 @@ class Parameter:
             raise ShapeError(f"Parameter {name!r}: 1 or 2 dimensions expected, got {array.shape}.")
         self.value: Array = array
         self.grad: Gradient | None = None
+        self.norm: Any = None
         self.name = name
         self.frozen = False
         self.uid = next(_uids)
@@ -109,6 +111,7 @@ class Parameter:
         """A copy is a parameter of its own: nodes of two parameters must not share a kernel."""
         self.value, self.grad = state["value"], state["grad"]
         self.name, self.frozen = state["name"], state["frozen"]
+        self.norm = None
         self.uid = next(_uids)
         self._buffer = None
         self.to(state["device"])
@@ -158,7 +161,7 @@ class Parameter:
 
     def zero_grad(self) -> None:
         """Forget the gradient. Its memory stays with the parameter for the next backward."""
-        self.grad = None
+        self.grad = self.norm = None
 
     def gradient_buffer(self) -> Array:
         """An uninitialised array of the parameter's shape, reused from step to step."""

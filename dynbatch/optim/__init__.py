@@ -4,6 +4,7 @@ from dynbatch.optim.adagrad import Adagrad
 from dynbatch.optim.adam import Adam
 from dynbatch.optim.adamw import AdamW
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
+from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.rmsprop import RMSprop
 from dynbatch.optim.schedules import (
@@ -23,6 +24,7 @@ __all__ = [
     "AdamW",
     "Constant",
     "Cosine",
+    "GradientNorm",
     "InverseSqrt",
     "LinearWarmup",
     "Optimizer",

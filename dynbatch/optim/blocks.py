@@ -15,6 +15,7 @@ import numpy as np
 
 from dynbatch.kernels import parallel
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.optim.norm import GradientNorm
 from dynbatch.parameter import Array, Gradient, RowSparse
 
 # Bytes of one array's block. Adam on 8 million float32, Zen 5, 1 MiB of L2 and 32 MiB of L3, ms on
@@ -36,6 +37,7 @@ class Update:
         rule:       the arithmetic of one block: changes `value` and `slots` in place, `gradient`
                     never.
         touched:    rows whose gradient is zero stay as they are, so only the others are visited.
+        norm:       on a GPU, what must be finite for the step to be done; None for nothing.
     """
 
     value: Array
@@ -43,6 +45,7 @@ class Update:
     slots: tuple[Array, ...]
     rule: Rule
     touched: bool = False
+    norm: GradientNorm | None = None
 
     @property
     def num_units(self) -> int:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 
-import numpy as np
-
-from dynbatch.errors import NumericError
+from dynbatch.backend import device_of
+from dynbatch.errors import BackendError, NumericError
+from dynbatch.kernels import clipping
+from dynbatch.kernels.cuda import clipping as on_device
+from dynbatch.kernels.cuda.queue import queue
+from dynbatch.optim.norm import Gradient, GradientNorm, by_dtype, not_finite
 from dynbatch.optim.parameters import Parameters, named
-from dynbatch.parameter import Array, Gradient, RowSparse
-
-# OpenBLAS cuts longer dot products between its threads, and the sum would depend on their number.
-_DOT_ELEMENTS = 8192
+from dynbatch.parameter import RowSparse
 
 
-def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float:
+def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float | GradientNorm:
     """Scale all gradients by min(1, max_norm / (norm + 1e-6)), norm = √(Σ g²) over all of them.
 
     Args:
@@ -22,27 +22,32 @@ def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float:
             gradient are left out.
         max_norm:   `math.inf` only measures.
     Returns:
-        The norm before clipping; 0.0 when there are no gradients.
-    Cost: one read of the gradients, and one read and write more when they are scaled.
+        The norm before clipping; 0.0 when there are no gradients. On a GPU a `GradientNorm`, which
+        is waited for when it is read: float(norm).
+    Cost: one read of the gradients, and one read and write more when they are scaled. On a GPU two
+        launches, and one for each dtype more; nothing is waited for.
 
     Raises:
-        NumericError: the norm is NaN or infinite; the gradients are as they were.
-        ValueError: `max_norm` is negative or NaN.
+        NumericError: the norm is NaN or infinite; the gradients are as they were. On a GPU, where
+            the norm is not known yet, see `GradientNorm`.
+        BackendError: gradients are on the CPU and on a GPU.
+        ValueError:   `max_norm` is negative or NaN.
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1; 1e-6 as in PyTorch.
     """
     if not max_norm >= 0.0:
         raise ValueError(f"clip_grad_norm_: max_norm must be >= 0, got {max_norm!r}.")
     gradients = _gradients(parameters)
-    squares = {name: sum_of_squares(_values(gradient)) for name, gradient in gradients}
+    if _is_on_device("clip_grad_norm_", gradients):
+        return _clip_on_device(gradients, max_norm)
+    squares = {name: clipping.sum_squares(values) for name, _, values in gradients}
     norm = sqrt(sum(squares.values()))
     if not isfinite(norm):
-        raise NumericError(_not_finite(squares))
+        raise NumericError(not_finite(squares))
     scale = max_norm / (norm + 1e-6)
     if scale < 1.0:
-        for _, gradient in gradients:
-            values = _values(gradient)
-            np.multiply(values, scale, out=values)
+        for _, _, values in gradients:
+            clipping.scale(values, scale)
     return norm
 
 
@@ -50,48 +55,47 @@ def clip_grad_value_(parameters: Parameters, clip_value: float) -> None:
     """Clip every element of all gradients to [-clip_value, clip_value]. NaN stays NaN.
 
     Raises:
-        ValueError: `clip_value` is negative or NaN.
+        BackendError: gradients are on the CPU and on a GPU.
+        ValueError:   `clip_value` is negative or NaN.
     """
     if not clip_value >= 0.0:
         raise ValueError(f"clip_grad_value_: clip_value must be >= 0, got {clip_value!r}.")
-    for _, gradient in _gradients(parameters):
-        values = _values(gradient)
-        np.clip(values, -clip_value, clip_value, out=values)
+    gradients = _gradients(parameters)
+    if _is_on_device("clip_grad_value_", gradients):
+        for group in by_dtype(gradients):
+            on_device.clip_values([each.values for each in group], clip_value)
+        queue().flush()
+        return
+    for _, _, values in gradients:
+        clipping.clip_values(values, clip_value)
 
 
-def sum_of_squares(values: Array) -> float:
-    """Σ v²: float dot products over short runs, added in float64. Repeats bit for bit."""
-    flat = values.reshape(-1)
-    total = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, flat.size, _DOT_ELEMENTS):
-            run = flat[start : start + _DOT_ELEMENTS]
-            square = float(np.dot(run, run))
-            if not isfinite(square):  # float32 overflows at |v| > 1.8e19, though the norm may not
-                square = float(np.dot(run, run.astype(np.float64)))
-            total += square
-    return total
+def _clip_on_device(gradients: list[Gradient], max_norm: float) -> GradientNorm:
+    norm = GradientNorm(gradients)
+    if max_norm < inf:
+        for group in by_dtype(gradients):
+            on_device.scale_to_norm([each.values for each in group], norm.array, max_norm)
+    for each in gradients:
+        each.parameter.norm = norm
+    queue().flush()
+    return norm
 
 
-def _gradients(parameters: Parameters) -> list[tuple[str, Gradient]]:
-    return [
-        (name, parameter.grad)
-        for name, parameter in named(parameters)
-        if parameter.grad is not None and not parameter.frozen
-    ]
+def _gradients(parameters: Parameters) -> list[Gradient]:
+    found = []
+    for name, parameter in named(parameters):
+        grad = parameter.grad
+        if grad is not None and not parameter.frozen:
+            values = grad.values if isinstance(grad, RowSparse) else grad
+            found.append(Gradient(name, parameter, values))
+    return found
 
 
-def _values(gradient: Gradient) -> Array:
-    return gradient.values if isinstance(gradient, RowSparse) else gradient
-
-
-def _not_finite(squares: dict[str, float]) -> str:
-    bad = [name for name, square in squares.items() if not isfinite(square)]
-    bad = bad or [max(squares, key=lambda name: squares[name])]
-    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
-    return (
-        f"clip_grad_norm_: the gradient of {', '.join(map(repr, bad[:3]))}{more} is not finite "
-        f"(sum of squares {squares[bad[0]]}).\n"
-        "  rule: every gradient is finite\n"
-        "  fix:  lower the learning rate or warm it up; look for log(0), 0/0 or √0 in the loss."
-    )
+def _is_on_device(what: str, gradients: list[Gradient]) -> bool:
+    devices = {device_of(each.values).name: each.name for each in gradients}
+    if len(devices) > 1:
+        raise BackendError(
+            f"{what}: the gradient of {devices['cpu']!r} is on the cpu, of {devices['cuda']!r} on "
+            "cuda.\n  fix: move the whole model, or clip each part by itself."
+        )
+    return "cuda" in devices

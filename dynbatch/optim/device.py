@@ -1,10 +1,12 @@
-"""Updates of parameters on a GPU: one launch for all of a dtype, of which nothing is waited for."""
+"""Updates of parameters on a GPU: one launch for all of a dtype, of which nothing is waited for.
+
+Gradients clipped in groups are a launch for each group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import numpy as np
+from typing import Any
 
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError
@@ -21,12 +23,16 @@ def run_updates(updates: Sequence[Update]) -> None:
     Raises:
         BackendError: the rule names no kernel that has a CUDA twin.
     """
-    parts: dict[np.dtype, list[optimizers.Part]] = {}
+    groups: dict[tuple[Any, int], list[Update]] = {}
     for update in updates:
-        parts.setdefault(update.value.dtype, []).append(_part(update))
-    for each in parts.values():
-        optimizers.update(updates[0].rule.kernel.__name__, each)
-    if parts:
+        groups.setdefault((update.value.dtype, id(update.norm)), []).append(update)
+    for group in groups.values():
+        parts = [_part(update) for update in group]
+        norm = group[0].norm
+        optimizers.update(
+            group[0].rule.kernel.__name__, parts, None if norm is None else norm.array
+        )
+    if groups:
         queue().flush()
 
 

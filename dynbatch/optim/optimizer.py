@@ -13,6 +13,7 @@ from dynbatch.kernels import transfer
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim import device
 from dynbatch.optim.blocks import Scratch, Update, run_updates
+from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array, Parameter, RowSparse
 
@@ -65,6 +66,7 @@ class Optimizer:
         self.lr = lr
         self.slots = slots
         self._scratch = Scratch(self.num_scratch)
+        self._started: list[tuple[GradientNorm, list[_State]]] = []
         self._require(lr >= 0.0, "lr", lr, ">= 0")
 
     def rule(self, num_steps: int) -> Rule:
@@ -85,15 +87,32 @@ class Optimizer:
         Raises:
             ShapeError:   a gradient's shape is not its parameter's; nothing has been updated.
             BackendError: a gradient is not where its parameter is; nothing has been updated.
+            NumericError: the step before, on a GPU, was left out, as the norm of its gradients is
+                not finite, and nobody has read that norm yet; nothing has been updated.
         """
+        self._settle()
         live = [s for s in self._states if s.parameter.grad is not None and not s.parameter.frozen]
         for state in live:
             state.check_gradient()
         updates = [self._update(state) for state in live]
         run_updates([u for u in updates if isinstance(u.value, np.ndarray)], self._scratch)
         device.run_updates([u for u in updates if not isinstance(u.value, np.ndarray)])
+        for norm in dict.fromkeys([update.norm for update in updates]):
+            if norm is not None:
+                self._started.append((norm, [s for s in live if s.parameter.norm is norm]))
         if clear:
             self.zero_grad()
+
+    def _settle(self) -> None:
+        """Take back the counts of the last step on a GPU where it was left out."""
+        started, self._started = self._started, []
+        for norm, states in started:
+            if not norm.is_finite():
+                for state in states:
+                    state.num_steps -= 1
+        for norm, _ in started:
+            if not norm.was_read:
+                norm.require_finite()
 
     def _update(self, state: _State) -> Update:
         parameter = state.parameter
@@ -109,6 +128,7 @@ class Optimizer:
             slots=tuple(state.slots[slot] for slot in self.slots),
             rule=self.rule(state.num_steps),
             touched=self.leaves_untouched_rows(),
+            norm=None if isinstance(parameter.value, np.ndarray) else parameter.norm,
         )
 
     def zero_grad(self) -> None:
@@ -124,7 +144,11 @@ class Optimizer:
         """What `step` changes, copied to the host: `lr`, and for each parameter updated so far its
         `steps` and slots, as `"NAME/SLOT"`. The other settings are not state: the constructor gives
         them.
+
+        Raises:
+            NumericError: as `step`.
         """
+        self._settle()
         state: dict[str, Array] = {"lr": np.array(self.lr, np.float64)}
         for each in self._states:
             if each.num_steps:
@@ -164,6 +188,7 @@ class Optimizer:
             CheckpointError: a name is missing or unknown, or a shape differs.
         """
         self.check_state_dict(state)
+        self._started.clear()
         self.lr = float(state["lr"])
         for each in self._states:
             each.num_steps = int(state.get(f"{each.name}/steps", np.array(0)))

@@ -59,5 +59,33 @@ def simulated(**settings: Any) -> Iterator[None]:
             setattr(fake_cupy.settings, name, value)
 
 
+@contextmanager
+def waits() -> Iterator[list[Any]]:
+    """The events and streams of the stand-in that the host waits for inside, with work left.
+
+    Memory of the stand-in that is freed waits too: keep what is used inside.
+    """
+    fake_cupy.cuda.Device().synchronize()
+    found: list[Any] = []
+    kinds = (fake_cupy.cuda.Event, fake_cupy.cuda.Stream)
+    originals = [kind.synchronize for kind in kinds]
+
+    def watched(original: Any) -> Any:
+        def synchronize(self: Any) -> None:
+            if not self.done:
+                found.append(self)
+            original(self)
+
+        return synchronize
+
+    for kind, original in zip(kinds, originals, strict=True):
+        kind.synchronize = watched(original)
+    try:
+        yield found
+    finally:
+        for kind, original in zip(kinds, originals, strict=True):
+            kind.synchronize = original
+
+
 def _real_cupy() -> Any:
     return importlib.import_module("cupy")

@@ -16,7 +16,7 @@
 enum { FIRST, VALUE, GRADIENT, SLOTS, WIDTH = 6, FIRST_ROW, NUM_ROWS, EVERY_ROW, ENTRY };
 
 // One element of a parameter and of its slots.
-struct Element {
+struct Weight {
     REAL gradient;
     REAL& value;
     REAL* slots[3];
@@ -52,7 +52,7 @@ __device__ __forceinline__ void over_parameters(REAL* base, const long long* ent
                 if (given[n] == (int)row) gradient = gradients[(long long)n * width + column];
             }
         }
-        step(Element{gradient, base[p[VALUE] + at],
+        step(Weight{gradient, base[p[VALUE] + at],
                      {base + p[SLOTS] + at, base + p[SLOTS + 1] + at, base + p[SLOTS + 2] + at},
                      numbers + (long long)k * num_numbers});
     }
@@ -61,7 +61,7 @@ __device__ __forceinline__ void over_parameters(REAL* base, const long long* ent
 extern "C" __global__ void sgd(REAL* base, const long long* entries, const int* rows,
                                const REAL* numbers, const double* norm, int count,
                                long long total) {
-    over_parameters(base, entries, rows, numbers, 5, norm, count, total, [](const Element& p) {
+    over_parameters(base, entries, rows, numbers, 5, norm, count, total, [](const Weight& p) {
         const REAL lr = p.numbers[0], momentum = p.numbers[1], share = p.numbers[2];
         const REAL decay = p.numbers[3], nesterov = p.numbers[4];
         REAL direction = p.gradient;
@@ -78,7 +78,7 @@ extern "C" __global__ void sgd(REAL* base, const long long* entries, const int* 
 extern "C" __global__ void adagrad(REAL* base, const long long* entries, const int* rows,
                                    const REAL* numbers, const double* norm, int count,
                                    long long total) {
-    over_parameters(base, entries, rows, numbers, 3, norm, count, total, [](const Element& p) {
+    over_parameters(base, entries, rows, numbers, 3, norm, count, total, [](const Weight& p) {
         const REAL lr = p.numbers[0], decay = p.numbers[1], eps = p.numbers[2];
         REAL direction = p.gradient;
         if (decay != 0) direction += decay * p.value;
@@ -91,7 +91,7 @@ extern "C" __global__ void adagrad(REAL* base, const long long* entries, const i
 extern "C" __global__ void rmsprop(REAL* base, const long long* entries, const int* rows,
                                    const REAL* numbers, const double* norm, int count,
                                    long long total) {
-    over_parameters(base, entries, rows, numbers, 7, norm, count, total, [](const Element& p) {
+    over_parameters(base, entries, rows, numbers, 7, norm, count, total, [](const Weight& p) {
         const REAL lr = p.numbers[0], alpha = p.numbers[1], rest = p.numbers[2];
         const REAL eps = p.numbers[3], decay = p.numbers[4], momentum = p.numbers[5];
         const bool centered = p.numbers[6] != 0;
@@ -116,7 +116,7 @@ extern "C" __global__ void rmsprop(REAL* base, const long long* entries, const i
 extern "C" __global__ void adam(REAL* base, const long long* entries, const int* rows,
                                 const REAL* numbers, const double* norm, int count,
                                 long long total) {
-    over_parameters(base, entries, rows, numbers, 6, norm, count, total, [](const Element& p) {
+    over_parameters(base, entries, rows, numbers, 6, norm, count, total, [](const Weight& p) {
         const REAL step_size = p.numbers[0], beta1 = p.numbers[1], beta2 = p.numbers[2];
         const REAL eps = p.numbers[3], decay = p.numbers[4], shrink = p.numbers[5];
         REAL gradient = p.gradient, value = p.value;

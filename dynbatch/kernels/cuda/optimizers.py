@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.places import places
+from dynbatch.kernels.cuda.queue import launch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,8 +57,6 @@ def update(kernel: str, parts: Sequence[Part], norm: Any = None) -> None:
     if not parts:
         return
     entries, rows, total = table(parts)
-    for part in parts:
-        queue().keep(part.value, part.gradient, *part.slots)
     numbers = np.array([part.numbers for part in parts], np.float64)
     like = parts[0].value
     args = (like, entries, rows, numbers, norm, len(parts), total)
@@ -66,21 +65,20 @@ def update(kernel: str, parts: Sequence[Part], norm: Any = None) -> None:
 
 def table(parts: Sequence[Part]) -> tuple[Array, Array | None, int]:
     """The rows of the table, as `optimizers.cu` describes them, `rows`, and all elements."""
-    base, itemsize = parts[0].value.data.ptr, parts[0].value.itemsize
+    base = parts[0].value
     entries: list[tuple[int, ...]] = []
     given: list[Array] = []
     total = num_rows = 0
     for part in parts:
-        arrays = (part.value, part.gradient, *part.slots)
-        places = [(array.data.ptr - base) // itemsize for array in arrays]
-        places += [0] * (SLOTS - len(part.slots))
         if part.num_elements >= 1 << 32:
             raise ShapeError(f"a parameter of {part.num_elements} elements; the most is 2^32 - 1")
+        found = places(base, (part.value, part.gradient, *part.slots))
+        found += [0] * (SLOTS - len(part.slots))
         if part.rows is None:
-            entries.append((total, *places, 0, 0, 0, 0))
+            entries.append((total, *found, 0, 0, 0, 0))
         else:
             width, count = part.value.shape[1], len(part.rows)
-            entries.append((total, *places, width, num_rows, count, part.every_row))
+            entries.append((total, *found, width, num_rows, count, part.every_row))
             given.append(part.rows)
             num_rows += count
         total += part.num_elements

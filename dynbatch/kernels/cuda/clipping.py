@@ -1,0 +1,62 @@
+"""Norms and clipping of gradients on a GPU: the tables that `clipping.cu` reads, its launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.cuda.places import places
+from dynbatch.kernels.cuda.queue import launch
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+THREADS = 256
+NORM_THREADS = 1024
+CHUNK = 4096  # elements of a gradient to a block, as in clipping.cu
+
+
+def num_chunks(array: Any) -> int:
+    """The chunks that a gradient is cut into."""
+    return int(-(-array.size // CHUNK))
+
+
+def sum_squares(gradients: Sequence[Any], partials: Any) -> None:
+    """partials[b] = Σ x² over chunk b of the gradients, one after the other.
+
+    Args:
+        gradients: device arrays of one dtype, C-contiguous.
+        partials:  (chunks,) float64 of the device.
+    """
+    _over_chunks("sum_squares", gradients, partials)
+
+
+def norm_of(partials: Any, norm: Any) -> None:
+    """norm[0] = √Σ partials, all float64 of the device."""
+    args = (partials, norm, partials.size)
+    launch(partials, "norm_of", (1,), (NORM_THREADS,), args)
+
+
+def scale_to_norm(gradients: Sequence[Any], norm: Any, max_norm: float) -> None:
+    """Every x ← x · min(1, max_norm / (norm + 1e-6)), unless the norm is not finite.
+
+    Args:
+        gradients: device arrays of one dtype, C-contiguous.
+        norm:      (1,) float64 of the device.
+    """
+    _over_chunks("scale_to_norm", gradients, norm, max_norm)
+
+
+def clip_values(gradients: Sequence[Any], limit: float) -> None:
+    """Every x clipped to [-limit, limit]; NaN stays NaN."""
+    _over_chunks("clip_values", gradients, limit)
+
+
+def _over_chunks(kernel: str, gradients: Sequence[Any], *args: Any) -> None:
+    base = gradients[0]
+    counts = [num_chunks(gradient) for gradient in gradients]
+    ends = np.cumsum(counts)
+    sizes = [gradient.size for gradient in gradients]
+    entries = np.column_stack((ends - counts, places(base, gradients), sizes))
+    launch(base, kernel, (int(ends[-1]),), (THREADS,), (base, entries, *args, len(gradients)))

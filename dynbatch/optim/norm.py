@@ -1,0 +1,125 @@
+"""`GradientNorm`: the norm of gradients on a GPU, a number that is waited for when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import total_ordering
+from math import isfinite
+from typing import Any, NamedTuple
+
+from dynbatch.errors import NumericError
+from dynbatch.kernels.cuda import clipping
+from dynbatch.kernels.cuda.later import Later
+from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.transfer import to_host
+from dynbatch.parameter import Array, Parameter
+
+
+class Gradient(NamedTuple):
+    """A parameter with its name, and its gradient's values: of some rows where it is sparse."""
+
+    name: str
+    parameter: Parameter
+    values: Array
+
+
+@total_ordering
+class GradientNorm:
+    """√(Σ g²) over gradients on a GPU. Used as a number, it waits for that number.
+
+    Nothing waits when it is made, so it may turn out not to be finite when the update that should
+    not happen has been started. Therefore an update whose gradients were measured does nothing on
+    the GPU unless the norm is finite: parameters and optimizer state stay as they were.
+    `NumericError` is raised by whatever comes first: reading the norm, the next `step` of the
+    optimizer, or its `state_dict`.
+
+    Args:
+        gradients: those to measure.
+
+    Attributes:
+        array:    the norm, (1,) float64 of the device.
+        was_read: whether someone has been told.
+
+    Example:
+        norm = clip_grad_norm_(model, 1.0)
+        optimizer.step()
+        print(float(norm), f"{norm:.2f}", norm > 1)
+    """
+
+    def __init__(self, gradients: Sequence[Gradient]) -> None:
+        empty = queue().cupy.empty
+        groups = by_dtype(gradients)
+        self._names = [each.name for group in groups for each in group]
+        self._counts = [clipping.num_chunks(each.values) for group in groups for each in group]
+        self._partials = empty(sum(self._counts), "float64")
+        self.array: Any = empty(1, "float64")
+        start = 0
+        for group in groups:
+            end = start + sum([clipping.num_chunks(each.values) for each in group])
+            clipping.sum_squares([each.values for each in group], self._partials[start:end])
+            start = end
+        clipping.norm_of(self._partials, self.array)
+        self._later = Later(self.array)
+        self.was_read = False
+
+    def is_finite(self) -> bool:
+        """Whether the norm is a number; waits for it."""
+        return isfinite(self._later.read()[0])
+
+    def __float__(self) -> float:
+        """The norm, as `require_finite` gives it."""
+        self.require_finite()
+        return float(self._later.read()[0])
+
+    def require_finite(self) -> None:
+        """Wait for the norm.
+
+        Raises:
+            NumericError: it is NaN or infinite; names gradients that are.
+        """
+        self.was_read = True
+        if not self.is_finite():
+            raise NumericError(not_finite(self._squares()))
+
+    def _squares(self) -> dict[str, float]:
+        """The sum of squares of each gradient."""
+        partials, squares, start = to_host(self._partials), {}, 0
+        for name, count in zip(self._names, self._counts, strict=True):
+            squares[name] = float(partials[start : start + count].sum())
+            start += count
+        return squares
+
+    def __eq__(self, other: object) -> bool:
+        return float(self) == other
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(float(self) < other)
+
+    __hash__ = object.__hash__
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec)
+
+    def __repr__(self) -> str:
+        return repr(float(self)) if self.was_read else "GradientNorm(not read yet)"
+
+
+def by_dtype(gradients: Sequence[Gradient]) -> list[list[Gradient]]:
+    """The gradients of each dtype."""
+    groups: dict[Any, list[Gradient]] = {}
+    for each in gradients:
+        groups.setdefault(each.values.dtype, []).append(each)
+    return list(groups.values())
+
+
+def not_finite(squares: dict[str, float]) -> str:
+    """What to say when the sum of some squares is not finite."""
+    bad = [name for name, square in squares.items() if not isfinite(square)]
+    bad = bad or [max(squares, key=lambda name: squares[name])]
+    more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""
+    return (
+        f"clip_grad_norm_: the gradient of {', '.join(map(repr, bad[:3]))}{more} is not finite "
+        f"(sum of squares {squares[bad[0]]}).\n"
+        "  rule: every gradient is finite\n"
+        "  fix:  lower the learning rate or warm it up; look for log(0), 0/0 or √0 in the loss."
+    )

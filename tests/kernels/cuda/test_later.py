@@ -1,0 +1,53 @@
+"""An array is copied to the host in its turn, and reading it waits for that copy alone."""
+
+import numpy as np
+import pytest
+
+from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.later import Later
+from dynbatch.kernels.cuda.optimizers import Part, update
+from dynbatch.kernels.cuda.queue import queue
+
+ONE = (1.0, 0, 1, 0, 0)
+
+
+def count_down(x, ones):
+    update("sgd", [Part(x, ones, (), ONE)])
+
+
+def test_it_is_what_the_array_held_at_that_moment(cupy, dtype):
+    x, ones = cupy.asarray(np.arange(5, dtype=dtype)), cupy.asarray(np.ones(5, dtype))
+    count_down(x, ones)
+    later = Later(x)
+    count_down(x, ones)
+    queue().flush()
+    count_down(x, ones)
+    queue().flush()
+    assert later.read().tolist() == [-1, 0, 1, 2, 3] and later.read().dtype == dtype
+    assert x.get().tolist() == [-3, -2, -1, 0, 1]
+
+
+def test_reading_hands_the_queue_over(cupy):
+    x = cupy.asarray(np.ones((2, 3)))
+    later = Later(x)
+    del x
+    assert later.read().tolist() == [[1] * 3] * 2
+    assert Later(cupy.empty((0, 4))).read().shape == (0, 4)
+
+
+def test_reading_waits_for_no_later_work(cupy):
+    x, order = cupy.asarray(np.ones(1)), []
+    later = Later(x)
+    queue().call(lambda: cupy.cuda.get_current_stream().enqueue(lambda: order.append("later work")))
+    queue().flush()
+    later.read()
+    order.append("read")
+    x.get()
+    assert order[0] == ("read" if cupy.settings.asynchronous else "later work")
+
+
+def test_a_run_that_failed_is_told(cupy):
+    later = Later(cupy.asarray(np.ones(1)))
+    queue().discard()
+    with pytest.raises(BackendError, match="never computed"):
+        later.read()
