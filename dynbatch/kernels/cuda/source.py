@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-HEADERS = ("common.cuh", "segments.cuh")
+HEADERS = ("common.cuh", "segments.cuh", "attention.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )

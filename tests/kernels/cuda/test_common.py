@@ -51,12 +51,20 @@ REDUCE = source.join(
                           out[3 * i + 2] = column;
                       });
     }
+    extern "C" __global__ void products(const REAL* matrix, const REAL* x, REAL* dots, REAL* sums,
+                                        int stride, int rows, int width) {
+        const Rows<const REAL> part = {matrix, stride, width};
+        dots_of_rows(part, rows, x, [&](int n, REAL dot) { dots[n] = dot; });
+        sums_of_columns<REAL>(
+            rows, width, [&](int n, int c) { return part.row(n)[c]; },
+            [&](int c, REAL sum) { sums[c] = sum; });
+    }
     """,
 )
 
 
 def exercise(kernels):
-    """Two reductions with one `partial`, and several long segments to a block in both layouts."""
+    """Two reductions with one `partial`, several long segments to a block, a narrow matrix."""
     out = fake_cupy.zeros((2, 64), np.float32)
     kernels.launch("reduce", (1,), (64,), (fake_cupy.zeros(100, np.float32), out, 100))
     offsets = fake_cupy.asarray(np.array([0, 1100, 2300, 2301, 3400], np.int32))
@@ -64,6 +72,8 @@ def exercise(kernels):
         x = fake_cupy.zeros((3400, width), np.float32)
         totals = fake_cupy.zeros((4, width), np.float32)
         kernels.launch("total", (1, 1), (32, 8), (x, totals, x, offsets, 0, 4, width))
+    matrix, row = fake_cupy.zeros((7, 40), np.float32), fake_cupy.zeros(40, np.float32)
+    kernels.launch("products", (1,), (256,), (matrix, row, totals, row, 40, 7, 33))
 
 
 @pytest.fixture
@@ -134,3 +144,16 @@ def test_every_element_knows_its_segment(kernels, lengths, width):
     rows, columns = np.divmod(np.arange(total), width)
     segments = np.repeat(np.arange(len(lengths)), lengths)[rows]
     np.testing.assert_array_equal(out.get(), np.stack((segments, rows, columns), axis=1))
+
+
+@pytest.mark.parametrize("threads", [32, 256, 512])
+@pytest.mark.parametrize(("rows", "width"), [(0, 3), (1, 1), (33, 31), (5, 33), (31, 0), (3, 600)])
+def test_rows_are_multiplied_and_columns_are_summed(kernels, rows, width, threads):
+    rng = np.random.default_rng(0)
+    matrix = rng.standard_normal((rows, width + 2)).astype(kernels.dtype)
+    x = rng.standard_normal(width).astype(kernels.dtype)
+    dots, sums = [kernels.cupy.empty(n, kernels.dtype) for n in (rows, width)]
+    args = (kernels.cupy.asarray(matrix), kernels.cupy.asarray(x), dots, sums)
+    kernels.launch("products", (1,), (threads,), (*args, width + 2, rows, width))
+    np.testing.assert_allclose(dots.get(), matrix[:, :width] @ x, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sums.get(), matrix[:, :width].sum(axis=0), rtol=1e-4, atol=1e-5)
