@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.cuda.cell import DeviceCell
 from dynbatch.cells.emit_backward import Backward
 from dynbatch.cells.emit_forward import (
     emit_forward,
@@ -69,6 +71,11 @@ class CompiledCell:
         exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
         self.forward: Callable[[dict[str, Any], Any], None] = namespace["forward"]
         self.backward: Callable[[dict[str, Any], Any], None] = namespace["backward"]
+
+    @cached_property
+    def on_device(self) -> DeviceCell:
+        """The same loop for a GPU."""
+        return DeviceCell(self.program, numbered_maps(self.program))
 
     def _namespace(self) -> dict[str, Any]:
         names: dict[str, Any] = {

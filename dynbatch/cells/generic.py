@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.program import Op
+from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.ragged import Ragged
 
@@ -43,10 +44,11 @@ class GenericStep:
         memories: packed rows of each memory, in the shard's order of sentences.
         sentences: of the shard.
         keeps:    whether backward will follow.
+        xp:       array module of the values.
     """
 
     def __init__(
-        self, op: Op, memories: list[Ragged], sentences: int, dtype: Any, keeps: bool
+        self, op: Op, memories: list[Ragged], sentences: int, dtype: Any, keeps: bool, xp: Any = np
     ) -> None:
         self._kind = type(op.node)
         self._origins = [x.base.origin for x in op.inputs]
@@ -66,7 +68,7 @@ class GenericStep:
             )
             for k in range(sentences)
         ]
-        self._batch = Batch([op.node], dtype)
+        self._batch = Batch([op.node], dtype, xp)
         self._batch.cache = {}
         self._batch.keeps = keeps
         self._saved: dict[int, dict[str, Array]] = {}
@@ -84,11 +86,11 @@ class GenericStep:
         batch.inputs = tuple(inputs)
         if batch.keeps:
             sizes = self._kind.saved(batch)
-            batch.saved = {name: np.empty(size, batch.dtype) for name, size in sizes.items()}
+            batch.saved = {name: batch.xp.empty(size, batch.dtype) for name, size in sizes.items()}
             self._saved[t] = batch.saved
         elements = self._kind.workspace(batch)
         if batch.scratch.size < elements:
-            batch.scratch = np.empty(elements, batch.dtype)
+            batch.scratch = batch.xp.empty(elements, batch.dtype)
         batch.launches += 1
         self._kind.forward(batch, self._rows(out, n), *inputs)
 
@@ -111,13 +113,13 @@ class GenericStep:
             if position in self._accumulates:
                 targets.append(total)
                 continue
-            of_step = total.like(np.empty_like(total.values))
+            of_step = total.like(batch.xp.empty(total.values.shape, batch.dtype))
             targets.append(of_step)
             added.append((total, of_step))
         batch.launches += 1 + len(added)
         self._kind.backward(batch, self._rows(dy, n), *targets)
         for total, of_step in added:
-            total.values += of_step.values
+            arrays.accumulate(of_step.values, total.values)
 
     def give_gradients_to(self, gradients: Gradients) -> None:
         """Where the node type's parameter gradients go."""

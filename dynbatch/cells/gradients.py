@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from dynbatch.kernels import arrays, blas
+from dynbatch.kernels.segment import scatter_rows
 from dynbatch.parameter import Array, Parameter
 
 
@@ -25,7 +25,7 @@ class ParameterRows:
         if known is None or taken:
             array = self._gradients.buffer(parameter)
             if count < parameter.shape[0]:
-                array[...] = 0
+                arrays.fill(array, 0)
             known = self._open[parameter.uid] = (array, [])
         known[1].append((first, count))
         return known[0][first : first + count]
@@ -40,28 +40,33 @@ class ShardGradients:
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
         """Add dyᵀ x."""
-        self.add(parameter, dy.T @ x)
+        product = parameter.empty_like()
+        blas.matmul_outer(x, dy, product)
+        self.add(parameter, product)
 
     def add(self, parameter: Parameter, gradient: Array) -> None:
         """Add an array of the parameter's shape."""
         known = self._sums.get(parameter.uid)
+        gradient = gradient.reshape(parameter.shape)
         if known is None:
-            self._sums[parameter.uid] = (parameter, np.array(gradient).reshape(parameter.shape))
+            self._sums[parameter.uid] = (parameter, arrays.snapshot(gradient))
         else:
-            known[1][...] += gradient.reshape(parameter.shape)
+            arrays.accumulate(gradient, known[1])
 
     def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
         """Add dy to rows `ids`."""
-        full = np.zeros_like(parameter.value)
-        np.add.at(full, ids, dy)
+        full = parameter.empty_like()
+        scatter_rows(dy, ids, full)
         self.add(parameter, full)
 
     def buffer(self, parameter: Parameter) -> Array:
         """An array to overwrite; it is added when the next is asked for, or at the end."""
         self._flush(parameter)
-        array = np.empty_like(parameter.value)
-        self._scratch[parameter.uid] = array
-        self._sums.setdefault(parameter.uid, (parameter, np.zeros_like(parameter.value)))
+        array = self._scratch[parameter.uid] = parameter.empty_like()
+        if parameter.uid not in self._sums:
+            total = parameter.empty_like()
+            arrays.fill(total, 0)
+            self._sums[parameter.uid] = (parameter, total)
         return array
 
     def _flush(self, parameter: Parameter) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.cuda.run import DeviceScanRun
 from dynbatch.cells.run import ScanRun
 from dynbatch.nodes.base import Node, Retain, Shape, intern_signature
 from dynbatch.nodes.batch import Batch
@@ -43,23 +46,29 @@ class Scan(Node):
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         rows = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
-        return {b.name: (rows, b.width) for b in batch.first.cell.storage.packed}
+        cell: CompiledCell = batch.first.cell
+        packed = cell.storage.packed if batch.xp is np else cell.on_device.places.packed
+        return {b.name: (rows, b.width) for b in packed}
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return ScanRun.elements(batch, backward=False)
+        return _run_type(batch).elements(batch, backward=False)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return ScanRun.elements(batch, backward=True)
+        return _run_type(batch).elements(batch, backward=True)
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        run = ScanRun(batch, y, xs)
+        run = _run_type(batch)(batch, y, xs)
         batch.memo["run"] = run
         run.forward(y)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        run: ScanRun = batch.memo["run"]
+        run: ScanRun | DeviceScanRun = batch.memo["run"]
         run.backward(batch, dy, dxs)
+
+
+def _run_type(batch: Batch) -> type[ScanRun] | type[DeviceScanRun]:
+    return ScanRun if batch.xp is np else DeviceScanRun

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import FreedError
+from dynbatch.kernels import arrays, elementwise, segment
 from dynbatch.nodes.base import Node, Owner, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import Input
@@ -56,17 +57,26 @@ class Probe(Node):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        products = xs[0].flat * batch.concat("weights")
-        ends = np.cumsum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
-        for k, part in enumerate(np.split(products, ends[:-1])):
-            y.flat[k] = part.sum()
+        weights, offsets = cls._weights(batch)
+        elementwise.combine(elementwise.multiply, xs[0].flat, weights, weights)
+        segment.sum_segments(weights.reshape(-1, 1), offsets, y.flat.reshape(-1, 1))
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            sizes = [node.weights.size for node in batch.nodes]  # type: ignore[attr-defined]
-            np.multiply(batch.concat("weights"), np.repeat(dy.flat, sizes), out=dx.flat)
+            weights, offsets = cls._weights(batch)
+            segment.spread_segments(dy.flat.reshape(-1, 1), offsets, dx.flat.reshape(-1, 1))
+            elementwise.combine(elementwise.multiply, dx.flat, weights, dx.flat)
+
+    @classmethod
+    def _weights(cls, batch: Batch) -> tuple[Array, Array]:
+        """All nodes' weights, where the values are, and where each node's begin."""
+        given = [node.weights for node in batch.nodes]  # type: ignore[attr-defined]
+        offsets = np.concatenate(([0], np.cumsum([w.size for w in given])))
+        weights: Array = batch.xp.empty(int(offsets[-1]), batch.dtype)
+        arrays.upload(weights, given)
+        return weights, offsets
 
 
 def probe(outputs: Sequence[Node], weights: Sequence[Array]) -> Node:

@@ -92,6 +92,7 @@ def outcome(
 ) -> dict[str, Array]:
     """Outputs, last states, and every gradient of a loss over both, by name."""
     for parameter in batch.parameters:
+        parameter.to(graph.get("device", "cpu"))
         parameter.zero_grad()
     found: dict[str, Array] = {}
     outputs: dict[str, db.Node] = {}
@@ -131,7 +132,7 @@ def outcome(
         found["loss"] = loss.value
     if made.grad:
         for k, parameter in enumerate(batch.parameters):
-            found[f"gradient of {parameter.name} {k}"] = dense_gradient(parameter)
+            found[f"gradient of {parameter.name} {k}"] = dense_gradient(parameter.to("cpu"))
     return found
 
 

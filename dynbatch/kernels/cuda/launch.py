@@ -94,17 +94,35 @@ class Kernels:
         """
         if 0 in grid or 0 in block:  # CuPy would turn the 0 into 1
             return
-        entry = self._compiled.get(name)
-        if entry is None:
-            entry = self._compiled[name] = self._compile(name)
-        kernel, casts = entry
+        self.start(name, grid, block, self.cast(name, args), shared)
+
+    def cast(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The arguments as `start` takes them; raises what `launch` does."""
+        casts = self._entry(name)[1]
         if len(args) != len(casts):
             raise ShapeError(f"{name} takes {len(casts)} arguments, not {len(args)}")
-        values = tuple([cast(value) for cast, value in zip(casts, args, strict=True)])
+        return tuple([cast(value) for cast, value in zip(casts, args, strict=True)])
+
+    def start(
+        self,
+        name: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        values: tuple[Any, ...],
+        shared: int = 0,
+    ) -> None:
+        """Launch with arguments that `cast` has made; no size is zero."""
+        kernel = self._entry(name)[0]
         if shared > DEFAULT_SHARED_BYTES:
             kernel.max_dynamic_shared_size_bytes = shared
         self.launches[name] += 1
         kernel(grid, block, values, shared_mem=shared)
+
+    def _entry(self, name: str) -> tuple[Any, tuple[Cast, ...]]:
+        entry = self._compiled.get(name)
+        if entry is None:
+            entry = self._compiled[name] = self._compile(name)
+        return entry
 
     def parameters(self, name: str) -> tuple[Parameter, ...]:
         """The parameters of the kernel `name`, without compiling it."""

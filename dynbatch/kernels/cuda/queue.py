@@ -9,7 +9,7 @@ here waits for the device.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.kernels.cuda.cublas import Cublas, Product
 from dynbatch.kernels.cuda.launch import SCALARS, Kernels
+from dynbatch.kernels.cuda.source import Parameter
 from dynbatch.kernels.cuda.staging import Staging
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -38,6 +39,44 @@ class Launch(NamedTuple):
     block: tuple[int, ...]
     args: Sequence[Any]
     shared: int
+    label: str
+
+
+class Repeated:
+    """A kernel that a run launches many times with the same arguments but the last, an int.
+
+    They are staged and cast once, so that a launch costs little: the loops of scans are such.
+    """
+
+    __slots__ = ("args", "kernels", "name", "queue", "values")
+
+    def __init__(self, queue: Queue, kernels: Kernels, name: str, args: Sequence[Any]) -> None:
+        self.queue = queue
+        self.kernels = kernels
+        self.name = name
+        self.args = args
+        self.values: tuple[Any, ...] = ()
+
+    def launch(self, grid: int, block: int, last: int) -> None:
+        """Have it launched after everything that waits."""
+        if grid:
+            self.queue.add(Turn(self, grid, block, last, self.queue.label))
+
+    def start(self, turn: Turn, base: int) -> None:
+        """Launch it now."""
+        if not self.values:
+            self.values = self.kernels.cast(self.name, [*placed(self.args, base), turn.last])[:-1]
+        values = (*self.values, np.int32(turn.last))
+        self.kernels.start(self.name, (turn.grid,), (turn.block,), values)
+
+
+class Turn(NamedTuple):
+    """One launch of a repeated kernel."""
+
+    repeated: Repeated
+    grid: int
+    block: int
+    last: int
     label: str
 
 
@@ -64,7 +103,7 @@ class Queue:
         self.uploads = 0
         self.uploaded_bytes = 0
         self._kernels = {name: Kernels(name, cupy) for name in ("float32", "float64")}
-        self._waiting: list[Launch | Product | Call] = []
+        self._waiting: list[Item] = []
         self._cublas: dict[str, Cublas] = {}
         self._products = 0
         self._staging = Staging(cupy)
@@ -108,19 +147,29 @@ class Queue:
             return
         kernels = self.kernels(dtype)
         parameters = kernels.parameters(name)
-        ready = [
+        ready = self._staged(kernels, zip(args, parameters, strict=True))
+        self.add(Launch(kernels, name, grid, block, ready, shared, self.label))
+
+    def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> Repeated:
+        """A kernel to launch many times in this run; `args` are all but the last."""
+        kernels = self.kernels(dtype)
+        parameters = kernels.parameters(name)[:-1]
+        ready = self._staged(kernels, zip(args, parameters, strict=True))
+        return Repeated(self, kernels, name, ready)
+
+    def _staged(self, kernels: Kernels, args: Iterable[tuple[Any, Parameter]]) -> list[Any]:
+        return [
             self._stage(arg, parameter.type, kernels.dtype)
             if isinstance(arg, np.ndarray) and parameter.is_pointer
             else arg
-            for arg, parameter in zip(args, parameters, strict=True)
+            for arg, parameter in args
         ]
-        self.add(Launch(kernels, name, grid, block, ready, shared, self.label))
 
     def call(self, function: Callable[[], None]) -> None:
         """Have other work of the device started in its turn, a copy for instance."""
         self.add(Call(function, self.label))
 
-    def add(self, item: Launch | Product | Call) -> None:
+    def add(self, item: Item) -> None:
         """Have an item started after everything that waits."""
         self._waiting.append(item)
         if self._at_once:
@@ -175,10 +224,12 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, item: Launch | Product | Call, base: int) -> None:
+    def _start(self, item: Item, base: int) -> None:
         try:
-            if isinstance(item, Launch):
-                args = [base + a.start if isinstance(a, Table) else a for a in item.args]
+            if isinstance(item, Turn):
+                item.repeated.start(item, base)
+            elif isinstance(item, Launch):
+                args = placed(item.args, base)
                 item.kernels.launch(item.name, item.grid, item.block, args, item.shared)
             elif isinstance(item, Product):
                 self._products += 1
@@ -186,9 +237,7 @@ class Queue:
             else:
                 item.function()
         except Exception as error:
-            names = {Product: "a product of cuBLAS", Call: "a call"}
-            what = f"kernel {item.name}" if isinstance(item, Launch) else names[type(item)]
-            error.add_note(f"{what}, launched for {item.label or 'no node'}")
+            error.add_note(f"{what_is(item)}, launched for {item.label or 'no node'}")
             raise
 
     def _stage(self, array: Array, kind: str, real: np.dtype[Any]) -> Table:
@@ -200,6 +249,23 @@ class Queue:
         table = Table(self._staging.put(np.array(array, wanted, order="C")))
         self._tables[id(array), wanted.char] = (array, table)  # kept, so that the id stays its own
         return table
+
+
+Item = Launch | Turn | Product | Call
+
+
+def placed(args: Sequence[Any], base: int) -> list[Any]:
+    """Arguments with the addresses of tables, which begin at `base`."""
+    return [base + a.start if isinstance(a, Table) else a for a in args]
+
+
+def what_is(item: Item) -> str:
+    """An item as errors call it."""
+    if isinstance(item, Launch):
+        return f"kernel {item.name}"
+    if isinstance(item, Turn):
+        return f"kernel {item.repeated.name}"
+    return "a product of cuBLAS" if isinstance(item, Product) else "a call"
 
 
 _local = threading.local()

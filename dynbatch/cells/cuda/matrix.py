@@ -1,0 +1,44 @@
+"""`Matrix`: rows on a device, known by address, so that a loop makes no array objects."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dynbatch.parameter import Array
+
+
+class Matrix(NamedTuple):
+    """Rows, or a range of columns of wider rows.
+
+    array:   the device array that holds them.
+    offset:  elements in it before the first.
+    address: of the first element.
+    stride:  elements from a row to the next.
+    width:   columns.
+    """
+
+    array: Array
+    offset: int
+    address: int
+    stride: int
+    width: int
+
+    def part(self, row: int, column: int, width: int, itemsize: int) -> Matrix:
+        """Some columns, from a row on."""
+        first = row * self.stride + column
+        return Matrix(
+            self.array, self.offset + first, self.address + first * itemsize, self.stride, width
+        )
+
+    def view(self, rows: int, width: int) -> Array:
+        """The first rows as an array."""
+        if self.stride == width:
+            flat = self.array.reshape(-1)[self.offset : self.offset + rows * width]
+            return flat.reshape(rows, width)
+        first, column = divmod(self.offset, self.stride)
+        return self.array[first : first + rows, column : column + width]
+
+
+def matrix_of(array: Array) -> Matrix:
+    """A whole contiguous (rows, width) device array."""
+    return Matrix(array, 0, array.data.ptr, array.shape[1], array.shape[1])  # type: ignore[attr-defined]
