@@ -69,12 +69,13 @@ class LayerNorm(Node):
             weight = None if node.weight is None else node.weight.value
             normal = kernels.layer_norm_backward(dy.values, x, weight, mean, rstd, dx.values)
         if node.parameters():
-            dweight, dbias = kernels.layer_norm_parameters(dy.values, normal)
             gradients = batch.parameter_gradients()
-            if node.weight is not None:
-                gradients.add(node.weight, dweight)
-            if node.bias is not None:
-                gradients.add(node.bias, dbias)
+            pair = [None if p is None or p.frozen else p for p in (node.weight, node.bias)]
+            # One parameter may be both: each of its buffers is written before the next is given.
+            turns = [pair] if pair[0] is not pair[1] else [[pair[0], None], [None, pair[1]]]
+            for turn in turns:
+                targets = [None if p is None else gradients.buffer(p) for p in turn]
+                kernels.layer_norm_parameters(dy.values, normal, *targets)
 
 
 def layer_norm(

@@ -12,7 +12,7 @@ struct Mean {
 
     static __device__ __forceinline__ REAL identity() { return (REAL)0; }
     static __device__ __forceinline__ REAL combine(REAL a, REAL b) { return a + b; }
-    __device__ __forceinline__ void add(REAL& state, long long i, int) const { state += x[i]; }
+    __device__ __forceinline__ void add(REAL& state, Element at) const { state += x[at.i]; }
     __device__ __forceinline__ void finish(REAL state, int k, int column, int added) const {
         out[(long long)k * width + column] = state / (REAL)max(1, rows ? rows[k] : added);
     }
@@ -46,8 +46,8 @@ struct LogSumExp {
     static __device__ __forceinline__ State combine(State a, State b) {
         return Normalizer::combine(a, b);
     }
-    __device__ __forceinline__ void add(State& state, long long i, int) const {
-        const REAL value = x[i];
+    __device__ __forceinline__ void add(State& state, Element at) const {
+        const REAL value = x[at.i];
         if (value > state.peak) {
             state.sum = state.sum * exp(state.peak - value) + (REAL)1;
             state.peak = value;
@@ -105,8 +105,8 @@ struct FirstExtremum {
         if (same) return b.row < a.row ? b : a;
         return !was_nan && (is_nan || b.value > a.value) ? b : a;
     }
-    __device__ __forceinline__ void add(State& state, long long i, int n) const {
-        state = combine(state, {largest ? x[i] : -x[i], n});
+    __device__ __forceinline__ void add(State& state, Element at) const {
+        state = combine(state, {largest ? x[at.i] : -x[at.i], at.n});
     }
     __device__ __forceinline__ void finish(State state, int k, int column, int) const {
         out[(long long)k * width + column] = state.row;

@@ -12,8 +12,8 @@ struct Reduction {
     static __device__ __forceinline__ REAL combine(REAL a, REAL b) {
         return Operation::combine(a, b);
     }
-    __device__ __forceinline__ void add(REAL& state, long long i, int) const {
-        state = combine(state, x[i]);
+    __device__ __forceinline__ void add(REAL& state, Element at) const {
+        state = combine(state, x[at.i]);
     }
     __device__ __forceinline__ void finish(REAL state, int k, int column, int rows) const {
         out[(long long)k * width + column] = rows ? state : empty;

@@ -37,12 +37,18 @@ __device__ __forceinline__ Normalizer from_lane(Normalizer a, int distance) {
     return {from_lane(a.peak, distance), from_lane(a.sum, distance)};
 }
 
+// Element i of a matrix, in its row `row`, which is row n of a segment.
+struct Element {
+    long long i, row;
+    int n;
+};
+
 // Formulas within segments, column by column. Each reduces a segment to a small state in one pass;
 // in a second it may write an output for every element. A formula has
 //
 //     State, with from_lane(state, distance)    the state of the lane `distance` away
 //     identity(), combine(a, b)                 of nothing, and of two parts
-//     add(state, i, n)                          takes in element i, in row n of the segment
+//     add(state, element)                       takes in an Element
 //     finish(state, k, column, rows)            when the segment k is reduced
 //     write(state, i)                           output i
 //
@@ -69,7 +75,7 @@ __device__ __forceinline__ void over_segments(const Formula formula, Segments se
     auto reduce = [&](long long begin, int from, int rows, int step) {
         State state = Formula::identity();
         for (int n = from; inside && n < rows; n += step)
-            formula.add(state, (begin + n) * width + column, n);
+            formula.add(state, {(begin + n) * width + column, begin + n, n});
         return state;
     };
     auto together = [&](State state) {

@@ -80,6 +80,13 @@ def over_elements(name: str, arrays: tuple[Any, ...], offsets: Array, out: Any, 
     launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
 
 
+def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
+    """Offsets of parts of at most so many rows, and offsets of each segment's parts."""
+    counts = -(-np.diff(offsets) // most)
+    parts = np.append(row_index(offsets[:-1], counts, most), offsets[-1])
+    return parts, np.concatenate(([0], np.cumsum(counts)))
+
+
 def reduce_parts(
     rows: Any, offsets: Array, reduce: Callable[[Any, Array, Any], None]
 ) -> tuple[Any, Array]:
@@ -91,9 +98,8 @@ def reduce_parts(
     width = rows.shape[1]
     most = PART if width == 1 else PART_OF_COLUMNS
     while int(np.diff(offsets).max(initial=0)) > most:
-        counts = -(-np.diff(offsets) // most)
-        parts = np.append(row_index(offsets[:-1], counts, most), offsets[-1])
+        parts, offsets = split_segments(offsets, most)
         partial = queue().empty((len(parts) - 1, width), rows.dtype)
         reduce(rows, parts, partial)
-        rows, offsets = partial, np.concatenate(([0], np.cumsum(counts)))
+        rows = partial
     return rows, offsets

@@ -13,8 +13,8 @@ struct Forward {
     static __device__ __forceinline__ State combine(State a, State b) {
         return Normalizer::combine(a, b);
     }
-    __device__ __forceinline__ void add(State& state, long long i, int) const {
-        const REAL value = x[i];
+    __device__ __forceinline__ void add(State& state, Element at) const {
+        const REAL value = x[at.i];
         if (value > state.peak) {
             // 1 + (value - value) is 1, and NaN for +inf, as exp(inf - inf) is.
             state.sum = state.sum * exp(state.peak - value) + ((REAL)1 + (value - value));
@@ -49,8 +49,8 @@ struct Backward {
 };
 
 struct SoftmaxBackward : Backward {
-    __device__ __forceinline__ void add(REAL& state, long long i, int) const {
-        state += dy[i] * y[i];
+    __device__ __forceinline__ void add(REAL& state, Element at) const {
+        state += dy[at.i] * y[at.i];
     }
     __device__ __forceinline__ void write(REAL state, long long i) const {
         out[i] = (dy[i] - state) * y[i];
@@ -58,7 +58,7 @@ struct SoftmaxBackward : Backward {
 };
 
 struct LogSoftmaxBackward : Backward {
-    __device__ __forceinline__ void add(REAL& state, long long i, int) const { state += dy[i]; }
+    __device__ __forceinline__ void add(REAL& state, Element at) const { state += dy[at.i]; }
     __device__ __forceinline__ void write(REAL state, long long i) const {
         out[i] = dy[i] - exp(y[i]) * state;
     }

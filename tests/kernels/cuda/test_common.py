@@ -32,7 +32,7 @@ REDUCE = source.join(
 
         static __device__ REAL identity() { return Add::identity(); }
         static __device__ REAL combine(REAL a, REAL b) { return a + b; }
-        __device__ void add(REAL& state, long long i, int) const { state += x[i]; }
+        __device__ void add(REAL& state, Element at) const { state += x[at.i]; }
         __device__ void finish(REAL state, int k, int column, int) const {
             totals[k * width + column] = state;
         }

@@ -1,0 +1,118 @@
+// Layer normalisation of rows (N, width): the twin of kernels/layer_norm.py.
+//
+// A warp does a row, with block 256 and grid N / 8; a block does one longer than WIDE, with grid N.
+
+constexpr int WIDE = 1024;
+
+// The threads that share a row: `step` of them, of which this one begins at element `first`.
+struct Team {
+    long long row;
+    int first, step;
+    REAL* partial;
+
+    // The same for all threads of the team, each of which must call.
+    __device__ __forceinline__ REAL sum(REAL value) const {
+        return step > WARP ? block_reduce<Add>(value, partial) : warp_reduce<Add>(value);
+    }
+};
+
+// Calls body(team) for the rows of a block.
+template <class Body>
+__device__ __forceinline__ void over_rows(int rows, int width, Body body) {
+    __shared__ REAL partial[WARP];
+    const int lane = threadIdx.x % WARP;
+    const Team block = {(long long)blockIdx.x, (int)threadIdx.x, (int)blockDim.x, partial};
+    const Team warp = {thread_in_grid() / WARP, lane, WARP, partial};
+    const Team team = width > WIDE ? block : warp;
+    if (team.row < rows) body(team);
+}
+
+// out = (x - mean) * rstd * weight + bias; weight and bias may be NULL.
+extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const REAL* bias, REAL eps,
+                                      REAL* out, REAL* mean, REAL* rstd, int rows, int width) {
+    over_rows(rows, width, [&](const Team& team) {
+        const long long row = team.row;
+        const REAL* from = x + row * width;
+        REAL total = 0, squares = 0;
+        for (int i = team.first; i < width; i += team.step) total += from[i];
+        const REAL middle = team.sum(total) / (REAL)width;
+        for (int i = team.first; i < width; i += team.step) {
+            const REAL centred = from[i] - middle;
+            squares += centred * centred;
+        }
+        const REAL scale = (REAL)1 / sqrt(team.sum(squares) / (REAL)width + eps);
+        for (int i = team.first; i < width; i += team.step) {
+            const REAL normal = (from[i] - middle) * scale;
+            out[row * width + i] = (weight ? normal * weight[i] : normal) + (bias ? bias[i] : 0);
+        }
+        if (team.first == 0) {
+            mean[row] = middle;
+            rstd[row] = scale;
+        }
+    });
+}
+
+// out = rstd * (g - mean(g) - n * mean(g * n)), n = (x - mean) * rstd, g = dy * weight.
+extern "C" __global__ void layer_norm_backward(const REAL* dy, const REAL* x, const REAL* weight,
+                                               const REAL* mean, const REAL* rstd, REAL* out,
+                                               int rows, int width) {
+    over_rows(rows, width, [&](const Team& team) {
+        const long long row = team.row;
+        const REAL *gradient = dy + row * width, *from = x + row * width;
+        const REAL middle = mean[row], scale = rstd[row];
+        REAL level = 0, along = 0;
+        for (int i = team.first; i < width; i += team.step) {
+            const REAL g = weight ? gradient[i] * weight[i] : gradient[i];
+            level += g;
+            along += g * ((from[i] - middle) * scale);
+        }
+        level = team.sum(level) / (REAL)width;
+        along = team.sum(along) / (REAL)width;
+        for (int i = team.first; i < width; i += team.step) {
+            const REAL g = weight ? gradient[i] * weight[i] : gradient[i];
+            const REAL normal = (from[i] - middle) * scale;
+            out[row * width + i] = scale * (g - level - normal * along);
+        }
+    });
+}
+
+struct Sums {
+    REAL weight, bias;
+};
+
+__device__ __forceinline__ Sums from_lane(Sums a, int distance) {
+    return {from_lane(a.weight, distance), from_lane(a.bias, distance)};
+}
+
+struct ParameterSums {
+    typedef Sums State;
+    const REAL *dy, *x, *mean, *rstd;
+    REAL *dweight, *dbias;
+    int width;
+
+    static __device__ __forceinline__ State identity() { return {(REAL)0, (REAL)0}; }
+    static __device__ __forceinline__ State combine(State a, State b) {
+        return {a.weight + b.weight, a.bias + b.bias};
+    }
+    __device__ __forceinline__ void add(State& state, Element at) const {
+        const REAL gradient = dy[at.i], value = x[at.i];
+        state.weight += mean ? gradient * ((value - mean[at.row]) * rstd[at.row]) : value;
+        state.bias += gradient;
+    }
+    __device__ __forceinline__ void finish(State state, int k, int column, int) const {
+        const long long at = (long long)k * width + column;
+        if (dweight) dweight[at] = state.weight;
+        if (dbias) dbias[at] = state.bias;
+    }
+    __device__ __forceinline__ void write(State, long long) const {}
+};
+
+// dweight = Σ dy * n and dbias = Σ dy within segments, either of which may be NULL. Where mean is
+// NULL, x and dy hold such sums of parts. Grid and block of `over_segments`.
+extern "C" __global__ void layer_norm_parameters(const REAL* dy, const REAL* x, const REAL* mean,
+                                                 const REAL* rstd, REAL* dweight, REAL* dbias,
+                                                 const int* offsets, int length, int count,
+                                                 int width) {
+    run_segments(ParameterSums{dy, x, mean, rstd, dweight, dbias, width},
+                 {offsets, length, count, width});
+}
