@@ -13,7 +13,7 @@ from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.sources import input as input_node
 from dynbatch.parameter import Array, Parameter
-from dynbatch.testing.pool import NanPool
+from dynbatch.testing.pool import nan_pool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
 from dynbatch.testing.probe import (
     Build,
@@ -35,7 +35,9 @@ class Outcome:
 
 
 @dataclass
-class _Case:
+class Case:
+    """What is checked, on what, and how closely."""
+
     build: Build
     examples: Sequence[tuple[Any, ...]]
     parameters: Sequence[Parameter]
@@ -93,15 +95,15 @@ def check_batching(
         ]
     given = [example if isinstance(example, tuple) else (example,) for example in examples]
     with in_float64(parameters) as found:
-        _check(_Case(build, given, found, seed, rtol, atol))
+        _check(Case(build, given, found, seed, rtol, atol))
 
 
-def _check(case: _Case) -> None:
+def _check(case: Case) -> None:
     everyone = list(range(len(case.examples)))
     alone = {}
     for k in everyone:
-        values = _run(case, [k], "one_by_one", reads=True).values
-        alone[k] = _run(case, [k], "one_by_one", reads=False)
+        values = run(case, [k], "one_by_one", reads=True).values
+        alone[k] = run(case, [k], "one_by_one", reads=False)
         alone[k].values = values
     runs: list[tuple[str, list[int], str]] = []
     for policy in POLICIES:
@@ -114,19 +116,21 @@ def _check(case: _Case) -> None:
     runs += [(f"a batch of sentence {k} alone", [k], "by_agenda") for k in everyone]
     for title, sentences, policy in runs:
         for reads in (False, True):
-            outcome = _run(case, sentences, policy, reads)
+            outcome = run(case, sentences, policy, reads)
             when = "values read before backward" if reads else "forward and backward in one run"
-            _compare(case, f"{title}, {when}", outcome, [alone[k] for k in sentences])
+            compare(case, f"{title}, {when}", outcome, [alone[k] for k in sentences])
 
 
-def _run(case: _Case, sentences: Sequence[int], policy: str, reads: bool) -> Outcome:
+def run(
+    case: Case, sentences: Sequence[int], policy: str, reads: bool, device: str = "cpu"
+) -> Outcome:
     """One graph of some sentences; with `reads`, its values are computed first and compared."""
     for parameter in case.parameters:
         parameter.grad = None
     inputs: dict[str, Node] = {}
     outputs: dict[str, Node] = {}
     weights: list[Array] = []
-    with Graph(dtype="float64", policy=policy, seed=case.seed, pool=NanPool()) as graph:
+    with Graph(device, "float64", policy, seed=case.seed, pool=nan_pool(device)) as graph:
         for k in sentences:
             arguments: list[Any] = []
             for position, argument in enumerate(case.examples[k]):
@@ -149,7 +153,7 @@ def _run(case: _Case, sentences: Sequence[int], policy: str, reads: bool) -> Out
     return Outcome(values, gradients, [dense_gradient(p) for p in case.parameters])
 
 
-def _check_unchanged(case: _Case, inputs: dict[str, Node]) -> None:
+def _check_unchanged(case: Case, inputs: dict[str, Node]) -> None:
     for name, node in inputs.items():
         given = node.array.astype(np.float64)  # type: ignore[attr-defined]
         if not np.array_equal(node.value, given, equal_nan=True):
@@ -159,7 +163,8 @@ def _check_unchanged(case: _Case, inputs: dict[str, Node]) -> None:
             )
 
 
-def _compare(case: _Case, title: str, outcome: Outcome, alone: Sequence[Outcome]) -> None:
+def compare(case: Case, title: str, outcome: Outcome, alone: Sequence[Outcome]) -> None:
+    """Raise `AssertionError` unless an outcome is that of its sentences one at a time."""
     for one in alone:
         if outcome.values:
             for name, expected in one.values.items():
@@ -172,7 +177,7 @@ def _compare(case: _Case, title: str, outcome: Outcome, alone: Sequence[Outcome]
         _equal(case, title, name, outcome.parameters[position], total)
 
 
-def _equal(case: _Case, title: str, name: str, found: Array, expected: Array) -> None:
+def _equal(case: Case, title: str, name: str, found: Array, expected: Array) -> None:
     if found.shape != expected.shape:
         raise AssertionError(
             f"check_batching: {title}: {name} has shape {found.shape}, alone {expected.shape}."

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.memory import Pool
+from dynbatch.memory import DeviceMemory, HostMemory, Pool
 from dynbatch.parameter import Array
 
 
@@ -18,3 +18,8 @@ class NanPool(Pool):
         array = super().take(elements, dtype)
         array.fill(np.nan)
         return array
+
+
+def nan_pool(device: str) -> NanPool:
+    """Such a pool over the memory of a device."""
+    return NanPool(upstream=DeviceMemory() if device == "cuda" else HostMemory())

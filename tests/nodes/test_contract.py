@@ -9,7 +9,7 @@ import pytest
 import dynbatch as db
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.sources import Input
-from dynbatch.testing import check_batching, check_gradient
+from dynbatch.testing import check_batching, check_device, check_gradient
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
 from tests.node_cases import CASES, LENGTHS, Case
@@ -75,6 +75,16 @@ def test_backward_equals_central_differences(case, length):
         return case.build(graph, *given, *parameters)
 
     check_gradient(build, inputs=[arguments[k] for k in varied], parameters=parameters)
+
+
+@every_case
+def test_a_gpu_gives_what_the_cpu_gives(case, cuda):
+    parameters = parameters_of(case)
+    check_device(
+        lambda graph, *arguments: case.build(graph, *arguments, *parameters),
+        sentences_of(case),
+        parameters=parameters,
+    )
 
 
 @over([case for case in CASES if case.torch is not None])

@@ -1,0 +1,140 @@
+"""Scans on a GPU against the cell applied token by token on the CPU, and their launches."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import strategies as st
+
+import dynbatch as db
+from dynbatch import nodes as F
+from tests.cells.cell_cases import CASES, D, H
+from tests.cells.recipe_writer import recipe
+from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.cuda import devices, nvrtc
+
+LENGTHS = (3, 1, 0, 2, 3)
+# Its node type computes with arrays, of which the stand-in has none of the arithmetic.
+OWN = "own_node_over_the_memory"
+each_case = pytest.mark.parametrize(
+    "name", [name for name in CASES if name != OWN or devices.has_gpu()]
+)
+
+
+def assert_device_equals_cpu(cell, batch):
+    expected = outcome(step_by_step, cell, batch)
+    assert_equal_outcomes(outcome(db.scan, cell, batch, device="cuda"), expected, 1e-11)
+
+
+@each_case
+def test_a_scan_equals_the_cell_step_by_step(cuda, name):
+    assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(LENGTHS))
+
+
+@each_case
+def test_from_zeros_and_from_the_end(cuda, name):
+    batch = CASES[name].batch(LENGTHS, zeros=True)
+    batch.reverse = True
+    assert_device_equals_cpu(CASES[name].cell, batch)
+
+
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0), (1,), (1, 40, 2)])
+@pytest.mark.parametrize("name", ["lstm", "minimal_gated_unit", "attention_in_the_recurrence"])
+def test_any_lengths(cuda, name, lengths):
+    if lengths:
+        assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(lengths))
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru", "additive_attention_in_the_recurrence"])
+def test_no_thread_reads_what_another_writes(name):
+    with devices.device("gpu" if devices.has_gpu() else "checked"):
+        assert_device_equals_cpu(CASES[name].cell, CASES[name].batch((3, 1, 0, 2)))
+
+
+@settings(
+    max_examples=8,
+    derandomize=True,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_random_cells(cuda, data):
+    """Against the scan on the CPU, which is held to step by step elsewhere: dropout is the same."""
+    chosen = recipe(lambda options: data.draw(st.sampled_from(options)))
+    cell, batch = chosen.cell(), chosen.batch()
+    try:
+        expected = outcome(db.scan, cell, batch)
+    except db.errors.NumericError:
+        assume(False)
+    assume(all(np.abs(array).max(initial=0) < 1e4 for array in expected.values()))
+    assert_equal_outcomes(outcome(db.scan, cell, batch, device="cuda"), expected, 1e-9)
+
+
+# What a step costs --------------------------------------------------------------------------------
+
+
+def launches_of(lengths, grad, cell="lstm"):
+    """Launches and uploads of a run with scans from zeros."""
+    batch = CASES[cell].batch((), dtype="float32")
+    for parameter in batch.parameters:
+        parameter.to("cuda")
+    with db.Graph(device="cuda", grad=grad) as graph:
+        losses = []
+        for length in lengths:
+            xs = F.input(graph, np.ones((length, D)))
+            ys, _ = db.scan(CASES[cell].cell, xs, (H, H), batch.params)
+            losses.append(F.sum(ys))
+        loss = F.sum(losses)
+        if grad:
+            graph.backward(loss)
+        else:
+            graph.forward()
+    return graph.statistics.launches, graph.statistics.uploads
+
+
+@pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
+def test_a_step_of_an_lstm_is_a_product_and_a_kernel(cuda, cell):
+    launches, uploads = launches_of((4, 2), False, cell)
+    longer, _ = launches_of((9, 2), False, cell)
+    assert longer - launches == 5 * 2
+    assert uploads == 1
+
+
+@pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
+def test_its_backward_is_a_kernel_and_a_product(cuda, cell):
+    launches, uploads = launches_of((4, 2), True, cell)
+    longer, _ = launches_of((9, 2), True, cell)
+    assert longer - launches == 5 * 4
+    assert uploads == 1
+
+
+def test_the_gates_of_an_lstm_lie_where_the_first_product_was(cuda):
+    batch = CASES["lstm"].batch((2,))
+    with db.Graph(dtype="float64") as graph:
+        xs = F.constant(graph, 1.0, (2, D))
+        program = CASES["lstm"].cell.compiled(xs, (H, H), False, (), batch.params)
+    places = program.on_device.places
+    assert [buffer.width for buffer in places.packed] == [4 * H, H, H, H]
+    assert [buffer.width for buffer in places.temporary] == [4 * H]
+
+
+# Generated kernels --------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
+@pytest.mark.parametrize("name", ["lstm", "many_functions", "columns_across_two_maps"])
+def test_generated_kernels_compile_for_every_architecture(name):
+    batch = CASES[name].batch((2,))
+    with db.Graph(dtype="float64") as graph:
+        xs = F.constant(graph, 1.0, (2, D))
+        memory = tuple([F.constant(graph, 1.0, (2, w)) for w in CASES[name].memories])
+        program = CASES[name].cell.compiled(
+            xs, CASES[name].states, CASES[name].single, memory, batch.params
+        )
+    source = program.on_device.source
+    for architecture in (75, 80, 90):
+        for real in ("float", "double"):
+            options = (f"-DREAL={real}",)
+            found = nvrtc.compile_kernels(source.text, source.name, architecture, options)
+            assert set(found) == set(source.kernels)
+            for kernel, taken in found.items():
+                assert taken.registers <= 64 and not taken.spilled_bytes, kernel
