@@ -1,4 +1,4 @@
-"""One query a sentence: the kernels of any number of queries give its keys to a block's warps."""
+"""One query a sentence: launches of the kernels for any number, which then take a block each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.attention import Packed, Wanted
+from dynbatch.kernels.cuda import additive_attention as general
 from dynbatch.kernels.cuda.attention import attend, attend_backward
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -28,3 +29,24 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`, in one launch. Neither `sentences` nor scratch is read."""
     attend_backward(packed, 1, scales, (), log_sums, dout, wanted)
+
+
+def additive_attention(
+    packed: Packed, vector: Any, sentences: Array, out: Any, weights: Any, scratch: Any = None
+) -> None:
+    """out = Σ_j w_j v_j,  w_j = softmax_j(vector · tanh(q + k_j)): one row a sentence.
+
+    Neither `sentences` nor scratch is read.
+    """
+    general.additive_attention(packed, vector, (), out, weights)
+
+
+def additive_attention_backward(
+    packed: Packed, vector: Any, sentences: Array,
+    weights: Any, dout: Any, wanted: Wanted, scratch: Any = None,
+) -> Any:  # fmt: skip
+    """Gradients of `additive_attention`, in one launch and a sum; returns dvector (D,).
+
+    Neither `sentences` nor scratch is read.
+    """
+    return general.additive_attention_backward(packed, vector, weights, dout, wanted)

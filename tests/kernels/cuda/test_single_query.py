@@ -68,3 +68,28 @@ def test_dot_attention_has_the_bits_of_the_general_kernel(cupy, dtype):
     single_query.dot_attention(some, scoring.scales[:-1], sentences, alone, None, None)
     queue().flush()
     assert alone.get().tobytes() == every.get()[:-2].tobytes()
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (33, 70), (256, 512)])
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_additive_attention(cupy, dtype, widths, accumulate):
+    packed = packed_of(dtype, LENGTHS if widths[0] < 256 else ((1, 20), (1, 3)), widths)
+    sentences = single_query.sentence_of_rows(packed.key_offsets)
+    scratch = np.empty(single_query.workspace(np.diff(packed.key_offsets), max(widths)), dtype)
+    vector = (np.random.default_rng(4).standard_normal(widths[0]) / 4).astype(dtype)
+    out = np.empty((packed.queries.shape[0], widths[1]), dtype)
+    weights = np.empty(sentences.size, dtype)
+    single_query.additive_attention(packed, vector, sentences, out, weights, scratch)
+    with launches(1):
+        assert_equal_twins(
+            single_query.additive_attention,
+            on_device(packed), Values(vector), sentences, like(out), like(weights), scratch,
+            **TOLERANCE,
+        )  # fmt: skip
+    dout = np.random.default_rng(9).standard_normal(out.shape).astype(dtype)
+    with launches(2):
+        assert_equal_twins(
+            single_query.additive_attention_backward,
+            on_device(packed), Values(vector), sentences, Values(weights), Values(dout),
+            wanted_of(packed, accumulate), scratch, **TOLERANCE,
+        )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Launches of `additive_attention.cu`: additive attention over every sentence's own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.attention import Packed, Wanted
+from dynbatch.kernels.cuda.attention import sight_tables
+from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.segment import reduce_segments
+from dynbatch.kernels.sight import Sight
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+THREADS = 512
+KEY_THREADS = 256
+
+
+def additive_attention(
+    packed: Packed, vector: Any, sights: Sequence[Sight],
+    out: Any, weights: Any, scratch: Any = None,
+) -> None:  # fmt: skip
+    """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
+
+    No sights mean that every query sees every key. No scratch is read.
+    """
+    arrays = (packed.queries, packed.keys, packed.values, vector, out, weights)
+    tables = (*_pair_tables(packed), *sight_tables(sights))
+    args = (*arrays, *tables, *_sizes(packed))
+    launch(out, "additive_attention", (out.shape[0],), (THREADS,), args)
+
+
+def additive_attention_backward(
+    packed: Packed, vector: Any, weights: Any, dout: Any, wanted: Wanted, scratch: Any = None
+) -> Any:
+    """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
+
+    The first does all of sentences with one query. No scratch is read.
+
+    Returns:
+        dvector (D,).
+    """
+    count, width = packed.queries.shape
+    slopes = queue().empty(weights.shape, dout.dtype)
+    dvectors = queue().empty((count, width), dout.dtype)
+    first, *tables = _pair_tables(packed)
+    args = (
+        packed.queries, packed.keys, packed.values, vector, weights, dout, slopes, dvectors,
+        wanted.queries, wanted.keys, wanted.values, wanted.accumulate,
+        first, *tables, *_sizes(packed),
+    )  # fmt: skip
+    launch(dout, "additive_attention_backward", (count,), (THREADS,), args)
+    if first is not None and not (wanted.keys is None and wanted.values is None):
+        _keys_backward(packed, vector, weights, dout, slopes, wanted, (first, *tables))
+    dvector = queue().cupy.empty(vector.shape, dout.dtype)
+    reduce_segments(np.add, dvectors, np.array([0, count]), dvector.reshape(1, width), 0)
+    return dvector
+
+
+def _keys_backward(
+    packed: Packed, vector: Any, weights: Any, dout: Any, slopes: Any, wanted: Wanted, tables: Any
+) -> None:
+    """Gradients of keys and values of sentences with other than one query."""
+    sentences, *widths = _sizes(packed)
+    rows, widest = packed.keys.shape[0], max(widths)
+    across = min(KEY_THREADS, 1 << max(0, widest - 1).bit_length())
+    down = KEY_THREADS // across
+    args = (
+        packed.queries, packed.keys, vector, weights, dout, slopes,
+        wanted.keys, wanted.values, wanted.accumulate, *tables, sentences, rows, *widths,
+    )  # fmt: skip
+    grid = (-(-rows // down), -(-widest // across))
+    launch(dout, "additive_attention_backward_keys", grid, (across, down), args)
+
+
+def _pair_tables(packed: Packed) -> tuple[Array | None, Array, Array]:
+    """First query, key and pair of each sentence; no queries where each has one."""
+    queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+    if (queries == 1).all():
+        return None, packed.key_offsets, packed.key_offsets
+    pairs = queries * keys
+    return packed.query_offsets, packed.key_offsets, np.cumsum(pairs) - pairs
+
+
+def _sizes(packed: Packed) -> tuple[int, int, int]:
+    """Sentences, and the widths of keys and values."""
+    return packed.query_offsets.size - 1, packed.keys.shape[1], packed.values.shape[1]
