@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -53,8 +54,8 @@ def greedy_search(
     """The most probable next token, again and again, for all sentences side by side.
 
     Args:
-        model:      a `Seq2Seq`, or anything with the methods of `Generator`. It runs in evaluation
-                    mode, and is left in the mode it was in.
+        model:      a `Seq2Seq`, or anything with the methods of `Generator`. It runs where its
+                    parameters are, in evaluation mode, and is left in the mode it was in.
         sources:    what `model.start` takes, one for each sentence; all are in memory at once.
         max_length: most tokens of a hypothesis, the end mark included; it is cut off there.
 
@@ -159,14 +160,15 @@ class _Live:
 
     def __init__(self, model: Generator, sources: Sequence[Any]) -> None:
         self._model = model
-        self._dtype = model.parameters()[0].dtype
+        parameter = model.parameters()[0]
+        self._graph = partial(Graph, parameter.device, parameter.dtype, grad=False)
         self.sentences = list(range(len(sources)))
         self.counts = [1] * len(sources)
         self._tokens = np.full(len(sources), model.begin, np.int64)
         self._state: list[Array] = []
         self._memories: list[tuple[Array, ...]] = []
         if len(sources):
-            with Graph(dtype=self._dtype, grad=False) as graph:
+            with self._graph() as graph:
                 started = [model.start(graph, source) for source in sources]
                 states = zip(*[state for state, _ in started], strict=True)
                 parts = [F.stack(list(part)) for part in states]
@@ -176,7 +178,7 @@ class _Live:
 
     def advance(self) -> Array:
         """Log-probabilities (N, V) of the next token of each row; states move on."""
-        with Graph(dtype=self._dtype, grad=False) as graph:
+        with self._graph() as graph:
             state = tuple([F.input(graph, part) for part in self._state])
             memories = [tuple([F.input(graph, x) for x in memory]) for memory in self._memories]
             logits, following = self._model.step(graph, self._tokens, state, memories, self.counts)

@@ -32,6 +32,7 @@ from dynbatch.train.interrupts import deferred_interrupt
 from dynbatch.train.metrics import MetricsFile, Record
 from dynbatch.train.protocols import Batches, TrainedModel
 from dynbatch.train.stopping import EarlyStopping
+from dynbatch.train.update import Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ class Trainer:
         padded_bytes:     bytes that the mini-batch would take padded, for the metrics file.
         random_state:     a generator that the loss function draws from, kept in checkpoints.
         extra:            what else to keep in checkpoints, such as the model's settings.
-        make_graph:       the graph of each mini-batch, for another dtype or device.
+        make_graph:       the graph of each mini-batch; by default `Graph(device=...)`, where the
+                          optimizer's parameters are.
         show_progress:    a progress bar for each epoch.
         resume_hint:      what to tell someone who interrupted the run.
 
@@ -81,6 +83,9 @@ class Trainer:
 
     **Ctrl-C** saves the moment after the last whole update, says how to resume, and goes on as
     `KeyboardInterrupt`, with which Python ends with status 130 if nobody catches it.
+
+    **On a GPU** nothing waits for a mini-batch before the next one has been started: its loss and
+    norm are read, written down, and counted in `step`, one update later.
     """
 
     model: TrainedModel
@@ -100,7 +105,7 @@ class Trainer:
     padded_bytes: Callable[[Sequence[Any]], int] | None = None
     random_state: np.random.Generator | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
-    make_graph: Callable[[], Graph] = Graph
+    make_graph: Callable[[], Graph] | None = None
     show_progress: bool = True
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
 
@@ -114,6 +119,8 @@ class Trainer:
         self.position = 0
         self.stopping = EarlyStopping(self.patience, self.higher_is_better)
         self._metrics = MetricsFile(self.metrics_path)
+        self._unread: Update | None = None
+        self._last: Record = {}
         self._saved = "none was saved"
         self._num_batches = 0
         self._mark()
@@ -135,6 +142,7 @@ class Trainer:
             CheckpointError:   a checkpoint cannot be written; the one before is whole.
             KeyboardInterrupt: after saving.
         """
+        self._settle()
         self._mark()
         self._metrics.keep(self._is_done)
         try:
@@ -166,6 +174,7 @@ class Trainer:
         info.check_random_state(self.random_state)
         load_checkpoint(path, self.model, self.optimizer, self.schedule)
         info.restore_random_state(self.random_state)
+        self._unread = None
         self.step, self.epoch, self.position = info.step, info.epoch, info.position
         self.stopping.load_state_dict(saved["stopping"])
         self._saved = f"{path} (step {self.step})"
@@ -196,43 +205,42 @@ class Trainer:
             disable=not self.show_progress,
         ) as bar:
             for batch in islice(batches, self.position, None):
-                record = self._run_batch(batch)
+                self._run_batch(batch)
                 sentences += len(batch)
                 speed = sentences / (time.perf_counter() - begin)
-                said = f"loss {record['loss']:.3f}, {speed:.0f} sentences/s"
-                bar.set_postfix_str(said, refresh=False)
+                said = f"loss {self._last['loss']:.3f}, " if self._last else ""
+                bar.set_postfix_str(f"{said}{speed:.0f} sentences/s", refresh=False)
                 bar.update()
         self._end_epoch()
 
-    def _run_batch(self, batch: Sequence[Any]) -> Record:
+    def _run_batch(self, batch: Sequence[Any]) -> None:
         """One update. Nothing of it remains unless all of it was done."""
         begin = time.perf_counter()
         try:
-            record = self._differentiate(batch)
-            limit = math.inf if self.clip_norm is None else self.clip_norm
-            record["gradient_norm"] = clip_grad_norm_(self.optimizer, limit)
+            update = self._differentiate(batch)
+            if not update.is_on_device:
+                update.read()
         except NumericError as error:
-            self.optimizer.zero_grad()
-            raise NumericError(self._where(error)) from error
+            raise self._failed(error) from error
+        self._settle()
         with deferred_interrupt():
+            update.record["lr"] = float(self.optimizer.lr)
             self.optimizer.step()
-            record["lr"] = float(self.optimizer.lr)
-            if self.schedule is not None and not self.schedule.needs_metric:
-                self.schedule.step()
-            self.step += 1
-            self.position += 1
+            update.random_states = self._random_states()
             seconds = time.perf_counter() - begin
-            record["sentences_per_second"] = round(len(batch) / seconds, 1)
-            self._metrics.write(record)
-            self._mark()
-            if self.checkpoint_every and self.step % self.checkpoint_every == 0:
+            update.record["sentences_per_second"] = round(len(batch) / seconds, 1)
+            self._unread = update
+            is_saved = self.checkpoint_every and update.record["step"] % self.checkpoint_every == 0
+            if is_saved or not update.is_on_device:
+                self._settle()
+            if is_saved:
                 self.save()
-        return record
 
-    def _differentiate(self, batch: Sequence[Any]) -> Record:
+    def _differentiate(self, batch: Sequence[Any]) -> Update:
         """Loss and gradients of one mini-batch, and what there is to say about it."""
-        record: Record = {"step": self.step + 1, "epoch": self.epoch, "sentences": len(batch)}
-        with self.make_graph() as graph:
+        step = self.step + (1 if self._unread is None else 2)
+        record: Record = {"step": step, "epoch": self.epoch, "sentences": len(batch)}
+        with self._graph() as graph:
             losses = [self.loss_function(graph, self.model, example) for example in batch]
             if self.num_tokens is None:
                 loss = F.mean(losses)
@@ -240,16 +248,47 @@ class Trainer:
                 record["tokens"] = sum([self.num_tokens(example) for example in batch])
                 loss = F.sum(losses) / max(1, record["tokens"])
             graph.backward(loss)
-            record["loss"] = float(loss.value)
+            record["loss"] = math.nan  # read later; here for its place in the line
             record["peak_bytes"] = graph.peak_bytes
-        if not math.isfinite(record["loss"]):
-            raise NumericError(f"the loss is {record['loss']}.")
         if self.padded_bytes is not None:
             record["padded_bytes"] = int(self.padded_bytes(batch))
-        return record
+        record["gradient_norm"] = math.nan
+        limit = math.inf if self.clip_norm is None else self.clip_norm
+        return Update(record, loss, clip_grad_norm_(self.optimizer, limit))
+
+    def _graph(self) -> Graph:
+        if self.make_graph is not None:
+            return self.make_graph()
+        _, parameter = next(self.optimizer.named_parameters())
+        return Graph(device=parameter.device)
+
+    def _settle(self) -> None:
+        """Count the last update and write it down, now that its numbers are read.
+
+        Raises:
+            NumericError: they are not finite; the update was left out, and nothing remains of it.
+        """
+        update = self._unread
+        if update is None:
+            return
+        try:
+            update.read()
+        except NumericError as error:
+            self._unread = None
+            raise self._failed(error) from error
+        with deferred_interrupt():
+            self._unread = None
+            if self.schedule is not None and not self.schedule.needs_metric:
+                self.schedule.step()
+            self.step += 1
+            self.position += 1
+            self._marked = update.random_states
+            self._last = update.record
+            self._metrics.write(update.record)
 
     def _end_epoch(self) -> None:
         """Validate, note the result, and save."""
+        self._settle()
         metric = None
         if self.validate is not None:
             self.model.eval()
@@ -276,7 +315,9 @@ class Trainer:
 
         Raises:
             CheckpointError: it cannot be written; the checkpoint before is whole.
+            NumericError:    the last update, on a GPU, had a loss or gradient that is not finite.
         """
+        self._settle()
         self._save(self.checkpoint_path)
         if self.checkpoint_path is not None:
             self._saved = f"{self.checkpoint_path} (step {self.step})"
@@ -299,12 +340,15 @@ class Trainer:
 
     def _mark(self) -> None:
         """Remember the random states of this moment: an interrupted update goes back to them."""
+        self._marked = self._random_states()
+
+    def _random_states(self) -> tuple[Any, Any]:
         generator = self.random_state
-        state = None if generator is None else generator.bit_generator.state
-        self._marked = random.get_state(), state
+        return random.get_state(), None if generator is None else generator.bit_generator.state
 
     def _save_interrupted(self) -> None:
         with deferred_interrupt():
+            self._settle()
             graph_random, state = self._marked
             random.set_state(graph_random)
             if self.random_state is not None and state is not None:
@@ -323,8 +367,10 @@ class Trainer:
             return bool(record["epoch"] < self.epoch)
         return bool(record["step"] <= self.step)
 
-    def _where(self, error: NumericError) -> str:
-        return (
+    def _failed(self, error: NumericError) -> NumericError:
+        """Drop the gradients; what to raise."""
+        self.optimizer.zero_grad()
+        return NumericError(
             f"step {self.step + 1} (epoch {self.epoch + 1}, mini-batch {self.position + 1}): "
             f"{error}\n  last good checkpoint: {self._saved}; nothing was saved over it."
         )

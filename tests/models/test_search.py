@@ -7,6 +7,8 @@ import pytest
 
 import dynbatch as db
 from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.kernels.cuda.queue import queue
 from dynbatch.models import beam_search, greedy_search
 
 SOURCES = [[3, 4, 5], [6], [4, 4, 4, 4, 4, 4, 7], [5, 3], [7, 6, 5, 4]]
@@ -156,3 +158,36 @@ def test_a_model_in_float64_is_searched_in_float64():
 def test_numbers_out_of_range_are_refused(options):
     with pytest.raises(ValueError, match="1 <= n_best <= beam_size, 0 <= length_penalty"):
         beam_search(model_with(), SOURCES, **options)
+
+
+class Bigrams(models.Module):
+    """The next token depends on the last one and on a vector of the sentence."""
+
+    begin, end = 0, 1
+
+    def __init__(self):
+        rng = np.random.default_rng(0)
+        self.table = db.Parameter(rng.standard_normal((6, 5)).astype(np.float32))
+        self.weight = db.Parameter(rng.standard_normal((6, 5)).astype(np.float32))
+
+    def start(self, graph, source):
+        memory = F.lookup(graph, self.table, source)
+        return (F.sum(memory, dim=0),), (memory,)
+
+    def step(self, graph, tokens, state, memories, counts):
+        state = F.lookup(graph, self.table, tokens) + state[0] * 0.5
+        return F.linear(state, self.weight), (state,)
+
+
+def test_a_search_runs_where_the_parameters_are(cuda):
+    model = Bigrams()
+    sources = [[3, 4, 5], [2], [5, 5]]
+    beams = dict(beam_size=3, max_length=5, n_best=2)
+    here = greedy_search(model, sources, max_length=5), beam_search(model, sources, **beams)
+    model.to("cuda")
+    before = queue().launches
+    there = greedy_search(model, sources, max_length=5), beam_search(model, sources, **beams)
+    assert queue().launches > before
+    assert as_tuples(there[0]) == as_tuples(here[0])
+    assert [as_tuples(found) for found in there[1]] == [as_tuples(found) for found in here[1]]
+    assert there[0][0].log_prob == pytest.approx(here[0][0].log_prob, rel=1e-5)

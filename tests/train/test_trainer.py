@@ -12,9 +12,11 @@ import pytest
 from dynbatch import Graph, optim, random
 from dynbatch import nodes as F
 from dynbatch.errors import CheckpointError, NumericError
+from dynbatch.kernels.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
 from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, read_checkpoint, read_metrics
+from dynbatch.train.update import Update
 
 EXAMPLES = [
     (np.random.default_rng(i).integers(0, 11, 1 + i % 6), i % 5) for i in range(14)
@@ -36,9 +38,9 @@ def num_tokens(example):
 class Run:
     """A trainer that draws on every random state there is, and may be stopped by `event`."""
 
-    def __init__(self, folder, event=lambda what, run: None, **settings):
+    def __init__(self, folder, event=lambda what, run: None, device="cpu", **settings):
         self.event = event
-        self.model = Tagger()
+        self.model = Tagger().to(device)
         self.optimizer = optim.Adam(self.model, lr=0.05)
         self.generator = np.random.default_rng(3)
         options = dict(
@@ -68,7 +70,7 @@ class Run:
 
     def validate(self, model):
         self.event("validate", self)
-        with Graph(grad=False) as graph:
+        with Graph(device=model.bias.device, grad=False) as graph:
             losses = [self.loss(graph, model, example) for example in EXAMPLES[:4]]
             return float(F.mean(losses).value)
 
@@ -79,6 +81,11 @@ class Run:
             self.event("updated", self)
 
         return spied
+
+    def everything(self):
+        """Values, and the optimizer's and the schedule's state."""
+        states = (self.model.state_dict(), self.optimizer.state_dict())
+        return {**states[0], **states[1], **self.trainer.schedule.state_dict()}
 
     def outcome(self):
         """Everything that a resumed run must have in common with an undisturbed one."""
@@ -101,14 +108,23 @@ def fresh_seed():
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    before = random.get_state()
-    random.seed(1)
-    run = Run(tmp_path_factory.mktemp("undisturbed"))
-    run.trainer.fit(3)
-    outcome = run.outcome()
-    random.set_state(before)
-    return outcome
+def outcomes():
+    """By device, what three epochs come to."""
+    return {}
+
+
+@pytest.fixture
+def undisturbed(request, tmp_path_factory, outcomes):
+    """Of the test's device."""
+    device = request.getfixturevalue("device") if "device" in request.fixturenames else "cpu"
+    if device not in outcomes:
+        before = random.get_state()
+        random.seed(1)
+        run = Run(tmp_path_factory.mktemp("undisturbed"), device=device)
+        run.trainer.fit(3)
+        outcomes[device] = run.outcome()
+        random.set_state(before)
+    return outcomes[device]
 
 
 class Killed(BaseException):
@@ -142,7 +158,7 @@ def go_on(folder, **settings):
     run = Run(folder, **settings)
     run.generator.standard_normal(17)
     for parameter in run.model.parameters():
-        parameter.value += 1.0
+        parameter.assign(parameter.numpy() + 1.0)
     assert run.trainer.resume()
     run.trainer.fit(3)
     return run.outcome()
@@ -157,11 +173,13 @@ def go_on(folder, **settings):
         *[("validate", count) for count in (1, 2, 3)],
     ],
 )
-def test_killed_and_resumed_run_equals_the_run_never_killed(tmp_path, undisturbed, what, count):
-    run = Run(tmp_path, after(count, what, kill))
+def test_killed_and_resumed_run_equals_the_run_never_killed(
+    tmp_path, undisturbed, device, what, count
+):
+    run = Run(tmp_path, after(count, what, kill), device)
     with pytest.raises(Killed):
         run.trainer.fit(3)
-    assert go_on(tmp_path) == undisturbed
+    assert go_on(tmp_path, device=device) == undisturbed
 
 
 # Every 5 updates: the epoch's last checkpoint is written twice, before and after validation.
@@ -190,24 +208,25 @@ def test_kill_within_a_save_is_made_good_by_the_checkpoint_before(
     [("loss", 1, 0), ("loss", 4, 1), ("update", 4, 4), ("updated", 7, 7), ("validate", 1, 5)],
 )
 def test_ctrl_c_saves_the_last_whole_update_and_says_how_to_resume(
-    tmp_path, undisturbed, capsys, what, count, step
+    tmp_path, undisturbed, device, capsys, what, count, step
 ):
-    run = Run(tmp_path, after(count, what, interrupt), resume_hint="python train.py --resume")
+    hint = "python train.py --resume"
+    run = Run(tmp_path, after(count, what, interrupt), device, resume_hint=hint)
     with pytest.raises(KeyboardInterrupt):
         run.trainer.fit(3)
     path = tmp_path / "run.safetensors"
     assert read_checkpoint(path).step == step
     said = capsys.readouterr().err
     assert f"after step {step}: saved {path} (step {step})" in said
-    assert "To go on: python train.py --resume" in said
-    assert go_on(tmp_path) == undisturbed
+    assert f"To go on: {hint}" in said
+    assert go_on(tmp_path, device=device) == undisturbed
 
 
 @pytest.mark.parametrize("between", [False, True], ids=["in the loss", "after backward"])
 def test_interrupted_trainer_may_go_on_in_the_same_process(
-    tmp_path, undisturbed, monkeypatch, between
+    tmp_path, undisturbed, device, monkeypatch, between
 ):
-    run = Run(tmp_path, after(8, "loss", interrupt))
+    run = Run(tmp_path, after(8, "loss", interrupt), device)
     if between:
         run.event = lambda what, run: None
         backward = Graph.backward
@@ -396,20 +415,34 @@ def test_nan_loss_names_the_step_and_the_last_good_checkpoint(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypatch):
-    run = Run(tmp_path, checkpoint_path=None)
-    backward = Graph.backward
+@pytest.mark.parametrize("step", [1, 2, 3, 5])
+def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypatch, device, step):
+    run = Run(tmp_path, device=device, validate=None)
+    backward, states = Graph.backward, []
 
     def spoiled(graph, loss):
+        states.append(run.everything())
         backward(graph, loss)
-        run.model.weight.grad[0, 0] = np.inf
+        if len(states) == step:
+            grad = to_host(run.model.weight.grad).copy()
+            grad[0, 0] = np.inf
+            run.model.weight.grad = to_device(grad, run.model.weight.device)
 
     monkeypatch.setattr(Graph, "backward", spoiled)
-    before = run.model.state_dict()
-    with pytest.raises(NumericError, match=r"(?s)step 1 .*'weight' is not finite.*none was saved"):
+    where = rf"step {step} \(epoch 1, mini-batch {step}\)"
+    with pytest.raises(NumericError, match=rf"(?s){where}.*'weight' is not finite") as caught:
         run.trainer.fit(1)
-    assert all(np.array_equal(before[k], v) for k, v in run.model.state_dict().items())
-    assert run.model.weight.grad is None
+    saved = "none was saved" if step < 4 else "(step 3)"
+    assert f"{saved}; nothing was saved over it" in str(caught.value)
+    assert run.trainer.step == step - 1
+    assert step == 1 or len(read_metrics(tmp_path / "metrics.jsonl")) == step - 1
+    assert all(parameter.grad is None for parameter in run.model.parameters())
+    monkeypatch.undo()
+    before, now = states[step - 1], run.everything()
+    assert before.keys() == now.keys()
+    schedule = run.trainer.schedule
+    assert now.pop("num_steps") == step - 1 and now.pop("lr") == schedule.rate(step)
+    assert [name for name in now if not np.array_equal(before[name], now[name])] == []
 
 
 def test_disk_that_fills_ends_the_run_with_the_old_checkpoint_whole(tmp_path, monkeypatch):
@@ -483,3 +516,56 @@ def test_settings_that_need_a_metric_ask_for_validation(tmp_path):
     for settings in (dict(patience=2), dict(schedule=optim.Plateau(optimizer))):
         with pytest.raises(ValueError, match="give validate="):
             Trainer(model, optimizer, run.loss, run.trainer.batches, **settings)
+
+
+# On a GPU -----------------------------------------------------------------------------------------
+
+
+def test_a_run_on_a_gpu_comes_to_what_one_on_the_cpu_does(tmp_path, cuda):
+    runs = [Run(tmp_path / device, device=device) for device in ("cpu", "cuda")]
+    for run in runs:
+        random.seed(1)
+        run.trainer.fit(2)
+    assert all(parameter.device.is_cuda for parameter in runs[1].model.parameters())
+    here, there = (run.everything() for run in runs)
+    for name, value in here.items():
+        np.testing.assert_allclose(there[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+    ours, theirs = (read_metrics(run.trainer.metrics_path) for run in runs)
+    for one, other in zip(ours, theirs, strict=True):
+        assert list(one) == list(other)
+        for name in ("loss", "gradient_norm", "metric", "lr"):
+            assert other.get(name, 0) == pytest.approx(one.get(name, 0), rel=1e-4)
+
+
+def test_numbers_of_an_update_are_read_when_the_next_has_been_started(
+    tmp_path, device, monkeypatch
+):
+    order = []
+    for kind, name in ((Graph, "backward"), (Update, "read")):
+        original = getattr(kind, name)
+
+        def noted(*args, original=original, name=name):
+            order.append(name)
+            original(*args)
+
+        monkeypatch.setattr(kind, name, noted)
+    Run(tmp_path, device=device, checkpoint_every=None, validate=None).trainer.fit(1)
+    if device == "cpu":
+        assert order == ["backward", "read", "read"] * 5
+    else:
+        assert order == ["backward", *["backward", "read"] * 4, "read"]
+
+
+def test_a_moved_model_goes_on_from_a_checkpoint(tmp_path, cuda):
+    Run(tmp_path, device="cuda").trainer.fit(1)
+    run = Run(tmp_path, device="cpu")
+    assert run.trainer.resume()
+    run.trainer.fit(2)
+    run.model.to("cuda")
+    run.trainer.fit(3)
+    whole = Run(tmp_path / "whole")
+    random.seed(1)
+    whole.trainer.fit(3)
+    here, there = whole.everything(), run.everything()
+    for name, value in here.items():
+        np.testing.assert_allclose(there[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
