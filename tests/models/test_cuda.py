@@ -1,0 +1,131 @@
+"""Models on a GPU: the numbers of the CPU, step after step, and how the device is used."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models, optim
+from dynbatch import nodes as F
+from dynbatch.kernels.cuda import queue as cuda_queue
+from dynbatch.models.search import beam_search, greedy_search
+from tests.reference_models import sentences
+
+LENGTHS = (3, 1, 7, 0, 2)
+PAIRS = [([3, 4, 5, 6], [7, 3]), ([5], [4, 4, 4, 8, 3]), ([6, 3, 3], []), ([7, 7], [5])]
+
+
+class Tagger(models.Module):
+    def __init__(self, dropout=0.0):
+        self.embed = models.Embedding(20, 5, rng=0)
+        self.lstm = models.LSTM(5, 4, layers=2, bidirectional=True, dropout=dropout, rng=1)
+        self.norm = models.LayerNorm(8)
+        self.project = models.Linear(8, 5, rng=2)
+
+    def loss(self, graph, words, tags):
+        hidden = self.norm(self.lstm(self.embed(graph, words)))
+        return F.cross_entropy(self.project(hidden), tags)
+
+    def losses(self, graph):
+        return [self.loss(graph, *pair) for pair in sentences(LENGTHS)]
+
+
+class Translator(models.Module):
+    def __init__(self, attention="additive", **options):
+        self.model = models.Seq2Seq(8, 9, embed=5, hidden=6, attention=attention, rng=0, **options)
+
+    def losses(self, graph):
+        return [self.model.loss(graph, *pair) for pair in PAIRS]
+
+
+MODELS = {
+    "tagger": Tagger,
+    "tagger, dropout": lambda: Tagger(0.3),
+    "seq2seq": Translator,
+    "seq2seq, general, 2 layers": lambda: Translator("general", layers=2),
+    "seq2seq, dropout, smoothing": lambda: Translator(dropout=0.2, label_smoothing=0.1),
+}
+each_model = pytest.mark.parametrize("model", MODELS)
+
+
+def train(model, device, steps=3):
+    """Losses and parameters after some steps with clipping and Adam, in float64."""
+    model = model.astype("float64").to(device)
+    optimizer = optim.Adam(model.parameters(), lr=0.02)
+    losses = []
+    for seed in range(steps):
+        with db.Graph(device, "float64", seed=seed) as graph:
+            loss = F.mean(model.losses(graph))
+            graph.backward(loss)
+        optim.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        losses.append(loss)
+    values = [p.value for p in model.to("cpu").parameters()]
+    return [float(loss.value) for loss in losses], values
+
+
+@each_model
+def test_training_is_that_of_the_cpu(cuda, model):
+    losses, values = train(MODELS[model](), "cuda")
+    expected, parameters = train(MODELS[model](), "cpu")
+    np.testing.assert_allclose(losses, expected, rtol=1e-9)
+    for found, wanted in zip(values, parameters, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-10)
+
+
+@each_model
+def test_two_runs_give_the_same_bits(cuda, model):
+    first, again = [train(MODELS[model](), "cuda", 2) for _ in range(2)]
+    assert first[0] == again[0]
+    assert all(np.array_equal(a, b) for a, b in zip(first[1], again[1], strict=True))
+
+
+@each_model
+def test_a_training_step_is_two_uploads(cuda, model):
+    """The tables of forward and backward come up in one copy, those of the optimizer in another."""
+    made = MODELS[model]().to("cuda")
+    queue = cuda_queue.queue()
+    optimizer = optim.SGD(made.parameters(), lr=0.1)
+    before = queue.uploads
+    with db.Graph("cuda") as graph:
+        graph.backward(F.mean(made.losses(graph)))
+    assert graph.statistics.uploads == queue.uploads - before == 1
+    optimizer.step()
+    assert queue.uploads - before == 2
+
+
+def test_search_finds_what_it_finds_on_the_cpu(cuda):
+    found = {}
+    for device in ("cpu", "cuda"):
+        model = Translator().model.to(device)
+        sources = [source for source, _ in PAIRS]
+        beams = beam_search(model, sources, beam_size=3, max_length=6, n_best=2)
+        hypotheses = [*greedy_search(model, sources, max_length=6), *sum(beams, [])]
+        found[device] = hypotheses
+    assert [h.tokens for h in found["cuda"]] == [h.tokens for h in found["cpu"]]
+    scores = [[h.log_prob for h in found[device]] for device in ("cuda", "cpu")]
+    np.testing.assert_allclose(*scores, rtol=1e-5)
+
+
+def test_steps_leave_nothing_on_the_device(cuda):
+    model = Translator().to("cuda")
+    pool = db.memory.Pool(upstream=db.memory.DeviceMemory())
+    optimizer = optim.Adam(model.parameters())
+    used = []
+    for _ in range(6):
+        with db.Graph("cuda", pool=pool) as graph:
+            graph.backward(F.mean(model.losses(graph)))
+        optimizer.step()
+        used.append((pool.used_bytes, pool.reserved_bytes))
+    assert used[1:] == used[:1] * 5 and pool.used_bytes == 0
+
+
+@each_model
+def test_values_in_between_cost_a_run_each(cuda, model):
+    made = MODELS[model]().to("cuda")
+    with db.Graph("cuda") as graph:
+        losses = made.losses(graph)
+        values = [float(loss.value) for loss in losses]
+        total = F.mean(losses)
+        graph.backward(total)
+    assert graph.statistics.uploads == 2
+    assert float(total.value) == pytest.approx(np.mean(values))
