@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Device, device_of
+from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.queue import queue
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -19,14 +20,7 @@ def to_host(array: Any) -> Array:
     """The array itself where it is on the host, else a copy of it there."""
     if isinstance(array, np.ndarray):
         return array
-    queue().flush()
-    copied: Array = array.get()
-    return copied
-
-
-def copy_to_host(array: Any) -> Array:
-    """A copy on the host."""
-    return array.copy() if isinstance(array, np.ndarray) else to_host(array)
+    return download(array)
 
 
 def to_device(array: Any, device: Device) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
-from dynbatch.kernels import transfer
+from dynbatch.kernels import arrays, transfer
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim import device
 from dynbatch.optim.blocks import Scratch, Update, run_updates
@@ -117,8 +117,8 @@ class Optimizer:
     def _update(self, state: _State) -> Update:
         parameter = state.parameter
         assert parameter.grad is not None
-        xp = device_of(parameter.value).xp
-        parameter.value = xp.ascontiguousarray(parameter.value)
+        if not parameter.value.flags.c_contiguous:
+            parameter.value = device_of(parameter.value).xp.ascontiguousarray(parameter.value)
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
@@ -154,7 +154,7 @@ class Optimizer:
             if each.num_steps:
                 state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
                 for slot in self.slots:
-                    state[f"{each.name}/{slot}"] = transfer.copy_to_host(each.slots[slot])
+                    state[f"{each.name}/{slot}"] = arrays.download(each.slots[slot])
         return state
 
     def check_state_dict(self, state: Mapping[str, Array]) -> None:
@@ -228,13 +228,14 @@ class _State:
                 "shape (optimizer.zero_grad())."
             )
         values = gradient.values if isinstance(gradient, RowSparse) else gradient
-        own, theirs = device_of(self.parameter.value), device_of(values)
-        if own != theirs:
+        is_on_host = isinstance(self.parameter.value, np.ndarray)
+        if is_on_host is not isinstance(values, np.ndarray):
+            own, theirs = self.parameter.device.name, device_of(values).name
             raise BackendError(
-                f"Parameter {self.name!r}: its gradient is on the {theirs.name}, its value on the "
-                f"{own.name}.\n  fix: move both with model.to({own.name!r})."
+                f"Parameter {self.name!r}: its gradient is on the {theirs}, its value on the "
+                f"{own}.\n  fix: move both with model.to({own!r})."
             )
-        if own.is_cuda and values.dtype != self.parameter.dtype:
+        if not is_on_host and values.dtype != self.parameter.dtype:
             raise DtypeError(
                 f"Parameter {self.name!r}: its gradient is {values.dtype}, its value "
                 f"{self.parameter.dtype}.\n  fix: on a GPU give the gradient the value's dtype."

@@ -65,20 +65,21 @@ def update(kernel: str, parts: Sequence[Part], norm: Any = None) -> None:
 
 def table(parts: Sequence[Part]) -> tuple[Array, Array | None, int]:
     """The rows of the table, as `optimizers.cu` describes them, `rows`, and all elements."""
-    base = parts[0].value
+    largest = max([part.num_elements for part in parts])
+    if largest >= 1 << 32:
+        raise ShapeError(f"a parameter of {largest} elements; the most is 2^32 - 1")
+    arrays = [(part.value, part.gradient, *part.slots) for part in parts]
+    found = iter(places(parts[0].value, [array for each in arrays for array in each]))
     entries: list[tuple[int, ...]] = []
     given: list[Array] = []
     total = num_rows = 0
     for part in parts:
-        if part.num_elements >= 1 << 32:
-            raise ShapeError(f"a parameter of {part.num_elements} elements; the most is 2^32 - 1")
-        found = places(base, (part.value, part.gradient, *part.slots))
-        found += [0] * (SLOTS - len(part.slots))
+        own = [next(found) for _ in range(2 + len(part.slots))] + [0] * (SLOTS - len(part.slots))
         if part.rows is None:
-            entries.append((total, *found, 0, 0, 0, 0))
+            entries.append((total, *own, 0, 0, 0, 0))
         else:
             width, count = part.value.shape[1], len(part.rows)
-            entries.append((total, *found, width, num_rows, count, part.every_row))
+            entries.append((total, *own, width, num_rows, count, part.every_row))
             given.append(part.rows)
             num_rows += count
         total += part.num_elements
