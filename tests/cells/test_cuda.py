@@ -107,7 +107,7 @@ def test_its_backward_is_a_kernel_and_a_product(cuda, cell):
     assert uploads == 1
 
 
-def test_the_gates_of_an_lstm_lie_where_the_first_product_was(cuda):
+def test_gates_and_their_gradients_lie_where_the_first_product_was(cuda):
     batch = CASES["lstm"].batch((2,))
     with db.Graph(dtype="float64") as graph:
         xs = F.constant(graph, 1.0, (2, D))
@@ -115,6 +115,22 @@ def test_the_gates_of_an_lstm_lie_where_the_first_product_was(cuda):
     places = program.on_device.places
     assert [buffer.width for buffer in places.packed] == [4 * H, H, H, H]
     assert [buffer.width for buffer in places.temporary] == [4 * H]
+    # So do their gradients later; all others are carried from step to step, or of the tokens.
+    names = {memory.buffer.name for memory in program.on_device.gradients.values()}
+    assert names == {"P0", "N0", "N1", "dX0"}
+
+
+def test_a_second_backward_is_refused(cuda):
+    batch = CASES["lstm"].batch((), dtype="float32")
+    for parameter in batch.parameters:
+        parameter.to("cuda")
+    with db.Graph("cuda") as graph:
+        ys, _ = db.scan(CASES["lstm"].cell, F.input(graph, np.ones((2, D))), (H, H), batch.params)
+        loss = F.sum(F.sum(ys))
+        assert np.isfinite(loss.value)  # forward by itself, so that its values stay
+        graph.backward(loss)
+        with pytest.raises(db.errors.FreedError, match="Scan"):
+            graph.backward(loss)
 
 
 # Generated kernels --------------------------------------------------------------------------------

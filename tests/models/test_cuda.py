@@ -99,8 +99,8 @@ def test_search_finds_what_it_finds_on_the_cpu(cuda):
         model = Translator().model.to(device)
         sources = [source for source, _ in PAIRS]
         beams = beam_search(model, sources, beam_size=3, max_length=6, n_best=2)
-        hypotheses = [*greedy_search(model, sources, max_length=6), *sum(beams, [])]
-        found[device] = hypotheses
+        found[device] = greedy_search(model, sources, max_length=6)
+        found[device] += [hypothesis for best in beams for hypothesis in best]
     assert [h.tokens for h in found["cuda"]] == [h.tokens for h in found["cpu"]]
     scores = [[h.log_prob for h in found[device]] for device in ("cuda", "cpu")]
     np.testing.assert_allclose(*scores, rtol=1e-5)

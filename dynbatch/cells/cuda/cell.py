@@ -110,6 +110,10 @@ class DeviceCell:
             return Buffer(f"dX{base.place}", base.width, packed=True)
         if base.origin == "prev":
             return Buffer(f"N{base.place}", base.width, packed=False)
+        for op in self.program.stream_maps:
+            room = self.places.room_for_gradient(op) if op.output is base else None
+            if room is not None:
+                return room
         made = [op for op in [*self.program.stream_maps, *self.program.ops] if op.output is base]
         packed = made[0].kind == "linear"
         return Buffer(f"D{len(self.gradients)}", base.width, packed)
@@ -184,7 +188,8 @@ def _own(value: Value, generic: set[int], copies: list[Op]) -> Value:
 
 def _shared_gradients(program: Program, order: list[Item]) -> dict[int, Value]:
     """Linear maps whose outputs are added to another's and read by nothing else: one gradient."""
-    linear = {id(op.output) for op in [*program.stream_maps, *program.ops] if op.kind == "linear"}
+    of_tokens = {id(op.output) for op in program.stream_maps}
+    linear = of_tokens | {id(op.output) for op in program.ops if op.kind == "linear"}
     shared: dict[int, Value] = {}
     for item in order:
         for op in item.ops if isinstance(item, Group) else ():
@@ -194,5 +199,6 @@ def _shared_gradients(program: Program, order: list[Item]) -> dict[int, Value]:
             bases = [x.base for x in (a, b) if id(x.base) in linear and x.is_whole()]
             alone = [base for base in bases if readers(program, base) == [op]]
             if len(alone) == 2 and a.base is not b.base:
-                shared[id(b.base)] = a.base
+                first, second = sorted(alone, key=lambda base: id(base) not in of_tokens)
+                shared[id(second)] = first
     return shared

@@ -28,13 +28,17 @@ class Places:
         self.temporary: list[Buffer] = []
         self._places: dict[int, tuple[Buffer, int]] = {}
         self._item: dict[int, int] = {}
+        self._ops: dict[int, Op] = {}
         self._readers: dict[int, list[tuple[Op, Value]]] = {}
         self._room: dict[int, tuple[Buffer, int]] = {}
         self._taken: dict[str, list[tuple[int, int]]] = {}
-        self._kept = [*exports, *following]
+        self._leaving = [*exports, *following]
+        self._kept = list(self._leaving)
+        self._holders: dict[str, list[Value]] = {}
         for number, item in enumerate(order):
             for op in item.ops if isinstance(item, Group) else (item,):
                 self._item[id(op)] = number
+                self._ops[id(op)] = op
                 self._kept += [v for v in backward_reads(op) if v.base.origin == "op"]
                 for x in op.inputs:
                     self._readers.setdefault(id(x.base), []).append((op, x))
@@ -58,6 +62,36 @@ class Places:
     def is_kept(self, value: Value) -> bool:
         """Whether backward, or the world outside the step, reads any of its columns."""
         return any([value.overlaps(other) for other in self._kept])
+
+    def room_for_gradient(self, op: Op) -> Buffer | None:
+        """The buffer of a map of the tokens, if the gradient of its output may be written there.
+
+        What lies there by then must be read by the kernel alone that writes the gradient, in the
+        same columns; so the gradients of an LSTM's gates take the place of the gates.
+        """
+        buffer, column = self.place(op.output)
+        readers = self._readers.get(id(op.output), [])
+        writers = {self._item[id(reader)] for reader, _ in readers}
+        ends = 0
+        for _, x in sorted(readers, key=lambda pair: pair[1].column):
+            ends = max(ends, x.column + x.width) if x.column <= ends else ends
+        holders = [v for v in self._holders[buffer.name] if v is not op.output]
+        if column or buffer.width != op.output.width or self.is_kept(op.output):
+            return None
+        if len(writers) != 1 or ends < op.output.width or not self._read_by(holders, writers):
+            return None
+        return buffer
+
+    def _read_by(self, holders: list[Value], items: set[int]) -> bool:
+        """Whether the values stay in the step, and backward reads them in these items alone."""
+        if any([v.overlaps(other) for v in holders for other in self._leaving]):
+            return False
+        found = [
+            (self._item[number], op)
+            for number, op in self._ops.items()
+            if any([v.overlaps(read) for v in holders for read in backward_reads(op)])
+        ]
+        return all([item in items and op.kind in FUSED for item, op in found])
 
     def bias_in_kernel(self, op: Op) -> bool:
         """Whether a linear map's bias can wait until a group reads the map's output."""
@@ -112,6 +146,7 @@ class Places:
 
     def _put(self, value: Value, buffer: Buffer, column: int) -> None:
         self._places[id(value)] = (buffer, column)
+        self._holders.setdefault(buffer.name, []).append(value)
 
 
 @dataclass

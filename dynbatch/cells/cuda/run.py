@@ -288,6 +288,7 @@ class DeviceScanRun:
         sink.pass_on(gradients)
         self._weight_gradients(ParameterRows(gradients), scratch)
         self._input_gradients(dxs, memory_gradients)
+        batch.saved.clear()  # gradients have taken its place: no second backward
 
     def _start_backward(self, scratch: Scratch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
         cell, tokens, sentences = self.cell, self.layout.order.size, self.shard.sentences.size
@@ -301,7 +302,7 @@ class DeviceScanRun:
                 self.matrices[f"C{k}_{turn}"] = carried
         for memory in cell.gradients.values():
             buffer = memory.buffer
-            if buffer.name[0] == "N":
+            if buffer.name[0] in "NP":  # carried, or in the place of packed values
                 continue
             if buffer.name[0] == "d" and dxs[int(buffer.name[2:])] is None:
                 self.matrices[buffer.name] = None
