@@ -111,7 +111,7 @@ class CompiledCell:
                 wanted.update([x.index for x in node.inputs])
         return found[::-1]
 
-    def parameters(self) -> tuple[Parameter, ...]:
+    def weights(self) -> tuple[Parameter, ...]:
         """Every parameter the loop uses, once."""
         found: dict[int, Parameter] = {}
         for op in self.maps.values():
@@ -119,9 +119,9 @@ class CompiledCell:
                 for parameter in [piece.weight, *[bias for bias, _ in piece.biases]]:
                     found.setdefault(parameter.uid, parameter)
         for op in self.generic.values():
-            for parameter in op.node.parameters():
+            for parameter in op.node.weights():
                 found.setdefault(parameter.uid, parameter)
-        return tuple([p for p in found.values() if not p.frozen])
+        return tuple(found.values())
 
     def plane_of(self, number: int) -> int:
         """Width of the planes of a wide linear map's output; 0 for plain rows."""

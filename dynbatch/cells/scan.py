@@ -37,8 +37,8 @@ class Scan(Node):
         # The compiled cell fixes all widths and parameters.
         return intern_signature(Scan, (Scan, self.uid, self.reverse, self.given_states))
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        return self.cell.parameters()
+    def weights(self) -> tuple[Parameter, ...]:
+        return self.cell.weights()
 
     def port_widths(self) -> tuple[int, ...]:
         return tuple([state.width for state in self.cell.program.states])

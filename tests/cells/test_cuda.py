@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.cells.cuda import tail
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
@@ -20,18 +21,33 @@ each_case = pytest.mark.parametrize(
 )
 
 
+@pytest.fixture
+def no_tail(monkeypatch):
+    """Every step by its own launches, however few sentences are left."""
+    monkeypatch.setattr(tail, "TAIL_ROWS", 0)
+
+
 def assert_device_equals_cpu(cell, batch):
     expected = outcome(step_by_step, cell, batch)
     assert_equal_outcomes(outcome(db.scan, cell, batch, device="cuda"), expected, 1e-11)
 
 
 @each_case
-def test_a_scan_equals_the_cell_step_by_step(cuda, name):
+def test_a_scan_equals_the_cell_step_by_step(cuda, no_tail, name):
     assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(LENGTHS))
 
 
 @each_case
-def test_from_zeros_and_from_the_end(cuda, name):
+@pytest.mark.parametrize("rows", [2, 16])
+def test_the_last_steps_in_one_launch(cuda, monkeypatch, name, rows):
+    monkeypatch.setattr(tail, "TAIL_ROWS", rows)
+    assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(LENGTHS))
+
+
+@each_case
+@pytest.mark.parametrize("rows", [0, 2])
+def test_from_zeros_and_from_the_end(cuda, monkeypatch, name, rows):
+    monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     batch = CASES[name].batch(LENGTHS, zeros=True)
     batch.reverse = True
     assert_device_equals_cpu(CASES[name].cell, batch)
@@ -39,13 +55,17 @@ def test_from_zeros_and_from_the_end(cuda, name):
 
 @pytest.mark.parametrize("lengths", [(), (0,), (0, 0), (1,), (1, 40, 2)])
 @pytest.mark.parametrize("name", ["lstm", "minimal_gated_unit", "attention_in_the_recurrence"])
-def test_any_lengths(cuda, name, lengths):
+@pytest.mark.parametrize("rows", [0, 16])
+def test_any_lengths(cuda, monkeypatch, name, lengths, rows):
+    monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     if lengths:
         assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(lengths))
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "additive_attention_in_the_recurrence"])
-def test_no_thread_reads_what_another_writes(name):
+@pytest.mark.parametrize("rows", [0, 2])
+def test_no_thread_reads_what_another_writes(monkeypatch, name, rows):
+    monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     with devices.device("gpu" if devices.has_gpu() else "checked"):
         assert_device_equals_cpu(CASES[name].cell, CASES[name].batch((3, 1, 0, 2)))
 
@@ -92,7 +112,7 @@ def launches_of(lengths, grad, cell="lstm"):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
-def test_a_step_of_an_lstm_is_a_product_and_a_kernel(cuda, cell):
+def test_a_step_of_an_lstm_is_a_product_and_a_kernel(cuda, no_tail, cell):
     launches, uploads = launches_of((4, 2), False, cell)
     longer, _ = launches_of((9, 2), False, cell)
     assert longer - launches == 5 * 2
@@ -100,11 +120,16 @@ def test_a_step_of_an_lstm_is_a_product_and_a_kernel(cuda, cell):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "lstm_by_gates"])
-def test_its_backward_is_a_kernel_and_a_product(cuda, cell):
+def test_its_backward_is_a_kernel_and_a_product(cuda, no_tail, cell):
     launches, uploads = launches_of((4, 2), True, cell)
     longer, _ = launches_of((9, 2), True, cell)
     assert longer - launches == 5 * 4
     assert uploads == 1
+
+
+def test_a_tail_is_one_launch_however_long(cuda):
+    assert launches_of((4, 2), False) == launches_of((9, 2), False)
+    assert launches_of((4, 2), True) == launches_of((9, 2), True)
 
 
 def test_gates_and_their_gradients_lie_where_the_first_product_was(cuda):

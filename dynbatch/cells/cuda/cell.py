@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from dynbatch.cells.cuda.emit import Kernel
 from dynbatch.cells.cuda.lanes import Group, Item, items
 from dynbatch.cells.cuda.places import Gradient, Places
+from dynbatch.cells.cuda.tail import PRODUCTS, Tail
 from dynbatch.cells.program import Op, Program, Value, readers
 from dynbatch.cells.storage import Buffer
 from dynbatch.kernels.cuda import source
@@ -50,7 +51,8 @@ class DeviceCell:
         gradients: memory for gradients, by the identity of the base value.
         maps:      numbers of linear maps, by identity.
         inline_maps: those whose bias a group adds when it reads them, by their output.
-        source:    the CUDA text.
+        tail:      the kernels for a scan's last steps; None for a cell that has none.
+        source:    the CUDA text; `name` is what its kernels' names begin with.
     """
 
     def __init__(self, program: Program, maps: dict[int, int]) -> None:
@@ -72,17 +74,24 @@ class DeviceCell:
         self.stream_adds: dict[int, bool] = {}
         self._shared = _shared_gradients(program, self.items)
         self._emit()
-        self.source = self._source()
+        has_own = any([not isinstance(i, Group) and i.kind == "generic" for i in self.items])
+        self.tail = None if has_own else Tail(self)
+        self.name, self.source = self._source()
 
-    def _source(self) -> Source:
-        """All kernels as one text for the compiler."""
+    def _source(self) -> tuple[str, Source]:
+        """The name that kernels begin with, and all of them as one text for the compiler."""
         found = [k for pair in self.kernels.values() for k in (pair.forward, pair.backward) if k]
         text = "\n\n".join([kernel.text(kernel.role) for kernel in found])
+        if self.tail is not None:
+            text = "\n\n".join([PRODUCTS, text, *self.tail.texts("cell")])
         # Named by content: equal cells share their kernels, and compilers their caches.
         name = f"cell_{hashlib.sha256(text.encode()).hexdigest()[:16]}"
         for kernel in found:
             kernel.name = f"{name}_{kernel.role}"
-        return source.join(f"{name}.cu", "\n\n".join([k.text(k.name) for k in found]))
+        texts = [kernel.text(kernel.name) for kernel in found]
+        if self.tail is not None:
+            texts = [PRODUCTS, *texts, *self.tail.texts(name)]
+        return name, source.join(f"{name}.cu", "\n\n".join(texts))
 
     def skips_zeros(self, op: Op) -> bool:
         """Whether a linear map is left out in the first step, where its state is all zeros."""

@@ -16,7 +16,6 @@ packed row p of the step before, or -1. A thread works on one row and one column
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dynbatch.cells.cuda.lanes import Group, Lane, ScalarOp, Segment
@@ -35,6 +34,7 @@ class Kernel:
     Attributes:
         role:   its name within the cell; `name` is its name among all kernels.
         arrays: names of the arrays it takes, in the order of first use.
+        lanes:  width and lines of each, which find `row` and column `j`, and s, n and p.
         width:  columns of all lanes together: a row's threads.
     """
 
@@ -43,9 +43,12 @@ class Kernel:
         self.role = role
         self.name = role
         self.arrays: list[str] = []
-        self.width = 0
-        self._body: list[str] = []
+        self.lanes: list[tuple[int, list[str]]] = []
         self._names: dict[tuple[int, int], str] = {}
+
+    @property
+    def width(self) -> int:
+        return sum([width for width, _ in self.lanes])
 
     def array(self, name: str) -> str:
         """Use an array."""
@@ -60,10 +63,16 @@ class Kernel:
             f'extern "C" __global__ void {name}({pointers}const int* steps, int t) {{',
             "    const int s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];",
             "    long long thread = thread_in_grid();",
-            *self._body,
-            "}",
         ]
-        return "\n".join(lines)
+        for width, body in self.lanes:
+            lines += [
+                f"    if (thread >= 0 && thread < (long long)n * {width}) {{",
+                f"        const int row = (int)(thread / {width}), j = (int)(thread % {width});",
+                *[f"        {line}" for line in body],
+                "    }",
+                f"    thread -= (long long)n * {width};",
+            ]
+        return "\n".join([*lines, "}"])
 
     def forward(self, group: Group) -> None:
         """Every lane's operators, in order."""
@@ -78,7 +87,7 @@ class Kernel:
                 if place is not None:
                     at = _at(place[0].packed, place[0].width, place[1])
                     lines.append(f"{self.array(place[0].name)}[{at}] = {self._name(one.output)};")
-            self._add_lane(lane.width, lines)
+            self.lanes.append((lane.width, lines))
 
     def backward(self, group: Group) -> None:
         """Every lane's gradients, in reverse."""
@@ -86,7 +95,7 @@ class Kernel:
             self._names = {}
             lines = self._backward_lane(lane)
             if lines:
-                self._add_lane(lane.width, lines)
+                self.lanes.append((lane.width, lines))
 
     # Forward --------------------------------------------------------------------------------------
 
@@ -141,16 +150,6 @@ class Kernel:
         before = f"{state}[((long long)p + row) * {buffer.width} + {column + first} + j]"
         given = f"{initial}[(long long)row * {base.width} + {first} + j]"
         return f"p >= 0 ? {before} : {initial} ? {given} : (REAL)0"
-
-    def _add_lane(self, width: int, lines: Sequence[str]) -> None:
-        self.width += width
-        self._body += [
-            f"    if (thread >= 0 && thread < (long long)n * {width}) {{",
-            f"        const int row = (int)(thread / {width}), j = (int)(thread % {width});",
-            *[f"        {line}" for line in lines],
-            "    }",
-            f"    thread -= (long long)n * {width};",
-        ]
 
     # Backward -------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.arrays import Scratch, memory_rows
+from dynbatch.cells.cuda import tail as tails
 from dynbatch.cells.cuda.cell import DeviceCell
 from dynbatch.cells.cuda.emit import THREADS, Kernel
 from dynbatch.cells.cuda.lanes import Group
@@ -95,7 +96,8 @@ class DeviceScanRun:
             if op.kind == "generic"
         }
         kernels = {number: self._repeated(pair.forward) for number, pair in cell.kernels.items()}
-        for t, (_, _, n, p) in enumerate(self.shard.steps):
+        first = self._first_of_tail()
+        for t, (_, _, n, p) in enumerate(self.shard.steps[:first]):
             for number, item in enumerate(cell.items):
                 if isinstance(item, Group):
                     width = cell.kernels[number].forward.width
@@ -108,7 +110,25 @@ class DeviceScanRun:
                     out = self._part(item.output, t)
                     assert out is not None
                     self._map(item, self._part(item.inputs[0], t), out, n)
+        if cell.tail is not None:
+            self._launch_tail(f"{cell.name}_tail", cell.tail.arrays, first)
         self._outputs(y)
+
+    def _first_of_tail(self) -> int:
+        """The step from which on one launch does the rest; the number of steps without a tail."""
+        tail, steps = self.cell.tail, self.shard.steps
+        if tail is None or tail.elements * self._size > tails.TAIL_BYTES:
+            return len(steps)
+        return sum([n > tails.TAIL_ROWS for _, _, n, _ in steps])
+
+    def _launch_tail(self, name: str, arrays: list[str], first: int) -> None:
+        steps = self.shard.steps
+        if first == len(steps):
+            return
+        found = [self.matrices[array] for array in arrays]
+        addresses = [None if matrix is None else matrix.address for matrix in found]
+        args = [*addresses, self._steps, first, len(steps)]
+        self._queue.launch(self.batch.dtype, name, (steps[first][2],), (tails.THREADS,), args)
 
     def _in_turn(self, op: Op) -> AbstractContextManager[None]:
         """Where a node type of the user's computes with CuPy, all before it is started first."""
@@ -268,8 +288,11 @@ class DeviceScanRun:
             if pair.backward is not None
             for turn in range(2)
         }
-        turn = 0
-        for t in range(len(self.shard.steps) - 1, -1, -1):
+        first = self._first_of_tail()
+        if cell.tail is not None:
+            self._launch_tail(f"{cell.name}_tail_backward", cell.tail.arrays_backward, first)
+        turn = (len(self.shard.steps) - first) % 2
+        for t in range(first - 1, -1, -1):
             self._clear_step(t, turn)
             for number in range(len(cell.items) - 1, -1, -1):
                 item = cell.items[number]
