@@ -178,4 +178,5 @@ def test_generated_kernels_compile_for_every_architecture(name):
             found = nvrtc.compile_kernels(source.text, source.name, architecture, options)
             assert set(found) == set(source.kernels)
             for kernel, taken in found.items():
-                assert taken.registers <= 64 and not taken.spilled_bytes, kernel
+                registers = 128 if "tail" in kernel else 64  # of 512 threads, of 256
+                assert taken.registers <= registers and not taken.spilled_bytes, kernel
