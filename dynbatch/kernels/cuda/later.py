@@ -12,6 +12,11 @@ from dynbatch.kernels.cuda.queue import queue
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+# Copies that the device may still be making, with what they write to: CuPy's pool of pinned memory
+# would give it to someone else as soon as a `Later` that nobody reads is gone.
+_in_flight: list[tuple[Any, Array]] = []
+
+
 class Later:
     """What an array holds once all work that is queued now has run.
 
@@ -54,3 +59,5 @@ class Later:
             array.data.copy_to_host_async(self._host.ctypes.data, array.nbytes, stream)
         self._event = cupy.cuda.Event(disable_timing=True)
         self._event.record(stream)
+        _in_flight[:] = [copy for copy in _in_flight if not copy[0].done]
+        _in_flight.append((self._event, self._host))

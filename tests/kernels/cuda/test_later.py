@@ -1,5 +1,7 @@
 """An array is copied to the host in its turn, and reading it waits for that copy alone."""
 
+import weakref
+
 import numpy as np
 import pytest
 
@@ -44,6 +46,18 @@ def test_reading_waits_for_no_later_work(cupy):
     order.append("read")
     x.get()
     assert order[0] == ("read" if cupy.settings.asynchronous else "later work")
+
+
+def test_what_nobody_reads_is_kept_until_it_has_been_written(cupy):
+    x = cupy.asarray(np.ones(3))
+    later = Later(x)
+    queue().flush()
+    host = weakref.ref(later._host)
+    del later
+    assert host() is not None
+    cupy.cuda.Device().synchronize()
+    Later(x).read()
+    assert host() is None
 
 
 def test_a_run_that_failed_is_told(cupy):
