@@ -49,8 +49,14 @@ def block_rows(queries: int, keys: int, width: int) -> int:
     return min(queries, max(1, BLOCK_ELEMENTS // max(1, keys * width)))
 
 
-def workspace(query_lengths: Sequence[int], key_lengths: Sequence[int], width: int) -> int:
-    """Elements of the largest block of tanh(q + k): at least one query's, over all its keys."""
+@twin()
+def workspace(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+) -> int:
+    """Elements of scratch of `additive_attention`, whose values live where those of `array` do.
+
+    The largest block of tanh(q + k): at least one query's, over all its keys.
+    """
     return max(
         [
             block_rows(queries, keys, width) * keys * width
@@ -58,6 +64,14 @@ def workspace(query_lengths: Sequence[int], key_lengths: Sequence[int], width: i
         ],
         default=0,
     )
+
+
+@twin()
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+) -> int:
+    """The same of `additive_attention_backward`."""
+    return workspace(array, query_lengths, key_lengths, width)
 
 
 @twin("queries")
@@ -106,7 +120,7 @@ def additive_attention_backward(
     Args:
         weights: as forward left them.
         dout:    (N_q, E).
-        scratch: `workspace` elements.
+        scratch: `workspace_backward` elements.
     Returns:
         dvector (D,).
     """

@@ -120,14 +120,28 @@ def block_shape(queries: int, keys: int, heads: int, sight: Sight) -> tuple[int,
     return min(queries, rows), span
 
 
+@twin()
 def workspace(
-    query_lengths: Sequence[int], key_lengths: Sequence[int], heads: int, sights: Sequence[Sight]
-) -> int:
-    """Elements of scratch: one block of scores, of the sentence that has the largest, a thread."""
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    heads: int, sights: Sequence[Sight],
+) -> int:  # fmt: skip
+    """Elements of scratch of `dot_attention`, whose values live where those of `array` do.
+
+    One block of scores, of the sentence that has the largest, a thread.
+    """
     lengths = list(zip(query_lengths, key_lengths, strict=True))
     shapes = [block_shape(*pair, heads, sight) for pair, sight in zip(lengths, sights, strict=True)]
     threads = num_shards(len(lengths), heads * sum([a * b for a, b in lengths]))
     return threads * max([heads * rows * span for rows, span in shapes], default=0)
+
+
+@twin()
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    heads: int, sights: Sequence[Sight],
+) -> int:  # fmt: skip
+    """The same of `dot_attention_backward`."""
+    return 2 * workspace(array, query_lengths, key_lengths, heads, sights)
 
 
 def num_shards(sentences: int, scores: int) -> int:
@@ -199,7 +213,7 @@ def dot_attention_backward(
     Args:
         log_sums: (N_q, heads), as forward left them.
         dout:     (N_q, E).
-        scratch:  twice `workspace` elements.
+        scratch:  `workspace_backward` elements.
     """
     heads = scoring.heads
 

@@ -31,8 +31,25 @@ def sentence_of_rows(offsets: Array) -> Array:
     return np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
 
 
-def workspace(key_lengths: Sequence[int], width: int) -> int:
-    """Elements of the largest block of whole sentences, of `width` features."""
+@twin()
+def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
+    """Elements of scratch of `dot_attention`, whose values live where those of `array` do."""
+    return sum(key_lengths)
+
+
+@twin()
+def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
+    """The same of `additive_attention`: the largest block of whole sentences' keys."""
+    return _block_elements(key_lengths, width)
+
+
+@twin()
+def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
+    """The same of both backward kernels; width of the wider of keys and values."""
+    return _block_elements(key_lengths, width)
+
+
+def _block_elements(key_lengths: Sequence[int], width: int) -> int:
     rows = max(max(key_lengths, default=0), BLOCK_ELEMENTS // max(1, width))
     return width * min(sum(key_lengths), rows)
 
@@ -49,7 +66,7 @@ def dot_attention(
         sentences: (N_k,), `sentence_of_rows`.
         out:       (K, E), overwritten.
         log_sums:  (K, 1), overwritten: log Σ_j exp(score).
-        scratch:   (N_k,).
+        scratch:   (N_k,), `dot_workspace`.
     """
     _dots(packed.keys, _scaled(packed.queries, scales), packed.key_offsets, scratch)
     peak, total = _softmax(scratch, packed.key_offsets, sentences)
@@ -66,7 +83,7 @@ def dot_attention_backward(
     """Gradients of `dot_attention`; formulas as in the kernel of that name for many queries.
 
     Args:
-        scratch: `workspace` of the wider of keys and values; read only if `wanted.accumulate`.
+        scratch: `workspace_backward` elements; read only if `wanted.accumulate`.
     """
     keys, offsets = packed.keys, packed.key_offsets
     p, ds = np.empty((2, keys.shape[0]), keys.dtype)
@@ -99,7 +116,7 @@ def additive_attention(
         sentences: (N_k,), `sentence_of_rows`.
         out:       (K, E), overwritten.
         weights:   (N_k,), overwritten.
-        scratch:   `workspace` of the keys.
+        scratch:   `additive_workspace` elements.
     """
     offsets = packed.key_offsets
     for first, last in _blocks(offsets, packed.keys.shape[1]):
@@ -117,7 +134,7 @@ def additive_attention_backward(
     """Gradients of `additive_attention`; formulas as in the kernel of that name for many queries.
 
     Args:
-        scratch: `workspace` of the wider of keys and values.
+        scratch: `workspace_backward` elements.
     Returns:
         dvector (D,).
     """

@@ -50,8 +50,8 @@ class AdditiveAttention(AttentionBase):
         weights = 0 if batch.keeps else _pairs(queries, keys)
         width = batch.first.vector.size
         if cls.is_single_query(queries, keys, cls.sights(batch, len(keys))):
-            return weights + single_query.workspace(keys, width)
-        return weights + kernels.workspace(queries, keys, width)
+            return weights + single_query.additive_workspace(batch.scratch, keys, width)
+        return weights + kernels.workspace(batch.scratch, queries, keys, width)
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -76,13 +76,16 @@ class AdditiveAttention(AttentionBase):
         weights = batch.saved["weights"].reshape(-1)
         if cls.is_single_query(q.lengths, k.lengths, cls.sights(batch, len(k))):
             widest = max(k.values.shape[1], v.values.shape[1])
-            scratch = cls.scratch(batch, single_query.workspace(k.lengths, widest))
+            elements = single_query.workspace_backward(batch.scratch, k.lengths, widest)
+            scratch = cls.scratch(batch, elements)
             dvector = single_query.additive_attention_backward(
                 packed, vector.value, cls.sentence_of_rows(batch, k), weights, dy.values, wanted,
                 scratch,
             )  # fmt: skip
         else:
-            scratch = cls.scratch(batch, kernels.workspace(q.lengths, k.lengths, vector.size))
+            lengths = (q.lengths, k.lengths)
+            elements = kernels.workspace_backward(batch.scratch, *lengths, vector.size)
+            scratch = cls.scratch(batch, elements)
             dvector = kernels.additive_attention_backward(
                 packed, vector.value, weights, dy.values, wanted, scratch
             )

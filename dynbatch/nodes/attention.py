@@ -175,14 +175,11 @@ class DotAttention(AttentionBase):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return cls._workspace(batch, *cls.lengths(batch))
-
-    @classmethod
-    def _workspace(cls, batch: Batch, queries: Sequence[int], keys: Sequence[int]) -> int:
+        queries, keys = cls.lengths(batch)
         sights, heads = cls.sights(batch, len(keys)), batch.first.heads
         if heads == 1 and cls.is_single_query(queries, keys, sights):
-            return sum(keys)
-        return kernels.workspace(queries, keys, heads, sights)
+            return single_query.dot_workspace(batch.scratch, keys)
+        return kernels.workspace(batch.scratch, queries, keys, heads, sights)
 
     @classmethod
     def scales(cls, batch: Batch) -> Array:
@@ -212,13 +209,16 @@ class DotAttention(AttentionBase):
         log_sums = batch.saved["log_sums"]
         if heads == 1 and cls.is_single_query(q.lengths, k.lengths, sights):
             widest = max(k.values.shape[1], v.values.shape[1])
-            scratch = cls.scratch(batch, single_query.workspace(k.lengths, widest))
+            elements = single_query.workspace_backward(batch.scratch, k.lengths, widest)
+            scratch = cls.scratch(batch, elements)
             sentences = cls.sentence_of_rows(batch, k)
             single_query.dot_attention_backward(
                 packed, scales, sentences, log_sums, dy.values, wanted, scratch
             )
         else:
-            scratch = cls.scratch(batch, 2 * cls._workspace(batch, q.lengths, k.lengths))
+            lengths = (q.lengths, k.lengths)
+            elements = kernels.workspace_backward(batch.scratch, *lengths, heads, sights)
+            scratch = cls.scratch(batch, elements)
             scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), sights)
             kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
 

@@ -8,6 +8,7 @@ from tests.attention_reference import LENGTHS, additive, pack, sentence, slope, 
 
 QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]
 WIDTH, VALUE_WIDTH = 5, 4
+HOST = np.empty(0)
 
 
 def sights_of(name):
@@ -27,13 +28,13 @@ def inputs():
 def forward(packed, vector, sights):
     out = np.full((packed.queries.shape[0], VALUE_WIDTH), np.nan)
     weights = np.full(sum(a * b for a, b in LENGTHS), np.nan)
-    scratch = np.empty(kernels.workspace(QUERIES, KEYS, WIDTH))
+    scratch = np.empty(kernels.workspace(HOST, QUERIES, KEYS, WIDTH))
     kernels.additive_attention(packed, vector, sights, out, weights, scratch)
     return out, weights
 
 
 def backward(packed, vector, weights, dout, wanted):
-    scratch = np.empty(kernels.workspace(QUERIES, KEYS, WIDTH))
+    scratch = np.empty(kernels.workspace_backward(HOST, QUERIES, KEYS, WIDTH))
     return kernels.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)
 
 
@@ -125,6 +126,6 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
 
 
 def test_scratch_holds_one_query_of_a_long_sentence_never_all_of_them():
-    assert kernels.workspace([3000], [3000], 256) == 3000 * 256
-    assert kernels.workspace([3000], [20], 256) <= kernels.BLOCK_ELEMENTS
-    assert kernels.workspace([], [], 256) == 0
+    assert kernels.workspace(HOST, [3000], [3000], 256) == 3000 * 256
+    assert kernels.workspace(HOST, [3000], [20], 256) <= kernels.BLOCK_ELEMENTS
+    assert kernels.workspace(HOST, [], [], 256) == 0

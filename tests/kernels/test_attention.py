@@ -9,6 +9,7 @@ from tests.attention_reference import LENGTHS, dot, pack, sentence, slope, visib
 QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]
 SCALES = np.linspace(0.2, 1.5, len(LENGTHS))
 WIDTH, VALUE_WIDTH = 6, 4
+HOST = np.empty(0)
 
 
 def sights_of(name):
@@ -30,14 +31,14 @@ def forward(packed, heads, sights):
     scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), sights)
     out = np.full((packed.queries.shape[0], VALUE_WIDTH), np.nan, packed.queries.dtype)
     log_sums = np.full((packed.queries.shape[0], heads), np.nan, packed.queries.dtype)
-    scratch = np.empty(attention.workspace(QUERIES, KEYS, heads, sights), out.dtype)
+    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, heads, sights), out.dtype)
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
     return out, log_sums
 
 
 def backward(packed, heads, sights, log_sums, dout, wanted):
     scoring = Scoring(heads, SCALES.astype(dout.dtype), sights)
-    scratch = np.empty(2 * attention.workspace(QUERIES, KEYS, heads, sights), dout.dtype)
+    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, heads, sights), dout.dtype)
     attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
@@ -146,9 +147,9 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
 
 def test_scratch_is_bounded_for_long_sentences():
     one_row = 8 * 100_000
-    assert attention.workspace([100_000], [100_000], 8, [EVERYTHING]) == one_row
-    assert attention.workspace([5000], [5000], 1, [EVERYTHING]) <= attention.BLOCK_ELEMENTS
-    narrow = attention.workspace([100_000], [100_000], 8, [Sight(64, 64)])
+    assert attention.workspace(HOST, [100_000], [100_000], 8, [EVERYTHING]) == one_row
+    assert attention.workspace(HOST, [5000], [5000], 1, [EVERYTHING]) <= attention.BLOCK_ELEMENTS
+    narrow = attention.workspace(HOST, [100_000], [100_000], 8, [Sight(64, 64)])
     assert narrow <= attention.BLOCK_ELEMENTS
 
 
@@ -156,5 +157,5 @@ def test_a_batch_without_sentences_is_no_work():
     empty = Packed(
         *[np.empty((0, 4)) for _ in range(3)], *[np.zeros(1, np.int64) for _ in range(2)]
     )
-    assert attention.workspace([], [], 1, []) == 0
+    assert attention.workspace(HOST, [], [], 1, []) == 0
     attention.dot_attention(empty, Scoring(1, np.empty(0), []), np.empty((0, 4)), None, np.empty(0))

@@ -11,6 +11,7 @@ from tests.attention_reference import pack
 KEYS = [5, 1, 30, 2, 1, 17, 9]
 COUNT, WIDTH, VALUE_WIDTH = len(KEYS), 6, 4
 SCALES = np.linspace(0.3, 1.2, COUNT)
+HOST = np.empty(0)
 
 
 def inputs():
@@ -24,7 +25,7 @@ def fresh(packed, value=np.nan):
 
 
 def room():
-    return np.empty(single_query.workspace(KEYS, WIDTH))
+    return np.empty(single_query.workspace_backward(HOST, KEYS, WIDTH))
 
 
 @pytest.fixture(params=["one block", "many blocks"])
@@ -45,7 +46,7 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
     packed = inputs()
     sentences = single_query.sentence_of_rows(packed.key_offsets)
     scoring = Scoring(1, np.broadcast_to(scales, COUNT), [EVERYTHING] * COUNT)
-    scratch = np.empty(2 * attention.workspace([1] * COUNT, KEYS, 1, scoring.sights))
+    scratch = np.empty(attention.workspace_backward(HOST, [1] * COUNT, KEYS, 1, scoring.sights))
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty((COUNT, 1))]
     attention.dot_attention(packed, scoring, *expected, scratch)
     found = [np.full_like(x, np.nan) for x in expected]
@@ -70,7 +71,7 @@ def test_additive_attention_equals_the_general_kernel(blocks):
     packed = inputs()
     vector = np.random.default_rng(4).standard_normal(WIDTH)
     sentences = single_query.sentence_of_rows(packed.key_offsets)
-    scratch = np.empty(additive_attention.workspace([1] * COUNT, KEYS, WIDTH))
+    scratch = np.empty(additive_attention.workspace_backward(HOST, [1] * COUNT, KEYS, WIDTH))
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty(sum(KEYS))]
     additive_attention.additive_attention(packed, vector, [EVERYTHING] * COUNT, *expected, scratch)
     found = [np.full_like(x, np.nan) for x in expected]
@@ -128,4 +129,4 @@ def test_blocks_hold_whole_sentences_and_every_one_once(monkeypatch):
     blocks = list(single_query._blocks(offsets, WIDTH))
     assert blocks == [(0, 2), (2, 3), (3, 5), (5, 6), (6, 7)]
     largest = max(offsets[last] - offsets[first] for first, last in blocks)
-    assert single_query.workspace(KEYS, WIDTH) >= largest * WIDTH
+    assert single_query.additive_workspace(HOST, KEYS, WIDTH) >= largest * WIDTH

@@ -19,13 +19,30 @@ THREADS = 512
 KEY_THREADS = 256
 
 
+def workspace(
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+) -> int:
+    """Elements of scratch of `additive_attention`: none."""
+    return 0
+
+
+def workspace_backward(
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+) -> int:
+    """Elements of scratch of `additive_attention_backward`.
+
+    The slope of each pair's score, and each query's part of the vector's gradient.
+    """
+    pairs = sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])
+    return pairs + sum(query_lengths) * width
+
+
 def additive_attention(
-    packed: Packed, vector: Any, sights: Sequence[Sight],
-    out: Any, weights: Any, scratch: Any = None,
-) -> None:  # fmt: skip
+    packed: Packed, vector: Any, sights: Sequence[Sight], out: Any, weights: Any, scratch: Any
+) -> None:
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
 
-    No sights mean that every query sees every key. No scratch is read.
+    No sights mean that every query sees every key.
     """
     arrays = (packed.queries, packed.keys, packed.values, vector, out, weights)
     tables = (*_pair_tables(packed), *sight_tables(sights))
@@ -34,18 +51,19 @@ def additive_attention(
 
 
 def additive_attention_backward(
-    packed: Packed, vector: Any, weights: Any, dout: Any, wanted: Wanted, scratch: Any = None
+    packed: Packed, vector: Any, weights: Any, dout: Any, wanted: Wanted, scratch: Any
 ) -> Any:
     """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
 
-    The first does all of sentences with one query. No scratch is read.
+    The first does all of sentences with one query.
 
     Returns:
         dvector (D,).
     """
     count, width = packed.queries.shape
-    slopes = queue().empty(weights.shape, dout.dtype)
-    dvectors = queue().empty((count, width), dout.dtype)
+    pairs = weights.size
+    slopes = scratch[:pairs]
+    dvectors = scratch[pairs : pairs + count * width].reshape(count, width)
     first, *tables = _pair_tables(packed)
     args = (
         packed.queries, packed.keys, packed.values, vector, weights, dout, slopes, dvectors,

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.attention import Packed, Scoring, Wanted
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.queue import launch
 from dynbatch.kernels.sight import EVERYTHING, Sight
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -19,24 +19,36 @@ ALONE_THREADS = 512  # where all sentences have one query
 FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
 
 
-def dot_attention(
-    packed: Packed, scoring: Scoring, out: Any, log_sums: Any, scratch: Any = None
-) -> None:
-    """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head.
+def workspace(
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    heads: int, sights: Sequence[Sight],
+) -> int:  # fmt: skip
+    """Elements of scratch of `dot_attention`: none."""
+    return 0
 
-    No scratch is read.
-    """
+
+def workspace_backward(
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    heads: int, sights: Sequence[Sight],
+) -> int:  # fmt: skip
+    """Elements of scratch of `dot_attention_backward`: Σ_j p_ij dp_ij of each query and head."""
+    return sum(query_lengths) * heads
+
+
+def dot_attention(packed: Packed, scoring: Scoring, out: Any, log_sums: Any, scratch: Any) -> None:
+    """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head."""
     attend(packed, scoring.heads, scoring.scales, scoring.sights, out, log_sums)
 
 
 def dot_attention_backward(
-    packed: Packed, scoring: Scoring, log_sums: Any, dout: Any, wanted: Wanted, scratch: Any = None
+    packed: Packed, scoring: Scoring, log_sums: Any, dout: Any, wanted: Wanted, scratch: Any
 ) -> None:
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
-    The first does all of sentences with one query. No scratch is read.
+    The first does all of sentences with one query.
     """
-    attend_backward(packed, scoring.heads, scoring.scales, scoring.sights, log_sums, dout, wanted)
+    args = (scoring.heads, scoring.scales, scoring.sights, log_sums, dout, wanted)
+    attend_backward(packed, *args, scratch[: log_sums.size])
 
 
 def attend(
@@ -52,11 +64,14 @@ def attend(
 
 def attend_backward(
     packed: Packed, heads: int, scales: Array, sights: Sequence[Sight],
-    log_sums: Any, dout: Any, wanted: Wanted,
+    log_sums: Any, dout: Any, wanted: Wanted, means: Any,
 ) -> None:  # fmt: skip
-    """`dot_attention_backward`; no sights mean that every query sees every key."""
+    """`dot_attention_backward`; no sights mean that every query sees every key.
+
+    Args:
+        means: (N_q · heads,) scratch, or None where every sentence has one query.
+    """
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
-    means = queue().empty(log_sums.shape, dout.dtype)
     arrays = (packed.queries, packed.keys, packed.values, log_sums, dout, means)
     tables = _tables(packed, heads, scales, sights)
     tiles, blocks = tile_table(queries)

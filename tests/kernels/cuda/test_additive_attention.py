@@ -11,9 +11,11 @@ from tests.kernels.cuda.test_attention import (
     LONG,
     SHORT,
     TOLERANCE,
+    lengths_of,
     like,
     on_device,
     packed_of,
+    room,
     scoring_of,
     wanted_of,
 )
@@ -43,10 +45,15 @@ def vector_of(packed):
     return (rng.standard_normal(width) / np.sqrt(max(1, width))).astype(packed.queries.dtype)
 
 
-def scratch_of(packed):
-    lengths = [np.diff(offsets).tolist() for offsets in packed[3:]]
-    size = kernels.workspace(*lengths, packed.queries.shape[1])
-    return np.empty(size, packed.queries.dtype)
+def forward(packed, vector, sights, out, weights):
+    """The kernel, with as much scratch as it asks for."""
+    scratch = room(out, kernels.workspace(out, *lengths_of(packed), vector.size))
+    kernels.additive_attention(packed, vector, sights, out, weights, scratch)
+
+
+def backward(packed, vector, weights, dout, wanted):
+    scratch = room(dout, kernels.workspace_backward(dout, *lengths_of(packed), vector.size))
+    return kernels.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)
 
 
 def pairs_of(packed):
@@ -62,17 +69,15 @@ def out_of(packed):
 def weights_of(packed, sights):
     """As the NumPy kernel leaves them."""
     weights = pairs_of(packed)
-    args = (out_of(packed), weights, scratch_of(packed))
-    kernels.additive_attention(packed, vector_of(packed), sights, *args)
+    forward(packed, vector_of(packed), sights, out_of(packed), weights)
     return weights
 
 
 def assert_forward(packed, sights):
     with launches(packed.queries.shape[0] > 0):
         assert_equal_twins(
-            kernels.additive_attention,
-            on_device(packed), Values(vector_of(packed)), sights, like(out_of(packed)),
-            like(pairs_of(packed)), scratch_of(packed), **TOLERANCE,
+            forward, on_device(packed), Values(vector_of(packed)), sights,
+            like(out_of(packed)), like(pairs_of(packed)), **TOLERANCE,
         )  # fmt: skip
 
 
@@ -80,9 +85,9 @@ def assert_backward(packed, sights, wanted, count):
     dout = np.random.default_rng(7).standard_normal(out_of(packed).shape)
     with launches(count):
         assert_equal_twins(
-            kernels.additive_attention_backward,
-            on_device(packed), Values(vector_of(packed)), Values(weights_of(packed, sights)),
-            Values(dout.astype(packed.queries.dtype)), wanted, scratch_of(packed), **TOLERANCE,
+            backward, on_device(packed), Values(vector_of(packed)),
+            Values(weights_of(packed, sights)), Values(dout.astype(packed.queries.dtype)), wanted,
+            **TOLERANCE,
         )  # fmt: skip
 
 
@@ -116,10 +121,8 @@ def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtyp
     for array in (np.array, cupy.asarray):
         given = Packed(*[array(x) for x in packed[:3]], *packed[3:])
         dq, total = array(np.zeros_like(packed.queries)), array(np.ones_like(packed.keys))
-        kernels.additive_attention_backward(
-            given, array(vector_of(packed)), array(weights), array(packed.queries),
-            Wanted(dq, total, total, True), scratch_of(packed),
-        )  # fmt: skip
+        vector, wanted = array(vector_of(packed)), Wanted(dq, total, total, True)
+        backward(given, vector, array(weights), array(packed.queries), wanted)
         found.append(total)
     queue().flush()
     tolerance = {np.float32: 1e-5, np.float64: 1e-13}[dtype.type]
@@ -171,15 +174,11 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
     def run(given, sights):
         arrays = [cupy.asarray(x) for x in given[:3]]
         vector, out = cupy.asarray(vector_of(packed)), cupy.empty(out_of(given).shape, dtype)
-        weights, gradients = (
-            cupy.empty(pairs_of(given).shape, dtype),
-            [cupy.empty(x.shape, dtype) for x in arrays],
-        )
-        on_device = Packed(*arrays, *given[3:])
-        kernels.additive_attention(on_device, vector, sights, out, weights, None)
-        kernels.additive_attention_backward(
-            on_device, vector, weights, out, Wanted(*gradients), None
-        )
+        weights = cupy.empty(pairs_of(given).shape, dtype)
+        gradients = [cupy.empty(x.shape, dtype) for x in arrays]
+        given = Packed(*arrays, *given[3:])
+        forward(given, vector, sights, out, weights)
+        backward(given, vector, weights, out, Wanted(*gradients))
         queue().flush()
         return [x.get() for x in (out, *gradients)]
 

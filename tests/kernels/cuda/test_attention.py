@@ -64,17 +64,34 @@ def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
     return Scoring(heads, scales.astype(dtype), sights)
 
 
-def scratch_of(packed, scoring):
-    lengths = [np.diff(offsets).tolist() for offsets in packed[3:]]
-    size = attention.workspace(*lengths, scoring.heads, scoring.sights)
-    return np.empty(2 * size, packed.queries.dtype)
+def room(array, elements):
+    """Scratch where the values of `array` live."""
+    xp = np if isinstance(array, np.ndarray) else queue().cupy
+    return xp.empty(elements, array.dtype)
+
+
+def lengths_of(packed):
+    return [np.diff(offsets).tolist() for offsets in packed[3:]]
+
+
+def forward(packed, scoring, out, log_sums):
+    """The kernel, with as much scratch as it asks for."""
+    sizes = (*lengths_of(packed), scoring.heads, scoring.sights)
+    scratch = room(out, attention.workspace(out, *sizes))
+    attention.dot_attention(packed, scoring, out, log_sums, scratch)
+
+
+def backward(packed, scoring, log_sums, dout, wanted):
+    sizes = (*lengths_of(packed), scoring.heads, scoring.sights)
+    scratch = room(dout, attention.workspace_backward(dout, *sizes))
+    attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
 def log_sums_of(packed, scoring):
     """As the NumPy kernel leaves them."""
     log_sums = np.empty((packed.queries.shape[0], scoring.heads), packed.queries.dtype)
     out = np.empty((packed.queries.shape[0], packed.values.shape[1]), packed.queries.dtype)
-    attention.dot_attention(packed, scoring, out, log_sums, scratch_of(packed, scoring))
+    forward(packed, scoring, out, log_sums)
     return log_sums
 
 
@@ -90,22 +107,17 @@ def assert_forward(packed, scoring, keeps=True):
     queries = packed.queries.shape[0]
     out = like(np.empty((queries, packed.values.shape[1]), packed.queries.dtype))
     log_sums = like(np.empty((queries, scoring.heads), out.array.dtype)) if keeps else None
-    scratch = scratch_of(packed, scoring)
     with launches(bool(queries)):
-        assert_equal_twins(
-            attention.dot_attention,
-            on_device(packed), scoring, out, log_sums, scratch, **TOLERANCE,
-        )  # fmt: skip
+        assert_equal_twins(forward, on_device(packed), scoring, out, log_sums, **TOLERANCE)
 
 
 def assert_backward(packed, scoring, wanted, count=2):
     rng = np.random.default_rng(7)
     dout = rng.standard_normal((packed.queries.shape[0], packed.values.shape[1]))
+    log_sums, dout = log_sums_of(packed, scoring), dout.astype(packed.queries.dtype)
     with launches(count):
         assert_equal_twins(
-            attention.dot_attention_backward,
-            on_device(packed), scoring, Values(log_sums_of(packed, scoring)),
-            Values(dout.astype(packed.queries.dtype)), wanted, scratch_of(packed, scoring),
+            backward, on_device(packed), scoring, Values(log_sums), Values(dout), wanted,
             **TOLERANCE,
         )  # fmt: skip
 
@@ -151,10 +163,8 @@ def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtyp
     for array in (np.array, cupy.asarray):
         given = Packed(*[array(x) for x in packed[:3]], *packed[3:])
         dq, total = array(np.zeros_like(packed.queries)), array(np.ones_like(packed.keys))
-        attention.dot_attention_backward(
-            given, scoring, array(log_sums), array(dout), Wanted(dq, total, total, True),
-            scratch_of(packed, scoring),
-        )  # fmt: skip
+        wanted = Wanted(dq, total, total, True)
+        backward(given, scoring, array(log_sums), array(dout), wanted)
         found.append(total)
     queue().flush()
     tolerance = {np.float32: 1e-5, np.float64: 1e-13}[dtype.type]
@@ -226,8 +236,8 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         log_sums = cupy.empty((arrays[0].shape[0], 2), dtype)
         gradients = [cupy.empty(x.shape, dtype) for x in arrays]
         packed = Packed(*arrays, *given[3:])
-        attention.dot_attention(packed, how, out, log_sums, None)
-        attention.dot_attention_backward(packed, how, log_sums, out, Wanted(*gradients), None)
+        forward(packed, how, out, log_sums)
+        backward(packed, how, log_sums, out, Wanted(*gradients))
         queue().flush()
         return [x.get() for x in (out, log_sums, *gradients)]
 
