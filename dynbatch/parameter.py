@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.backend import Device, device_of
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels import arrays, transfer
+from dynbatch.kernels import transfer
 from dynbatch.kernels.segment import add_rows, scatter_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -136,7 +136,7 @@ class Parameter:
 
     def numpy(self) -> Array:
         """A copy of the value on the host."""
-        return arrays.download(self.value)
+        return transfer.copy_to_host(self.value)
 
     def assign(self, values: Array) -> None:
         """Copy values of the host, of the parameter's shape, into its array, wherever that is."""
