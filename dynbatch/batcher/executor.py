@@ -195,9 +195,10 @@ class Executor:
             steps = stage.steps
             tasks = [partial(step.run_forward, arena) for step in steps]
         if self._queue is not None:
-            tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
+            self._run_on_device(steps, tasks)
+            tasks = []
         heavy = [step.work >= WORTH_A_THREAD for step in steps]
-        if sum(heavy) > 1 and self._queue is None:
+        if sum(heavy[: len(tasks)]) > 1:
             parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
             tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
         for task in tasks:
@@ -206,6 +207,15 @@ class Executor:
             if stage.is_backward or step.fused:
                 step.add_gradients(arena)
         return time.perf_counter() - begin
+
+    def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
+        assert self._queue is not None
+        tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
+        if len(tasks) > 1 and all([step.kind.names_kernels for step in steps]):
+            self._queue.side_by_side(tasks)
+        else:
+            for task in tasks:
+                task()
 
     def _on_device(self, step: StepRun, task: Callable[[], None]) -> None:
         queue = self._queue

@@ -7,6 +7,7 @@ import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.kernels.cuda import queue as cuda_queue
+from dynbatch.kernels.cuda import streams
 from dynbatch.models.search import beam_search, greedy_search
 from tests.reference_models import sentences
 
@@ -70,6 +71,15 @@ def test_training_is_that_of_the_cpu(cuda, model):
     np.testing.assert_allclose(losses, expected, rtol=1e-9)
     for found, wanted in zip(values, parameters, strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-7, atol=1e-10)
+
+
+@each_model
+def test_independent_batches_on_streams_of_their_own(cuda, model, monkeypatch):
+    together = train(MODELS[model](), "cuda", 2)
+    monkeypatch.setattr(streams, "WORTH_A_STREAM", 1)
+    apart = train(MODELS[model](), "cuda", 2)
+    assert apart[0] == together[0]
+    assert all(np.array_equal(a, b) for a, b in zip(apart[1], together[1], strict=True))
 
 
 @each_model

@@ -38,7 +38,6 @@ class DeviceScanRun:
         (self.shard,) = self.layout.shards
         self._given: tuple[bool, ...] = node.given_states
         self._queue = queue()
-        self._cublas = self._queue.cublas(batch.dtype)
         self._size = batch.dtype.itemsize
         self._queue.kernels(batch.dtype).add(self.cell.source)
         steps = [(s, n, p) for s, _, n, p in self.shard.steps]
@@ -77,6 +76,7 @@ class DeviceScanRun:
     def forward(self, y: Ragged) -> None:
         """Run every step, then bring outputs and last states into sentence order."""
         batch, cell = self.batch, self.cell
+        self._cublas = self._queue.cublas(batch.dtype)
         tokens, sentences = self.layout.order.size, self.shard.sentences.size
         scratch = Scratch(batch.scratch)
         self.matrices: dict[str, Matrix | None] = {}
@@ -274,6 +274,7 @@ class DeviceScanRun:
         """Run every step backwards; then weights, streams, initial states and memories."""
         cell = self.cell
         self._read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
+        self._cublas = self._queue.cublas(batch.dtype)
         scratch = Scratch(batch.scratch)
         self._start(scratch)
         self._start_backward(scratch, dy, dxs)

@@ -37,16 +37,17 @@ class Cublas:
     Args:
         queue: to which the products go. It belongs to a thread and a device, as the handle does.
         dtype: float32 or float64.
+        handle: of cuBLAS; CuPy's own if None.
     """
 
     __slots__ = ("_gemm", "_gemm_planes", "_handle", "_queue", "_scalars", "dtype")
 
-    def __init__(self, queue: Queue, dtype: Any) -> None:
+    def __init__(self, queue: Queue, dtype: Any, handle: int | None = None) -> None:
         self.dtype = np.dtype(dtype)
         cuda = queue.cupy.cuda
         library, prefix = cuda.cublas, PREFIX[self.dtype.name]
         self._queue = queue
-        self._handle = cuda.get_cublas_handle()
+        self._handle = cuda.get_cublas_handle() if handle is None else handle
         library.setPointerMode(self._handle, library.CUBLAS_POINTER_MODE_HOST)
         library.setMathMode(self._handle, library.CUBLAS_DEFAULT_MATH)
         self._gemm = getattr(library, f"{prefix}gemm")

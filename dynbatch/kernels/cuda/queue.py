@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from dynbatch.kernels.cuda.cublas import Cublas, Product
 from dynbatch.kernels.cuda.launch import SCALARS, Kernels
 from dynbatch.kernels.cuda.source import Parameter
 from dynbatch.kernels.cuda.staging import Staging
+from dynbatch.kernels.cuda.streams import MOST_STREAMS, Fork, Streams, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -103,8 +105,10 @@ class Queue:
         self.uploads = 0
         self.uploaded_bytes = 0
         self._kernels = {name: Kernels(name, cupy) for name in ("float32", "float64")}
-        self._waiting: list[Item] = []
-        self._cublas: dict[str, Cublas] = {}
+        self._waiting: list[Item | Fork] = []
+        self._streams = Streams(cupy)
+        self._stream = 0
+        self._cublas: dict[tuple[str, int], Cublas] = {}
         self._products = 0
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
@@ -121,11 +125,13 @@ class Queue:
         return self._kernels[np.dtype(dtype).name]
 
     def cublas(self, dtype: Any) -> Cublas:
-        """The matrix products for one element type."""
-        name = np.dtype(dtype).name
-        if name not in self._cublas:
-            self._cublas[name] = Cublas(self, name)
-        return self._cublas[name]
+        """The matrix products for one element type, to be used before the next branch begins."""
+        key = (np.dtype(dtype).name, self._stream)
+        if key not in self._cublas:
+            # A handle for each stream: so cuBLAS gives the same bits in every run.
+            handle = self.cupy.cuda.cublas.create() if self._stream else None
+            self._cublas[key] = Cublas(self, key[0], handle)
+        return self._cublas[key]
 
     def launch(
         self,
@@ -169,6 +175,18 @@ class Queue:
         """Have other work of the device started in its turn, a copy for instance."""
         self.add(Call(function, self.label))
 
+    def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Run tasks that queue work; on the device what they queue may run side by side."""
+        before, branches = self._waiting, []
+        try:
+            for number, task in enumerate(tasks):
+                self._waiting, self._stream = [], 1 + number % MOST_STREAMS
+                task()
+                branches.append(self._waiting)
+        finally:
+            self._waiting, self._stream = before, 0
+        self._waiting += joined(branches)
+
     def add(self, item: Item) -> None:
         """Have an item started after everything that waits."""
         self._waiting.append(item)
@@ -211,11 +229,18 @@ class Queue:
                 self.uploads += 1
                 self.uploaded_bytes += copied
             for item in waiting:
-                self._start(item, base)
+                if isinstance(item, Fork):
+                    self._streams.run(item, partial(self._start, base))
+                else:
+                    self._start(base, item)
         finally:
             self._staging.done()
             self._tables.clear()
             self._kept.clear()
+
+    def waiting(self) -> list[str]:
+        """What waits, in order, as errors call it."""
+        return [what_is(item) for item in self._waiting]
 
     def discard(self) -> None:
         """Forget everything that waits: its run failed."""
@@ -224,7 +249,7 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, item: Item, base: int) -> None:
+    def _start(self, base: int, item: Item) -> None:
         try:
             if isinstance(item, Turn):
                 item.repeated.start(item, base)

@@ -1,9 +1,11 @@
 """Launches wait for one upload of all tables, and run in their order."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
-from dynbatch.kernels.cuda import source
+from dynbatch.kernels.cuda import source, streams
 from dynbatch.kernels.cuda.queue import Queue
 
 STEPS = source.join(
@@ -120,3 +122,79 @@ def test_a_run_without_tables_copies_nothing(queue):
     queue.launch(x.dtype, "weigh", (2,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
     queue.flush()
     assert (queue.launches, queue.uploads) == (1, 0)
+
+
+# Side by side -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_branches(monkeypatch):
+    """Every branch is long enough for a stream of its own."""
+    monkeypatch.setattr(streams, "WORTH_A_STREAM", 1)
+
+
+def test_branches_start_after_what_came_before_and_end_before_what_comes(queue, two_branches):
+    xs = [queue.cupy.zeros(N, np.float32) for _ in range(6)]
+    total = queue.cupy.zeros(N, np.float32)
+    for x in xs:
+        add(queue, x, np.full(N, 2))
+
+    def task(x):
+        for _ in range(5):
+            add(queue, x, np.ones(N))
+
+    queue.side_by_side([partial(task, x) for x in xs])
+    for x in xs:
+        weigh(queue, total, x)
+        queue.launch(total.dtype, "add_table", (2,), (32,), (total, np.full(N, 1), N))
+        weigh(queue, x, np.full(N, 3))
+    queue.flush()
+    assert [x.get()[0] for x in xs] == [21] * 6
+    assert queue.uploads == 1 and queue.launches == 6 * (1 + 5 + 3)
+    expected = 0
+    for _ in xs:
+        expected = expected * 7 + 1
+    assert total.get()[0] == expected
+
+
+def test_branches_use_streams_of_their_own_in_turns(queue, two_branches):
+    seen = []
+
+    def task(number):
+        for _ in range(3):
+            queue.call(lambda: seen.append((number, queue.cupy.cuda.get_current_stream().ptr)))
+
+    queue.side_by_side([partial(task, number) for number in range(2)])
+    queue.call(lambda: seen.append((2, queue.cupy.cuda.get_current_stream().ptr)))
+    queue.flush()
+    assert [number for number, _ in seen] == [0, 1, 0, 1, 0, 1, 2]
+    handles = [len({handle for n, handle in seen if n == number}) for number in range(3)]
+    assert handles == [1, 1, 1] and len({handle for _, handle in seen}) == 3
+
+
+def test_short_branches_stay_on_the_current_stream(queue):
+    seen = []
+    tasks = [lambda: queue.call(lambda: seen.append(queue.cupy.cuda.get_current_stream().ptr))] * 2
+    queue.side_by_side(tasks)
+    queue.flush()
+    assert seen == [queue.cupy.cuda.get_current_stream().ptr] * 2
+
+
+def test_products_of_a_branch_have_a_handle_of_their_own(queue, two_branches):
+    found = []
+    queue.side_by_side([lambda: found.append(queue.cublas("float32"))] * 2)
+    assert len({id(cublas) for cublas in [*found, queue.cublas("float32")]}) == 3
+    assert len({cublas._handle for cublas in [*found, queue.cublas("float32")]}) == 3
+
+
+def test_an_error_in_a_branch_leaves_the_streams_joined(queue, two_branches):
+    def fails():
+        raise RuntimeError("no")
+
+    x = queue.cupy.zeros(N, np.float32)
+    queue.side_by_side([lambda: queue.call(fails), lambda: add(queue, x, np.ones(N))])
+    with pytest.raises(RuntimeError):
+        queue.flush()
+    add(queue, x, np.ones(N))
+    queue.flush()
+    assert x.get()[0] in (1, 2)
