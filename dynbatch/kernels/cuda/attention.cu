@@ -25,7 +25,7 @@
 // scores, and scores made again in backward.
 
 constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
-constexpr int CHUNK = 256;  // keys of a lone query whose scores are kept at a time
+constexpr int CHUNK = WARPS * WARP;  // keys of a lone query whose scores are kept at a time
 
 // Numbers of the four rows of a warp.
 struct __align__(16) Four {
@@ -226,7 +226,7 @@ __device__ __forceinline__ void attend(const Work& work) {
 // The only query of a sentence.
 __device__ __forceinline__ void attend_alone(const Work& work) {
     __shared__ REAL scores[CHUNK], weights[CHUNK];
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const int high = work.high(1);
     REAL peak = -infinity(), total = 0;
     for (int start = 0; start < high; start += CHUNK) {
@@ -239,10 +239,10 @@ __device__ __forceinline__ void attend_alone(const Work& work) {
         for (int n = lane; n < count; n += WARP) peak = Max::combine(peak, scores[n]);
         peak = warp_reduce<Max>(peak);
         const REAL shift = shift_of(peak), factor = exp(before - shift);
-        REAL sum = 0;  // every warp makes it for itself, and some of the weights for all
+        REAL sum = 0;  // every warp makes it for itself, and 32 of the weights for all
         for (int n = lane; n < count; n += WARP) {
             const REAL p = exp(scores[n] - shift);
-            if (n / WARP % warps == warp) weights[n] = p;
+            if (n / WARP == warp) weights[n] = p;
             sum += p;
         }
         total = total * factor + warp_reduce<Add>(sum);

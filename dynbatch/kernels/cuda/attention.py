@@ -77,8 +77,9 @@ def attend_backward(
     tiles, blocks = tile_table(queries)
     args = (*arrays, wanted.queries, wanted.keys, wanted.values, wanted.accumulate, tiles, *tables)
     launch(dout, "dot_attention_backward", (blocks, heads), _block(queries), args)
-    if wanted.keys is not None or wanted.values is not None:
-        tiles, blocks = tile_table(np.where(queries == 1, 0, keys))
+    of_several = np.where(queries == 1, 0, keys)
+    if of_several.any() and not (wanted.keys is None and wanted.values is None):
+        tiles, blocks = tile_table(of_several)
         args = (*arrays, wanted.keys, wanted.values, wanted.accumulate, tiles, *tables)
         launch(dout, "dot_attention_backward_keys", (blocks, heads), (THREADS,), args)
 
