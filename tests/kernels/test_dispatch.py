@@ -55,6 +55,14 @@ def test_every_twin_decides_by_a_parameter_that_it_has(name):
         }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_every_kernel_has_a_cuda_twin_with_its_parameters(name):
+    twin_of = cuda_twin(*name.split("."))
+    expected = [(p.name, p.default) for p in inspect.signature(TWINS[name]).parameters.values()]
+    found = [(p.name, p.default) for p in inspect.signature(twin_of).parameters.values()]
+    assert found == expected
+
+
 def test_a_device_array_goes_to_the_twin_with_all_arguments(noting):
     x, out = DeviceArray(), DeviceArray()
     kernel, calls = noting(segment.reduce_segments)
