@@ -35,6 +35,10 @@ class NumericError(DynbatchError, ArithmeticError):
     """A loss or gradient is NaN or infinite."""
 
 
+class CheckError(DynbatchError, ArithmeticError):
+    """`Graph(check=True)` found two ways of computing one number that do not agree."""
+
+
 class CheckpointError(DynbatchError, OSError):
     """A checkpoint cannot be read or written; the file already there is untouched."""
 

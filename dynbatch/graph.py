@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import backend, random
+from dynbatch.batcher.check import CheckedExecutor
 from dynbatch.batcher.executor import Executor, Statistics
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
@@ -42,6 +43,11 @@ class Graph:
         grad:   False keeps nothing for backward (inference).
         seed:   of the dropout masks; by default the next of `dynbatch.random`.
         pool:   where the arenas come from.
+        check:  True runs every batch a second time and compares: on a GPU with the NumPy twins of
+            its kernels, on the CPU with its nodes one by one (see `dynbatch.batcher.check`). The
+            first difference ends the run with a CheckError that names node, sentence and numbers.
+            For finding errors, not for training: it takes several times as long, waits for the GPU
+            after each batch, and makes an upload a batch there.
 
     Raises:
         BackendError: the device is not available.
@@ -65,6 +71,7 @@ class Graph:
         grad: bool = True,
         seed: int | None = None,
         pool: Pool | None = None,
+        check: bool = False,
     ) -> None:
         self.device = backend.device(device)
         self.dtype = np.dtype(dtype)
@@ -82,7 +89,7 @@ class Graph:
         self._final: dict[int, Array] = {}
         self._losses: set[int] = set()
         self._streams = Streams(self.seed)
-        self._executor = Executor(
+        self._executor = (CheckedExecutor if check else Executor)(
             self.device, self.dtype, policy, pool or pool_of(self.device), grad
         )
         self._differentiated = False

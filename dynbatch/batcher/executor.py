@@ -13,7 +13,7 @@ import numpy as np
 
 from dynbatch.backend import Device
 from dynbatch.batcher.block import Block
-from dynbatch.batcher.gradients import commit
+from dynbatch.batcher.gradients import StepGradients, commit
 from dynbatch.batcher.layout import END, Layout, Stage
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.report import Row, row_of
@@ -127,10 +127,13 @@ class Executor:
         """Add the gradients that the last backward left to `parameter.grad`."""
         begin = time.perf_counter()
         with blas.one_thread():
-            commit([step.gradients for step in self._differentiated if step.gradients])
+            self._commit([step.gradients for step in self._differentiated if step.gradients])
         for step in self._differentiated:
             step.gradients = None
         self.statistics.kernel_seconds += time.perf_counter() - begin
+
+    def _commit(self, gradients: Sequence[StepGradients]) -> None:
+        commit(gradients)
 
     def rows(self) -> list[Row]:
         """One row of the report for each batch step of all runs."""
@@ -156,7 +159,7 @@ class Executor:
         self.plans.append(plan)
         runs = []
         for step in plan.steps:
-            runs.append(StepRun([nodes[i] for i in step.nodes], self._dtype, self._device.xp))
+            runs.append(self._step([nodes[i] for i in step.nodes]))
         stages = []
         for members in plan.stages:
             stages.append([runs[i] for i in members])
@@ -164,6 +167,9 @@ class Executor:
                 runs[i].stage = self._stages
             self._stages += 1
         return stages
+
+    def _step(self, nodes: Sequence[Node]) -> StepRun:
+        return StepRun(nodes, self._dtype, self._device.xp)
 
     def _allocate(self, layout: Layout) -> Array:
         elements = plan_offsets(layout.intervals)
@@ -187,7 +193,7 @@ class Executor:
     def _run_stage(self, stage: Stage, arena: Array) -> float:
         begin = time.perf_counter()
         for block in stage.cleared:
-            arrays.fill(block.gradients().values, 0)
+            self._clear(block)
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
             tasks = [partial(step.run_backward, arena) for step in steps]
@@ -207,6 +213,9 @@ class Executor:
             if stage.is_backward or step.fused:
                 step.add_gradients(arena)
         return time.perf_counter() - begin
+
+    def _clear(self, block: Block) -> None:
+        arrays.fill(block.gradients().values, 0)
 
     def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
         assert self._queue is not None

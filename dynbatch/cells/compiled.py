@@ -111,7 +111,7 @@ class CompiledCell:
                 wanted.update([x.index for x in node.inputs])
         return found[::-1]
 
-    def weights(self) -> tuple[Parameter, ...]:
+    def all_parameters(self) -> tuple[Parameter, ...]:
         """Every parameter the loop uses, once."""
         found: dict[int, Parameter] = {}
         for op in self.maps.values():
@@ -119,9 +119,13 @@ class CompiledCell:
                 for parameter in [piece.weight, *[bias for bias, _ in piece.biases]]:
                     found.setdefault(parameter.uid, parameter)
         for op in self.generic.values():
-            for parameter in op.node.weights():
+            for parameter in op.node.all_parameters():
                 found.setdefault(parameter.uid, parameter)
         return tuple(found.values())
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of them that are trained."""
+        return tuple([p for p in self.all_parameters() if not p.frozen])
 
     def plane_of(self, number: int) -> int:
         """Width of the planes of a wide linear map's output; 0 for plain rows."""

@@ -37,8 +37,11 @@ class Scan(Node):
         # The compiled cell fixes all widths and parameters.
         return intern_signature(Scan, (Scan, self.uid, self.reverse, self.given_states))
 
-    def weights(self) -> tuple[Parameter, ...]:
-        return self.cell.weights()
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        return self.cell.all_parameters()
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        return self.cell.parameters()
 
     def port_widths(self) -> tuple[int, ...]:
         return tuple([state.width for state in self.cell.program.states])

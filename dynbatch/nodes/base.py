@@ -186,13 +186,14 @@ class Node:
         own = {n: getattr(self, n) for n in names if n not in Node.__slots__}
         return type(self)(*inputs, **own)
 
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """Parameters that this node reads."""
+        values = [getattr(self, name) for name in self.static]
+        return tuple([value for value in values if isinstance(value, Parameter)])
+
     def parameters(self) -> tuple[Parameter, ...]:
-        """Parameters that receive a gradient from this node."""
-        return tuple(
-            value
-            for name in self.static
-            if isinstance(value := getattr(self, name), Parameter) and not value.frozen
-        )
+        """Those of them that receive a gradient from this node."""
+        return tuple([value for value in self.all_parameters() if not value.frozen])
 
     def port_widths(self) -> tuple[int, ...]:
         """Widths of further outputs, one vector a node each, which `Port` nodes read."""
@@ -326,7 +327,13 @@ def signature_type(signature: int) -> type[Node]:
 
 
 def describe(node: Node, problem: str, rule: str, fix: str) -> str:
-    """The one form of dynbatch's messages about a node."""
+    """The one form of dynbatch's messages about a node that is being made."""
+    lines = [heading(node, problem), f"  rule: {rule}", f"  fix:  {fix}", f"  made at {caller()}"]
+    return "\n".join(lines)
+
+
+def heading(node: Node, problem: str) -> str:
+    """How every message about a node begins: node, sentence, problem, and its inputs."""
     sentence = node.graph.sentence(node)
     where = "" if sentence is None else f", sentence {sentence}"
     lines = [f"{node.label()}{where}: {problem}."]
@@ -334,7 +341,6 @@ def describe(node: Node, problem: str, rule: str, fix: str) -> str:
         lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {source.shape}")
     if len(node.inputs) > 8:
         lines.append(f"  … {len(node.inputs) - 8} more inputs")
-    lines += [f"  rule: {rule}", f"  fix:  {fix}", f"  made at {caller()}"]
     return "\n".join(lines)
 
 

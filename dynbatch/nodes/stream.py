@@ -56,12 +56,14 @@ class Streams:
 
     @staticmethod
     def sentence(node: Node, nodes: Sequence[Node]) -> int | None:
-        """Number of the connected part of the graph that `node` reads, in order of creation.
+        """Number of the connected part of the graph that `node` is in, in order of creation.
 
-        Parameters as values are shared by all sentences, so they do not connect anything.
+        Parameters as values are shared by all sentences, so they do not connect anything; nor does
+        a node that reads scalars only: the losses of all sentences meet in one.
+
+        Returns:
+            None for what belongs to several sentences or to none, or is new and reads nothing.
         """
-        if not node.inputs:
-            return None
         parent: dict[int, int] = {}
 
         def find(index: int) -> int:
@@ -70,17 +72,27 @@ class Streams:
                 index = parent[index]
             return index
 
-        for one in [*nodes, node]:
-            index = getattr(one, "index", -1)
-            parent[index] = index
-            for x in one.inputs:
-                if x.index in parent and not _is_shared(x):
-                    parent[find(index)] = find(x.index)
+        for one in nodes:
+            parent[one.index] = one.index
+            if not _joins_scalars(one):
+                for x in one.inputs:
+                    if not _is_shared(x):
+                        parent[find(one.index)] = find(x.index)
         roots: dict[int, int] = {}
         for one in nodes:
-            if not _is_shared(one):
+            if not (_is_shared(one) or _joins_scalars(one)):
                 roots.setdefault(find(one.index), len(roots))
-        return roots.get(find(node.inputs[0].index))
+        if getattr(node, "index", None) is None:
+            return roots.get(find(node.inputs[0].index)) if node.inputs else None
+        if not _joins_scalars(node):
+            return roots.get(find(node.index))
+        read = {find(x.index) for x in node.inputs if x.inputs}
+        return roots.get(read.pop()) if len(read) == 1 else None
+
+
+def _joins_scalars(node: Node) -> bool:
+    """Whether it is made of scalars only, or is a scalar that was given."""
+    return node.ndim == 0 if not node.inputs else all([x.ndim == 0 for x in node.inputs])
 
 
 def _is_shared(node: Node) -> bool:

@@ -44,3 +44,18 @@ def test_sentences_are_counted_by_what_they_read(batch):
         for number, x in enumerate(batch):
             node = F.tanh(F.input(graph, x)) * F.parameter(graph, parameter)
             assert graph.sentence(node) == number
+
+
+def test_losses_that_meet_leave_every_node_its_sentence():
+    with db.Graph() as graph:
+        losses, total = [], F.constant(graph, 0)
+        for x in SENTENCES:
+            loss = F.sum(F.tanh(F.input(graph, x)))
+            losses.append(loss * 2.0)
+            total = total + losses[-1]
+        last = F.mean(losses)
+        assert [graph.sentence(loss) for loss in losses] == [0, 1, 2]
+        assert [graph.sentence(node) for node in (total, last, last + total)] == [None] * 3
+        words = F.lookup(graph, db.Parameter(np.ones((4, 2), np.float32)), [1, 2])
+        assert graph.sentence(words) == 3
+        assert graph.sentence(F.exp(words)) == 3
