@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from benchmarks.gpu import machine
 from benchmarks.measure import Contender
 from dynbatch.kernels import blas
 
 # Environment variables that change speed begin with one of these.
 _SETTINGS = ("DNNL", "GOMP", "KMP", "LD_PRELOAD", "MALLOC", "MKL", "OMP", "ONEDNN", "OPENBLAS")
+_GPU_SETTINGS = ("CUBLAS", "CUDA", "CUPY", "NVIDIA_TF32", "PYTORCH")
 _QUIET = 0.1  # processors that others may use before times count as disturbed
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # glibc, malloc.h
 
@@ -35,18 +37,20 @@ def versions(contenders: Sequence[Contender]) -> dict[str, str]:
     return found
 
 
-def kernel_lines() -> list[str]:
+def kernel_lines(device: str = "cpu") -> list[str]:
     """One line per library of matrix kernels in this process, and per environment setting."""
     lines = [f"processor  {_processor()}, {len(os.sched_getaffinity(0))} available"]
     lines += [f"numpy      {line}" for line in _numpy_kernels()]
-    if "torch" in sys.modules:
+    if device == "cuda":
+        lines += machine.lines(machine.describe())
+    elif "torch" in sys.modules:
         from benchmarks.peers.pytorch import kernels
 
         lines += [f"torch      {line}" for line in kernels()]
     lines += [
         f"setting    {name}={value}"
         for name, value in sorted(os.environ.items())
-        if name.startswith(_SETTINGS)
+        if name.startswith(_SETTINGS + (_GPU_SETTINGS if device == "cuda" else ()))
     ]
     return lines
 

@@ -31,6 +31,7 @@ class Report:
     skipped: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     warning: str = ""
+    device: str = "cpu"
 
     def as_json(self) -> dict[str, Any]:
         """One object; times are medians in ms per mini-batch, null for what did not run."""
@@ -39,6 +40,7 @@ class Report:
             "workload": self.workload,
             "batch": self.batch,
             "threads": self.threads,
+            "device": self.device,
             "versions": dict(self.versions),
             "dynbatch_ms": round(timings["dynbatch"].median_ms, 3),
             "peers_ms": {
@@ -58,7 +60,7 @@ class Report:
         width = max(16, *map(len, self.timings))
         lines = [
             f"{self.workload}: milliseconds per training step of {self.batch} sentences, "
-            f"{self.threads} threads",
+            f"{self.threads} threads{'' if self.device == 'cpu' else f', on {self.device}'}",
             self.warning,
             f"{'':{width}}{'median':>10}{'fastest':>10}{'slowest':>10}{'× dynbatch':>13}",
         ]

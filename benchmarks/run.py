@@ -1,9 +1,10 @@
-"""Time one workload: `python -m benchmarks.run WORKLOAD [--batch 64] [--threads 2] [--json]`."""
+"""Time one workload: `python -m benchmarks.run WORKLOAD [--batch 64] [--device cuda] [--json]`."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,8 @@ from benchmarks.measure import Contender, Disagreement, interleave, require_agre
 from benchmarks.report import Report
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender, median_cost
+from dynbatch.backend import NAMES
+from dynbatch.errors import BackendError
 
 _GUARD_SENTENCES = 8
 _GUARD_LENGTH = 9  # of the sentences on which padded forms are exact too
@@ -26,6 +29,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("workload", choices=sorted(WORKLOADS))
     parser.add_argument("--batch", type=_positive, default=64, help="sentences of a random batch")
+    parser.add_argument("--device", choices=NAMES, default="cpu", help="of dynbatch and PyTorch")
+    parser.add_argument("--hidden", type=_positive, help="width of the LSTMs, if not 256")
     parser.add_argument("--threads", type=_positive, default=2, help="of dynbatch and PyTorch")
     parser.add_argument("--rounds", type=_positive, default=3, help="times each batch is timed")
     parser.add_argument("--batches", type=_positive, default=6, help="different batches")
@@ -54,6 +59,8 @@ def run(options: argparse.Namespace) -> Report:
         Disagreement: they do not.
     """
     workload = WORKLOADS[options.workload]
+    if options.hidden:
+        workload = workload.with_hidden(options.hidden)
     notes = []
     others = environment.OtherWork()
     if options.keep_freed_memory:
@@ -62,9 +69,11 @@ def run(options: argparse.Namespace) -> Report:
     db.set_num_threads(options.threads)
     rng = np.random.default_rng(options.seed)
     corpus = workload.corpus(options.sigma)
-    ours, peers, skipped = workload.build(rng, options.peers, options.threads, options.dynet_python)
+    ours, peers, skipped = workload.build(
+        rng, options.peers, options.threads, options.dynet_python, options.device
+    )
     try:
-        _guard(ours, peers, corpus, rng)
+        guard(ours, peers, corpus, rng)
         random = corpus.random_batches(rng, options.batches, options.batch)
         tokens = round(np.mean([batch.num_tokens for batch in random]))
         bucketed = corpus.bucketed_batches(rng, options.batches, tokens, options.batch)
@@ -77,23 +86,28 @@ def run(options: argparse.Namespace) -> Report:
         f"data       {options.batches} batches of {tokens} tokens, {options.rounds} rounds, "
         f"σ {options.sigma:g}; cells per token when padded: random "
         f"{mean_padding_ratio(random):.2f}, bucketed {mean_padding_ratio(bucketed):.2f}",
-        *environment.kernel_lines(),
+        *environment.kernel_lines(options.device),
     ]
+    costs = median_cost(ours.costs[options.batches :])  # less the round that is not timed
+    if ours.device.is_cuda:  # no kernel was waited for: the host's share is until all is queued
+        queued = statistics.median([c.step_seconds for c in ours.costs[options.batches :]])
+        costs["host_share"] = 1e3 * queued / timings["dynbatch"].median_ms
     return Report(
         workload=options.workload,
         batch=options.batch,
         threads=options.threads,
         versions=environment.versions(peers),
         timings=timings,
-        costs=median_cost(ours.costs[options.batches :]),  # less the round that is not timed
+        costs=costs,
         peers=workload.peers,
         skipped=skipped,
         notes=notes,
         warning=others.warning(),
+        device=options.device,
     )
 
 
-def _guard(
+def guard(
     ours: DynbatchContender, peers: Sequence[Contender], corpus: Corpus, rng: np.random.Generator
 ) -> None:
     """All must agree on equal lengths, and those that treat sentences alone, on any lengths."""
@@ -121,6 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Disagreement as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 1
+    except BackendError as error:
+        print(f"benchmarks.run: {error}", file=sys.stderr)
+        return 2
     print(report.as_text(), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(json.dumps(report.as_json()))

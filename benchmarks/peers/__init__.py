@@ -18,6 +18,7 @@ def build_peers(
     values: Mapping[str, Array],
     threads: int,
     dynet_python: str = "",
+    device: str = "cpu",
 ) -> tuple[list[Contender], dict[str, str]]:
     """The peers that can run here, and for each of the others the reason why not.
 
@@ -25,53 +26,60 @@ def build_peers(
         wanted:       names out of `PEERS`.
         threads:      of every PyTorch peer; DyNet's wheel has one.
         dynet_python: an interpreter that can import `dynet`; the running one if empty.
+        device:       "cpu" or "cuda", of every PyTorch peer; DyNet's wheel has the CPU alone.
     """
     built: list[Contender] = []
     skipped: dict[str, str] = {}
     for name in wanted:
         try:
+            if name == "dynet" and device != "cpu":
+                raise PeerUnavailable("DyNet's wheel runs on the CPU only.")
             if name == "dynet":
                 workload = "tagger" if isinstance(sizes, TaggerSizes) else "seq2seq"
                 built.append(DynetContender(workload, values, dynet_python))
             else:
-                built.append(_pytorch(name, sizes, values, threads))
+                built.append(_pytorch(name, sizes, values, threads, device))
         except PeerUnavailable as reason:
             skipped[name] = str(reason)
     return built, skipped
 
 
-def _pytorch(name: str, sizes: Sizes, values: Mapping[str, Array], threads: int) -> Contender:
+def _pytorch(
+    name: str, sizes: Sizes, values: Mapping[str, Array], threads: int, device: str
+) -> Contender:
     if find_spec("torch") is None:
         raise PeerUnavailable("PyTorch is not installed; pip install 'dynbatch[peers]'.")
     import torch
 
+    if device != "cpu" and not torch.cuda.is_available():
+        raise PeerUnavailable(f"PyTorch {torch.__version__} finds no GPU.")
     torch.set_num_threads(threads)
     forms = _tagger_forms if isinstance(sizes, TaggerSizes) else _seq2seq_forms
-    make = forms(sizes, values).get(name)  # type: ignore[arg-type]
+    make = forms(sizes, values, device).get(name)  # type: ignore[arg-type]
     if make is None:
         raise PeerUnavailable("this workload has no decoder whose rows could be dropped.")
     return make()
 
 
 def _tagger_forms(
-    sizes: TaggerSizes, values: Mapping[str, Array]
+    sizes: TaggerSizes, values: Mapping[str, Array], device: str
 ) -> dict[str, Callable[[], Contender]]:
     from benchmarks.peers.pytorch_tagger import PackedTagger, PaddedTagger
 
     return {
-        "pytorch-padded": lambda: PaddedTagger(sizes, values),
-        "pytorch-packed": lambda: PackedTagger(sizes, values),
-        "pytorch-bucketed": lambda: PaddedTagger(sizes, values, is_bucketed=True),
+        "pytorch-padded": lambda: PaddedTagger(sizes, values, device=device),
+        "pytorch-packed": lambda: PackedTagger(sizes, values, device=device),
+        "pytorch-bucketed": lambda: PaddedTagger(sizes, values, is_bucketed=True, device=device),
     }
 
 
 def _seq2seq_forms(
-    sizes: Seq2SeqSizes, values: Mapping[str, Array]
+    sizes: Seq2SeqSizes, values: Mapping[str, Array], device: str
 ) -> dict[str, Callable[[], Contender]]:
     from benchmarks.peers.pytorch_seq2seq import Seq2SeqContender
 
     def form(name: str, **settings: bool) -> Callable[[], Contender]:
-        return lambda: Seq2SeqContender(name, sizes, values, **settings)
+        return lambda: Seq2SeqContender(name, sizes, values, **settings, device=device)
 
     # Of padded and packed encoders each form has the one that was faster in it.
     return {

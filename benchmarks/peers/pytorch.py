@@ -1,7 +1,8 @@
 """What the PyTorch peers share: values, padding and packing, the update, names of kernels.
 
-Nothing here is timed but `PyTorchContender.train`. Batches are padded or packed beforehand, as a
-`DataLoader`'s workers would do. Tensors are time-major, (T, B): no LSTM has to transpose.
+Nothing here is timed but `PyTorchContender.train`. Batches are padded or packed beforehand, and lie
+on the device, as a `DataLoader` that works ahead would have it. Tensors are time-major, (T, B): no
+LSTM has to transpose.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_sequence, pad_sequence
 
+from benchmarks.lengths import Batch
 from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
 
@@ -24,29 +27,71 @@ IGNORED = -100  # cross_entropy's default ignore_index: targets that are padding
 
 
 class PyTorchContender(Contender):
-    """A `nn.Module` and a fused Adam over it."""
+    """A `nn.Module` and a fused Adam over it.
 
-    def __init__(self, name: str, model: nn.Module, values: Mapping[str, Array]) -> None:
+    Args:
+        device: where it computes: of PyTorch's names, "cpu" or "cuda".
+    """
+
+    def __init__(
+        self, name: str, model: nn.Module, values: Mapping[str, Array], device: str = "cpu"
+    ) -> None:
         self.name = name
-        self.model = model
+        self.device = torch.device(device)
+        if self.device.type == "cuda":
+            compute_in_float32()
         load_values(model, values)
+        self.model = model.to(self.device)
         trained = [p for p in model.parameters() if p.requires_grad]
         self._adam = torch.optim.Adam(trained, lr=LEARNING_RATE, fused=True)
 
     @abstractmethod
+    def arrange(self, batch: Batch) -> Any:
+        """A batch as tensors of the host, alone or in tuples and dataclasses."""
+
+    @abstractmethod
     def forward(self, prepared: Any) -> Tensor:
         """The loss as a tensor."""
+
+    def prepare(self, batch: Batch) -> Any:
+        return placed(self.arrange(batch), self.device)
 
     def loss(self, prepared: Any) -> float:
         with torch.no_grad():
             return float(self.forward(prepared))
 
     def train(self, prepared: Any) -> float:
+        return self.start(prepared)()
+
+    def start(self, prepared: Any) -> Callable[[], float]:
         loss = self.forward(prepared)
         self._adam.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         self._adam.step()
-        return float(loss.detach())
+        read: Callable[[], float] = loss.detach().item
+        return read
+
+    def wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def compute_in_float32() -> None:
+    """Products on a GPU in full float32, as dynbatch's: cuDNN would take TF32 by default."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def placed(prepared: Any, device: torch.device) -> Any:
+    """The same with its tensors on a device; the lengths of a packed batch stay on the host."""
+    if isinstance(prepared, Tensor | nn.utils.rnn.PackedSequence):
+        return prepared.to(device)
+    if isinstance(prepared, tuple):
+        return tuple(placed(part, device) for part in prepared)
+    if is_dataclass(prepared) and not isinstance(prepared, type):
+        parts = {f.name: placed(getattr(prepared, f.name), device) for f in fields(prepared)}
+        return replace(prepared, **parts)
+    return prepared
 
 
 def load_values(model: nn.Module, values: Mapping[str, Array]) -> None:

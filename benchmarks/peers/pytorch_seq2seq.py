@@ -92,7 +92,8 @@ class Seq2SeqContender(PyTorchContender):
     """One way of dealing with lengths.
 
     Args:
-        packs:   the encoder runs on a packed batch (ATen's loop), not a padded one (oneDNN's).
+        packs:   the encoder runs on a packed batch (on the CPU ATen's loop), not a padded one
+                 (oneDNN's). On a GPU both are cuDNN's.
         selects: rows are sorted by target length; the decoder's loop drops those that are done.
         is_bucketed: timed on length-bucketed batches.
     """
@@ -107,13 +108,14 @@ class Seq2SeqContender(PyTorchContender):
         packs: bool = False,
         selects: bool = False,
         is_bucketed: bool = False,
+        device: str = "cpu",
     ) -> None:
-        super().__init__(name, Seq2Seq(sizes), values)
+        super().__init__(name, Seq2Seq(sizes), values, device)
         self._packs, self._selects = packs, selects
         self.is_bucketed = is_bucketed
         self.is_exact = packs  # a padded encoder's backward direction starts in the padding
 
-    def prepare(self, batch: Batch) -> PreparedPairs:
+    def arrange(self, batch: Batch) -> PreparedPairs:
         reading = longest_first(batch.sources)
         order = longest_first(batch.targets) if self._selects else reading
         sources = [batch.sources[i] for i in order]

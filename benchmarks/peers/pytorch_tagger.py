@@ -1,4 +1,4 @@
-"""The tagger in PyTorch: `nn.LSTM` over padded and over packed batches."""
+"""The tagger in PyTorch: `nn.LSTM` over padded and over packed batches (on a GPU, cuDNN's)."""
 
 from __future__ import annotations
 
@@ -40,13 +40,17 @@ class PaddedTagger(PyTorchContender):
     is_exact = False
 
     def __init__(
-        self, sizes: TaggerSizes, values: Mapping[str, Array], is_bucketed: bool = False
+        self,
+        sizes: TaggerSizes,
+        values: Mapping[str, Array],
+        is_bucketed: bool = False,
+        device: str = "cpu",
     ) -> None:
         name = "pytorch-bucketed" if is_bucketed else "pytorch-padded"
-        super().__init__(name, Tagger(sizes), values)
+        super().__init__(name, Tagger(sizes), values, device)
         self.is_bucketed = is_bucketed
 
-    def prepare(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
+    def arrange(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
         words = padded(batch.sources, filler=0)
         return words, padded(batch.targets, filler=IGNORED), batch.num_sentences
 
@@ -62,10 +66,12 @@ class PackedTagger(PyTorchContender):
 
     model: Tagger
 
-    def __init__(self, sizes: TaggerSizes, values: Mapping[str, Array]) -> None:
-        super().__init__("pytorch-packed", Tagger(sizes), values)
+    def __init__(
+        self, sizes: TaggerSizes, values: Mapping[str, Array], device: str = "cpu"
+    ) -> None:
+        super().__init__("pytorch-packed", Tagger(sizes), values, device)
 
-    def prepare(self, batch: Batch) -> tuple[PackedSequence, Tensor, int]:
+    def arrange(self, batch: Batch) -> tuple[PackedSequence, Tensor, int]:
         order = longest_first(batch.sources)
         words = packed([batch.sources[i] for i in order])
         tags = packed([batch.targets[i] for i in order])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,13 +26,17 @@ class Workload:
 
     Args:
         sizes:  of the network.
-        ours:   builds dynbatch's side from sizes and initial values.
-        rivals: builds further dynbatch models to time beside it, instead of other frameworks.
+        ours:   builds dynbatch's side from sizes, initial values and the name of the device.
+        rivals: build further dynbatch models to time beside it, instead of other frameworks.
     """
 
     sizes: Sizes
-    ours: Callable[[Any, Values], DynbatchContender]
-    rivals: Mapping[str, Callable[[Any, Values], DynbatchContender]] | None = None
+    ours: Callable[[Any, Values, str], DynbatchContender]
+    rivals: Mapping[str, Callable[[Any, Values, str], DynbatchContender]] | None = None
+
+    def with_hidden(self, hidden: int) -> Workload:
+        """The same with another width of its LSTMs."""
+        return replace(self, sizes=replace(self.sizes, hidden=hidden))
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -53,21 +57,23 @@ class Workload:
         wanted: Sequence[str] | None,
         threads: int,
         dynet_python: str = "",
+        device: str = "cpu",
     ) -> tuple[DynbatchContender, list[Contender], dict[str, str]]:
         """dynbatch's side, its peers with the same values, and why the other peers do not run.
 
         Args:
             wanted: names of peers; None is all.
+            device: "cpu" or "cuda", for all sides.
         """
         values = initial_values(self.sizes, rng)
-        ours = self.ours(self.sizes, values)
+        ours = self.ours(self.sizes, values, device)
         names = [name for name in self.peers if wanted is None or name in wanted]
         if self.rivals is None:
-            peers, skipped = build_peers(names, self.sizes, values, threads, dynet_python)
+            peers, skipped = build_peers(names, self.sizes, values, threads, dynet_python, device)
             return ours, peers, skipped
         rivals: list[Contender] = []
         for name in names:
-            rival = self.rivals[name](self.sizes, values)
+            rival = self.rivals[name](self.sizes, values, device)
             rival.name = name
             rivals.append(rival)
         return ours, rivals, {}

@@ -5,16 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dynbatch as db
 from benchmarks.lengths import Batch
 from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
+from dynbatch import backend, optim
 from dynbatch import nodes as F
-from dynbatch import optim
+from dynbatch.kernels import transfer
 from dynbatch.models.module import Module
+from dynbatch.parameter import RowSparse
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,10 @@ class StepCost:
         batches:        groups of nodes run together.
         copied_bytes:   moved to bring inputs together.
         peak_bytes:     most bytes of arenas in use at once.
+        uploads:        copies of index tables to a GPU.
+        build_seconds:  of the step, until all nodes are made.
+
+    On a GPU nothing is waited for: the step ends when all of it is queued.
     """
 
     step_seconds: float
@@ -38,6 +44,8 @@ class StepCost:
     batches: int
     copied_bytes: int
     peak_bytes: int
+    uploads: int = 0
+    build_seconds: float = 0.0
 
     @property
     def host_share(self) -> float:
@@ -47,7 +55,7 @@ class StepCost:
 
 def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
     """Median of each counter that reports show."""
-    names = ("host_share", "launches", "batches", "copied_bytes", "peak_bytes")
+    names = ("host_share", "launches", "batches", "copied_bytes", "peak_bytes", "uploads")
     return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
 
 
@@ -63,8 +71,11 @@ class DynbatchContender(Contender):
 
     name = "dynbatch"
 
-    def __init__(self, parameters: list[db.Parameter]) -> None:
+    def __init__(self, parameters: list[db.Parameter], device: str = "cpu") -> None:
         self.costs: list[StepCost] = []
+        self.device = backend.device(device)
+        for parameter in parameters:
+            parameter.to(self.device)
         self._adam = optim.Adam(parameters, lr=LEARNING_RATE)
 
     @abstractmethod
@@ -72,13 +83,17 @@ class DynbatchContender(Contender):
         """Loss of one sentence, summed over its tokens."""
 
     def loss(self, prepared: Batch) -> float:
-        with db.Graph(grad=False) as graph:
+        with db.Graph(self.device, grad=False) as graph:
             return float(self._mean_loss(graph, prepared).value)
 
     def train(self, prepared: Batch) -> float:
+        return self.start(prepared)()
+
+    def start(self, prepared: Batch) -> Callable[[], float]:
         start = time.perf_counter()
-        with db.Graph() as graph:
+        with db.Graph(self.device) as graph:
             loss = self._mean_loss(graph, prepared)
+            built = time.perf_counter()
             graph.backward(loss)
         ran = time.perf_counter()
         self._adam.step()
@@ -93,9 +108,34 @@ class DynbatchContender(Contender):
                 batches=cost.batches,
                 copied_bytes=cost.copied_bytes,
                 peak_bytes=cost.peak_bytes,
+                uploads=cost.uploads,
+                build_seconds=built - start,
             )
         )
-        return float(loss.value)
+        return lambda: float(loss.value)
+
+    def wait(self) -> None:
+        if self.device.is_cuda:
+            self.device.xp.cuda.runtime.deviceSynchronize()
+
+    def values(self) -> dict[str, Array]:
+        """Copies of all parameters by name, on the host."""
+        return {name: parameter.numpy() for name, parameter in self._adam.named_parameters()}
+
+    def gradients(self, prepared: Batch) -> tuple[float, dict[str, Array]]:
+        """The loss, and its gradients by parameter, dense and on the host; updates nothing."""
+        with db.Graph(self.device) as graph:
+            loss = self._mean_loss(graph, prepared)
+            graph.backward(loss)
+        found = {}
+        for name, parameter in self._adam.named_parameters():
+            gradient = parameter.grad
+            if isinstance(gradient, RowSparse):
+                found[name] = gradient.to("cpu").dense()
+            elif gradient is not None:
+                found[name] = transfer.to_host(gradient).copy()
+        self._adam.zero_grad()
+        return float(loss.value), found
 
     def _mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         pairs = zip(batch.sources, batch.targets, strict=True)

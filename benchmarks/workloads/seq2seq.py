@@ -15,7 +15,9 @@ from dynbatch import models
 class DynbatchSeq2Seq(DynbatchContender):
     """bi-LSTM encoder, LSTM decoder with additive attention and input feeding."""
 
-    def __init__(self, sizes: Seq2SeqSizes, values: Mapping[str, Array]) -> None:
+    def __init__(
+        self, sizes: Seq2SeqSizes, values: Mapping[str, Array], device: str = "cpu"
+    ) -> None:
         self._model = models.Seq2Seq(
             sizes.source_vocabulary,
             sizes.target_vocabulary,
@@ -27,7 +29,7 @@ class DynbatchSeq2Seq(DynbatchContender):
             end=END_SYMBOL,
         )
         load_values(self._model, to_dynbatch(values))
-        super().__init__(self._model.parameters())
+        super().__init__(self._model.parameters(), device)
 
     def sentence_loss(self, graph: db.Graph, source: Array, target: Array) -> db.Node:
         # The model adds the mark that ends the target itself.

@@ -28,10 +28,12 @@ class Tagger(models.Module):
 class DynbatchTagger(DynbatchContender):
     """The tagger with `models.LSTM`."""
 
-    def __init__(self, sizes: TaggerSizes, values: Mapping[str, Array]) -> None:
+    def __init__(
+        self, sizes: TaggerSizes, values: Mapping[str, Array], device: str = "cpu"
+    ) -> None:
         self._model = Tagger(sizes)
         load_values(self._model, values)
-        super().__init__(self._model.parameters())
+        super().__init__(self._model.parameters(), device)
 
     def sentence_loss(self, graph: db.Graph, source: Array, target: Array) -> db.Node:
         return self._model.loss(graph, source, target)

@@ -65,7 +65,9 @@ class UserCellTagger(DynbatchContender):
 
     is_split = False
 
-    def __init__(self, sizes: TaggerSizes, values: Mapping[str, Array]) -> None:
+    def __init__(
+        self, sizes: TaggerSizes, values: Mapping[str, Array], device: str = "cpu"
+    ) -> None:
         self._embedding = models.Embedding(sizes.vocabulary, sizes.embedding)
         self._output = models.Linear(2 * sizes.hidden, sizes.tags)
         for module, name in ((self._embedding, "embedding"), (self._output, "output")):
@@ -74,7 +76,8 @@ class UserCellTagger(DynbatchContender):
         self._left = Direction(values, "", self.is_split)
         self._right = Direction(values, "_reverse", self.is_split)
         modules = (self._embedding, self._left, self._right, self._output)
-        super().__init__([parameter for module in modules for parameter in module.parameters()])
+        parameters = [parameter for module in modules for parameter in module.parameters()]
+        super().__init__(parameters, device)
 
     def sentence_loss(self, graph: db.Graph, source: Array, target: Array) -> db.Node:
         embedded = self._embedding(graph, source)

@@ -28,6 +28,7 @@ def test_json_has_exactly_the_promised_keys():
         "workload": "tagger",
         "batch": 64,
         "threads": 2,
+        "device": "cpu",
         "versions": {"python": "3.11.7", "numpy": "2.4.6"},
         "dynbatch_ms": 50.0,
         "peers_ms": {"pytorch-padded": 200.0, "dynet": None},

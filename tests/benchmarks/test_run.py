@@ -15,6 +15,7 @@ from benchmarks.workloads.contender import StepCost, median_cost
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
+from tests.cuda import devices
 
 TAGGER = TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4)
 SEQ2SEQ = Seq2SeqSizes(source_vocabulary=30, target_vocabulary=20, embedding=6, hidden=5)
@@ -24,7 +25,16 @@ SMALL = {
     "user_cell": Workload(TAGGER, UserCellTagger, rivals={"models-lstm": DynbatchTagger}),
 }
 QUICK = ["--batch", "8", "--rounds", "1", "--batches", "1", "--threads", "1"]
-KEYS = ["workload", "batch", "threads", "versions", "dynbatch_ms", "peers_ms", "host_share"]
+KEYS = [
+    "workload",
+    "batch",
+    "threads",
+    "device",
+    "versions",
+    "dynbatch_ms",
+    "peers_ms",
+    "host_share",
+]
 KEYS += ["launches", "batches", "copied_bytes", "peak_bytes"]
 
 
@@ -59,6 +69,35 @@ def test_json_alone_goes_to_standard_output(small, capsys, workload):
 def test_the_table_needs_no_peer(small, capsys):
     assert run.main(["user_cell", *QUICK, "--peers"]) == 0
     assert "dynbatch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("workload", ["tagger", "user_cell"])
+def test_the_table_on_a_gpu_counts_what_is_queued_as_the_hosts(small, cuda, capsys, workload):
+    assert run.main([workload, "--device", "cuda", "--json", *QUICK, "--peers"]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert found["device"] == "cuda" and 0 < found["host_share"] <= 1 and found["launches"] > 10
+    assert "1 threads, on cuda" in printed.err and "card       " in printed.err
+
+
+def test_without_a_gpu_the_command_says_so(small, capsys):
+    if devices.has_gpu():
+        pytest.skip("there is one")
+    assert run.main(["tagger", "--device", "cuda", *QUICK, "--peers"]) == 2
+    assert "CUDA is not available" in capsys.readouterr().err
+
+
+def test_the_width_of_the_networks_is_an_option(monkeypatch, capsys):
+    seen = []
+
+    class Noted(DynbatchTagger):
+        def __init__(self, sizes, values, device="cpu"):
+            seen.append(sizes.hidden)
+            super().__init__(sizes, values, device)
+
+    monkeypatch.setattr(run, "WORKLOADS", {"tagger": Workload(TAGGER, Noted)})
+    assert run.main(["tagger", "--hidden", "3", *QUICK, "--peers"]) == 0
+    assert seen == [3]
 
 
 def test_own_cells_compute_what_the_library_lstm_computes():

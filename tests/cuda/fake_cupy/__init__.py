@@ -15,6 +15,7 @@ from tests.cuda.fake_cupy.array import (
     ndarray,
     zeros,
 )
+from tests.cuda.fake_cupy.memory import get_default_memory_pool
 from tests.cuda.fake_cupy.raw import RawKernel, RawModule
 from tests.cuda.fake_cupy.stream import settings
 
@@ -26,21 +27,27 @@ __all__ = [
     "asnumpy",
     "cuda",
     "empty",
+    "get_default_memory_pool",
     "ndarray",
     "settings",
     "zeros",
 ]
 
+__version__ = "0 (the stand-in)"
+
 runtime = SimpleNamespace(
     deviceSynchronize=memory.deviceSynchronize,
+    driverGetVersion=lambda: 13000,
     getDevice=memory.getDevice,
     getDeviceCount=memory.getDeviceCount,
+    getDeviceProperties=lambda device: {"name": b"no card, the simulator"},
     memGetInfo=memory.memGetInfo,
     memcpyAsync=memory.memcpyAsync,
     memcpyDeviceToDevice=memory.memcpyDeviceToDevice,
     memcpyDeviceToHost=memory.memcpyDeviceToHost,
     memcpyHostToDevice=memory.memcpyHostToDevice,
     memsetAsync=memory.memsetAsync,
+    runtimeGetVersion=lambda: 13000,
 )
 cuda = SimpleNamespace(
     Device=stream.Device,
@@ -57,5 +64,7 @@ cuda = SimpleNamespace(
     get_elapsed_time=stream.get_elapsed_time,
     is_available=lambda: True,
     memory=SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
+    nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
     runtime=runtime,
+    set_allocator=memory.set_allocator,
 )

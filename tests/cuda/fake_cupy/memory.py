@@ -27,6 +27,7 @@ ALIGNMENT = 256
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 _live: dict[int, int] = {}  # address of every allocation -> bytes
+_pooled: weakref.WeakSet[Any] = weakref.WeakSet()  # of them, those that CuPy's pool would hold
 
 
 class OutOfMemoryError(MemoryError):
@@ -121,7 +122,34 @@ def _address(mem: Any) -> int:
 
 
 def alloc(size: int) -> MemoryPointer:
-    return MemoryPointer(Memory(size), 0)
+    memory = Memory(size)
+    _pooled.add(memory)
+    return MemoryPointer(memory, 0)
+
+
+class MemoryPool:
+    """`cupy.cuda.MemoryPool`, which keeps nothing that is free."""
+
+    def used_bytes(self) -> int:
+        return sum(memory.size for memory in list(_pooled))
+
+    def total_bytes(self) -> int:
+        return self.used_bytes()
+
+    def free_all_blocks(self, stream: Stream | None = None) -> None:
+        pass
+
+
+def get_default_memory_pool() -> MemoryPool:
+    return _pool
+
+
+def set_allocator(allocator: Any = None) -> None:
+    if allocator is not None:
+        raise NotImplementedError("allocators of one's own")
+
+
+_pool = MemoryPool()
 
 
 class _Pinned:

@@ -1,0 +1,99 @@
+"""The models and sizes that `make gpu-check` measures, and both sides of one of them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from benchmarks.lengths import REAL_TEXT_SIGMA, Batch, Corpus
+from benchmarks.measure import Contender
+from benchmarks.networks import initial_values
+from benchmarks.peers import build_peers
+from benchmarks.workloads import WORKLOADS, Workload
+from benchmarks.workloads.contender import DynbatchContender
+
+OURS = "dynbatch"
+PEERS = {
+    "tagger": ("pytorch-padded", "pytorch-packed"),
+    "seq2seq": ("pytorch-padded", "pytorch-select"),
+}
+SEED = 1
+THREADS = 4  # of the host
+
+
+@dataclass(frozen=True)
+class Case:
+    """One workload at one size.
+
+    Args:
+        batch:   sentences.
+        hidden:  width of the LSTMs.
+        batches: different mini-batches, random ones.
+        rounds:  times that each is measured.
+    """
+
+    workload: str
+    batch: int
+    hidden: int
+    batches: int = 6
+    rounds: int = 4
+
+    @property
+    def name(self) -> str:
+        return f"{self.workload} B={self.batch} H={self.hidden}"
+
+    @property
+    def model(self) -> Workload:
+        return WORKLOADS[self.workload].with_hidden(self.hidden)
+
+    def corpus(self) -> Corpus:
+        return self.model.corpus(REAL_TEXT_SIGMA)
+
+    def data(self) -> list[Batch]:
+        """The mini-batches: the same in every process."""
+        rng = np.random.default_rng(SEED)
+        return self.corpus().random_batches(rng, self.batches, self.batch)
+
+    def ours(self, device: str = "cuda") -> DynbatchContender:
+        """dynbatch's side, with the values that every side of every process has."""
+        model = self.model
+        return model.ours(model.sizes, self._values(), device)
+
+    def peers(
+        self, names: Sequence[str], device: str = "cuda"
+    ) -> tuple[list[Contender], dict[str, str]]:
+        """PyTorch's forms, and why others do not run."""
+        return build_peers(names, self.model.sizes, self._values(), THREADS, device=device)
+
+    def arguments(self) -> list[str]:
+        """The options that `parser` turns into this case."""
+        return [word for key, value in asdict(self).items() for word in (f"--{key}", str(value))]
+
+    def _values(self) -> Any:
+        return initial_values(self.model.sizes, np.random.default_rng(SEED))
+
+
+CASES = tuple(
+    Case(workload, batch, hidden) for workload in PEERS for batch, hidden in ((64, 256), (128, 512))
+)
+
+
+def parser(module: str, text: str | None) -> argparse.ArgumentParser:
+    """The command line of a part that works on one case."""
+    made = argparse.ArgumentParser(prog=f"python -m benchmarks.gpu.{module}", description=text)
+    made.add_argument("--workload", choices=sorted(PEERS), default="seq2seq")
+    made.add_argument("--batch", type=int, default=64)
+    made.add_argument("--hidden", type=int, default=256)
+    made.add_argument("--batches", type=int, default=Case.batches)
+    made.add_argument("--rounds", type=int, default=Case.rounds)
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cuda", help="of PyTorch")
+    return made
+
+
+def case_of(options: argparse.Namespace) -> Case:
+    """The case that a command line names."""
+    return Case(options.workload, options.batch, options.hidden, options.batches, options.rounds)

@@ -1,0 +1,87 @@
+"""The benchmark models on the card: values and gradients of the CPU, and the same bits twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import dynbatch as db
+from benchmarks.gpu.cases import THREADS, Case, case_of, parser
+from benchmarks.networks import Array
+
+# Of the largest element: float32 sums of a few thousand terms, in other orders.
+TOLERANCE = 1e-4
+STEPS = 3
+
+
+def measure(case: Case) -> dict[str, Any]:
+    """The largest differences from the CPU, and the digests of two runs."""
+    db.set_num_threads(THREADS)
+    batch = case.data()[0]
+    (loss, gradients), (expected_loss, expected) = (
+        case.ours(device).gradients(batch) for device in ("cuda", "cpu")
+    )
+    differences = relative_differences(gradients, expected)
+    differences["loss"] = abs(loss - expected_loss) / abs(expected_loss)
+    digests = [digest_of_run(case) for _ in range(2)]
+    worst = max(differences, key=lambda name: _orderly(differences[name]))
+    return {
+        "case": case.name,
+        "loss": loss,
+        "loss_on_cpu": expected_loss,
+        "worst": worst,
+        "worst_difference": differences[worst],
+        "tolerance": TOLERANCE,
+        "agrees": all(value <= TOLERANCE for value in differences.values()),
+        "differences": differences,
+        "digests": digests,
+        "repeats": digests[0] == digests[1],
+    }
+
+
+def relative_differences(
+    found: Mapping[str, Array], expected: Mapping[str, Array]
+) -> dict[str, float]:
+    """max |found - expected| / max |expected| by name; infinite for one that is missing."""
+    missing = dict.fromkeys(found.keys() ^ expected.keys(), float("inf"))
+    both = found.keys() & expected.keys()
+    return missing | {
+        name: float(
+            np.abs(found[name] - expected[name]).max()
+            / max(np.abs(expected[name]).max(), np.finfo(np.float32).tiny)
+        )
+        for name in sorted(both)
+    }
+
+
+def digest_of_run(case: Case) -> str:
+    """SHA-256 of the losses of a few steps and of all parameters after them."""
+    side = case.ours()
+    batches = case.data()
+    losses = [side.train(batches[step % len(batches)]) for step in range(STEPS)]
+    digest = hashlib.sha256(np.array(losses).tobytes())
+    for name, value in sorted(side.values().items()):
+        digest.update(name.encode())
+        digest.update(value.tobytes())
+    return digest.hexdigest()
+
+
+def _orderly(difference: float) -> float:
+    """NaN as the worst of all."""
+    return float("inf") if np.isnan(difference) else difference
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: JSON to standard output; status 1 where a number or a bit differs."""
+    found = measure(case_of(parser("correct", __doc__).parse_args(arguments)))
+    print(json.dumps(found))
+    return 0 if found["agrees"] and found["repeats"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""A small training run for compute-sanitizer, with every kernel of the benchmark models.
+
+Each array is an allocation of its own, no piece of CuPy's pool: a stray access is outside.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from benchmarks.lengths import Corpus
+from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.workloads import Workload
+from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from benchmarks.workloads.tagger import DynbatchTagger
+from dynbatch import backend
+
+TAGGER = TaggerSizes(vocabulary=50, embedding=20, hidden=36, tags=7)
+SEQ2SEQ = Seq2SeqSizes(source_vocabulary=50, target_vocabulary=60, embedding=20, hidden=36)
+LENGTHS = np.array([[5, 5], [1, 1], [9, 9], [34, 34]])
+STEPS = 2
+
+
+def run(lengths: np.ndarray = LENGTHS) -> list[float]:
+    """The losses of a few steps of both models."""
+    backend.device("cuda").xp.cuda.set_allocator(None)
+    rng = np.random.default_rng(0)
+    losses = []
+    for model in (Workload(TAGGER, DynbatchTagger), Workload(SEQ2SEQ, DynbatchSeq2Seq)):
+        side = model.ours(model.sizes, initial_values(model.sizes, rng), "cuda")
+        corpus: Corpus = model.corpus(0.5)
+        losses += [side.train(corpus.fill(rng, lengths)) for _ in range(STEPS)]
+        side.wait()
+    return losses
+
+
+if __name__ == "__main__":
+    found = run()
+    print("losses", *[f"{loss:.4f}" for loss in found])
+    sys.exit(0 if np.isfinite(found).all() else 1)
