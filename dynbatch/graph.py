@@ -24,6 +24,7 @@ from dynbatch.errors import (
     ShapeError,
 )
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.later import Later
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.nodes.base import Node, caller, not_a_node
@@ -87,7 +88,7 @@ class Graph:
         self._absorbed: set[int] = set()
         self._kept: dict[int, Node] = {}
         self._final: dict[int, Array] = {}
-        self._losses: set[int] = set()
+        self._losses: dict[int, Later] = {}
         self._streams = Streams(self.seed)
         self._executor = (CheckedExecutor if check else Executor)(
             self.device, self.dtype, policy, pool or pool_of(self.device), grad
@@ -111,10 +112,16 @@ class Graph:
         """Free every node and give the memory back. Kept values and the loss stay readable."""
         if self._closed:
             return
-        for index, node in self._kept.items():
-            block = node._block
-            if block is not None and block.array is not None:
-                self._final.setdefault(index, arrays.snapshot(block.node_values(node)))
+        kept = [
+            node
+            for index, node in self._kept.items()
+            if index not in self._final
+            and index not in self._losses
+            and node._block is not None
+            and node._block.array is not None
+        ]
+        copies = arrays.snapshots([node._block.node_values(node) for node in kept])
+        self._final.update(zip([node.index for node in kept], copies, strict=True))
         self._executor.flush()
         self._closed = True
         self._executor.close()
@@ -150,11 +157,12 @@ class Graph:
         fresh = loss._block is None
         nodes = self._ancestors([loss]) if fresh else []
         self._run(nodes, loss)
-        value = self._final[loss.index] = arrays.snapshot(loss._block.node_values(loss))
+        value = loss._block.node_values(loss)
         if self.device.is_cuda:
-            self._losses.add(loss.index)
+            self._losses[loss.index] = Later(value)
         else:
             _require_finite(loss, value, "no gradient was added")
+            self._final[loss.index] = value.copy()
         self._executor.commit()
         self._executor.flush()
         self._differentiated = True
@@ -210,11 +218,14 @@ class Graph:
 
     def value(self, node: Node) -> Array:
         """A copy of a node's value; runs every pending node first, after backward what it needs."""
+        later = self._losses.get(node.index)
+        if later is not None:
+            loss = later.read()
+            _require_finite(node, loss, "its gradient was added already: zero_grad()")
+            return loss.copy()
         final = self._final.get(node.index)
         if final is not None:
             final = self._final[node.index] = arrays.download(final)
-            if node.index in self._losses:
-                _require_finite(node, final, "its gradient was added already: zero_grad()")
             return final.copy()
         self._open(f"value of {node.label()}")
         if node._block is None:

@@ -163,6 +163,30 @@ def snapshot(array: Array) -> Array:
     return out
 
 
+def snapshots(arrays: Sequence[Array]) -> list[Array]:
+    """Copies of several contiguous arrays, in one launch on a GPU; nothing is waited for."""
+    if not arrays or isinstance(arrays[0], np.ndarray):
+        return [array.copy() for array in arrays]
+    ends = np.cumsum([array.size for array in arrays]).tolist()
+    whole = device_of(arrays[0]).xp.empty(ends[-1], arrays[0].dtype)
+    parts = []
+    for array, end in zip(arrays, ends, strict=True):
+        parts.append(whole[end - array.size : end].reshape(array.shape))
+    collect([array.reshape(-1) for array in arrays], whole)
+    return parts
+
+
+@twin(1)
+def collect(parts: Sequence[Array], out: Array) -> None:
+    """out = the parts, one after the other.
+
+    Args:
+        parts: flat arrays where `out` is.
+        out:   (N,), overwritten.
+    """
+    np.concatenate(parts, out=out)
+
+
 @twin()
 def download(array: Array) -> Array:
     """A copy on the host; on a GPU it waits for all that the array depends on."""

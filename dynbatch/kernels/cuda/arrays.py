@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.move import copy_rectangles
+from dynbatch.kernels.cuda.places import places
 from dynbatch.kernels.cuda.queue import launch, queue
 from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.segment import sum_segments
@@ -125,6 +127,16 @@ def upload(out: Any, arrays: Sequence[Array]) -> None:
     """out = the host's arrays, one after the other; they come up with the tables of the run."""
     table = np.concatenate([array.reshape(-1) for array in arrays])
     _over_elements(out, "copy", (table, out))
+
+
+def collect(parts: Sequence[Any], out: Any) -> None:
+    """out = the parts, one after the other, wherever they lie: in one launch."""
+    sizes = np.array([part.size for part in parts], np.int64)
+    rectangles = np.zeros((len(parts), 6), np.int64)
+    rectangles[:, 0] = places(out, parts)
+    rectangles[:, 2] = np.cumsum(sizes) - sizes
+    rectangles[:, 4], rectangles[:, 5] = 1, sizes
+    copy_rectangles(out, out, rectangles)
 
 
 def download(array: Any) -> Array:

@@ -204,3 +204,19 @@ def test_matrices_are_transposed_in_one_launch(cupy, dtype, shapes):
         assert_equal_twins(
             arrays.transpose_segments, values(dtype, size), shapes, values(dtype, size), rtol=0
         )
+
+
+@pytest.mark.parametrize("sizes", [[1], [31, 0, 32, 33], [1025, 1, 0, 7, 300]])
+def test_parts_of_several_allocations_are_collected_in_one_launch(cupy, dtype, sizes):
+    rng = np.random.default_rng(0)
+    parts = [rng.standard_normal(size).astype(dtype) for size in sizes]
+    before = queue().launches
+    found = arrays.snapshots([cupy.asarray(part) for part in parts])
+    queue().flush()
+    assert queue().launches - before == 1
+    for part, copied in zip(parts, found, strict=True):
+        assert copied.get().tobytes() == part.tobytes()
+
+
+def test_nothing_is_collected_from_nothing(cupy):
+    assert arrays.snapshots([]) == []
