@@ -6,7 +6,7 @@ import importlib
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +28,20 @@ SCALARS: dict[str, type[np.generic]] = {
 # Dynamic shared memory that any kernel may ask for; above it the driver wants to be told.
 DEFAULT_SHARED_BYTES = 48 * 1024
 
+# Blocks that a grid may have in its second and third dimension.
+MOST_ACROSS = 65535
+
 Cast = Callable[[Any], Any]
+
+
+class Argument(NamedTuple):
+    """What a parameter takes: `cast` makes a value of exactly its type.
+
+    `table` is the dtype in which a host array is brought up for a pointer; None for a number.
+    """
+
+    cast: Cast
+    table: np.dtype[Any] | None
 
 
 class Kernels:
@@ -56,7 +69,8 @@ class Kernels:
         self.launches: Counter[str] = Counter()
         self._generated: dict[str, Source] = {}
         self._modules: dict[str, Any] = {}
-        self._compiled: dict[str, tuple[Any, tuple[Cast, ...]]] = {}
+        self._compiled: dict[str, Any] = {}
+        self._arguments: dict[str, tuple[Argument, ...]] = {}
 
     def add(self, generated: Source) -> None:
         """Make the kernels of a generated source known by their names.
@@ -94,49 +108,60 @@ class Kernels:
         """
         if 0 in grid or 0 in block:  # CuPy would turn the 0 into 1
             return
-        self.start(name, grid, block, self.cast(name, args), shared)
+        arguments = self.arguments(name, len(args))
+        values = [argument.cast(value) for argument, value in zip(arguments, args, strict=True)]
+        self.start(name, grid, block, values, shared)
 
-    def cast(self, name: str, args: Sequence[Any]) -> tuple[Any, ...]:
-        """The arguments as `start` takes them; raises what `launch` does."""
-        casts = self._entry(name)[1]
-        if len(args) != len(casts):
-            raise ShapeError(f"{name} takes {len(casts)} arguments, not {len(args)}")
-        return tuple([cast(value) for cast, value in zip(casts, args, strict=True)])
+    def arguments(self, name: str, count: int) -> tuple[Argument, ...]:
+        """What the parameters of the kernel `name` take, without compiling it.
+
+        Raises:
+            ShapeError: it has another number of them than `count`.
+        """
+        known = self._arguments.get(name)
+        if known is None:
+            parameters = (self._generated.get(name) or source.home(name)).kernels[name]
+            known = tuple([_argument(name, each, self.dtype) for each in parameters])
+            self._arguments[name] = known
+        if len(known) != count:
+            raise ShapeError(f"{name} takes {len(known)} arguments, not {count}")
+        return known
 
     def start(
         self,
         name: str,
         grid: tuple[int, ...],
         block: tuple[int, ...],
-        values: tuple[Any, ...],
+        values: Sequence[Any],
         shared: int = 0,
     ) -> None:
-        """Launch with arguments that `cast` has made; no size is zero."""
-        kernel = self._entry(name)[0]
+        """Launch with values that were cast; no size is zero.
+
+        Raises:
+            ShapeError: the grid is too large in its second or third dimension.
+        """
+        if len(grid) > 1 and max(grid[1:]) > MOST_ACROSS:
+            raise ShapeError(
+                f"{name}: a grid of {' x '.join(map(str, grid))} blocks.\n"
+                f"  rule: at most {MOST_ACROSS} across; a block often takes 32 columns\n"
+                "  fix:  narrower rows"
+            )
+        kernel = self._compiled.get(name)
+        if kernel is None:
+            kernel = self._compiled[name] = self._compile(name)
         if shared > DEFAULT_SHARED_BYTES:
             kernel.max_dynamic_shared_size_bytes = shared
         self.launches[name] += 1
         kernel(grid, block, values, shared_mem=shared)
 
-    def _entry(self, name: str) -> tuple[Any, tuple[Cast, ...]]:
-        entry = self._compiled.get(name)
-        if entry is None:
-            entry = self._compiled[name] = self._compile(name)
-        return entry
-
-    def parameters(self, name: str) -> tuple[Parameter, ...]:
-        """The parameters of the kernel `name`, without compiling it."""
-        return (self._generated.get(name) or source.home(name)).kernels[name]
-
-    def _compile(self, name: str) -> tuple[Any, tuple[Cast, ...]]:
+    def _compile(self, name: str) -> Any:
         text = self._generated.get(name) or source.home(name)
         module = self._modules.get(text.text)
         if module is None:
             options = ("-std=c++17", f"-DREAL={REAL[self.dtype.name]}")
             module = self.cupy.RawModule(code=text.text, options=options)
             self._modules[text.text] = module
-        casts = tuple([_cast(name, parameter, self.dtype) for parameter in text.kernels[name]])
-        return module.get_function(name), casts
+        return module.get_function(name)
 
 
 def _import_cupy() -> Any:
@@ -149,19 +174,20 @@ def _import_cupy() -> Any:
         ) from error
 
 
-def _cast(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Cast:
-    """What turns an argument into one of exactly the parameter's type.
+def _argument(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Argument:
+    """What a parameter takes, for one element type.
 
     CuPy passes a Python int as 8 bytes and a float as a double, whatever the kernel reads.
     """
     where = f"{kernel}: argument {parameter.name!r}"
     scalar = real.type if parameter.type == "REAL" else SCALARS.get(parameter.type)
     if parameter.is_pointer:
-        return _pointer(where, np.dtype(scalar) if scalar else None)
+        dtype = np.dtype(scalar) if scalar else None
+        return Argument(_pointer(where, dtype), dtype or np.dtype(np.uint8))
     if scalar is None:
-        return lambda value: value  # a struct; its layout is the caller's affair
+        return Argument(lambda value: value, None)  # a struct; its layout is the caller's affair
     if issubclass(scalar, np.floating):
-        return scalar
+        return Argument(scalar, None)
 
     def to_integer(value: Any) -> Any:
         try:
@@ -169,7 +195,7 @@ def _cast(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Cast:
         except TypeError:
             raise DtypeError(f"{where} is an integer, not {value!r}") from None
 
-    return to_integer
+    return Argument(to_integer, None)
 
 
 def _pointer(where: str, dtype: np.dtype[Any] | None) -> Cast:

@@ -18,8 +18,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.kernels.cuda.cublas import Cublas, Product
-from dynbatch.kernels.cuda.launch import SCALARS, Kernels
-from dynbatch.kernels.cuda.source import Parameter
+from dynbatch.kernels.cuda.launch import Argument, Kernels
 from dynbatch.kernels.cuda.staging import Staging
 from dynbatch.kernels.cuda.streams import MOST_STREAMS, Fork, Streams, joined
 
@@ -33,13 +32,13 @@ class Table(NamedTuple):
 
 
 class Launch(NamedTuple):
-    """One launch that waits. `args` may hold `Table`s; `label` says for whom it is made."""
+    """One launch that waits. `values` are cast, or `Table`s; `label` says for whom it is made."""
 
     kernels: Kernels
     name: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
-    args: Sequence[Any]
+    values: Sequence[Any]
     shared: int
     label: str
 
@@ -50,14 +49,14 @@ class Repeated:
     They are staged and cast once, so that a launch costs little: the loops of scans are such.
     """
 
-    __slots__ = ("args", "kernels", "name", "queue", "values")
+    __slots__ = ("is_placed", "kernels", "name", "queue", "values")
 
-    def __init__(self, queue: Queue, kernels: Kernels, name: str, args: Sequence[Any]) -> None:
+    def __init__(self, queue: Queue, kernels: Kernels, name: str, values: Sequence[Any]) -> None:
         self.queue = queue
         self.kernels = kernels
         self.name = name
-        self.args = args
-        self.values: tuple[Any, ...] = ()
+        self.values = values
+        self.is_placed = False
 
     def launch(self, grid: int, block: int, last: int) -> None:
         """Have it launched after everything that waits."""
@@ -66,9 +65,9 @@ class Repeated:
 
     def start(self, turn: Turn, base: int) -> None:
         """Launch it now."""
-        if not self.values:
-            self.values = self.kernels.cast(self.name, [*placed(self.args, base), turn.last])[:-1]
-        values = (*self.values, np.int32(turn.last))
+        if not self.is_placed:
+            self.values, self.is_placed = placed(self.values, base), True
+        values = [*self.values, np.int32(turn.last)]
         self.kernels.start(self.name, (turn.grid,), (turn.block,), values)
 
 
@@ -104,11 +103,11 @@ class Queue:
         self._at_once = False
         self.uploads = 0
         self.uploaded_bytes = 0
-        self._kernels = {name: Kernels(name, cupy) for name in ("float32", "float64")}
+        self._kernels = {np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")}
         self._waiting: list[Item | Fork] = []
         self._streams = Streams(cupy)
         self._stream = 0
-        self._cublas: dict[tuple[str, int], Cublas] = {}
+        self._cublas: dict[tuple[np.dtype[Any], int], Cublas] = {}
         self._products = 0
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
@@ -122,16 +121,18 @@ class Queue:
 
     def kernels(self, dtype: Any) -> Kernels:
         """The kernels for one element type."""
-        return self._kernels[np.dtype(dtype).name]
+        known = self._kernels.get(dtype)
+        return self._kernels[np.dtype(dtype)] if known is None else known
 
     def cublas(self, dtype: Any) -> Cublas:
         """The matrix products for one element type, to be used before the next branch begins."""
-        key = (np.dtype(dtype).name, self._stream)
-        if key not in self._cublas:
+        key = (np.dtype(dtype), self._stream)
+        known = self._cublas.get(key)
+        if known is None:
             # A handle for each stream: so cuBLAS gives the same bits in every run.
             handle = self.cupy.cuda.cublas.create() if self._stream else None
-            self._cublas[key] = Cublas(self, key[0], handle)
-        return self._cublas[key]
+            known = self._cublas[key] = Cublas(self, dtype, handle)
+        return known
 
     def launch(
         self,
@@ -152,24 +153,27 @@ class Queue:
         if 0 in grid or 0 in block:
             return
         kernels = self.kernels(dtype)
-        parameters = kernels.parameters(name)
-        ready = self._staged(kernels, zip(args, parameters, strict=True))
-        self.add(Launch(kernels, name, grid, block, ready, shared, self.label))
+        values = self._ready(name, kernels.arguments(name, len(args)), args)
+        self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
     def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> Repeated:
         """A kernel to launch many times in this run; `args` are all but the last."""
         kernels = self.kernels(dtype)
-        parameters = kernels.parameters(name)[:-1]
-        ready = self._staged(kernels, zip(args, parameters, strict=True))
-        return Repeated(self, kernels, name, ready)
+        arguments = kernels.arguments(name, len(args) + 1)[:-1]
+        return Repeated(self, kernels, name, self._ready(name, arguments, args))
 
-    def _staged(self, kernels: Kernels, args: Iterable[tuple[Any, Parameter]]) -> list[Any]:
-        return [
-            self._stage(arg, parameter.type, kernels.dtype)
-            if isinstance(arg, np.ndarray) and parameter.is_pointer
-            else arg
-            for arg, parameter in args
-        ]
+    def _ready(self, name: str, arguments: Iterable[Argument], args: Sequence[Any]) -> list[Any]:
+        """The values of arguments, and `Table`s of those that are brought up."""
+        try:
+            return [
+                self._stage(value, table)
+                if isinstance(value, np.ndarray) and table is not None
+                else cast(value)
+                for (cast, table), value in zip(arguments, args, strict=True)
+            ]
+        except Exception as error:
+            error.add_note(f"kernel {name}, for {self.label or 'no node'}")
+            raise
 
     def call(self, function: Callable[[], None]) -> None:
         """Have other work of the device started in its turn, a copy for instance."""
@@ -254,8 +258,8 @@ class Queue:
             if isinstance(item, Turn):
                 item.repeated.start(item, base)
             elif isinstance(item, Launch):
-                args = placed(item.args, base)
-                item.kernels.launch(item.name, item.grid, item.block, args, item.shared)
+                values = placed(item.values, base)
+                item.kernels.start(item.name, item.grid, item.block, values, item.shared)
             elif isinstance(item, Product):
                 self._products += 1
                 item.function(*item.args)
@@ -265,23 +269,22 @@ class Queue:
             error.add_note(f"{what_is(item)}, launched for {item.label or 'no node'}")
             raise
 
-    def _stage(self, array: Array, kind: str, real: np.dtype[Any]) -> Table:
+    def _stage(self, array: Array, dtype: np.dtype[Any]) -> Table:
         """The array's place in the staging buffer; the same for the same array in one run."""
-        wanted = real if kind == "REAL" else np.dtype(SCALARS.get(kind, np.uint8))
-        known = self._tables.get((id(array), wanted.char))
+        known = self._tables.get((id(array), dtype.char))
         if known is not None:
             return known[1]
-        table = Table(self._staging.put(np.array(array, wanted, order="C")))
-        self._tables[id(array), wanted.char] = (array, table)  # kept, so that the id stays its own
+        table = Table(self._staging.put(np.array(array, dtype, order="C")))
+        self._tables[id(array), dtype.char] = (array, table)  # kept, so that the id stays its own
         return table
 
 
 Item = Launch | Turn | Product | Call
 
 
-def placed(args: Sequence[Any], base: int) -> list[Any]:
-    """Arguments with the addresses of tables, which begin at `base`."""
-    return [base + a.start if isinstance(a, Table) else a for a in args]
+def placed(values: Sequence[Any], base: int) -> list[Any]:
+    """Values with the addresses of tables, which begin at `base`."""
+    return [base + value.start if type(value) is Table else value for value in values]
 
 
 def what_is(item: Item) -> str:

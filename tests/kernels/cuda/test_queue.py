@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda import source, streams
 from dynbatch.kernels.cuda.queue import Queue
 
@@ -101,8 +102,11 @@ def test_other_work_keeps_its_turn(queue):
 def test_an_error_names_for_whom_the_kernel_was_launched(queue):
     x = queue.cupy.zeros(N, np.float32)
     queue.label = "Softmax #7, batch 3"
-    queue.launch(x.dtype, "add_table", (1,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
-    with pytest.raises(Exception, match="points to int32") as caught:
+    with pytest.raises(DtypeError, match="points to int32") as caught:
+        queue.launch(x.dtype, "add_table", (1,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
+    assert caught.value.__notes__ == ["kernel add_table, for Softmax #7, batch 3"]
+    queue.launch(x.dtype, "add_table", (1, 65536), (32,), (x, np.arange(N), N))
+    with pytest.raises(ShapeError, match="1 x 65536 blocks") as caught:
         queue.flush()
     assert caught.value.__notes__ == ["kernel add_table, launched for Softmax #7, batch 3"]
 
