@@ -98,7 +98,7 @@ def cupy() -> Any:
 
 
 def require_gpu(module: Any) -> None:
-    """Raise BackendError unless this CuPy finds a GPU that it can use."""
+    """Raise BackendError unless this CuPy finds a GPU that it can use, and cuBLAS."""
     try:
         count = module.cuda.runtime.getDeviceCount()
     except module.cuda.runtime.CUDARuntimeError as error:
@@ -109,6 +109,14 @@ def require_gpu(module: Any) -> None:
         ) from error
     if not count:
         raise BackendError('CUDA is not available: no GPU was found.\n  fix:  use device="cpu"')
+    try:
+        module.cuda.cublas  # noqa: B018  CuPy looks for the library here
+    except ImportError as error:
+        raise BackendError(
+            f"CUDA is not available: cuBLAS cannot be loaded ({error}).\n"
+            "  fix:  install CUDA's libraries beside CuPy: pip install 'dynbatch[cuda13]' (or "
+            'cuda12), or use device="cpu"'
+        ) from error
 
 
 @contextmanager

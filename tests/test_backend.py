@@ -54,6 +54,18 @@ def test_without_a_gpu_the_error_says_why(found, message):
         backend.require_gpu(module)
 
 
+def test_without_cublas_the_error_says_what_to_install():
+    class Cuda:
+        runtime = SimpleNamespace(getDeviceCount=lambda: 1, CUDARuntimeError=NoDriver)
+
+        @property
+        def cublas(self):
+            raise ImportError('Failure finding "libcublasLt.so.13"')
+
+    with pytest.raises(BackendError, match=r"(?s)libcublasLt.*pip install 'dynbatch\[cuda13\]'"):
+        backend.require_gpu(SimpleNamespace(cuda=Cuda()))
+
+
 def test_a_stand_in_takes_the_place_of_cupy():
     module = SimpleNamespace()
     with backend.stand_in(module):
