@@ -52,6 +52,7 @@ class GenericStep:
     ) -> None:
         self._kind = type(op.node)
         self._origins = [x.base.origin for x in op.inputs]
+        self._places = [x.base.place if x.base.origin == "memory" else None for x in op.inputs]
         self._accumulates: tuple[int, ...] = getattr(self._kind, "accumulates", ())
         self._memories = memories
         self._ones = [1] * sentences
@@ -88,9 +89,8 @@ class GenericStep:
             sizes = self._kind.saved(batch)
             batch.saved = {name: batch.xp.empty(size, batch.dtype) for name, size in sizes.items()}
             self._saved[t] = batch.saved
-        elements = self._kind.workspace(batch)
-        if batch.scratch.size < elements:
-            batch.scratch = batch.xp.empty(elements, batch.dtype)
+        if t == 0:  # later steps have fewer sentences
+            batch.scratch = batch.xp.empty(self._kind.workspace(batch), batch.dtype)
         batch.launches += 1
         self._kind.forward(batch, self._rows(out, n), *inputs)
 
@@ -120,6 +120,14 @@ class GenericStep:
         self._kind.backward(batch, self._rows(dy, n), *targets)
         for total, of_step in added:
             arrays.accumulate(of_step.values, total.values)
+
+    def finish(self) -> None:
+        """After the last step of backward: the rest of the memories' gradients."""
+        if self._accumulates:
+            targets = [
+                self.memory_gradients[x] if isinstance(x, int) else None for x in self._places
+            ]
+            self._kind.finish(self._batch, *targets)
 
     def give_gradients_to(self, gradients: Gradients) -> None:
         """Where the node type's parameter gradients go."""

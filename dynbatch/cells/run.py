@@ -250,6 +250,8 @@ class ScanRun:
             for k, x in enumerate(self.streams):
                 self._take(x.values, order, arrays[f"X{k}"])
             self.cell.backward(arrays, shard.blocks)
+            for number in self.cell.generic:
+                arrays[f"G{number}"].finish()
             self._stream_gradients(arrays)
 
         return task

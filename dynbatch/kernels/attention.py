@@ -57,12 +57,14 @@ class Wanted(NamedTuple):
     """Gradients the caller wants, in the shapes of `Packed`; None for those it does not.
 
     accumulate: those of keys and values are added to, not overwritten.
+    later: where a kernel may leave what it would add, for the end of a scan (see `single_query`).
     """
 
     queries: Array | None
     keys: Array | None
     values: Array | None
     accumulate: bool = False
+    later: Any = None
 
 
 class Block(NamedTuple):

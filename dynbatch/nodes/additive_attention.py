@@ -49,7 +49,7 @@ class AdditiveAttention(AttentionBase):
         queries, keys = cls.lengths(batch)
         weights = 0 if batch.keeps else _pairs(queries, keys)
         width = batch.first.vector.size
-        if cls.is_single_query(queries, keys, cls.sights(batch, len(keys))):
+        if cls.is_single_query(batch, queries, keys, cls.sights(batch, len(keys))):
             return weights + single_query.additive_workspace(batch.scratch, keys, width)
         return weights + kernels.workspace(batch.scratch, queries, keys, width)
 
@@ -63,7 +63,7 @@ class AdditiveAttention(AttentionBase):
         else:
             pairs = _pairs(q.lengths, k.lengths)
             weights, scratch = scratch[:pairs], scratch[pairs:]
-        if cls.is_single_query(q.lengths, k.lengths, sights):
+        if cls.is_single_query(batch, q.lengths, k.lengths, sights):
             sentences = cls.sentence_of_rows(batch, k)
             single_query.additive_attention(packed, vector, sentences, y.values, weights, scratch)
         else:
@@ -74,7 +74,7 @@ class AdditiveAttention(AttentionBase):
         q, k, v = xs = cls.retained(batch)
         packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
         weights = batch.saved["weights"].reshape(-1)
-        if cls.is_single_query(q.lengths, k.lengths, cls.sights(batch, len(k))):
+        if cls.is_single_query(batch, q.lengths, k.lengths, cls.sights(batch, len(k))):
             widest = max(k.values.shape[1], v.values.shape[1])
             elements = single_query.workspace_backward(batch.scratch, k.lengths, widest)
             scratch = cls.scratch(batch, elements)

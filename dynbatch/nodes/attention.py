@@ -1,8 +1,8 @@
 """Attention of one sentence by dot products: plain, scaled, of many heads, or general (bilinear).
 
 Inside a scan one node stands for every sentence, and all steps share one memory: backward then adds
-to the gradients named in `accumulates`, and what depends on the memory's offsets alone is kept in
-`batch.cache`.
+to the gradients named in `accumulates`, or leaves that to `finish`, and what depends on the memory
+alone is kept in `batch.cache`.
 """
 
 from __future__ import annotations
@@ -87,19 +87,27 @@ class AttentionBase(Node):
     @classmethod
     def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:
         """T_q and T_k of each sentence."""
+        if batch.cache is not None:  # in a scan the inputs are known before anything is asked
+            q, k, _ = batch.inputs
+            assert q is not None and k is not None
+            return list(q.lengths), list(k.lengths)
         inputs = [node.inputs for node in batch.nodes]
         return [q.rows for q, _, _ in inputs], [k.rows for _, k, _ in inputs]
 
     @classmethod
     def is_single_query(
-        cls, queries: Sequence[int], keys: Sequence[int], sights: Sequence[Sight]
+        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], sights: Sequence[Sight]
     ) -> bool:
-        """Whether the kernels of `single_query` apply."""
-        return (
-            max(queries) == min(queries) == 1
-            and min(keys) > 0
-            and all([sight is EVERYTHING for sight in sights])
-        )
+        """Whether the kernels of `single_query` apply: to all steps of a scan if to the first."""
+        cache = {} if batch.cache is None else batch.cache
+        if "single" not in cache:
+            cache["single"] = (
+                max(queries) == min(queries) == 1
+                and min(keys) > 0
+                and all([sight is EVERYTHING for sight in sights])
+            )
+        single: bool = cache["single"]
+        return single
 
     @classmethod
     def retained(cls, batch: Batch) -> tuple[Ragged, Ragged, Ragged]:
@@ -116,7 +124,22 @@ class AttentionBase(Node):
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> Wanted:
         """The gradients to make, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
-        return Wanted(dq, dk, dv, batch.accumulate)
+        later: single_query.Later | None = None
+        if batch.accumulate and batch.cache is not None and "offsets" in batch.cache:
+            if "later" not in batch.cache:
+                batch.cache["later"] = single_query.Later(int(batch.cache["offsets"][-1]))
+            later = batch.cache["later"]
+        return Wanted(dq, dk, dv, batch.accumulate, later)
+
+    @classmethod
+    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
+        """After the last step of a scan: what its steps left is added to the dxs of the memory."""
+        later = None if batch.cache is None else batch.cache.get("later")
+        if later is not None:
+            _, dk, dv = dxs
+            assert dk is not None and dv is not None
+            vector = getattr(batch.first, "vector", None)
+            later.add_to(dk.values, dv.values, dk.offsets, None if vector is None else vector.value)
 
     @classmethod
     def scratch(cls, batch: Batch, elements: int) -> Array:
@@ -124,7 +147,7 @@ class AttentionBase(Node):
         if batch.cache is None:
             room: Array = batch.xp.empty(elements, batch.dtype)
             return room
-        found = batch.cache.get("scratch")
+        found: Array | None = batch.cache.get("scratch")
         if found is None or found.size < elements:
             found = batch.cache["scratch"] = batch.xp.empty(elements, batch.dtype)
         return found[:elements]
@@ -138,7 +161,8 @@ class AttentionBase(Node):
         if known is None or not np.array_equal(known[: k.offsets.size], k.offsets):
             batch.cache["offsets"] = k.offsets.copy()
             batch.cache["sentences"] = single_query.sentence_of_rows(k.offsets)
-        return batch.cache["sentences"][: k.values.shape[0]]
+        sentences: Array = batch.cache["sentences"]
+        return sentences[: k.values.shape[0]]
 
 
 class DotAttention(AttentionBase):
@@ -177,7 +201,7 @@ class DotAttention(AttentionBase):
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
         sights, heads = cls.sights(batch, len(keys)), batch.first.heads
-        if heads == 1 and cls.is_single_query(queries, keys, sights):
+        if heads == 1 and cls.is_single_query(batch, queries, keys, sights):
             return single_query.dot_workspace(batch.scratch, keys)
         return kernels.workspace(batch.scratch, queries, keys, heads, sights)
 
@@ -194,7 +218,7 @@ class DotAttention(AttentionBase):
         sights, heads = cls.sights(batch, len(k)), batch.first.heads
         packed, scales, scratch = cls.packed(xs), cls.scales(batch), batch.scratch
         log_sums = batch.saved["log_sums"] if batch.keeps else None
-        if heads == 1 and cls.is_single_query(q.lengths, k.lengths, sights):
+        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, sights):
             sentences, scores = cls.sentence_of_rows(batch, k), scratch[: k.values.shape[0]]
             single_query.dot_attention(packed, scales, sentences, y.values, log_sums, scores)
         else:
@@ -207,7 +231,7 @@ class DotAttention(AttentionBase):
         sights, heads = cls.sights(batch, len(k)), batch.first.heads
         packed, wanted, scales = cls.packed(xs), cls.wanted(batch, dxs), cls.scales(batch)
         log_sums = batch.saved["log_sums"]
-        if heads == 1 and cls.is_single_query(q.lengths, k.lengths, sights):
+        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, sights):
             widest = max(k.values.shape[1], v.values.shape[1])
             elements = single_query.workspace_backward(batch.scratch, k.lengths, widest)
             scratch = cls.scratch(batch, elements)

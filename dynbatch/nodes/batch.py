@@ -43,8 +43,9 @@ class Batch:
         keeps:      whether a backward may follow, so that `saved` must be filled.
         scratch:    as many elements as `Node.workspace` asked for, during forward.
         launches:   kernels launched; a node type that launches more than one adds to it.
-        accumulate: backward adds to the dxs that the node type lists in `accumulates`; see
-            `nodes.attention`. Only a scan sets it, whose steps share one memory.
+        accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
+            that to its `finish`; see `nodes.attention`. Only a scan sets it, whose steps share one
+            memory.
         cache:      what a scan keeps for this operation from step to step, by name: scratch, and
             indices of its segments, whose prefixes serve later steps. None outside a scan.
     """
@@ -69,7 +70,7 @@ class Batch:
         self.scratch: Array = xp.empty(0, dtype)
         self.launches = 0
         self.accumulate = False
-        self.cache: dict[str, Array] | None = None
+        self.cache: dict[str, Any] | None = None
 
     @property
     def first(self) -> Any:

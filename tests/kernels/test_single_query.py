@@ -59,12 +59,19 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
         packed, scoring, expected[1], dout, Wanted(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
-    for wanted in (Wanted(*overwritten), Wanted(*added, accumulate=True)):
+    later, at_once = single_query.Later(sum(KEYS)), fresh(packed, 10.0)
+    for wanted in (
+        Wanted(*overwritten),
+        Wanted(*at_once, accumulate=True),
+        Wanted(*added, True, later),
+    ):
         single_query.dot_attention_backward(
             packed, scales, sentences, found[1], dout, wanted, room()
         )
+    later.add_to(*added[1:], packed.key_offsets, None)
     assert close(overwritten, gradients)
-    assert close(added, [gradients[0], 10 + gradients[1], 10 + gradients[2]])
+    for found in (at_once, added):
+        assert close(found, [gradients[0], 10 + gradients[1], 10 + gradients[2]])
 
 
 def test_additive_attention_equals_the_general_kernel(blocks):
@@ -84,13 +91,20 @@ def test_additive_attention_equals_the_general_kernel(blocks):
         packed, vector, expected[1], dout, Wanted(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
-    for wanted in (Wanted(*overwritten), Wanted(*added, accumulate=True)):
+    later, at_once = single_query.Later(sum(KEYS)), fresh(packed, 10.0)
+    for wanted in (
+        Wanted(*overwritten),
+        Wanted(*at_once, accumulate=True),
+        Wanted(*added, True, later),
+    ):
         again = single_query.additive_attention_backward(
             packed, vector, sentences, found[1], dout, wanted, room()
         )
         assert np.allclose(again, dvector, atol=1e-12)
+    later.add_to(*added[1:], packed.key_offsets, vector)
     assert close(overwritten, gradients)
-    assert close(added, [gradients[0], 10 + gradients[1], 10 + gradients[2]])
+    for found in (at_once, added):
+        assert close(found, [gradients[0], 10 + gradients[1], 10 + gradients[2]])
 
 
 @pytest.mark.parametrize(
@@ -130,3 +144,19 @@ def test_blocks_hold_whole_sentences_and_every_one_once(monkeypatch):
     assert blocks == [(0, 2), (2, 3), (3, 5), (5, 6), (6, 7)]
     largest = max(offsets[last] - offsets[first] for first, last in blocks)
     assert single_query.additive_workspace(HOST, KEYS, WIDTH) >= largest * WIDTH
+
+
+def test_what_steps_leave_is_the_sum_of_their_products():
+    """Steps come the last one first: each has more sentences, or as many."""
+    offsets, rng = np.array([0, 3, 4, 9]), np.random.default_rng(6)
+    left, expected = single_query.StepProducts(), np.full((9, 2), 10.0)
+    for count in (1, 1, 3):
+        rows = offsets[count]
+        weights, vectors = rng.standard_normal(rows), rng.standard_normal((count, 2))
+        left.add(weights, vectors)
+        sentences = single_query.sentence_of_rows(offsets[: count + 1])
+        expected[:rows] += weights[:, None] * vectors[sentences]
+        vectors[...] = np.nan  # the step's own memory goes to others
+    found = np.full((9, 2), 10.0)
+    left.add_to(found, offsets)
+    assert np.allclose(found, expected, rtol=1e-12)
