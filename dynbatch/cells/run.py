@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ from dynbatch.ragged import Ragged
 
 # Sentences per shard below which a second thread does not pay: each packs the weights anew.
 LEAST_SENTENCES = 4
+# Products of weight gradients per thread from which threads share them, rather than each of them.
+LEAST_PRODUCTS = 2
 
 
 class ScanRun:
@@ -270,11 +273,17 @@ class ScanRun:
             stream_product(dy, weight, out, add)
 
     def _weight_gradients(self, wide: dict[str, Array], scratch: Scratch) -> None:
+        """Gradients of all weights and biases; threads share the products."""
+        products: list[Callable[[], None]] = []
         for number, op in self.cell.maps.items():
             name = self.cell.reverse_pass.of_maps.get(number)
-            if name is None:
-                continue
-            self._map_gradient(op, self._map_input(op, wide, scratch), wide[name])
+            if name is not None:
+                products += self._map_gradient(op, self._map_input(op, wide, scratch), wide[name])
+        threads = parallel.available()
+        if len(products) < LEAST_PRODUCTS * threads:
+            _run_all(products)
+        else:
+            parallel.run([partial(_run_all, products[k::threads]) for k in range(threads)])
 
     def _zero_rows(self, op: Op) -> int:
         """How many of the first rows that a wide linear map multiplied are known to be zeros."""
@@ -310,8 +319,9 @@ class ScanRun:
         wide[f"H{part}"] = rows
         return rows
 
-    def _map_gradient(self, op: Op, x: Array, dy: Array) -> None:
-        """Gradients of one wide map's weights and biases: rows of them, plane by plane."""
+    def _map_gradient(self, op: Op, x: Array, dy: Array) -> list[Callable[[], None]]:
+        """Makes gradients of one wide map's weights and biases: rows of them, plane by plane."""
+        products: list[Callable[[], None]] = []
         rows = ParameterRows(self.batch.parameter_gradients())
         zero = self._zero_rows(op)
         planes = dy if dy.ndim == 3 else dy[None]
@@ -323,14 +333,14 @@ class ScanRun:
                 part = planes[start // plane][:, column : column + width]
                 offset = start - piece.column
                 if not piece.weight.frozen:
-                    blas.matmul_outer(
-                        x[zero:], part[zero:], rows.take(piece.weight, piece.first + offset, width)
-                    )
+                    out = rows.take(piece.weight, piece.first + offset, width)
+                    products.append(partial(blas.matmul_outer, x[zero:], part[zero:], out))
                 trained = [(b, f) for b, f in piece.biases if not b.frozen]
                 if trained:
                     total = np.ones(part.shape[0], part.dtype) @ part
                     for bias, first in trained:
                         rows.take(bias, first + offset, width)[...] = total
+        return products
 
     def _input_gradients(self, wide: dict[str, Array], dxs: tuple[Ragged | None, ...]) -> None:
         reached = set(self.cell.reverse_pass.streams)
@@ -381,3 +391,8 @@ class ScanRun:
         steps = sum([len(shard.steps) for shard in shards])
         zeros = 0 if any(self._given) else sum([len(shard.steps) > 0 for shard in shards])
         self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around
+
+
+def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
+    for task in tasks:
+        task()
