@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +106,7 @@ class Queue:
         self.uploaded_bytes = 0
         self._kernels = {np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")}
         self._waiting: list[Item | Fork] = []
+        self._earlier: list[list[Item | Fork]] = []  # within `side_by_side`
         self._streams = Streams(cupy)
         self._stream = 0
         self._cublas: dict[tuple[np.dtype[Any], int], Cublas] = {}
@@ -181,15 +183,17 @@ class Queue:
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run tasks that queue work; on the device what they queue may run side by side."""
-        before, branches = self._waiting, []
+        self._earlier, self._waiting = [self._waiting], []
         try:
             for number, task in enumerate(tasks):
-                self._waiting, self._stream = [], 1 + number % MOST_STREAMS
+                self._stream = 1 + number % MOST_STREAMS
                 task()
-                branches.append(self._waiting)
+                self._earlier.append(self._waiting)
+                self._waiting = []
         finally:
-            self._waiting, self._stream = before, 0
-        self._waiting += joined(branches)
+            before, *branches = self._earlier
+            self._waiting = [*before, *joined(branches), *self._waiting]
+            self._earlier, self._stream = [], 0
 
     def add(self, item: Item) -> None:
         """Have an item started after everything that waits."""
@@ -223,10 +227,14 @@ class Queue:
     def flush(self) -> None:
         """Bring up the tables, then start everything that waits, in order.
 
+        Within `side_by_side` that is what waited before, and the tasks so far, one by one.
+
         Raises:
             BackendError: the device refused something; says for which node and batch.
         """
-        waiting, self._waiting = self._waiting, []
+        waiting = list(chain(*self._earlier, self._waiting))
+        for items in (*self._earlier, self._waiting):
+            items.clear()
         try:
             base, copied = self._staging.upload()
             if copied:
@@ -287,8 +295,10 @@ def placed(values: Sequence[Any], base: int) -> list[Any]:
     return [base + value.start if type(value) is Table else value for value in values]
 
 
-def what_is(item: Item) -> str:
+def what_is(item: Item | Fork) -> str:
     """An item as errors call it."""
+    if isinstance(item, Fork):
+        return "branches side by side"
     if isinstance(item, Launch):
         return f"kernel {item.name}"
     if isinstance(item, Turn):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,7 +18,7 @@ WORTH_A_STREAM = 16
 class Fork(NamedTuple):
     """Branches that start when all before them is done; what comes next waits for all of them."""
 
-    branches: list[list[Item]]
+    branches: Sequence[Sequence[Any]]
 
 
 class Streams:
@@ -55,7 +55,7 @@ class Streams:
         return event
 
 
-def joined(branches: list[list[Item]]) -> Iterable[Item | Fork]:
+def joined(branches: Sequence[Sequence[Any]]) -> Iterable[Any]:
     """The branches as one fork, or one after the other where only one of them is long."""
     long = [len(items) >= WORTH_A_STREAM for items in branches]
     if sum(long) < 2:

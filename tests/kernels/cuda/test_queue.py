@@ -202,3 +202,20 @@ def test_an_error_in_a_branch_leaves_the_streams_joined(queue, two_branches):
     add(queue, x, np.ones(N))
     queue.flush()
     assert x.get()[0] in (1, 2)
+
+
+def test_a_flush_within_a_branch_starts_what_waited_before_it(queue):
+    x, y, seen = queue.cupy.zeros(N, np.float32), queue.cupy.zeros(N, np.float32), []
+
+    def reads_in_between():
+        add(queue, x, np.full(N, 3))
+        with queue.at_once():
+            seen.append((x.get()[0], y.get()[0]))
+        add(queue, x, np.ones(N))
+
+    add(queue, x, np.full(N, 2))
+    queue.side_by_side([lambda: add(queue, y, np.full(N, 7)), reads_in_between])
+    add(queue, y, np.ones(N))
+    queue.flush()
+    assert seen == [(5, 7)]
+    assert (x.get()[0], y.get()[0]) == (6, 8)
