@@ -50,7 +50,7 @@ class Scan(Node):
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         rows = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
         cell: CompiledCell = batch.first.cell
-        packed = cell.storage.packed if batch.xp is np else cell.on_device.places.packed
+        packed = cell.storage.packed if batch.xp is np else cell.on_device.loop.places.packed
         return {b.name: (rows, b.width) for b in packed}
 
     @classmethod

@@ -16,14 +16,11 @@ packed row p of the step before, or -1. A thread works on one row and one column
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from dynbatch.cells.cuda.lanes import Group, Lane, ScalarOp, Segment
+from dynbatch.cells.cuda.loop import Loop
 from dynbatch.cells.program import Value
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, Unary, variant
-
-if TYPE_CHECKING:
-    from dynbatch.cells.cuda.cell import DeviceCell
 
 THREADS = 256
 
@@ -38,8 +35,8 @@ class Kernel:
         width:  columns of all lanes together: a row's threads.
     """
 
-    def __init__(self, cell: DeviceCell, role: str) -> None:
-        self.cell = cell
+    def __init__(self, loop: Loop, role: str) -> None:
+        self.loop = loop
         self.role = role
         self.name = role
         self.arrays: list[str] = []
@@ -56,11 +53,11 @@ class Kernel:
             self.arrays.append(name)
         return name
 
-    def text(self, name: str) -> str:
+    def text(self) -> str:
         """The whole kernel."""
         pointers = "".join([f"REAL* {name}, " for name in self.arrays])
         lines = [
-            f'extern "C" __global__ void {name}({pointers}const int* steps, int t) {{',
+            f'extern "C" __global__ void {self.name}({pointers}const int* steps, int t) {{',
             "    const int s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];",
             "    long long thread = thread_in_grid();",
         ]
@@ -83,7 +80,7 @@ class Kernel:
             lines = [f"const REAL {self._name(x)} = {self._load(x)};" for x in read]
             lines += [self._operator(one) for one in lane.ops]
             for one in lane.ops:
-                place = self.cell.places.find(_view(one.output))
+                place = self.loop.places.find(_view(one.output))
                 if place is not None:
                     at = _at(place[0].packed, place[0].width, place[1])
                     lines.append(f"{self.array(place[0].name)}[{at}] = {self._name(one.output)};")
@@ -131,21 +128,21 @@ class Kernel:
             return f"{self.array(f'X{base.place}')}[{_at(True, base.width, first)}]"
         if base.origin == "prev":
             return self._load_state(base, first)
-        buffer, column = self.cell.places.place(_view(segment))
+        buffer, column = self.loop.places.place(_view(segment))
         found = f"{self.array(buffer.name)}[{_at(buffer.packed, buffer.width, column)}]"
-        op = self.cell.inline_maps.get(id(base))
+        op = self.loop.inline_maps.get(id(base))
         if op is None:
             return found
-        if self.cell.skips_zeros(op):
+        if self.loop.skips_zeros(op):
             state = self.array(f"I{op.inputs[0].base.place}")
             found = f"(p < 0 && !{state} ? (REAL)0 : {found})"
         if any([piece.biases for piece in op.pieces]):
-            found += f" + {self.array(f'b{self.cell.maps[id(op)]}')}[{first} + j]"
+            found += f" + {self.array(f'b{self.loop.maps[id(op)]}')}[{first} + j]"
         return found
 
     def _load_state(self, base: Value, first: int) -> str:
         k = base.place
-        buffer, column = self.cell.places.place(self.cell.following[k])
+        buffer, column = self.loop.places.place(self.loop.following[k])
         state, initial = self.array(f"S{k}"), self.array(f"I{k}")
         before = f"{state}[((long long)p + row) * {buffer.width} + {column + first} + j]"
         given = f"{initial}[(long long)row * {base.width} + {first} + j]"
@@ -179,7 +176,7 @@ class Kernel:
             if dy is None:
                 continue
             for position, x in enumerate(one.inputs):
-                if self.cell.is_shared(x.base):
+                if self.loop.is_shared(x.base):
                     continue
                 code = self._gradient(one, position, dy, value)
                 segments[x.key] = x
@@ -218,26 +215,26 @@ class Kernel:
 
     def _given_gradients(self, segment: Segment) -> list[str]:
         """What reaches a value that this group makes from outside it."""
-        cell, found = self.cell, []
+        loop, found = self.loop, []
         view = _view(segment)
         column = 0
-        for export in cell.exports:
+        for export in loop.exports:
             if export.overlaps(view):
-                at = _at(True, cell.width, column + segment.first - export.column)
+                at = _at(True, loop.width, column + segment.first - export.column)
                 found.append(f"{self.array('dY')}[{at}]")
             column += export.width
-        for k, state in enumerate(cell.following):
+        for k, state in enumerate(loop.following):
             if state.overlaps(view):
                 at = _at(False, state.width, segment.first - state.column)
                 found.append(f"{self.array(f'C{k}')}[{at}]")
-        memory = cell.gradients.get(id(segment.base))
+        memory = loop.gradients.get(id(segment.base))
         if memory is not None and memory.covers(segment):
             at = _at(memory.buffer.packed, memory.buffer.width, segment.first)
             found.append(f"{self.array(memory.buffer.name)}[{at}]")
         return found
 
     def _store_gradient(self, segment: Segment, name: str) -> str:
-        memory = self.cell.gradient_of(segment.base)
+        memory = self.loop.gradient_of(segment.base)
         sign = "+=" if memory.mode(segment.first, segment.width) else "="
         buffer = memory.buffer
         array = self.array(buffer.name)

@@ -23,20 +23,19 @@ class Matrix(NamedTuple):
     stride: int
     width: int
 
-    def part(self, row: int, column: int, width: int, itemsize: int) -> Matrix:
+    def part(self, row: int, column: int, width: int) -> Matrix:
         """Some columns, from a row on."""
         first = row * self.stride + column
-        return Matrix(
-            self.array, self.offset + first, self.address + first * itemsize, self.stride, width
-        )
+        address = self.address + first * self.array.itemsize
+        return Matrix(self.array, self.offset + first, address, self.stride, width)
 
-    def view(self, rows: int, width: int) -> Array:
+    def view(self, rows: int) -> Array:
         """The first rows as an array."""
-        if self.stride == width:
-            flat = self.array.reshape(-1)[self.offset : self.offset + rows * width]
-            return flat.reshape(rows, width)
+        if self.stride == self.width:
+            flat = self.array.reshape(-1)[self.offset : self.offset + rows * self.width]
+            return flat.reshape(rows, self.width)
         first, column = divmod(self.offset, self.stride)
-        return self.array[first : first + rows, column : column + width]
+        return self.array[first : first + rows, column : column + self.width]
 
 
 def matrix_of(array: Array) -> Matrix:

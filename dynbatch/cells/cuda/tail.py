@@ -13,14 +13,11 @@ measured on a device.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from dynbatch.cells.cuda.emit import Kernel
+from dynbatch.cells.cuda.kernels import LoopKernels
 from dynbatch.cells.cuda.lanes import Group
 from dynbatch.cells.program import Op, Value
-
-if TYPE_CHECKING:
-    from dynbatch.cells.cuda.cell import DeviceCell
-    from dynbatch.cells.cuda.emit import Kernel
 
 TAIL_ROWS = 16
 TAIL_BYTES = 1 << 20
@@ -36,11 +33,12 @@ class Tail:
         elements:        of all weights in the loop.
     """
 
-    def __init__(self, cell: DeviceCell) -> None:
-        self.cell = cell
+    def __init__(self, kernels: LoopKernels) -> None:
+        self.kernels = kernels
+        self.loop = kernels.loop
         self.arrays: list[str] = []
         self.arrays_backward: list[str] = []
-        maps = [item for item in cell.items if not isinstance(item, Group)]
+        maps = [item for item in self.loop.items if not isinstance(item, Group)]
         self.elements = sum([op.output.width * op.inputs[0].width for op in maps])
         self._forward = self._forward_lines()
         self._backward = self._backward_lines()
@@ -78,9 +76,9 @@ class Tail:
 
     def _forward_lines(self) -> list[str]:
         lines: list[str] = []
-        for number, item in enumerate(self.cell.items):
+        for number, item in enumerate(self.loop.items):
             if isinstance(item, Group):
-                lines += self._group(self.cell.kernels[number].forward, self.arrays)
+                lines += self._group(self.kernels.groups[number].forward, self.arrays)
             else:
                 lines += self._map(item)
             lines.append("__syncthreads();")
@@ -98,16 +96,16 @@ class Tail:
         return lines
 
     def _map(self, op: Op) -> list[str]:
-        cell, number = self.cell, self.cell.maps[id(op)]
+        loop, number = self.loop, self.loop.maps[id(op)]
         weight = _use(self.arrays, f"V{number}")
-        is_inline = id(op.output) in cell.inline_maps
+        is_inline = id(op.output) in loop.inline_maps
         bias = "nullptr" if is_inline else _use(self.arrays, f"b{number}")
         call = (
             f"multiply_row({self._place(op.inputs[0], self.arrays)}, {weight}, "
             f"{op.inputs[0].width}, {op.output.width}, {bias}, "
             f"{self._place(op.output, self.arrays)});"
         )
-        if op.inputs[0].base.origin == "prev" and cell.skips_zeros(op):
+        if op.inputs[0].base.origin == "prev" and loop.skips_zeros(op):
             return [f"if (p >= 0 || {_use(self.arrays, f'I{op.inputs[0].base.place}')}) {call}"]
         return [call]
 
@@ -116,21 +114,21 @@ class Tail:
         base = value.base
         if base.origin == "prev":
             k = base.place
-            buffer, column = self.cell.places.place(self.cell.following[k])
+            buffer, column = self.loop.places.place(self.loop.following[k])
             before = f"{_use(arrays, f'S{k}')} + ((long long)p + row) * {buffer.width}"
             initial = _use(arrays, f"I{k}")
             given = f"{initial} + (long long)row * {base.width} + {value.column}"
             return f"(p >= 0 ? {before} + {column + value.column} : {initial} ? {given} : nullptr)"
         if base.origin == "stream":
             return _row(_use(arrays, f"X{base.place}"), True, base.width, value.column)
-        buffer, column = self.cell.places.place(value)
+        buffer, column = self.loop.places.place(value)
         return _row(_use(arrays, buffer.name), buffer.packed, buffer.width, column)
 
     # Backward -------------------------------------------------------------------------------------
 
     def _backward_lines(self) -> list[str]:
         lines: list[str] = []
-        for memory in self.cell.gradients.values():
+        for memory in self.loop.gradients.values():
             buffer = memory.buffer
             if memory.cleared and not buffer.packed:
                 name = self._gradient_array(buffer.name)
@@ -141,14 +139,14 @@ class Tail:
                 )
         if lines:
             lines.append("__syncthreads();")
-        for number in range(len(self.cell.items) - 1, -1, -1):
-            item = self.cell.items[number]
+        for number in range(len(self.loop.items) - 1, -1, -1):
+            item = self.loop.items[number]
             if isinstance(item, Group):
-                kernel = self.cell.kernels[number].backward
+                kernel = self.kernels.groups[number].backward
                 if kernel is None:
                     continue
                 lines += self._group(kernel, self.arrays_backward)
-            elif id(item) in self.cell.map_gradients:
+            elif id(item) in self.kernels.map_adds:
                 lines += self._map_backward(item)
             else:
                 continue
@@ -156,14 +154,14 @@ class Tail:
         return lines
 
     def _map_backward(self, op: Op) -> list[str]:
-        cell, (x,) = self.cell, op.inputs
-        weight = _use(self.arrays_backward, f"V{cell.maps[id(op)]}")
-        of_output = cell.gradient_of(op.output).buffer
+        loop, (x,) = self.loop, op.inputs
+        weight = _use(self.arrays_backward, f"V{loop.maps[id(op)]}")
+        of_output = loop.gradient_of(op.output).buffer
         dy = _row(self._gradient_array(of_output.name), of_output.packed, of_output.width, 0)
-        buffer = cell.gradient_of(x.base).buffer
+        buffer = loop.gradient_of(x.base).buffer
         array = self._gradient_array(buffer.name)
         out = _row(array, buffer.packed, buffer.width, x.column)
-        adds = int(cell.map_gradients[id(op)].adds)
+        adds = int(self.kernels.map_adds[id(op)])
         call = (
             f"multiply_back({dy}, {weight}, {x.width}, {op.output.width}, {out}, {adds}, partial);"
         )

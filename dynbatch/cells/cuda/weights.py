@@ -10,7 +10,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.queue import Queue
 
 
-def wide_weight(queue: Queue, op: Op, scratch: Scratch) -> Matrix:
+def wide_weight(op: Op, scratch: Scratch) -> Matrix:
     """(O, K) rows of all pieces; the parameter itself where there is one piece, all of it."""
     piece, inner = op.pieces[0], op.inputs[0].width
     if len(op.pieces) == 1 and piece.width == piece.weight.shape[0]:
@@ -22,7 +22,7 @@ def wide_weight(queue: Queue, op: Op, scratch: Scratch) -> Matrix:
     return matrix_of(wide)
 
 
-def wide_bias(queue: Queue, op: Op, scratch: Scratch) -> Matrix | None:
+def wide_bias(op: Op, scratch: Scratch) -> Matrix | None:
     """(1, O) sums of all pieces' biases; None without any."""
     if not any([piece.biases for piece in op.pieces]):
         return None
@@ -51,14 +51,13 @@ def weight_gradients(
     Args:
         zero: how many of the first rows of x are zeros, and left out.
     """
-    size = x.array.dtype.itemsize
-    x, dy = x.part(zero, 0, x.width, size), dy.part(zero, 0, dy.width, size)
+    x, dy = x.part(zero, 0, x.width), dy.part(zero, 0, dy.width)
     for piece in op.pieces:
         if piece.weight.frozen:
             continue
         out = rows.take(piece.weight, piece.first, piece.width)
         queue.keep(out)
-        part = dy.part(0, piece.column, piece.width, size)
+        part = dy.part(0, piece.column, piece.width)
         queue.cublas(out.dtype).gemm(
             True, False, piece.width, x.width, tokens - zero,
             part.address, part.stride, x.address, x.stride, 0,
