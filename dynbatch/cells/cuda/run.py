@@ -12,6 +12,7 @@ from dynbatch.cells.cuda.afterwards import Afterwards
 from dynbatch.cells.cuda.cell import DeviceCell
 from dynbatch.cells.cuda.emit import THREADS, Kernel
 from dynbatch.cells.cuda.lanes import Group
+from dynbatch.cells.cuda.loop import Loop
 from dynbatch.cells.cuda.matrix import Matrix, matrix_of
 from dynbatch.cells.cuda.rows import ScanRows
 from dynbatch.cells.generic import GenericStep
@@ -37,7 +38,7 @@ class DeviceScanRun:
     @staticmethod
     def elements(batch: Batch, backward: bool) -> int:
         """Scratch elements that one pass needs."""
-        loop = batch.first.cell.on_device.loop
+        loop: Loop = batch.first.cell.on_device.loop
         program = loop.program
         tokens: int = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
         sentences = len(batch.nodes)
