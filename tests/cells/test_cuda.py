@@ -1,5 +1,8 @@
 """Scans on a GPU against the cell applied token by token on the CPU, and their launches."""
 
+import re
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
@@ -8,6 +11,8 @@ from hypothesis import strategies as st
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.cuda import tail
+from dynbatch.kernels.cuda.launch import Kernels
+from dynbatch.kernels.cuda.queue import queue
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
@@ -180,3 +185,52 @@ def test_generated_kernels_compile_for_every_architecture(name):
             for kernel, taken in found.items():
                 registers = 128 if "tail" in kernel else 64  # of 512 threads, of 256
                 assert taken.registers <= registers and not taken.spilled_bytes, kernel
+
+
+BARRIER = re.compile(r"__syncthreads\(\);")
+
+
+@db.cell
+def two_maps(x, state, p):
+    """Two maps of the state one after the other; threads read columns that others have written."""
+    h, c = state
+    c = F.tanh(F.linear(h, p.U) + F.linear(x, p.W)) + 0.5 * c
+    swapped = F.concat(F.chunk(F.sigmoid(c), 2)[::-1])
+    h = F.tanh(F.linear(swapped, p.V)) * c
+    return h, (h, c)
+
+
+def scan_with_tail(barrier=None):
+    """Runs scans of a cell whose tail lacks one of its barriers; returns how many it has."""
+    rng = np.random.default_rng(0)
+    shapes = {"U": (H, H), "V": (H, H), "W": (H, 2)}
+    params = SimpleNamespace(
+        **{
+            name: db.Parameter(rng.standard_normal(shape).astype(np.float32), name).to("cuda")
+            for name, shape in shapes.items()
+        }
+    )
+    with db.Graph("cuda") as graph, pytest.MonkeyPatch.context() as patch:
+        xs = [F.input(graph, np.ones((length, 2))) for length in (3, 1)]
+        program = two_maps.compiled(xs[0], (H, H), False, (), params)
+        whole = program.on_device.source
+        text = whole.text
+        found = list(BARRIER.finditer(text, text.index('#line 1 "cell_')))
+        if barrier is not None:
+            text = text[: found[barrier].start()] + text[found[barrier].end() :]
+        kernels = Kernels(np.float32, queue().cupy)
+        patch.setitem(queue()._kernels, np.dtype(np.float32), kernels)
+        patch.setattr(program.on_device, "source", whole._replace(text=text))
+        losses = [F.sum(F.sum(db.scan(two_maps, x, (H, H), params)[0])) for x in xs]
+        graph.backward(F.sum(losses))
+    return len(found)
+
+
+def test_every_barrier_of_a_tail_is_needed():
+    with devices.device("checked"):
+        count = scan_with_tail()
+        assert count == 8
+        for barrier in range(count):
+            with pytest.raises(db.errors.BackendError, match=r"KernelFault.*(race|never wrote)"):
+                scan_with_tail(barrier)
+            queue().discard()

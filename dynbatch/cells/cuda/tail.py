@@ -146,11 +146,9 @@ class Tail:
                 if kernel is None:
                     continue
                 lines += self._group(kernel, self.arrays_backward)
+                lines.append("__syncthreads();")
             elif id(item) in self.kernels.map_adds:
                 lines += self._map_backward(item)
-            else:
-                continue
-            lines.append("__syncthreads();")
         return lines
 
     def _map_backward(self, op: Op) -> list[str]:
@@ -227,6 +225,7 @@ __device__ __forceinline__ void multiply_row(const REAL* x, const REAL* weight, 
 
 // out[k] (+)= Σ_o dy[o] W[o, k]. Threads go along k; where K leaves room for several teams, each
 // takes a part of the o, and their sums are added in order. `partial` has a place for each thread.
+// At the end the block has met.
 __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight, int K, int O,
                                               REAL* out, int add, REAL* partial) {
     const int wide = K < THREADS_OF_TAIL ? K : THREADS_OF_TAIL, teams = THREADS_OF_TAIL / wide;
@@ -242,7 +241,7 @@ __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight
             for (int other = 1; other < teams; ++other) sum += partial[other * wide + column];
             out[k] = add ? out[k] + sum : sum;
         }
-        __syncthreads();  // the next columns write `partial` again
+        __syncthreads();  // `out` is read, and `partial` written again
     }
 }
 """
