@@ -119,6 +119,11 @@ def require_gpu(module: Any) -> None:
         ) from error
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error of CuPy, or of the driver, says that memory ran out."""
+    return isinstance(error, MemoryError) or "MemoryAllocation" in str(error)
+
+
 @contextmanager
 def stand_in(module: Any) -> Iterator[None]:
     """Use `module` in place of CuPy inside the block: for tests on machines without a GPU."""

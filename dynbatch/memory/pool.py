@@ -92,9 +92,10 @@ class Pool:
             try:
                 buffer = self.upstream.allocate(size)
             except MemoryError as error:
+                state = self.upstream.state()
                 raise OutOfMemory(
                     f"pool: {self.upstream.name} has no {size} bytes left ({self.used_bytes} in "
-                    "use).\n  fix:  use a smaller mini-batch"
+                    f"use by graphs{'; ' * bool(state)}{state}).\n  fix:  use a smaller mini-batch"
                 ) from error
         self.reserved_bytes += size
         self.upstream_allocations += 1

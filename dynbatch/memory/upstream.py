@@ -31,6 +31,9 @@ class Upstream(Protocol):
     def size(self, buffer: Any) -> int:
         """The bytes that were asked for."""
 
+    def state(self) -> str:
+        """What errors say about memory that is not the pool's; nothing where it is not known."""
+
 
 class HostMemory:
     """Memory of the host, as NumPy allocates it."""
@@ -54,6 +57,10 @@ class HostMemory:
         """Without the room to align."""
         return int(buffer.size) - ALIGNMENT_BYTES
 
+    def state(self) -> str:
+        """Nothing."""
+        return ""
+
 
 class DeviceMemory:
     """Memory of CuPy's current device, straight from the driver: the pool above keeps it."""
@@ -66,16 +73,26 @@ class DeviceMemory:
         try:
             return cupy.cuda.Memory(size)
         except Exception as error:
-            if not isinstance(error, MemoryError) and "MemoryAllocation" not in str(error):
+            if not backend.is_out_of_memory(error):
                 raise
         # CuPy's own pool may hold what is missing here.
         cupy.get_default_memory_pool().free_all_blocks()
         try:
             return cupy.cuda.Memory(size)
         except Exception as error:
-            if not isinstance(error, MemoryError) and "MemoryAllocation" not in str(error):
+            if not backend.is_out_of_memory(error):
                 raise
             raise MemoryError(str(error)) from error
+
+    def state(self) -> str:
+        """Free and total bytes, and those that CuPy's pool holds: parameters, optimizer state."""
+        cupy = backend.cupy()
+        free, total = cupy.cuda.runtime.memGetInfo()
+        held = cupy.get_default_memory_pool().used_bytes()
+        return (
+            f"{free:,} of its {total:,} bytes are free; arrays of CuPy hold {held:,} "
+            "(parameters, gradients, optimizer state)"
+        )
 
     def array(self, buffer: Any, size: int, dtype: Any) -> Any:
         """A CuPy array over the buffer."""

@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import is_out_of_memory
+from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
 from dynbatch.kernels.cuda.cublas import Cublas, Product
 from dynbatch.kernels.cuda.launch import Argument, Kernels
 from dynbatch.kernels.cuda.staging import Staging
@@ -228,15 +230,17 @@ class Queue:
         """Bring up the tables, then start everything that waits, in order.
 
         Within `side_by_side` that is what waited before, and the tasks so far, one by one.
+        Whatever it raises, nothing waits afterwards.
 
         Raises:
             BackendError: the device refused something; says for which node and batch.
+            OutOfMemory:  it had no memory for it.
         """
         waiting = list(chain(*self._earlier, self._waiting))
         for items in (*self._earlier, self._waiting):
             items.clear()
         try:
-            base, copied = self._staging.upload()
+            base, copied = self._upload()
             if copied:
                 self.uploads += 1
                 self.uploaded_bytes += copied
@@ -250,9 +254,15 @@ class Queue:
             self._tables.clear()
             self._kept.clear()
 
+    def _upload(self) -> tuple[int, int]:
+        try:
+            return self._staging.upload()
+        except Exception as error:
+            raise refused(error, "the upload of the run's tables", self.label) from error
+
     def waiting(self) -> list[str]:
-        """What waits, in order, as errors call it."""
-        return [what_is(item) for item in self._waiting]
+        """What waits, in order, as errors call it; nothing has been queued side by side."""
+        return [what_is(item) for item in self._waiting if not isinstance(item, Fork)]
 
     def discard(self) -> None:
         """Forget everything that waits: its run failed."""
@@ -273,9 +283,11 @@ class Queue:
                 item.function(*item.args)
             else:
                 item.function()
-        except Exception as error:
+        except DynbatchError as error:
             error.add_note(f"{what_is(item)}, launched for {item.label or 'no node'}")
             raise
+        except Exception as error:
+            raise refused(error, what_is(item), item.label) from error
 
     def _stage(self, array: Array, dtype: np.dtype[Any]) -> Table:
         """The array's place in the staging buffer; the same for the same array in one run."""
@@ -304,6 +316,22 @@ def what_is(item: Item | Fork) -> str:
     if isinstance(item, Turn):
         return f"kernel {item.repeated.name}"
     return "a product of cuBLAS" if isinstance(item, Product) else "a call"
+
+
+def refused(error: Exception, what: str, label: str) -> DynbatchError:
+    """What to raise where the device did not do something: for which node and batch that was."""
+    whose = label or "no node"
+    if is_out_of_memory(error):
+        return OutOfMemory(
+            f"{whose}: the GPU has no memory left for {what} ({error}).\n"
+            "  fix:  use a smaller mini-batch; graph.explain() shows what is large"
+        )
+    return BackendError(
+        f"{whose}: {what} failed on the GPU: {type(error).__name__}: {error}.\n"
+        "  rule: a GPU that has failed inside a kernel may refuse all later work of this process\n"
+        "  fix:  db.Graph(check=True) finds the batch where numbers first go wrong; report a\n"
+        "        kernel that fails"
+    )
 
 
 _local = threading.local()

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.queue import queue
 
 SIZES = [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (31, 33, 32), (5, 1, 33), (1, 33, 5)]
@@ -78,6 +79,7 @@ def test_an_error_names_for_whom_the_product_was_made(cupy, dtype):
     queue().label = "Linear #7, batch 3"
     queue().cublas(dtype).gemm(0, 0, 2, 2, 2, out.data.ptr, 1, out.data.ptr, 2, 0, out.data.ptr, 2)
     queue().label = ""
-    with pytest.raises(cupy.cuda.cublas.CUBLASError) as caught:
+    message = "Linear #7, batch 3: a product of cuBLAS failed"
+    with pytest.raises(BackendError, match=message) as caught:
         queue().flush()
-    assert caught.value.__notes__ == ["a product of cuBLAS, launched for Linear #7, batch 3"]
+    assert isinstance(caught.value.__cause__, cupy.cuda.cublas.CUBLASError)

@@ -5,7 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.errors import BackendError, DtypeError, OutOfMemory, ShapeError
 from dynbatch.kernels.cuda import source, streams
 from dynbatch.kernels.cuda.queue import Queue
 
@@ -219,3 +219,53 @@ def test_a_flush_within_a_branch_starts_what_waited_before_it(queue):
     queue.flush()
     assert seen == [(5, 7)]
     assert (x.get()[0], y.get()[0]) == (6, 8)
+
+
+# Errors of the device -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "pieces"),
+    [
+        (RuntimeError("unspecified launch failure"), BackendError, "RuntimeError: unspecified"),
+        (MemoryError("out of memory"), OutOfMemory, "no memory left for kernel add_table"),
+        (RuntimeError("cudaErrorMemoryAllocation: out"), OutOfMemory, "no memory left for kernel"),
+    ],
+)
+def test_a_launch_that_fails_names_kernel_and_node_and_leaves_nothing(
+    queue, monkeypatch, cause, kind, pieces
+):
+    x = queue.cupy.zeros(N, np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.kernels("float32"), "start", failing(cause))
+        queue.label = "Tanh #3, in a batch of 2"
+        add(queue, x, np.ones(N))
+        queue.label = "Exp #4"
+        add(queue, x, np.ones(N))
+        with pytest.raises(kind, match=pieces) as caught:
+            queue.flush()
+    assert str(caught.value).startswith("Tanh #3, in a batch of 2: ")
+    assert caught.value.__cause__ is cause
+    assert queue.waiting() == []
+    add(queue, x, np.full(N, 3))
+    queue.flush()
+    assert x.get()[0] == 3
+
+
+def test_tables_that_find_no_memory_are_forgotten(queue, monkeypatch):
+    x = queue.cupy.zeros(N, np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.cupy.cuda, "alloc", failing(MemoryError("full")))
+        add(queue, x, np.ones(N))
+        with pytest.raises(OutOfMemory, match="the upload of the run's tables"):
+            queue.flush()
+    add(queue, x, np.full(N, 3))
+    queue.flush()
+    assert x.get()[0] == 3
+
+
+def failing(cause):
+    def fail(*args, **named):
+        raise cause
+
+    return fail
