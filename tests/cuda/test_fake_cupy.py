@@ -1,9 +1,12 @@
 """The stand-in enforces what CuPy takes for granted, and has no name that CuPy lacks."""
 
 import ctypes
+import gc
 import importlib.util
 import inspect
+import re
 import warnings
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -329,6 +332,70 @@ def test_a_product_runs_in_the_order_of_its_stream():
         assert c.get().tolist() != [0] * 8
 
 
+# DLPack -------------------------------------------------------------------------------------------
+
+
+def test_a_tensor_of_dlpack_is_a_view_that_is_handed_over_once():
+    x = cp.asarray(np.arange(6.0).reshape(2, 3))
+    view = cp.from_dlpack(x)
+    assert view.data.ptr == x.data.ptr and view.shape == (2, 3)
+    capsule = x.__dlpack__(max_version=(1, 0))
+    assert cp.from_dlpack(capsule).T.get().tolist() == x.get().T.tolist()
+    with pytest.raises(ValueError, match="consumed multiple times"):
+        cp.from_dlpack(capsule)
+    pointer = weakref.ref(x.data.mem)
+    del x
+    assert pointer() is not None  # the readers hold it
+    del view, capsule
+    gc.collect()
+    assert pointer() is None
+
+
+def test_a_reader_names_its_stream_which_waits():
+    for stream in (0, -2, "0", cp.cuda.Stream.null):
+        with pytest.raises(ValueError, match="the valid stream"):
+            cp.zeros(2).__dlpack__(stream=stream)
+
+    def read(waits):
+        x, reader = cp.zeros(1), cp.cuda.Stream(non_blocking=True)
+        cp.cuda.Device().synchronize()
+        x.fill(7)
+        capsule = x.__dlpack__(stream=reader.ptr if waits else -1)
+        with reader:
+            return cp.from_dlpack(capsule).get()[0]
+
+    with simulated(asynchronous=True):
+        assert (read(waits=True), read(waits=False)) == (7, 0)
+
+
+def test_dlpack_copies_to_the_host_only():
+    x = cp.asarray(np.arange(3.0))
+    assert np.from_dlpack(x, device="cpu").tolist() == [0, 1, 2]
+    with pytest.raises(BufferError, match="requires a copy"):
+        np.from_dlpack(x, device="cpu", copy=False)
+    with pytest.raises(BufferError, match="only supported for copy to CPU"):
+        cp.from_dlpack(x, copy=True)
+    with pytest.raises(BufferError, match="unsupported device"):
+        x.__dlpack__(dl_device=(8, 0))
+    with pytest.raises(TypeError, match="CPU arrays cannot be directly imported"):
+        cp.from_dlpack(np.zeros(3))
+
+
+def test_the_cuda_array_interface_is_a_view_after_its_stream():
+    class Other:
+        __cuda_array_interface__ = property(lambda self: x.__cuda_array_interface__)
+
+    x = cp.asarray(np.arange(6.0).reshape(2, 3))
+    assert cp.asarray(Other()).data.ptr == x.data.ptr
+    with simulated(asynchronous=True):
+        stream = cp.cuda.Stream(non_blocking=True)
+        with stream:
+            x.fill(7)
+            other = Other()
+            found = cp.asarray(other)
+        assert stream.done and found.get().tolist() == [[7] * 3] * 2
+
+
 # The real CuPy ------------------------------------------------------------------------------------
 
 
@@ -349,6 +416,10 @@ def test_every_name_of_the_stand_in_is_one_of_cupy():
         lacks = public(ours) - public(getattr(cupy.cuda, name)) - {"enqueue"}
         assert not lacks, (name, lacks)
     assert public(cp.ndarray) <= public(cupy.ndarray)
+    shared = {name for name in vars(cp.ndarray) if "dlpack" in name or "interface" in name}
+    assert len(shared) == 3 and shared <= set(dir(cupy.ndarray))
+    assert inspect.signature(cp.from_dlpack).parameters.keys() == {"array", "device", "copy"}
+    assert "from_dlpack(array, *, device=None, copy=None)" in cupy.from_dlpack.__doc__
     assert public(cp.RawModule) - {"program"} <= public(cupy.RawModule)
     assert public(cp.RawKernel) <= public(cupy.RawKernel)
 
@@ -367,7 +438,7 @@ def test_every_function_of_cublas_is_one_of_cupy_with_the_same_parameters():
             )
             assert f"{name}({parameters})".encode() in text, name
         else:
-            assert name.encode() + b"\0" in text, name
+            assert re.search(rf"\b{name}\b".encode(), text), name
 
 
 def _c_type(parameter):

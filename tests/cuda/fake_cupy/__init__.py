@@ -15,6 +15,7 @@ from tests.cuda.fake_cupy.array import (
     ndarray,
     zeros,
 )
+from tests.cuda.fake_cupy.dlpack import from_dlpack
 from tests.cuda.fake_cupy.memory import get_default_memory_pool
 from tests.cuda.fake_cupy.raw import RawKernel, RawModule
 from tests.cuda.fake_cupy.stream import settings
@@ -27,6 +28,7 @@ __all__ = [
     "asnumpy",
     "cuda",
     "empty",
+    "from_dlpack",
     "get_default_memory_pool",
     "ndarray",
     "settings",

@@ -8,8 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tests.cuda.fake_cupy.memory import MemoryPointer, alloc, require_device
-from tests.cuda.fake_cupy.stream import Stream, get_current_stream
+from tests.cuda.fake_cupy import dlpack
+from tests.cuda.fake_cupy.memory import (
+    MemoryPointer,
+    UnownedMemory,
+    alloc,
+    require_device,
+)
+from tests.cuda.fake_cupy.stream import Stream, get_current_stream, stream_of
 
 
 class ndarray:
@@ -92,6 +98,36 @@ class ndarray:
         np.copyto(out, self._memory)
         return out  # type: ignore[no-any-return]
 
+    def copy(self, order: str = "C") -> ndarray:
+        copied = ndarray(self.shape, self.dtype, order=order)
+        get_current_stream().enqueue(lambda: np.copyto(copied._memory, self._memory))
+        return copied
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (dlpack.CUDA, self.data.device_id)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: Any = None,
+        dl_device: Any = None,
+        copy: Any = None,
+    ) -> Any:
+        return dlpack.export(self, stream, max_version, dl_device, copy)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "descr": self.dtype.descr,
+            "version": 3,
+            "strides": None if self.flags.c_contiguous else self.strides,
+            "data": (self.data.ptr if self.size else 0, False),
+            "stream": get_current_stream().ptr or dlpack.LEGACY,
+        }
+
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError(
             "Implicit conversion to a NumPy array is not allowed. Please use `.get()` to construct "
@@ -117,15 +153,29 @@ def zeros(shape: Any, dtype: Any = float, order: str = "C") -> ndarray:
 
 
 def asarray(a: Any, dtype: Any = None) -> ndarray:
-    """A device array as it is; anything else by a copy from the host."""
+    """A device array as it is, or a view of another library's; the rest is copied from the host."""
     if isinstance(a, ndarray):
         if dtype is not None and a.dtype != dtype:
             raise NotImplementedError("the stand-in does not convert on the device")
         return a
+    if hasattr(a, "__cuda_array_interface__"):
+        return _interfaced(a)
     host = np.asarray(a, dtype)
     array = ndarray(host.shape, host.dtype)
     array.set(host)
     return array
+
+
+def _interfaced(a: Any) -> ndarray:
+    """What CuPy makes of the interface: it waits for the stream that the interface names."""
+    found = a.__cuda_array_interface__
+    stream = found.get("stream")
+    if stream is not None:
+        stream_of(0 if stream == dlpack.LEGACY else stream).synchronize()
+    dtype, ptr = np.dtype(found["typestr"]), found["data"][0]
+    plan = np.empty(found["shape"], dtype)
+    memory = UnownedMemory(ptr, plan.nbytes, a, 0)  # of arrays without gaps
+    return ndarray(plan.shape, dtype, MemoryPointer(memory, 0), found.get("strides"))
 
 
 def ascontiguousarray(a: Any, dtype: Any = None) -> ndarray:
