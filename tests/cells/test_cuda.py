@@ -1,5 +1,6 @@
 """Scans on a GPU against the cell applied token by token on the CPU, and their launches."""
 
+import random
 import re
 from types import SimpleNamespace
 
@@ -92,6 +93,14 @@ def test_random_cells(cuda, data):
         assume(False)
     assume(all(np.abs(array).max(initial=0) < 1e4 for array in expected.values()))
     assert_equal_outcomes(outcome(db.scan, cell, batch, device="cuda"), expected, 1e-9)
+
+
+@pytest.mark.parametrize("seed", [2104])  # a gradient in the place of values, written in part
+def test_cells_that_once_failed(cuda, no_tail, seed):
+    chosen = recipe(random.Random(seed).choice)
+    expected = outcome(db.scan, chosen.cell(), chosen.batch())
+    found = outcome(db.scan, chosen.cell(), chosen.batch(), device="cuda")
+    assert_equal_outcomes(found, expected, 1e-9)
 
 
 # What a step costs --------------------------------------------------------------------------------

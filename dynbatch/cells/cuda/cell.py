@@ -25,6 +25,9 @@ class DeviceCell:
     def __init__(self, program: Program, maps: dict[int, int]) -> None:
         self.loop = Loop(program, maps)
         self.kernels = LoopKernels(self.loop)
+        if self.loop.spoils_values:
+            self.loop = Loop(program, maps, in_place=False)
+            self.kernels = LoopKernels(self.loop)
         self.tail = None if self.loop.generic else Tail(self.kernels)
         # Named by content: equal cells share their kernels, and compilers their caches.
         digest = hashlib.sha256(self._text("cell").encode()).hexdigest()

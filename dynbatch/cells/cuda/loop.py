@@ -20,10 +20,14 @@ class Loop:
         gradients: memory for gradients, by the identity of the base value.
         maps:      numbers of linear maps, by identity.
         inline_maps: those whose bias a group adds when it reads them, by their output.
+
+    Args:
+        in_place: whether gradients may take the place of packed values.
     """
 
-    def __init__(self, program: Program, maps: dict[int, int]) -> None:
+    def __init__(self, program: Program, maps: dict[int, int], in_place: bool = True) -> None:
         self.program = program
+        self._in_place = in_place
         self.maps = maps
         self.width = sum([v.width for v in program.exports])
         copies: list[Op] = []
@@ -57,6 +61,11 @@ class Loop:
         """Whether the gradient is equal to that of another value, and kept only there."""
         return id(base) in self._shared
 
+    @property
+    def spoils_values(self) -> bool:
+        """Whether a gradient in the place of values is not written in all its columns."""
+        return any([g.cleared and g.buffer.name[0] == "P" for g in self.gradients.values()])
+
     def gradient_of(self, base: Value) -> Gradient:
         """Memory for the gradient of a base value, made when it is first asked for."""
         base = self._shared.get(id(base), base)
@@ -75,7 +84,7 @@ class Loop:
             return Buffer(f"dX{base.place}", base.width, packed=True)
         if base.origin == "prev":
             return Buffer(f"N{base.place}", base.width, packed=False)
-        for op in self.program.stream_maps:
+        for op in self.program.stream_maps if self._in_place else ():
             room = self.places.room_for_gradient(op) if op.output is base else None
             if room is not None:
                 return room
