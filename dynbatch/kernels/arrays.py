@@ -146,12 +146,14 @@ def concatenate(parts: Sequence[Array]) -> Array:
 
 @twin()
 def upload(out: Array, arrays: Sequence[Array]) -> None:
-    """out = the host's arrays, one after the other.
+    """out = the arrays, one after the other.
 
     Args:
-        out: (N,) elements.
+        out:    (N,) elements.
+        arrays: contiguous, of the host or of a GPU.
     """
-    np.concatenate([array.reshape(-1) for array in arrays], out=out)
+    parts = [array if isinstance(array, np.ndarray) else download(array) for array in arrays]
+    np.concatenate([part.reshape(-1) for part in parts], out=out)
 
 
 def snapshot(array: Array) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
-from dynbatch.kernels import arrays
+from dynbatch.kernels import arrays, exchange
 from dynbatch.kernels.segment import gather_rows
 from dynbatch.nodes.base import Node, Owner, Shape, as_ids, caller
 from dynbatch.nodes.batch import Batch
@@ -19,7 +19,9 @@ from dynbatch.ragged import Ragged
 class Input(Node):
     """A copy of an array that the user gives: a matrix (T, D), a vector (D,) or a scalar ().
 
-    Batches with:  every other Input of its width.
+    An array of the host is copied at once, one of a GPU when the graph runs (see `input`).
+
+    Batches with:  every other Input.
     """
 
     __slots__ = ("array",)
@@ -31,8 +33,12 @@ class Input(Node):
         return shape
 
     def content(self) -> bytes:
-        """What tells one source from another (see `Graph.stream`)."""
-        return self.array.tobytes()
+        """What tells one source from another (see `Graph.stream`).
+
+        An array of a GPU is not brought up for that: those of one shape are told apart by order.
+        """
+        array = self.array
+        return array.tobytes() if isinstance(array, np.ndarray) else str(array.shape).encode()
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -102,17 +108,28 @@ class Lookup(Node):
 
 
 def input(graph: Owner, array: Any) -> Node:
-    """A value given by the user, copied and converted to the graph's dtype.
+    """A value given by the user: numbers, or an array of any library that speaks DLPack.
+
+    An array of the host is copied and converted to the graph's dtype. One on a GPU (of CuPy,
+    PyTorch, JAX, or whatever has `__dlpack__` or `__cuda_array_interface__`) must have that dtype
+    and the graph must be there too. It never comes to the host: the graph keeps its memory, and
+    copies all inputs of the mini-batch to their places in one launch when it runs. So write to such
+    an array only after the graph has run; the stream that does must come after CuPy's current one.
 
     Args:
         array: numbers of shape (), (D,) or (T, D).
 
     Raises:
-        DtypeError: not numeric, or of more than two dimensions.
-        ShapeError: a list of rows of different lengths.
+        DtypeError:   not numeric, of more than two dimensions, or on a GPU of another dtype.
+        ShapeError:   a list of rows of different lengths.
+        BackendError: on a GPU, and the graph is not.
     """
+    if isinstance(array, Node | Parameter):
+        raise _not_an_array(array)
+    if exchange.is_on_gpu("input", array):
+        return Input(graph=graph, array=_gpu_array(graph, array))
     try:
-        value = np.asarray(array)
+        value = exchange.view("input", array)
     except ValueError:
         raise ShapeError(
             f"input: the rows of the array have different lengths.\n"
@@ -120,12 +137,47 @@ def input(graph: Owner, array: Any) -> Node:
             "  fix:  give every sentence an input node of its own\n"
             f"  made at {caller()}"
         ) from None
+    _require_numbers(value)
+    return Input(graph=graph, array=np.array(value, graph.dtype, order="C"))
+
+
+def _gpu_array(graph: Owner, array: Any) -> Array:
+    """The array as one of CuPy, C-contiguous, after what the graph asks of it."""
+    device = getattr(graph, "device", None)  # a trace of a cell has none
+    if device is None or not device.is_cuda:
+        raise BackendError(
+            "input: the array is on a GPU, the graph on the CPU.\n"
+            '  fix:  db.Graph(device="cuda"), or bring the array to the host (tensor.cpu(), '
+            f"cupy.asnumpy(array))\n  made at {caller()}"
+        )
+    value = exchange.view("input", array)
+    _require_numbers(value)
+    if value.dtype != graph.dtype:
+        own, theirs = str(value.dtype), str(graph.dtype)
+        raise DtypeError(
+            f"input: the array is {own} on the GPU, the graph {theirs}.\n"
+            "  rule: only arrays of the host are converted\n"
+            f"  fix:  tensor.to(torch.{theirs}) or array.astype({theirs!r})"
+            + (f", or db.Graph(dtype={own!r})" if own in ("float32", "float64") else "")
+            + f"\n  made at {caller()}"
+        )
+    contiguous: Array = device.xp.ascontiguousarray(value)
+    return contiguous.reshape(value.shape)  # it makes a vector of a number
+
+
+def _require_numbers(value: Array) -> None:
     if value.dtype.kind not in "fiub" or value.ndim > 2:
         raise DtypeError(
             f"input: numbers of at most two dimensions expected, got {value.dtype} {value.shape}.\n"
             f"  fix:  one sentence's matrix (T, D), vector (D,) or number\n  made at {caller()}"
         )
-    return Input(graph=graph, array=np.array(value, graph.dtype, order="C"))
+
+
+def _not_an_array(given: Node | Parameter) -> DtypeError:
+    what, fix = "a node", "use it as it is; F.input(graph, node.device_value) stops its gradient"
+    if isinstance(given, Parameter):
+        what, fix = "a parameter", "F.parameter(graph, p) makes a parameter a node"
+    return DtypeError(f"input: {what} is no array.\n  fix:  {fix}\n  made at {caller()}")
 
 
 def constant(graph: Owner, number: float, shape: Shape = ()) -> Node:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.in_flight import hold
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.places import places
 from dynbatch.kernels.cuda.queue import launch, queue
@@ -123,20 +125,42 @@ def transpose_segments(x: Any, shapes: Sequence[tuple[int, ...]], out: Any) -> N
     launch(out, "transpose_segments", grid, block, (x, out, matrices, len(matrices)))
 
 
-def upload(out: Any, arrays: Sequence[Array]) -> None:
-    """out = the host's arrays, one after the other; they come up with the tables of the run."""
-    table = np.concatenate([array.reshape(-1) for array in arrays])
-    _over_elements(out, "copy", (table, out))
+def upload(out: Any, arrays: Sequence[Any]) -> None:
+    """out = the arrays, one after the other; those of the host come up with the tables of the run.
+
+    Those of the device are copied in one launch, and kept until that is done.
+    """
+    ends = np.cumsum([array.size for array in arrays])
+    of_host = np.array([isinstance(array, np.ndarray) for array in arrays])
+    flat = [array.reshape(-1) for array in arrays]
+    if of_host.any():
+        table = np.concatenate([part for part in flat if isinstance(part, np.ndarray)])
+        if of_host.all():
+            _over_elements(out, "copy", (table, out))
+            return
+        sizes = [part.size for part in flat if isinstance(part, np.ndarray)]
+        _copy_parts(table, np.cumsum(sizes) - sizes, out, (ends[of_host] - sizes), sizes)
+    parts = [part for part in flat if not isinstance(part, np.ndarray)]
+    _collect(parts, out, ends[~of_host])
+    queue().call(partial(hold, queue().cupy, parts))
 
 
 def collect(parts: Sequence[Any], out: Any) -> None:
     """out = the parts, one after the other, wherever they lie: in one launch."""
+    _collect(parts, out, np.cumsum([part.size for part in parts]))
+
+
+def _collect(parts: Sequence[Any], out: Any, ends: Array) -> None:
     sizes = np.array([part.size for part in parts], np.int64)
-    rectangles = np.zeros((len(parts), 6), np.int64)
-    rectangles[:, 0] = places(out, parts)
-    rectangles[:, 2] = np.cumsum(sizes) - sizes
+    _copy_parts(out, np.array(places(out, parts), np.int64), out, ends - sizes, sizes)
+
+
+def _copy_parts(source: Any, starts: Array, out: Any, targets: Array, sizes: Any) -> None:
+    """Copy flat parts of `source` to where they belong in `out`; all counted in elements."""
+    rectangles = np.zeros((len(sizes), 6), np.int64)
+    rectangles[:, 0], rectangles[:, 2] = starts, targets
     rectangles[:, 4], rectangles[:, 5] = 1, sizes
-    copy_rectangles(out, out, rectangles)
+    copy_rectangles(source, out, rectangles)
 
 
 def download(array: Any) -> Array:

@@ -7,14 +7,10 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.in_flight import hold
 from dynbatch.kernels.cuda.queue import queue
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-# Copies that the device may still be making, with what they write to: CuPy's pool of pinned memory
-# would give it to someone else as soon as a `Later` that nobody reads is gone.
-_in_flight: list[tuple[Any, Array]] = []
 
 
 class Later:
@@ -57,7 +53,4 @@ class Later:
         stream = cupy.cuda.get_current_stream()
         if array.nbytes:
             array.data.copy_to_host_async(self._host.ctypes.data, array.nbytes, stream)
-        self._event = cupy.cuda.Event(disable_timing=True)
-        self._event.record(stream)
-        _in_flight[:] = [copy for copy in _in_flight if not copy[0].done]
-        _in_flight.append((self._event, self._host))
+        self._event = hold(cupy, self._host)  # even if nobody reads it

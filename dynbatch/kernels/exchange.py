@@ -1,0 +1,130 @@
+"""Arrays of other libraries, shared and not copied: DLPack and the CUDA array interface.
+
+A library's array says by `__dlpack_device__` where it is and hands itself over by `__dlpack__`.
+CuPy takes it and names its current stream; the other library lets that stream wait, by an event,
+for the work that makes the array. The host waits for nothing. Arrays that have
+`__cuda_array_interface__` alone are taken too; where they name a stream, CuPy waits for it.
+
+Protocol: https://data-apis.org/array-api/latest/design_topics/data_interchange.html
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch import backend
+from dynbatch.errors import BackendError, DtypeError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Types of devices in dlpack.h.
+HOST, CUDA, PINNED, MANAGED = 1, 2, 3, 13
+
+NOT_SHARED = (BufferError, NotImplementedError, RuntimeError, TypeError, ValueError)
+"""What libraries raise for tensors that they do not hand out."""
+
+
+def is_on_gpu(what: str, value: Any) -> bool:
+    """Whether a value is an array on a GPU, of whatever library. Imports nothing.
+
+    Raises:
+        BackendError: it is neither there nor on the host; `what` begins the message.
+    """
+    if isinstance(value, np.ndarray):
+        return False
+    ask = getattr(value, "__dlpack_device__", None)
+    if ask is None:
+        return hasattr(value, "__cuda_array_interface__")
+    try:
+        kind = int(ask()[0])
+        problem = f"an array on a device of DLPack's type {kind}"
+    except NOT_SHARED as error:
+        kind, problem = 0, f"{type(value).__name__} cannot be taken: {error}"
+    if kind in (HOST, PINNED):
+        return False
+    if kind not in (CUDA, MANAGED):
+        raise BackendError(
+            f"{what}: {problem}.\n  rule: arrays are on the host, or on a GPU of NVIDIA\n"
+            "  fix:  bring it to the host: np.asarray(array), tensor.cpu()"
+        )
+    return True
+
+
+def view(what: str, value: Any) -> Array:
+    """The value as an array of NumPy or of CuPy, over its own memory wherever that is possible.
+
+    Args:
+        what:  begins the message of an error.
+        value: an array of any library, or what NumPy makes one of.
+
+    Raises:
+        BackendError: CuPy is missing, or the array is on another GPU than CuPy's current one.
+        DtypeError:   its library does not hand it out, or NumPy and CuPy have no such type.
+        ValueError:   lists of different lengths.
+    """
+    if backend.is_device_array(value) or isinstance(value, np.ndarray):
+        array: Array = value
+        return array
+    try:
+        return _on_gpu(what, value) if is_on_gpu(what, value) else _on_host(value)
+    except NOT_SHARED as error:
+        if not hasattr(value, "__dlpack_device__") or isinstance(error, BackendError):
+            raise
+        raise DtypeError(
+            f"{what}: {type(value).__name__} cannot be taken: {error}\n"
+            "  fix:  a float32 or float64 tensor without gradient: tensor.detach(), tensor.float()"
+        ) from error
+
+
+def _on_host(value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype == object and hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    return array
+
+
+def _on_gpu(what: str, value: Any) -> Array:
+    cupy = backend.device("cuda").xp
+    if not hasattr(value, "__dlpack_device__"):
+        interfaced: Array = cupy.asarray(value)
+        return interfaced
+    kind, number = value.__dlpack_device__()
+    current = cupy.cuda.runtime.getDevice()
+    if kind == CUDA and number != current:
+        raise BackendError(
+            f"{what}: the array is on GPU {number}, and CuPy works on GPU {current}.\n"
+            f"  fix:  cupy.cuda.Device({number}).use() before graphs and parameters are made, or "
+            f"move the array: tensor.to('cuda:{current}')"
+        )
+    array: Array = cupy.from_dlpack(value)
+    return array
+
+
+def writable(what: str, value: Any) -> Array:
+    """As `view`; a copy where its owner does not want to see it changed, as JAX does not."""
+    array = view(what, value)
+    if isinstance(array, np.ndarray):
+        may_write = array.flags.writeable
+    elif array is value:
+        may_write = True
+    else:
+        # CuPy forgets what DLPack says of that.
+        interface = getattr(value, "__cuda_array_interface__", {"data": (0, True)})
+        may_write = not interface["data"][1]
+    return array if may_write else array.copy()
+
+
+def dlpack_device(device: backend.Device) -> tuple[int, int]:
+    """What `__dlpack_device__` says of what is on a device: (type, number)."""
+    return (CUDA, device.xp.cuda.runtime.getDevice()) if device.is_cuda else (HOST, 0)
+
+
+def capsule(array: Array, **options: Any) -> Any:
+    """What `array.__dlpack__` gives with those of the reader's options that are not None.
+
+    On a GPU all that makes the array must have been started: the reader's stream is told to wait
+    for CuPy's current one.
+    """
+    return array.__dlpack__(**{name: value for name, value in options.items() if value is not None})
