@@ -23,7 +23,7 @@ from dynbatch.errors import (
     NumericError,
     ShapeError,
 )
-from dynbatch.kernels import arrays
+from dynbatch.kernels import arrays, transfer
 from dynbatch.kernels.cuda.later import Later
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
@@ -112,6 +112,19 @@ class Graph:
         """Free every node and give the memory back. Kept values and the loss stay readable."""
         if self._closed:
             return
+        try:
+            self._keep_values()
+        finally:
+            self._closed = True
+            self._executor.close()
+            self._nodes.clear()
+            self._pending.clear()
+            self._kept.clear()
+            self._absorbed.clear()
+            self._streams.clear()
+
+    def _keep_values(self) -> None:
+        """Copy kept values out of the arenas."""
         kept = [
             node
             for index, node in self._kept.items()
@@ -121,15 +134,8 @@ class Graph:
             and node._block.array is not None
         ]
         copies = arrays.snapshots([node._block.node_values(node) for node in kept])
-        self._final.update(zip([node.index for node in kept], copies, strict=True))
         self._executor.flush()
-        self._closed = True
-        self._executor.close()
-        self._nodes.clear()
-        self._pending.clear()
-        self._kept.clear()
-        self._absorbed.clear()
-        self._streams.clear()
+        self._final.update(zip([node.index for node in kept], copies, strict=True))
 
     # Running --------------------------------------------------------------------------------------
 
@@ -149,6 +155,8 @@ class Graph:
             ShapeError:   the loss is not a scalar.
             NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
                 not waited for: there the error comes when the loss's value is read.
+            OutOfMemory, BackendError: a GPU has no memory left, or failed. Nothing has been run;
+                of parameters whose gradient was being added to it is forgotten.
             GraphError:   the graph is closed, or was made with grad=False.
         """
         self._open("backward")
@@ -156,15 +164,15 @@ class Graph:
         self._kept.setdefault(loss.index, loss)
         fresh = loss._block is None
         nodes = self._ancestors([loss]) if fresh else []
-        self._run(nodes, loss)
+        self._executor.run(nodes, loss, self._kept.values())
         value = loss._block.node_values(loss)
-        if self.device.is_cuda:
-            self._losses[loss.index] = Later(value)
+        later = Later(value) if self.device.is_cuda else None
+        self._finish(nodes, add_gradients=later is not None or math.isfinite(value.item()))
+        if later is not None:
+            self._losses[loss.index] = later
         else:
             _require_finite(loss, value, "no gradient was added")
             self._final[loss.index] = value.copy()
-        self._executor.commit()
-        self._executor.flush()
         self._differentiated = True
 
     def _check_loss(self, loss: Node) -> None:
@@ -182,12 +190,13 @@ class Graph:
                 f"  made at {caller()}"
             )
 
-    def _run(self, nodes: list[Node], loss: Node | None = None) -> None:
-        if not nodes and loss is None:
-            return
-        self._executor.run(nodes, loss, self._kept.values())
-        if loss is None:
-            self._executor.flush()
+    def _run(self, nodes: list[Node]) -> None:
+        if nodes:
+            self._executor.run(nodes, None, self._kept.values())
+            self._finish(nodes)
+
+    def _finish(self, nodes: list[Node], add_gradients: bool = False) -> None:
+        self._executor.finish(add_gradients)
         computed = {node.index for node in nodes}
         self._pending = [n for n in self._pending if n.index not in computed]
 
@@ -227,15 +236,40 @@ class Graph:
         if final is not None:
             final = self._final[node.index] = arrays.download(final)
             return final.copy()
+        return arrays.download(self._computed(node))
+
+    def device_value(self, node: Node) -> Array:
+        """A copy of a node's value where the graph is, which outlives it; nothing is waited for."""
+        array = self._final.get(node.index)
+        if array is None:
+            array = self.value(node) if self._closed else self._computed(node)
+        return self._copied(array)
+
+    def _computed(self, node: Node) -> Array:
+        """A node's value in the arena, after a run where it needs one."""
         self._open(f"value of {node.label()}")
         if node._block is None:
             pending = [n for n in self._pending if n.index not in self._absorbed or n is node]
             # After backward other nodes may wait in vain for values that were freed.
             self._run(self._ancestors([node] if self._differentiated else pending))
-        return arrays.download(node._block.node_values(node))
+        values: Array = node._block.node_values(node)
+        return values
+
+    def _copied(self, array: Array) -> Array:
+        copied = arrays.snapshot(transfer.to_device(array, self.device))
+        self._executor.flush()
+        return copied
 
     def gradient(self, node: Node) -> Array:
         """A copy of d loss / d node, for a kept node after backward; 0 where it does not matter."""
+        return arrays.download(self._gradient_of(node))
+
+    def device_gradient(self, node: Node) -> Array:
+        """The same where the graph is; nothing is waited for."""
+        return self._copied(self._gradient_of(node))
+
+    def _gradient_of(self, node: Node) -> Array:
+        """In the arena, or zeros of the host."""
         self._open(f"gradient of {node.label()}")
         block = node._block
         kept_before = self._differentiated and node.index in self._kept
@@ -246,7 +280,8 @@ class Graph:
                 f"{node.label()}: no gradient is kept for it.\n"
                 "  fix:  call node.keep() before graph.backward(loss)"
             )
-        return arrays.download(block.node_gradient(node))
+        gradient: Array = block.node_gradient(node)
+        return gradient
 
     def keep(self, node: Node) -> None:
         """Keep a node's value and gradient readable after backward."""

@@ -11,7 +11,8 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.backend import Device, device_of
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels import transfer
+from dynbatch.kernels import exchange, transfer
+from dynbatch.kernels.cuda.queue import queue
 from dynbatch.kernels.segment import add_rows, scatter_rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -66,8 +67,9 @@ class Parameter:
     """A trainable array, shared by every graph that uses it.
 
     Args:
-        value: 1- or 2-dimensional float32 or float64 array, of NumPy or CuPy; kept, not copied,
-               when C-contiguous.
+        value: 1- or 2-dimensional float32 or float64 array of any library that speaks DLPack, on
+               the host or on a GPU; kept, not copied, when C-contiguous and writable. What an
+               optimizer does is then seen by both. JAX's arrays are copied.
         name:  what errors and checkpoints call it; `models.Module` fills it in.
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
@@ -76,15 +78,16 @@ class Parameter:
     other gradients, an `optim.GradientNorm`: the update is left out there unless it is finite.
 
     Raises:
-        DtypeError: `value` is not float32 or float64.
-        ShapeError: `value` has neither one nor two dimensions.
+        DtypeError:   `value` is not float32 or float64, or a tensor with a gradient of its own.
+        ShapeError:   `value` has neither one nor two dimensions.
+        BackendError: `value` is on a GPU other than CuPy's current one.
     """
 
     __slots__ = ("__weakref__", "_buffer", "frozen", "grad", "name", "norm", "uid", "value")
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
-        on_device = backend.is_device_array(value)
-        array = (device_of(value).xp if on_device else np).ascontiguousarray(value)
+        array = exchange.writable(f"Parameter {name!r}", value)
+        array = device_of(array).xp.ascontiguousarray(array)
         if array.dtype not in (np.float32, np.float64):
             raise DtypeError(f"Parameter {name!r}: float32 or float64 expected, got {array.dtype}.")
         if array.ndim not in (1, 2):
@@ -141,6 +144,25 @@ class Parameter:
     def assign(self, values: Array) -> None:
         """Copy values of the host, of the parameter's shape, into its array, wherever that is."""
         transfer.overwrite(self.value, values)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return exchange.dlpack_device(self.device)
+
+    def __dlpack__(self, *, dl_device: Any = None, copy: Any = None, **options: Any) -> Any:
+        """Share the value itself: `torch.from_dlpack(parameter)` sees every update of it.
+
+        With copy=True, or for a reader that wants memory of the host, a copy.
+        """
+        wants_host = dl_device is not None and dl_device[0] == exchange.HOST
+        if self.device.is_cuda:
+            queue().flush()
+        if wants_host and self.device.is_cuda:
+            if copy is False:
+                raise BufferError(f"parameter {self.name!r} is on the GPU: the host needs a copy")
+            array = self.numpy()
+        else:
+            array = self.value.copy() if copy else self.value
+        return exchange.capsule(array, dl_device=dl_device, **options)
 
     @property
     def shape(self) -> tuple[int, ...]:

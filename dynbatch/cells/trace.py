@@ -58,7 +58,7 @@ class TraceGraph:
             "  fix:  write the cell with operations only; decide outside it"
         )
 
-    gradient = value
+    gradient = device_value = device_gradient = value
 
     def keep(self, node: Node) -> None:
         raise GraphError("keep() inside a cell: keep the scan's outputs instead.")

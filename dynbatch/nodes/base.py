@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
+from dynbatch import backend
 from dynbatch.errors import DtypeError, DynbatchError, EmptyBatchError, GraphError, ShapeError
+from dynbatch.kernels import exchange
 from dynbatch.parameter import Array, Parameter
 
 if TYPE_CHECKING:
@@ -42,6 +44,10 @@ class Owner(Protocol):
     def value(self, node: Node) -> Array: ...
 
     def gradient(self, node: Node) -> Array: ...
+
+    def device_value(self, node: Node) -> Array: ...
+
+    def device_gradient(self, node: Node) -> Array: ...
 
     def keep(self, node: Node) -> None: ...
 
@@ -245,6 +251,35 @@ class Node:
     def gradient(self) -> Array:
         """d loss / d value, after `graph.backward` with this node kept (`keep()`)."""
         return self.graph.gradient(self)
+
+    @property
+    def device_value(self) -> Array:
+        """A copy of the value where the graph is: on a GPU a CuPy array, which nobody waits for.
+
+        Like `value` it runs what is needed. It is the caller's own: made in one launch on CuPy's
+        current stream, not part of the arena, and valid as long as it is held, whatever becomes of
+        the graph. `torch.from_dlpack(node)` and every other reader of DLPack get it so.
+        """
+        return self.graph.device_value(self)
+
+    @property
+    def device_gradient(self) -> Array:
+        """A copy of `gradient` where the graph is; as `device_value`."""
+        return self.graph.device_gradient(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return exchange.dlpack_device(getattr(self.graph, "device", backend.CPU))
+
+    def __dlpack__(self, *, dl_device: Any = None, copy: Any = None, **options: Any) -> Any:
+        """Hand out `device_value`, or `value` where the reader asks for memory of the host."""
+        if copy is False:
+            raise BufferError(
+                f"{self.label()}: a value is handed out as a copy, since the graph gives its "
+                "memory to others.\n  fix:  from_dlpack(node) without copy=False"
+            )
+        wants_host = dl_device is not None and dl_device[0] == exchange.HOST
+        array = self.value if wants_host else self.device_value
+        return exchange.capsule(array, dl_device=dl_device, **options)
 
     def keep(self) -> Node:
         """Keep value and gradient readable after backward. Returns the node."""
