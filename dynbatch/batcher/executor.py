@@ -16,14 +16,15 @@ from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients, commit
 from dynbatch.batcher.layout import END, Layout, Stage
 from dynbatch.batcher.plan import Plan
-from dynbatch.batcher.report import Row, row_of
+from dynbatch.batcher.report import Row, needs, row_of
 from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.step import StepRun
+from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.queue import queue, refused
 from dynbatch.memory import Pool, plan_offsets
 from dynbatch.nodes.base import Node
-from dynbatch.parameter import Array
+from dynbatch.parameter import Array, Parameter
 
 # Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs).
 WORTH_A_THREAD = 50_000
@@ -51,6 +52,18 @@ class Statistics:
     uploads: int = 0
 
 
+@dataclass
+class Run:
+    """A run that is not finished: its nodes, and what there was of the rest before it."""
+
+    nodes: Sequence[Node]
+    steps: int
+    plans: int
+    arenas: int
+    arena_bytes: int
+    kernel_seconds: float = 0.0
+
+
 class Executor:
     """Runs the nodes of one graph, in as many runs as values are asked for.
 
@@ -76,6 +89,8 @@ class Executor:
         self._stages = 0
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
+        self._touched: list[Parameter] = []
+        self._run = Run((), 0, 0, 0, 0)
         self._ended: list[Row] = []
 
     def run(
@@ -83,10 +98,31 @@ class Executor:
     ) -> None:
         """Compute `nodes` (in creation order, none computed yet); then backward from `loss`.
 
-        Values and gradients of `kept` nodes outlive the run.
+        Values and gradients of `kept` nodes outlive the run. `finish` must follow. Where a GPU has
+        no memory left, the pool gives back what it holds unused, and the run is tried once more.
+
+        Raises:
+            OutOfMemory: even then. After any error the graph is as it was before the run.
         """
+        kept = list(kept)
+        try:
+            self._try(nodes, loss, kept)
+        except MemoryError:
+            if self._queue is None:
+                raise
+            self._pool.release()
+            try:
+                self._try(nodes, loss, kept)
+            except MemoryError as error:
+                if isinstance(error, OutOfMemory):
+                    raise
+                raise refused(error, "what it computes with", self._queue.label) from error
+
+    def _try(self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]) -> None:
         begin = time.perf_counter()
-        past, plans = len(self.steps), len(self.plans)
+        self._run = run = Run(
+            nodes, len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
+        )
         try:
             forward = self._prepare(nodes)
             for node in kept:
@@ -103,13 +139,40 @@ class Executor:
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
-                seconds = sum([self._run_stage(stage, arena) for stage in layout.sequence])
-            self._settle(layout, new, seconds, begin)
+                run.kernel_seconds = sum([self._run_stage(s, arena) for s in layout.sequence])
+            self._differentiated = [
+                step
+                for stage in layout.sequence
+                for step in stage.steps
+                if stage.is_backward or step.fused
+            ]
+            self.statistics.host_seconds += time.perf_counter() - begin - run.kernel_seconds
         except BaseException:
-            if self._queue is not None:
-                self._queue.discard()
-            self._undo(nodes, past, plans)
+            self._undo()
             raise
+
+    def finish(self, add_gradients: bool = False) -> None:
+        """End a run: start what waits for the GPU, and free what nobody will read.
+
+        Args:
+            add_gradients: what backward left is added to `parameter.grad` first.
+
+        Raises:
+            BackendError, OutOfMemory: the device failed. The graph is as it was before the run; of
+                parameters whose gradient may be half added it is forgotten.
+        """
+        try:
+            if add_gradients:
+                self._add_gradients()
+            self.flush()
+        except BaseException:
+            for parameter in self._touched:
+                parameter.grad = None
+            self._undo()
+            raise
+        finally:
+            self._touched = []
+        self._settle()
 
     def flush(self) -> None:
         """Start what waits for the GPU; without one, nothing does."""
@@ -123,8 +186,7 @@ class Executor:
         statistics.uploads += queue.uploads - uploads
         statistics.host_seconds += time.perf_counter() - begin
 
-    def commit(self) -> None:
-        """Add the gradients that the last backward left to `parameter.grad`."""
+    def _add_gradients(self) -> None:
         begin = time.perf_counter()
         with blas.one_thread():
             self._commit([step.gradients for step in self._differentiated if step.gradients])
@@ -133,6 +195,7 @@ class Executor:
         self.statistics.kernel_seconds += time.perf_counter() - begin
 
     def _commit(self, gradients: Sequence[StepGradients]) -> None:
+        self._touched = [parameter for step in gradients for parameter in step.parameters()]
         commit(gradients)
 
     def rows(self) -> list[Row]:
@@ -173,7 +236,10 @@ class Executor:
 
     def _allocate(self, layout: Layout) -> Array:
         elements = plan_offsets(layout.intervals)
-        arena = self._pool.take(elements, self._dtype)
+        try:
+            arena = self._pool.take(elements, self._dtype)
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{error}\n  {needs(layout, self._dtype.itemsize)}") from error
         self._arenas.append(arena)
         self._arena_bytes += elements * arena.itemsize
         self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
@@ -193,6 +259,8 @@ class Executor:
     def _run_stage(self, stage: Stage, arena: Array) -> float:
         begin = time.perf_counter()
         for block in stage.cleared:
+            if self._queue is not None:
+                self._queue.label = f"the gradient of {block.nodes[0].label()}"
             self._clear(block)
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
@@ -211,6 +279,7 @@ class Executor:
             task()
         for step in stage.steps:
             if stage.is_backward or step.fused:
+                self._label(step)
                 step.add_gradients(arena)
         return time.perf_counter() - begin
 
@@ -229,31 +298,44 @@ class Executor:
     def _on_device(self, step: StepRun, task: Callable[[], None]) -> None:
         queue = self._queue
         assert queue is not None
-        queue.label = f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"
+        self._label(step)
         with nullcontext() if step.kind.names_kernels else queue.at_once():
             task()
 
+    def _label(self, step: StepRun) -> None:
+        """Errors of the device name this step from here on."""
+        if self._queue is not None:
+            self._queue.label = f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"
+
     # After ----------------------------------------------------------------------------------------
 
-    def _undo(self, nodes: Sequence[Node], past: int, plans: int) -> None:
-        """Leave the graph as it was before a run that failed; its arena is kept until `close`."""
-        for step in self.steps[past:]:
+    def _undo(self) -> None:
+        """Leave graph, pool and queue as they were before a run that failed."""
+        run = self._run
+        self._arena_bytes = run.arena_bytes
+        if self._queue is not None:
+            self._queue.discard()
+        for step in self.steps[run.steps :]:
             _forget(step)
-        for node in nodes:
+        for step in self.steps:
+            step.gradients = None
+        for node in run.nodes:
             node._block = None
-        del self.steps[past:], self.plans[plans:]
+        run.nodes = ()
+        del self.steps[run.steps :], self.plans[run.plans :]
         self._differentiated = []
         for block in [block for step in self.steps for block in step.blocks]:
             if block.gradient_interval is not None:
                 block.gradient = block.gradient_interval = None
+        for arena in self._arenas[run.arenas :]:
+            self._pool.give(arena)
+        del self._arenas[run.arenas :]
 
-    def _settle(self, layout: Layout, new: Sequence[StepRun], seconds: float, begin: float) -> None:
-        self._differentiated = [
-            step
-            for stage in layout.sequence
-            for step in stage.steps
-            if stage.is_backward or step.fused
-        ]
+    def _settle(self) -> None:
+        """Count the run, and free the blocks that nobody will read."""
+        begin = time.perf_counter()
+        new = self.steps[self._run.steps :]
+        self._run.nodes = ()
         statistics = self.statistics
         statistics.nodes += sum([len(step.nodes) for step in new])
         statistics.batches += len(new)
@@ -261,7 +343,7 @@ class Executor:
             statistics.launches = sum([step.batch.launches for step in self.steps])
         statistics.copied_bytes = sum([step.copied_bytes for step in self.steps])
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
-        statistics.kernel_seconds += seconds
+        statistics.kernel_seconds += self._run.kernel_seconds
         for block in [block for step in self.steps for block in step.blocks]:
             if block.interval is not None and block.interval.last < END:
                 block.array = block.interval = None  # later runs must not place it again
@@ -271,7 +353,7 @@ class Executor:
         for step in self.steps:
             if any([interval.last < END for interval, _, _ in step.saved.values()]):
                 step.batch.saved.clear()
-        statistics.host_seconds += time.perf_counter() - begin - seconds
+        statistics.host_seconds += time.perf_counter() - begin
 
 
 def _place(block: Block, arena: Array) -> None:

@@ -24,6 +24,12 @@ class StepGradients:
         self.sparse: list[tuple[Parameter, RowSparse]] = []
         self.products: list[tuple[Parameter, Array, Array]] = []
 
+    def parameters(self) -> list[Parameter]:
+        """Those that something was left for; some more than once."""
+        left: list[tuple[Parameter, *tuple[object, ...]]]
+        left = [*self.dense, *self.sparse, *self.products]
+        return [parameter for parameter, *_ in left]
+
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
         """Add dyᵀ x to a parameter (O, I)."""
         if parameter.frozen:

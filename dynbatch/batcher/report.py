@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from dynbatch.batcher.executor import Executor
+    from dynbatch.batcher.layout import Layout
     from dynbatch.batcher.step import StepRun
+    from dynbatch.memory import Interval
 
 
 class Row(NamedTuple):
@@ -34,6 +38,30 @@ def row_of(step: StepRun) -> Row:
         step.seconds,
         step.seconds_backward,
     )
+
+
+def needs(layout: Layout, itemsize: int) -> str:
+    """What a run asks most memory for, in bytes; not all of it at the same time."""
+    parts: Counter[str] = Counter()
+    for stage in layout.sequence:
+        for step in stage.steps:
+            kind = step.kind.__name__
+            if stage.is_backward:
+                found = [block.gradient_interval for block in step.blocks]
+                parts[f"gradients of {kind}"] += _size(found)
+                parts[f"backward scratch of {kind}"] += _size([step.workspace_backward])
+                continue
+            parts[f"values of {kind}"] += _size([block.interval for block in step.blocks])
+            parts[f"what {kind} keeps for backward"] += _size(
+                [i for i, _, _ in step.saved.values()]
+            )
+            parts[f"scratch of {kind}"] += _size([step.workspace])
+    largest = [f"{what} {size * itemsize:,}" for what, size in parts.most_common(4) if size]
+    return f"used by: {'; '.join(largest)} bytes"
+
+
+def _size(intervals: Iterable[Interval | None]) -> int:
+    return sum([interval.size for interval in intervals if interval is not None])
 
 
 def report(executor: Executor) -> str:
