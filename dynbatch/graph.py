@@ -112,6 +112,19 @@ class Graph:
         """Free every node and give the memory back. Kept values and the loss stay readable."""
         if self._closed:
             return
+        try:
+            self._keep_values()
+        finally:
+            self._closed = True
+            self._executor.close()
+            self._nodes.clear()
+            self._pending.clear()
+            self._kept.clear()
+            self._absorbed.clear()
+            self._streams.clear()
+
+    def _keep_values(self) -> None:
+        """Copy kept values out of the arenas."""
         kept = [
             node
             for index, node in self._kept.items()
@@ -121,15 +134,8 @@ class Graph:
             and node._block.array is not None
         ]
         copies = arrays.snapshots([node._block.node_values(node) for node in kept])
-        self._final.update(zip([node.index for node in kept], copies, strict=True))
         self._executor.flush()
-        self._closed = True
-        self._executor.close()
-        self._nodes.clear()
-        self._pending.clear()
-        self._kept.clear()
-        self._absorbed.clear()
-        self._streams.clear()
+        self._final.update(zip([node.index for node in kept], copies, strict=True))
 
     # Running --------------------------------------------------------------------------------------
 
@@ -149,6 +155,8 @@ class Graph:
             ShapeError:   the loss is not a scalar.
             NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
                 not waited for: there the error comes when the loss's value is read.
+            OutOfMemory, BackendError: a GPU has no memory left, or failed. Nothing has been run;
+                of parameters whose gradient was being added to it is forgotten.
             GraphError:   the graph is closed, or was made with grad=False.
         """
         self._open("backward")
@@ -156,15 +164,15 @@ class Graph:
         self._kept.setdefault(loss.index, loss)
         fresh = loss._block is None
         nodes = self._ancestors([loss]) if fresh else []
-        self._run(nodes, loss)
+        self._executor.run(nodes, loss, self._kept.values())
         value = loss._block.node_values(loss)
-        if self.device.is_cuda:
-            self._losses[loss.index] = Later(value)
+        later = Later(value) if self.device.is_cuda else None
+        self._finish(nodes, add_gradients=later is not None or math.isfinite(value.item()))
+        if later is not None:
+            self._losses[loss.index] = later
         else:
             _require_finite(loss, value, "no gradient was added")
             self._final[loss.index] = value.copy()
-        self._executor.commit()
-        self._executor.flush()
         self._differentiated = True
 
     def _check_loss(self, loss: Node) -> None:
@@ -182,12 +190,13 @@ class Graph:
                 f"  made at {caller()}"
             )
 
-    def _run(self, nodes: list[Node], loss: Node | None = None) -> None:
-        if not nodes and loss is None:
-            return
-        self._executor.run(nodes, loss, self._kept.values())
-        if loss is None:
-            self._executor.flush()
+    def _run(self, nodes: list[Node]) -> None:
+        if nodes:
+            self._executor.run(nodes, None, self._kept.values())
+            self._finish(nodes)
+
+    def _finish(self, nodes: list[Node], add_gradients: bool = False) -> None:
+        self._executor.finish(add_gradients)
         computed = {node.index for node in nodes}
         self._pending = [n for n in self._pending if n.index not in computed]
 
