@@ -64,7 +64,7 @@ def measure_memory(model: Seq2Seq, batch: Sequence[Pair]) -> BatchMemory:
 
 
 def _peak_bytes(model: Seq2Seq, batch: Sequence[Pair]) -> int:
-    with db.Graph() as graph:
+    with db.Graph(model.parameters()[0].device) as graph:
         loss = F.mean([model.loss(graph, pair.source, pair.target) for pair in batch])
         graph.backward(loss)
     for parameter in model.parameters():

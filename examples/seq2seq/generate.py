@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 
 import dynbatch as db
+from dynbatch import backend
 from dynbatch.errors import DataError, DynbatchError
 from examples.seq2seq.corpus import decode_line
 from examples.seq2seq.options import positive
@@ -26,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.threads is not None:
         db.set_num_threads(arguments.threads)
     try:
+        device = backend.device(arguments.device)
         translator = Translator.load(arguments.checkpoint)
+        translator.model.to(device)
         for line in _lines(translator, arguments):
             print(line, flush=True)
     except KeyboardInterrupt:
@@ -87,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--length-penalty", type=float, default=0.0, metavar="A", help="default: 0")
     parser.add_argument("--batch-size", type=positive, default=256, metavar="N", help="at a time")
     parser.add_argument("--threads", type=positive, help="default: all processors")
+    parser.add_argument("--device", choices=backend.NAMES, default="cpu", help="default: cpu")
     return parser
 
 

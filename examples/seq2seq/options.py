@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from dynbatch.backend import NAMES
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
 
@@ -68,6 +69,7 @@ class Options:
     resume: bool
     demo: bool
     threads: int | None
+    device: str
     quiet: bool
 
 
@@ -83,7 +85,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     return Options(
         settings=settings,
         output=given["output"] or Path("runs", name),
-        **{key: given[key] for key in ("resume", "demo", "threads", "quiet")},
+        **{key: given[key] for key in ("resume", "demo", "threads", "device", "quiet")},
     )
 
 
@@ -98,6 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (runs/NAME)")
     run.add_argument("--resume", action="store_true", help="go on with the run in --output")
     run.add_argument("--threads", type=positive, metavar="N", help="threads (one a processor)")
+    run.add_argument("--device", choices=NAMES, default="cpu", help="where it runs (%(default)s)")
     run.add_argument("--quiet", action="store_true", help="no progress bar")
     data = parser.add_argument_group("data")
     names = f"{', '.join(CORPORA)}, or a file of source<TAB>target (%(default)s)"

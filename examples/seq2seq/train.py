@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dynbatch as db
-from dynbatch import optim
+from dynbatch import backend, optim
 from dynbatch.errors import CheckpointError, DynbatchError
 from dynbatch.models import Seq2Seq
 from dynbatch.nodes.base import Node
@@ -69,7 +69,9 @@ def run(options: Options) -> None:
     if options.threads is not None:
         db.set_num_threads(options.threads)
     db.seed(settings.seed)
+    device = backend.device(options.device)
     task = prepare(settings)
+    task.translator.model.to(device)
     print(_introduction(task, settings), flush=True)
     trainer = make_trainer(task, settings, options)
     if options.resume:
@@ -159,9 +161,8 @@ def report(task: Task, options: Options) -> None:
     sentences = sum([r["sentences"] for r in records])
     seconds = sum([r["sentences"] / r["sentences_per_second"] for r in records])
     memory = measure_memory(task.translator.model, task.batches.epoch(0)[0])
-    print(
-        f"\nTraining: {sentences / seconds:,.0f} sentences per second, {db.num_threads()} threads"
-    )
+    where = _place(task.translator)
+    print(f"\nTraining: {sentences / seconds:,.0f} sentences per second, {where}")
     print(f"Memory of a mini-batch of {memory.num_pairs} at its peak: {memory}")
     print(f"Model: {_model_path(options.output)}")
 
@@ -203,8 +204,13 @@ def _introduction(task: Task, settings: Settings) -> str:
         f"{corpus.name}: {len(task.pairs):,} training pairs, "
         f"{len(corpus.dev):,} {corpus.sequence}s for development, {len(corpus.test):,} for test\n"
         f"model: {model.num_parameters():,} parameters, {settings.layers} layer(s) of "
-        f"{settings.hidden}; {db.num_threads()} threads"
+        f"{settings.hidden}; {_place(task.translator)}"
     )
+
+
+def _place(translator: Translator) -> str:
+    """What a run was computed on."""
+    return "on a GPU" if translator.device.is_cuda else f"{db.num_threads()} threads"
 
 
 def _settings_of(options: Options) -> Settings:

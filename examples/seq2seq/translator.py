@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Seq2Seq, beam_search, greedy_search
 from dynbatch.train import load_checkpoint, read_checkpoint
@@ -51,6 +52,11 @@ class Translator:
             rng=self.seed,
             **self.sizes,
         )
+
+    @property
+    def device(self) -> Device:
+        """Where the model is, and so where it trains and searches."""
+        return self.model.parameters()[0].device
 
     def description(self) -> dict[str, Any]:
         """All but the parameters, for the `extra` of a checkpoint."""

@@ -81,6 +81,17 @@ def test_the_n_best_of_a_beam_come_with_their_scores(translator, checkpoint, cap
     assert scores[0] >= scores[1] and scores[2] >= scores[3]
 
 
+def test_a_gpu_finds_what_the_cpu_finds(translator, checkpoint, capsys, cuda):
+    assert main([checkpoint, "cab", "ba", "--device", "cuda", "--beam", "2"]) == 0
+    assert capsys.readouterr().out.splitlines() == expected(translator, ["cab", "ba"], beam_size=2)
+
+
+def test_a_gpu_that_is_not_there_is_one_message(checkpoint, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert main([checkpoint, "cab", "--device", "cuda"]) == 1
+    assert capsys.readouterr().err.startswith("error: CUDA is not available")
+
+
 def test_unknown_letters_are_no_mistake(checkpoint, capsys):
     assert main([checkpoint, "zzz"]) == 0
     assert capsys.readouterr().out.startswith("zzz\t")

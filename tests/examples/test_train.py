@@ -1,5 +1,7 @@
 """The training script: what it prints and saves, resuming to the same bits, what it refuses."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -65,6 +67,29 @@ def test_it_learns(pairs, tmp_path, capsys):
     assert main(command(pairs, tmp_path / "run", *options)) == 0
     losses = [r["loss"] for r in read_metrics(tmp_path / "run" / "metrics.jsonl") if "loss" in r]
     assert losses[-1] < losses[0] / 5
+
+
+def test_a_run_on_a_gpu_is_that_of_the_cpu_and_may_end_there(pairs, tmp_path, capsys, cuda):
+    options = ["--limit", "16", "--epochs", "2"]
+    losses = {}
+    for device in ("cpu", "cuda"):
+        output = tmp_path / device
+        assert main(command(pairs, output, *options, "--device", device)) == 0
+        printed = capsys.readouterr().out
+        assert ("on a GPU" in printed) is (device == "cuda") is not ("threads" in printed)
+        records = read_metrics(output / "metrics.jsonl")
+        losses[device] = [r["loss"] for r in records if "loss" in r]
+    assert losses["cuda"] == pytest.approx(losses["cpu"], rel=1e-4)
+    assert main(["--output", str(tmp_path / "cuda"), "--resume", "--quiet"]) == 0
+    assert "threads" in capsys.readouterr().out
+
+
+def test_a_gpu_that_is_not_there_is_one_message_and_status_1(pairs, tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert main(command(pairs, tmp_path / "run", "--device", "cuda")) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: CUDA is not available") and "dynbatch[cuda13]" in error
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_then_ends_as_if_never_interrupted(
