@@ -21,7 +21,7 @@ from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.step import StepRun
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
-from dynbatch.kernels.cuda.queue import queue, refused
+from dynbatch.kernels.cuda.queue import Queue, queue, refused
 from dynbatch.memory import Pool, plan_offsets
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
@@ -80,7 +80,6 @@ class Executor:
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []
         self._device = device
-        self._queue = queue() if device.is_cuda else None
         self._dtype = dtype
         self._policy = policy
         self._pool = pool
@@ -92,6 +91,11 @@ class Executor:
         self._touched: list[Parameter] = []
         self._run = Run((), 0, 0, 0, 0)
         self._ended: list[Row] = []
+
+    @property
+    def _queue(self) -> Queue | None:
+        """That of the thread which runs, as kernels use it too; None without a GPU."""
+        return queue() if self._device.is_cuda else None
 
     def run(
         self, nodes: Sequence[Node], loss: Node | None = None, kept: Iterable[Node] = ()

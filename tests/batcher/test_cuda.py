@@ -1,6 +1,7 @@
 """What a mini-batch costs on a GPU, as exact counters: launches, and one upload a run."""
 
 from collections import Counter
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -104,3 +105,13 @@ def test_lookups_of_a_table_are_one_launch_and_one_sum_back(cuda, count):
     table.zero_grad()
     longer, _ = cost(build, grad=True, lengths=(9, 2, 5)[:count])
     assert launches == longer and uploads == 1
+
+
+def test_a_graph_may_be_run_by_another_thread_than_its_values_are_read_by(cuda):
+    with db.Graph("cuda", grad=False) as graph:
+        node = F.sum(matrix(graph, 5, 3))
+        thread = Thread(target=graph.forward)
+        thread.start()
+        thread.join()
+        assert node.value == 15
+    assert graph.statistics.uploads == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,12 @@ class Staging:
         self._turn = 0
         self._tables: list[Array] = []
         self._used = 0
+
+    def __del__(self) -> None:
+        """A thread ends: CuPy would give its pinned memory to others while the device reads it."""
+        for slot in self._slots:
+            if slot is not None and slot.is_used and not sys.is_finalizing():
+                slot.event.synchronize()
 
     def put(self, table: Array) -> int:
         """Take a table as it is now; returns where it will begin, in bytes."""
