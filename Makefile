@@ -5,13 +5,14 @@ ARGS   ?=
 
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test check lint types layers wheel bench format clean
+.PHONY: help venv demo test check lint types layers wheel bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (about 3 minutes)'
 	@echo 'make test    set up, then run the tests (PyTorch is optional)'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'
+	@echo 'make gpu-check  on a machine with an NVIDIA GPU: tests, checks and measurements on it'
 	@echo 'make format  let ruff format the code and sort the imports'
 	@echo 'make clean   remove .venv and everything that was built'
 
@@ -59,6 +60,10 @@ ifeq ($(strip $(ARGS)),)
 else
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 endif
+
+# With the Python that has CuPy and PyTorch, and no .venv: nothing is installed or downloaded.
+gpu-check:
+	@$(PYTHON) -m benchmarks.gpu.check $(ARGS)
 
 format: $(VENV)/.ready-tests
 	@$(BIN)/ruff check --fix --quiet .

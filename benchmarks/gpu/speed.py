@@ -29,6 +29,13 @@ def measure(case: Case, peer_device: str = "cuda") -> dict[str, Any]:
     Args:
         peer_device: of PyTorch.
     """
+    try:
+        return _measure(case, peer_device)
+    finally:
+        gc.unfreeze()
+
+
+def _measure(case: Case, peer_device: str) -> dict[str, Any]:
     ours = case.ours()
     peers, skipped = case.peers(PEERS[case.workload], peer_device)
     sides = [ours, *peers]
@@ -38,6 +45,7 @@ def measure(case: Case, peer_device: str = "cuda") -> dict[str, Any]:
         disagreement = ""
     except Disagreement as error:
         disagreement = str(error)
+    gc.freeze()  # the collector does not look through PyTorch's modules again and again
     timings = interleave(sides, batches, batches, case.rounds, rng)
     costs = median_cost(ours.costs[-case.rounds * case.batches :])
     tokens = float(np.mean([batch.num_tokens for batch in batches]))
@@ -93,7 +101,6 @@ def _timeline(side: Contender, batches: Sequence[Batch], row_seconds: float) -> 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command: JSON to standard output; status 1 where the sides disagree."""
     options = parser("speed", __doc__).parse_args(arguments)
-    gc.freeze()  # collecting garbage does not look through PyTorch's modules again and again
     found = measure(case_of(options), options.device)
     print(json.dumps(found))
     return 1 if found["disagreement"] else 0

@@ -14,9 +14,9 @@ from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
 from dynbatch import backend, optim
 from dynbatch import nodes as F
-from dynbatch.kernels import transfer
 from dynbatch.models.module import Module
-from dynbatch.parameter import RowSparse
+from dynbatch.testing import in_float64
+from dynbatch.testing.precision import dense_gradient
 
 
 @dataclass(frozen=True)
@@ -123,19 +123,24 @@ class DynbatchContender(Contender):
         return {name: parameter.numpy() for name, parameter in self._adam.named_parameters()}
 
     def gradients(self, prepared: Batch) -> tuple[float, dict[str, Array]]:
-        """The loss, and its gradients by parameter, dense and on the host; updates nothing."""
-        with db.Graph(self.device) as graph:
-            loss = self._mean_loss(graph, prepared)
-            graph.backward(loss)
-        found = {}
-        for name, parameter in self._adam.named_parameters():
-            gradient = parameter.grad
-            if isinstance(gradient, RowSparse):
-                found[name] = gradient.to("cpu").dense()
-            elif gradient is not None:
-                found[name] = transfer.to_host(gradient).copy()
+        """The loss and its gradients by parameter, in float64, dense, on the host; no update."""
+        named = dict(self._adam.named_parameters())
+        with in_float64(named.values()):
+            with db.Graph(self.device, "float64") as graph:
+                loss = self._mean_loss(graph, prepared)
+                graph.backward(loss)
+            dense = {name: dense_gradient(parameter) for name, parameter in named.items()}
+        return float(loss.value), dense
+
+    def check(self, prepared: Batch) -> None:
+        """Forward and backward with every batch of nodes computed twice; no update.
+
+        Raises:
+            CheckError: two ways to compute a number do not agree.
+        """
+        with db.Graph(self.device, check=True) as graph:
+            graph.backward(self._mean_loss(graph, prepared))
         self._adam.zero_grad()
-        return float(loss.value), found
 
     def _mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
         pairs = zip(batch.sources, batch.targets, strict=True)

@@ -68,5 +68,4 @@ cuda = SimpleNamespace(
     memory=SimpleNamespace(OutOfMemoryError=memory.OutOfMemoryError),
     nvrtc=SimpleNamespace(getVersion=lambda: (13, 0)),
     runtime=runtime,
-    set_allocator=memory.set_allocator,
 )

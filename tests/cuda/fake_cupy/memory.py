@@ -144,11 +144,6 @@ def get_default_memory_pool() -> MemoryPool:
     return _pool
 
 
-def set_allocator(allocator: Any = None) -> None:
-    if allocator is not None:
-        raise NotImplementedError("allocators of one's own")
-
-
 _pool = MemoryPool()
 
 

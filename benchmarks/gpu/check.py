@@ -1,0 +1,139 @@
+"""`make gpu-check`: tests, memory and race checks, and measurements on a GPU, in under 8 minutes.
+
+    python3 -m benchmarks.gpu.check [--only tests speed …] [--limit 460]
+
+Runs from the checkout with what is installed. Every part is a process with a time limit; one that
+fails stops no other. Prints a table and writes benchmarks/results/gpu-CARD-DATE.json.
+
+Exit status: 0 all passed or skipped, 1 a part failed or its time ran out, 2 there is no GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.cases import CASES, OURS, PEERS
+from benchmarks.gpu.job import ROOT, Job, Outcome, module, run
+from benchmarks.gpu.table import as_text
+
+PARTS = ("tests", "sanitizer", "correct", "memory", "speed")
+LIMIT_SECONDS = 460.0
+TIMED_SECONDS = 55.0  # kept for each measurement of speed
+SANITIZER_ERRORS = 9  # its exit status then
+_REFUSED = re.compile(r"Device not supported|Unable to find|not supported on this", re.IGNORECASE)
+
+
+def side_by_side(wanted: Sequence[str], cores: int) -> list[Job]:
+    """What may run at the same time, as none of it is timed. The longest come first."""
+    shards = max(1, cores // 2 - 1)
+    jobs = []
+    if "tests" in wanted:
+        limits = ("--shards", str(shards), "--limit", "205")
+        jobs.append(Job("tests", module("suite", *limits), 220.0))
+    if "sanitizer" in wanted:
+        jobs += [Job(tool, _sanitizer(tool), 150.0) for tool in ("memcheck", "racecheck")]
+    for case in CASES:
+        if "correct" in wanted:
+            jobs.append(Job(f"correct, {case.name}", module("correct", *case.arguments()), 100.0))
+    for case in CASES:
+        for side in (OURS, *PEERS[case.workload]) if "memory" in wanted else ():
+            command = module("memory", *case.arguments(), "--side", side)
+            jobs.append(Job(f"memory, {case.name}, {side}", command, 60.0))
+    return jobs
+
+
+def one_by_one(wanted: Sequence[str]) -> list[Job]:
+    """What is timed, and has the machine for itself."""
+    if "speed" not in wanted:
+        return []
+    return [
+        Job(f"speed, {case.name}", module("speed", *case.arguments()), 2 * TIMED_SECONDS)
+        for case in CASES
+    ]
+
+
+def _sanitizer(tool: str) -> list[str]:
+    options = ["--tool", tool, "--error-exitcode", str(SANITIZER_ERRORS)]
+    options += ["--report-api-errors", "no"]  # those that CuPy provokes and handles
+    return ["compute-sanitizer", *options, *module("sanitized")]
+
+
+def attempt(job: Job, deadline: float) -> Outcome:
+    """Run a job that can run here, within what is left of the time."""
+    print(f"  {job.name} ...", file=sys.stderr, flush=True)
+    if not shutil.which(job.command[0]):
+        return Outcome(job.name, "skipped", said=f"{job.command[0]} is not installed")
+    left = deadline - time.monotonic()
+    if left < 1:
+        return Outcome(job.name, "time ran out", said="not begun: the others took all of the time")
+    outcome = run(replace(job, limit_seconds=min(job.limit_seconds, left)))
+    if outcome.state == "failed" and job.command[0] == "compute-sanitizer":
+        if _REFUSED.search(outcome.said):
+            return replace(outcome, state="skipped")
+    return outcome
+
+
+def run_parts(
+    wanted: Sequence[str],
+    cores: int,
+    limit_seconds: float,
+    attempted: Callable[[Job, float], Outcome] = attempt,
+) -> list[Outcome]:
+    """All parts: first those that are not timed, side by side, then the timed ones alone."""
+    begin = time.monotonic()
+    timed = one_by_one(wanted)
+    untimed_until = begin + limit_seconds - len(timed) * TIMED_SECONDS
+    with ThreadPoolExecutor(max_workers=1 + max(1, cores // 4)) as pool:
+        jobs = side_by_side(wanted, cores)
+        outcomes = list(pool.map(lambda job: attempted(job, untimed_until), jobs))
+    return outcomes + [attempted(job, begin + limit_seconds) for job in timed]
+
+
+def write(report: dict[str, Any], folder: Path) -> Path:
+    """The report as a file named by card and date; one of the same day is replaced."""
+    card = re.sub(r"[^a-z0-9]+", "-", report["machine"]["card"].lower()).strip("-")
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"gpu-{card}-{report['date'][:10]}.json"
+    path.write_text(json.dumps(report, indent=1) + "\n")
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    options = argparse.ArgumentParser(prog="python3 -m benchmarks.gpu.check", description=__doc__)
+    options.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="parts to run")
+    options.add_argument("--limit", type=float, default=LIMIT_SECONDS, help="seconds for all")
+    options.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results")
+    given = options.parse_args(arguments)
+    begin = time.monotonic()
+    machine = run(Job("machine", module("machine"), 60.0))
+    if not machine.found:
+        print(f"gpu-check needs an NVIDIA GPU and CuPy. {machine.said}", file=sys.stderr)
+        return 2
+    left = given.limit - (time.monotonic() - begin)
+    outcomes = run_parts(given.only, machine.found["cores"], left)
+    report = {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine.found,
+        "seconds": time.monotonic() - begin,
+        "parts": {outcome.name: asdict(outcome) for outcome in outcomes},
+    }
+    path = write(report, given.results)
+    print(as_text(report))
+    print(f"written to {path}")
+    return 0 if all(outcome.state in ("passed", "skipped") for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

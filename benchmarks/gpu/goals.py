@@ -1,0 +1,42 @@
+"""What dynbatch wants to reach on an H100 or H200, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.gpu.cases import OURS
+
+Parts = Mapping[str, Any]
+
+SPEED = {"seq2seq": ("pytorch-padded", 3.0), "tagger": ("pytorch-packed", 1.0)}  # times as fast
+MEMORY = {"seq2seq": ("pytorch-padded", 0.35)}  # of the peer's peak
+BUSY = ("speed, seq2seq B=128 H=512", 0.7)
+
+
+def goals(parts: Parts) -> Iterator[str]:
+    """A line for each goal whose measurement is there."""
+    for name, part in parts.items():
+        found, workload = part["found"], name.split(", ")[-1].split()[0]
+        if name.startswith("speed") and found and SPEED[workload][0] in found["sides"]:
+            peer, least = SPEED[workload]
+            ratio = found["sides"][peer]["ratio"]
+            yield _line(
+                f"{found['case']}: speed, times {peer}", ratio, f">= {least}", ratio >= least
+            )
+        if name == BUSY[0] and found and (busy := found["sides"][OURS]["busy"]) is not None:
+            yield _line(f"{found['case']}: busy", busy, f">= {BUSY[1]}", busy >= BUSY[1])
+    used = {
+        (part["found"]["case"], part["found"]["side"]): part["found"]["used_bytes"]
+        for name, part in parts.items()
+        if name.startswith("memory") and part["found"]
+    }
+    for (case, side), ours in used.items():
+        peer, most = MEMORY.get(case.split()[0], ("", 0.0))
+        if side == OURS and (case, peer) in used:
+            share = ours / used[case, peer]
+            yield _line(f"{case}: peak memory, share of {peer}", share, f"<= {most}", share <= most)
+
+
+def _line(what: str, number: float, goal: str, is_reached: bool) -> str:
+    return f"{'reached' if is_reached else 'MISSED ':8} {what} {number:.2f} (goal {goal})"

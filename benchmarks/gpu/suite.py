@@ -1,0 +1,161 @@
+"""The tests that compute on the card, in several processes at once.
+
+A test that crashes or hangs its process is counted as failed, and the others go on in a new one; so
+do they where the card answers nothing more after a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.job import ROOT
+
+STALL_SECONDS = 75  # without a test that ends; kernels are compiled meanwhile
+ALL_RAN = (0, 1, 5)  # pytest's status: passed, some failed, none to run
+_RESTARTS = 12  # of one process
+_SHOWN = 25  # failures in the result
+
+
+class Shard:
+    """One process after the other, each going on where the last ended."""
+
+    def __init__(self, paths: Sequence[str], number: int, count: int, folder: Path) -> None:
+        self.record = folder / f"{number}.jsonl"
+        self._log = folder / f"{number}.log"
+        self._command = [
+            *(sys.executable, "-m", "pytest", "-p", "tests.cuda.on_gpu", "-p", "no:cacheprovider"),
+            *(f"--gpu-shard={number}/{count}", f"--gpu-record={self.record}"),
+            # Warnings are CI's affair: other versions of NumPy and CuPy warn of other things.
+            *("-q", "-W", "default", "--continue-on-collection-errors", *paths),
+        ]
+        self._starts = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._starts += 1
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, env=environment, stdout=log, stderr=log
+            )
+        self._first = self._seen = self._num_started()
+        self._since = time.monotonic()
+
+    def _num_started(self) -> int:
+        """Tests begun so far, by all its processes."""
+        return self.record.read_text().count('{"started"') if self.record.exists() else 0
+
+    def is_done(self) -> bool:
+        """Whether nothing is left to run; starts the next process where one ended early."""
+        seen = self._num_started()
+        if seen != self._seen:
+            self._seen, self._since = seen, time.monotonic()
+        status = self._process.poll()
+        if status is None and time.monotonic() - self._since <= STALL_SECONDS:
+            return False
+        if status is None:
+            self.stop()
+        if status in ALL_RAN or seen == self._first or self._starts > _RESTARTS:
+            return True
+        self._begin()
+        return False
+
+    def stop(self) -> None:
+        """End its process."""
+        self._process.kill()
+        self._process.wait()
+
+    def log_tail(self) -> str:
+        """The end of what its processes printed."""
+        return self._log.read_text(errors="replace")[-1500:]
+
+
+def run(paths: Sequence[str], shards: int, limit_seconds: float) -> dict[str, Any]:
+    """Run the tests below `paths`; returns the counts and what failed."""
+    deadline = time.monotonic() + limit_seconds
+    with tempfile.TemporaryDirectory() as folder:
+        running = [Shard(paths, k, shards, Path(folder)) for k in range(shards)]
+        waiting = list(running)
+        while waiting and time.monotonic() < deadline:
+            waiting = [shard for shard in waiting if not shard.is_done()]
+            time.sleep(0.2)
+        for shard in waiting:
+            shard.stop()
+        found = summary([_read(shard.record) for shard in running])
+        if not found["collected"]:
+            found["log"] = running[0].log_tail()
+    return found | {"time_ran_out": bool(waiting)}
+
+
+def summary(records: Iterable[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Counts over all shards. A test that began and did not end is a failure."""
+    collected, absent, ended, started = 0, {}, {}, []
+    for events in records:
+        collected += next((e["collected"] for e in events if "collected" in e), 0)
+        absent |= {e["not collected"]: e["why"] for e in events if "not collected" in e}
+        ended |= {e["ended"]: e for e in events if "ended" in e}
+        started += [e["started"] for e in events if "started" in e]
+    failures = [
+        {"test": test, "why": ended[test]["why"] if test in ended else "its process ended, or hung"}
+        for test in dict.fromkeys(started)
+        if test not in ended or ended[test]["outcome"] == "failed"
+    ]
+    outcomes = [event["outcome"] for event in ended.values()]
+    needs = {path: _missing(why) for path, why in absent.items()}
+    failures += [
+        {"test": path, "why": absent[path]} for path, module in needs.items() if not module
+    ]
+    return {
+        "collected": collected,
+        "passed": outcomes.count("passed"),
+        "failed": len(failures),
+        "skipped": outcomes.count("skipped"),
+        "not_run": collected - len(set(started)),
+        "skip_reasons": sorted(
+            {_last_line(e["why"]) for e in ended.values() if e["outcome"] == "skipped"}
+        ),
+        "files_without": {path: module for path, module in needs.items() if module},
+        "failures": failures[:_SHOWN],
+    }
+
+
+def _missing(why: str) -> str:
+    """The module that a file needs and that is not installed; nothing for any other reason."""
+    marker = "No module named "
+    last = _last_line(why)
+    return last.split(marker)[1].strip("'\"") if "ModuleNotFoundError" in last else ""
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    from tests.cuda.on_gpu import read  # pytest is needed here only
+
+    return read(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command: JSON to standard output; status 1 where a test failed or did not run."""
+    options = argparse.ArgumentParser(prog="python -m benchmarks.gpu.suite", description=__doc__)
+    options.add_argument("paths", nargs="*", default=["tests"])
+    options.add_argument("--shards", type=int, default=4)
+    options.add_argument("--limit", type=float, default=170.0, help="seconds")
+    given = options.parse_args(arguments)
+    found = run(given.paths, given.shards, given.limit)
+    print(json.dumps(found))
+    return 0 if found["passed"] and not found["failed"] and not found["not_run"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

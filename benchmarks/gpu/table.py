@@ -1,0 +1,110 @@
+"""The report of `make gpu-check` for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from benchmarks.gpu import machine
+from benchmarks.gpu.cases import OURS
+from benchmarks.gpu.goals import goals
+
+Report = Mapping[str, Any]
+
+
+def as_text(report: Report) -> str:
+    """Machine, parts, and a table for each case that was measured."""
+    parts = report["parts"]
+    lines = [*machine.lines(report["machine"]), "", *_parts(parts), ""]
+    for name, part in parts.items():
+        if name == "tests" and part["found"]:
+            lines += [*_tests(part["found"]), ""]
+        elif name.startswith("correct") and part["found"]:
+            lines += _correct(part["found"])
+    for name, part in parts.items():
+        if name.startswith("speed") and part["found"]:
+            lines += ["", *_speed(part["found"])]
+    lines += ["", *_memory(parts)]
+    lines += ["", "goals", *[f"  {line}" for line in goals(parts)]]
+    return "\n".join([*lines, f"{report['seconds']:.0f} s in all"])
+
+
+def _parts(parts: Report) -> Iterator[str]:
+    width = max(map(len, parts), default=0)
+    for name, part in parts.items():
+        yield f"{name:{width}}  {part['state']:12}  {part['seconds']:6.1f} s"
+        has_no_result = part["state"] != "passed" and not part["found"]
+        yield from (f"    {line}" for line in part["said"].splitlines()[-12:] if has_no_result)
+
+
+def _tests(found: Report) -> Iterator[str]:
+    yield (
+        f"tests on the card: {found['passed']} passed, {found['failed']} failed, "
+        f"{found['skipped']} skipped, {found['not_run']} not run, of {found['collected']}"
+    )
+    for path, module in found["files_without"].items():
+        yield f"  skipped: {path} needs {module}"
+    yield from (f"  skipped: {reason}" for reason in found["skip_reasons"])
+    for failure in found["failures"]:
+        yield f"  FAILED {failure['test']}"
+        yield from (f"      {line}" for line in failure["why"].splitlines()[-4:])
+    if "log" in found:
+        yield from (f"  {line}" for line in found["log"].splitlines()[-12:])
+
+
+def _correct(found: Report) -> Iterator[str]:
+    agrees = "as on the CPU" if found["agrees"] else "DIFFERENT from the CPU"
+    repeats = "the same bits twice" if found["repeats"] else "OTHER BITS in a second run"
+    yield (
+        f"{found['case']}: {agrees} (worst {found['worst']}, {found['worst_difference']:.1e} "
+        f"of its largest element), {repeats}"
+    )
+    if found["check"]:
+        yield from (f"    {line}" for line in found["check"].splitlines())
+
+
+def _speed(found: Report) -> Iterator[str]:
+    yield (
+        f"{found['case']}: ms per training step, {found['precision']}; "
+        f"{found['tokens_per_step']:.0f} tokens, {found['cells_per_token']:.1f} cells each, padded"
+    )
+    yield from [found["disagreement"]] if found["disagreement"] else []
+    heads = ("median", "fastest", "slowest", "× dynb.", "tokens/s", "in a row", "× dynb.")
+    heads += ("queued", "host %", "device", "busy %")
+    yield f"{'':16}" + "".join(f"{head:>10}" for head in heads)
+    for name, side in found["sides"].items():
+        numbers = (
+            f"{side['ms']:.2f}", f"{side['fastest_ms']:.2f}", f"{side['slowest_ms']:.2f}",
+            f"{side['ratio']:.2f}", f"{side['tokens_per_second']:,.0f}", f"{side['row_ms']:.2f}",
+            f"{side['row_ratio']:.2f}", f"{side['queued_ms']:.2f}",
+            f"{100 * side['host_share']:.0f}", _or_dash(side["device_ms"], 1.0, 2),
+            _or_dash(side["busy"], 100.0, 0),
+        )  # fmt: skip
+        yield f"{name:16}" + "".join(f"{number:>10}" for number in numbers)
+    yield from (f"{name:16}not run: {why}" for name, why in found["skipped"].items())
+    ours = found["sides"][OURS]
+    yield (
+        f"dynbatch: {found['launches']:.0f} launches, {found['uploads']:.0f} uploads, "
+        f"{found['batches']:.0f} batches a step; host {ours['build_ms']:.2f} ms build, "
+        f"{ours['run_ms']:.2f} plan and hand over, {ours['update_ms']:.2f} update"
+    )
+    for kernel in ours["longest"][:6]:
+        yield f"    {kernel['ms']:8.3f} ms {kernel['launches']:7.0f} × {kernel['kernel']}"
+
+
+def _memory(parts: Report) -> Iterator[str]:
+    found = [p["found"] for n, p in parts.items() if n.startswith("memory") and p["found"]]
+    if found:
+        yield f"{'memory, MB':44}{'used':>10}{'reserved':>10}{'× dynb.':>10}{'× dynb.':>10}"
+    base = {each["case"]: each for each in found if each["side"] == OURS}
+    for each in found:
+        row = f"{each['case'] + ', ' + each['side']:44}"
+        kinds = ("used_bytes", "reserved_bytes")
+        row += "".join(f"{each[kind] / 1e6:>10.1f}" for kind in kinds)
+        if ours := base.get(each["case"]):
+            row += "".join(f"{each[kind] / ours[kind]:>10.2f}" for kind in kinds)
+        yield row
+
+
+def _or_dash(number: float | None, factor: float, digits: int) -> str:
+    return "-" if number is None else f"{factor * number:.{digits}f}"

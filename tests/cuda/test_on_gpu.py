@@ -1,0 +1,86 @@
+"""The tests for a card are chosen from all, and no crash among them hides the others."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from benchmarks.gpu import suite
+from tests.cuda import on_gpu
+
+CONFTEST = """
+import pytest
+
+@pytest.fixture
+def cuda():
+    pass
+
+@pytest.fixture(params=["shuffled", "gpu"])
+def cupy(request):
+    return request.param
+"""
+TESTS = """
+import os, time
+import pytest
+
+def test_of_the_host(): pass
+def test_fails(cuda): assert 1 == 2
+def test_crashes(cuda): os.kill(os.getpid(), 11)
+def test_skips(cuda): pytest.skip("for a reason")
+def test_hangs(cuda): time.sleep(600)
+def test_ways(cupy): assert cupy == "gpu"
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_devices(device): assert device == "cuda"
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_some.py").write_text(TESTS)
+    (tmp_path / "test_other.py").write_text("import no_such_module\n")
+    (tmp_path / "test_wrong.py").write_text("1 / 0\n")
+    return tmp_path
+
+
+def test_every_test_is_accounted_for(folder, monkeypatch):
+    monkeypatch.setattr(suite, "STALL_SECONDS", 8)
+    found = suite.run([str(folder)], 2, 120)
+    assert not found["time_ran_out"] and found["not_run"] == 0
+    assert (found["collected"], found["passed"], found["skipped"]) == (6, 2, 1)
+    failed = {failure["test"].split("::")[-1]: failure["why"] for failure in found["failures"]}
+    wrong = next(name for name in failed if name.endswith("test_wrong.py"))
+    assert failed.keys() == {"test_crashes", "test_fails", "test_hangs", wrong}
+    assert "ZeroDivisionError" in failed[wrong]
+    assert "assert 1 == 2" in failed["test_fails"]
+    assert failed["test_crashes"] == "its process ended, or hung"
+    assert list(found["files_without"].values()) == ["no_such_module"]
+    assert found["skip_reasons"] == ["Skipped: for a reason"]
+
+
+def test_no_time_is_said(folder):
+    found = suite.run([str(folder)], 1, 0.0)
+    assert found["time_ran_out"] and found["collected"] == 0 and "log" in found
+
+
+def test_a_line_that_was_cut_off_ends_the_record(tmp_path):
+    path = tmp_path / "record.jsonl"
+    assert on_gpu.read(path) == []
+    path.write_text(json.dumps({"collected": 2}) + '\n{"started": "a')
+    assert on_gpu.read(path) == [{"collected": 2}]
+
+
+def test_the_device_says_when_it_is_lost(monkeypatch):
+    class Lost(Exception):
+        pass
+
+    def synchronize():
+        raise Lost("cudaErrorIllegalAddress")
+
+    runtime = SimpleNamespace(deviceSynchronize=synchronize, CUDARuntimeError=Lost)
+    fake = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    assert on_gpu.device_error() == "cudaErrorIllegalAddress"
+    runtime.deviceSynchronize = lambda: None
+    assert on_gpu.device_error() == ""
