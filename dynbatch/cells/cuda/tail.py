@@ -207,13 +207,15 @@ constexpr int THREADS_OF_TAIL = 512, OUTPUTS_OF_WARP = 4;
 // OUTPUTS_OF_WARP outputs, its lanes along k.
 __device__ __forceinline__ void multiply_row(const REAL* x, const REAL* weight, int K, int O,
                                              const REAL* bias, REAL* out) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, inner = x ? K : 0;
     for (int o = warp * OUTPUTS_OF_WARP; o < O; o += THREADS_OF_TAIL / WARP * OUTPUTS_OF_WARP) {
         REAL sum[OUTPUTS_OF_WARP] = {};
-        for (int k = lane; x && k < K; k += WARP) {
+#pragma unroll 4  // a block has a multiprocessor to itself: many loads must be under way
+        for (int k = lane; k < inner; k += WARP) {
+            const REAL factor = x[k];
 #pragma unroll
             for (int i = 0; i < OUTPUTS_OF_WARP; ++i)
-                if (o + i < O) sum[i] += x[k] * weight[(long long)(o + i) * K + k];
+                sum[i] += factor * weight[(long long)min(o + i, O - 1) * K + k];
         }
 #pragma unroll
         for (int i = 0; i < OUTPUTS_OF_WARP; ++i) {
