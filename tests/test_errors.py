@@ -5,6 +5,7 @@ points to the line of the user that made the node.
 """
 
 import inspect
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -103,6 +104,21 @@ class UserNode(db.Node):
         self.require(False, "nothing fits", "none", "none")
 
 
+@db.cell
+def reads_parameters(x, h, p):
+    h = F.tanh(F.linear(x, p.W) + F.linear(h, p.U))
+    return h, h
+
+
+def cell_of_another_width(graph):
+    @db.cell
+    def elman(x, h, p):
+        h = F.tanh(F.linear(x, p.W) + F.linear(h, p.U))
+        return h, h
+
+    db.scan(elman, tokens(graph), 3, SimpleNamespace(W=WEIGHT, U=WEIGHT))
+
+
 def no_memory(graph):
     with db.Graph(pool=db.memory.Pool(limit_bytes=4096)) as small:
         _ = tokens(small, 1000).value
@@ -123,6 +139,13 @@ GALLERY = [
     Mistake(lambda graph: F.lookup(graph, WORDS, [4, 17, 2]), errors.VocabularyError, (
         "lookup in 'embedding.weight': id 17 at position 1 of 3 is outside the table of 10 rows",
         "rule: 0 <= id < 10", "fix:  map unknown words to one id")),
+    Mistake(lambda graph: db.scan(reads_parameters, tokens(graph), 3), errors.GraphError, (
+        "cell 'reads_parameters' reads its parameters, and none were given",
+        "fix:  db.scan(cell, xs, init, params)", "test_errors.py")),
+    Mistake(cell_of_another_width, errors.ShapeError, (
+        "input features and weight differ (3 != 4)", "a  state 0", "rule:", "fix:")),
+    Mistake(lambda graph: tokens(graph) or None, errors.DtypeError, (
+        "Input #0 (5, 4) has no truth value", "fix:  decide on node.value")),
     Mistake(lambda graph: F.lookup(graph, WORDS, [-1]), errors.VocabularyError, ("id -1",)),
     Mistake(lambda graph: F.lookup(graph, WORDS, [0.5]), errors.ShapeError, (
         "one-dimensional sequence of integers", "fix:  pass one sentence's ids")),

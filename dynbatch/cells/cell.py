@@ -13,7 +13,9 @@ from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import trace_cell
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, caller, not_a_node
+from dynbatch.nodes.sources import parameter
 from dynbatch.nodes.structure import Port
+from dynbatch.parameter import Parameter
 
 CACHED_PROGRAMS = 64
 
@@ -113,7 +115,8 @@ def scan(
     Args:
         cell:    a `Cell`.
         xs:      the sentence, (T, D).
-        init:    the first state: a vector node, or a width for zeros; a tuple for several parts.
+        init:    the first state: a vector node or parameter, or a width for zeros; a tuple for
+                 several parts.
         params:  what the cell gets as its third argument: a module, a namespace, a dict.
         memory:  what every step of this sentence reads: a matrix node to attend to, or a vector;
                  a tuple for several.
@@ -140,7 +143,7 @@ def scan_node(
     """The outputs and the `Scan` itself, without nodes for the last state."""
     _check(cell, xs)
     single = not isinstance(init, tuple)
-    parts = (init,) if single else init
+    parts = tuple([_part(xs, p) for p in ((init,) if single else init)])
     memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
     for node in memories:
         if not isinstance(node, Node):
@@ -180,6 +183,10 @@ def _check(cell: Any, xs: Any) -> None:
         )
 
 
+def _part(xs: Node, part: Any) -> Any:
+    return parameter(xs.graph, part) if isinstance(part, Parameter) else part
+
+
 def _width(part: Any) -> int:
     """Width of a part of the initial state: of a vector, or the number given for zeros."""
     if isinstance(part, Node) and part.ndim == 1:
@@ -188,7 +195,8 @@ def _width(part: Any) -> int:
         return int(part)
     raise ShapeError(
         f"scan: {part!r} is no initial state.\n"
-        "  rule: a vector (D,), or a width for zeros; a tuple of them for several parts\n"
+        "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
+        "        several parts\n"
         "  fix:  take one row of a matrix, F.unsqueeze a scalar, make a list a tuple\n"
         f"  made at {caller()}"
     )

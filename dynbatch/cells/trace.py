@@ -35,6 +35,10 @@ class Placeholder(Node):
     def signature(self) -> int:
         return -1
 
+    def label(self) -> str:
+        """What it stands for, since a cell's placeholders are no nodes of the user's."""
+        return "the token" if self.role == "token" else f"{self.role} {self.place}"
+
 
 class TraceGraph:
     """Owns the nodes of one trace. Nothing runs in it."""
@@ -112,8 +116,18 @@ def trace_cell(
     if memory_nodes:
         memory = [memory_nodes[0] if len(memory_nodes) == 1 else tuple(memory_nodes)]
     arguments = [x, state, recorder, *memory]
-    returned = function(*arguments)
     name = getattr(function, "__name__", "cell")
+    try:
+        returned = function(*arguments)
+    except (AttributeError, TypeError) as error:
+        if params is not None or "NoneType" not in str(error):
+            raise
+        raise GraphError(
+            f"cell {name!r} reads its parameters, and none were given ({error}).\n"
+            "  rule: what a cell gets as its third argument comes from the caller\n"
+            "  fix:  db.scan(cell, xs, init, params), with a module, a namespace or a dict\n"
+            f"  made at {caller()}"
+        ) from error
     output, following = _returned(name, returned, state_nodes, single)
     for node in [output, *following]:
         if node.graph is not graph:

@@ -330,6 +330,13 @@ class Node:
             f"  made at {caller()}"
         )
 
+    def __bool__(self) -> bool:
+        raise DtypeError(
+            f"{self!r} has no truth value: nothing has been computed yet.\n"
+            "  fix:  decide on node.value, which runs the graph up to here; an empty sentence is\n"
+            f"        node.rows == 0; a missing one is None\n  made at {caller()}"
+        )
+
     def __len__(self) -> int:
         return self.rows if self.ndim == 2 else self.width
 

@@ -319,6 +319,20 @@ def test_what_is_no_node_is_refused(wrong):
             db.scan(dropping, xs_of(graph), 3, memory=nodes)
 
 
+def test_a_parameter_may_be_the_initial_state():
+    start = db.Parameter(np.array([1.0, -2.0]), "start")
+
+    @db.cell
+    def running(x, total, params):
+        return total + x, total + x
+
+    with db.Graph(dtype="float64") as graph:
+        scans = [db.scan(running, F.input(graph, np.ones((n, 2))), start) for n in (2, 0)]
+        assert [last.value.tolist() for _, last in scans] == [[3, 0], [1, -2]]
+        graph.backward(F.sum([F.sum(last) for _, last in scans]))
+    assert start.grad.tolist() == [2, 2]
+
+
 @pytest.mark.parametrize("wrong", ["matrix", "scalar", "list", "nothing", "zero", "float"])
 def test_what_is_no_initial_state_is_refused(wrong):
     with db.Graph() as graph:
@@ -330,7 +344,7 @@ def test_what_is_no_initial_state_is_refused(wrong):
             "zero": 0,
             "float": 3.0,
         }[wrong]
-        with pytest.raises(ShapeError, match=r"a vector \(D,\), or a width"):
+        with pytest.raises(ShapeError, match=r"a vector \(D,\), node or parameter"):
             db.scan(dropping, xs_of(graph), init)
 
 
