@@ -12,10 +12,11 @@ import numpy as np
 
 from dynbatch import backend, random
 from dynbatch.batcher.check import CheckedExecutor
-from dynbatch.batcher.executor import Executor, Statistics
+from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.batcher.report import report
+from dynbatch.batcher.statistics import Statistics
 from dynbatch.errors import (
     DtypeError,
     FreedError,
@@ -315,7 +316,8 @@ class Graph:
 
     def explain(self) -> str:
         """A table of every batch run so far: kind, size, rows, copies, launches, time."""
-        return report(self._executor)
+        executor = self._executor
+        return report(executor.statistics, executor.plans, executor.rows())
 
     def __len__(self) -> int:
         return len(self._nodes)

@@ -17,40 +17,22 @@ scan is 0 but for rounding; float64 settles such a case.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from dynbatch.batcher.block import Block, Source
+from dynbatch.batcher.block import Block
+from dynbatch.batcher.checked_step import CheckedStep
+from dynbatch.batcher.difference import Checker, differing, host, magnitude
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.batcher.step import StepRun
-from dynbatch.batcher.twin import Twins, dense_on_host, on_host, totals
+from dynbatch.batcher.twin import dense_on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels import transfer
-from dynbatch.memory import Interval
-from dynbatch.nodes.base import Node, Shape, heading
-from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.base import Node, heading
 from dynbatch.parameter import Array, Parameter, RowSparse
-
-TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
-
-
-class Piece(NamedTuple):
-    """A part of an array that is compared: whose and what it is; `scale` gives its largest term."""
-
-    node: Node
-    what: str
-    shape: Shape
-    scale: Callable[[], float]
-
-    @property
-    def size(self) -> int:
-        """In elements."""
-        return math.prod(self.shape)
 
 
 class CheckedExecutor(Executor):
@@ -58,12 +40,7 @@ class CheckedExecutor(Executor):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.copies: dict[int, Array] = {}
-
-    @property
-    def on_device(self) -> bool:
-        """Whether it is a GPU that is checked."""
-        return self._device.is_cuda
+        self.checker = Checker(self._device.is_cuda, self._start)
 
     def run(self, *args: Any) -> None:
         """As `Executor.run`.
@@ -71,17 +48,17 @@ class CheckedExecutor(Executor):
         Raises:
             CheckError: at the first difference; the graph is as it was before the run.
         """
-        self.copies.clear()  # of parameters, which change between two runs
+        self.checker.copies.clear()  # of parameters, which change between two runs
         super().run(*args)
 
-    def kernels(self) -> str:
+    def _start(self) -> str:
         """Start what waits; what it is, for errors."""
         names = [] if self._queue is None else self._queue.waiting()
         self.flush()
         return ", ".join(dict.fromkeys(names))
 
     def _step(self, nodes: Sequence[Node]) -> StepRun:
-        return CheckedStep(nodes, self._dtype, self._device.xp, self)
+        return CheckedStep(nodes, self._dtype, self._device.xp, self.checker)
 
     def _clear(self, block: Block) -> None:
         super()._clear(block)
@@ -126,294 +103,13 @@ class CheckedExecutor(Executor):
                 self._touched = []
                 for other, _, _ in expected.values():
                     other.grad = restored(before[other.uid], other)
+                flat = found.ravel(), wanted.ravel()
+                where = self.checker.difference(found.shape, places, *flat)
                 raise CheckError(
-                    f"the gradient of parameter {parameter.name!r}: "
-                    f"{self.difference(found.shape, places, found.ravel(), wanted.ravel())}\n"
+                    f"the gradient of parameter {parameter.name!r}: {where}\n"
                     "  rule: it is the sum of what all batches left for it, and of what was there\n"
-                    f"  fix:  {self.advice(None)}"
+                    f"  fix:  {self.checker.advice(None)}"
                 )
-
-    # What errors say ------------------------------------------------------------------------------
-
-    def difference(self, shape: Shape, places: Array, found: Array, expected: Array) -> str:
-        """The first of the elements that differ, and how many do."""
-        place = tuple(int(i) for i in np.unravel_index(places[0], shape))
-        first, second = float(found[places[0]]), float(expected[places[0]])
-        here, there = ("on cuda", "by NumPy") if self.on_device else ("batched", "one by one")
-        return (
-            f"element {place} of shape {shape} is {first:.9g} {here}, {second:.9g} {there}; "
-            f"{places.size} of {found.size} elements differ"
-        )
-
-    def advice(self, kind: type[Node] | None) -> str:
-        """What to do about a difference."""
-        if kind is not None and not kind.names_kernels:
-            return (
-                f"{kind.__name__}.forward and backward may use each node's own rows only, and\n"
-                "        compute the same with NumPy and CuPy; db.testing checks them alone"
-            )
-        way = 'device="cpu"' if self.on_device else 'policy="one_by_one"'
-        return f"report it, with this message; {way} goes round it"
-
-
-class CheckedStep(StepRun):
-    """A batch step that is run again on the host, and compared."""
-
-    __slots__ = ("checker", "launched", "twins")
-
-    def __init__(
-        self, nodes: Sequence[Node], dtype: Any, xp: Any, checker: CheckedExecutor
-    ) -> None:
-        super().__init__(nodes, dtype, xp)
-        self.checker = checker
-        self.launched = ""
-        self.twins: Twins | None = None
-
-    @property
-    def work(self) -> int:
-        """None that is worth a thread: steps run in order, so that the first is found."""
-        return 0
-
-    def run_forward(self, arena: Array) -> None:
-        super().run_forward(arena)
-        self.launched = self.checker.kernels()
-        if self.is_structural:
-            self._check_moves()
-            return
-        xs = self._inputs(arena, [source.packing for source in self.sources])
-        twins = self._make_twins()
-        dxs: list[Array | None] = []
-        with on_host(self.nodes[0].all_parameters(), self.checker.copies):
-            if self.fused:
-                dy = host(self.block.gradients().flat)
-                outputs, dxs, sink = twins.forward_backward(xs, dy, self._wanted())
-                given = totals(sink)
-            else:
-                outputs = twins.forward(xs)
-        self.twins = twins if self.batch.keeps else None
-        for number, (block, expected) in enumerate(zip(self.blocks, outputs, strict=True)):
-            name = f"last state {number - 1}" if number else "value"
-            pieces = [
-                Piece(
-                    node, name, (block.width,) if number else node.shape, partial(self._terms, node)
-                )
-                for node in self.nodes
-            ]
-            self._compare("forward", pieces, host(block.values().flat), expected)
-        if self.fused:
-            self._compare_gradients(arena, dxs, [dy])
-            self._compare_parameters(given, [dy], xs)
-
-    def run_backward(self, arena: Array) -> None:
-        super().run_backward(arena)
-        self.launched = self.checker.kernels()
-        # Without any, forward comes later: what needs no values is differentiated first.
-        twins = self.twins or self._make_twins()
-        retains = self.kind.retains
-        places = [place if retains.input(k) else None for k, place in enumerate(self.repacked)]
-        inputs = self._inputs(arena, places, retains.input)
-        output = host(self.block.values().flat) if retains.output else None
-        dys = [host(block.gradients().values) for block in self.blocks]
-        with on_host(self.nodes[0].all_parameters(), self.checker.copies):
-            dxs, sink = twins.backward(inputs, output, dys[0].reshape(-1), dys[1:], self._wanted())
-            given = totals(sink)
-        self._compare_gradients(arena, dxs, dys)
-        self._compare_parameters(given, dys, inputs)
-
-    def add_gradients(self, arena: Array) -> None:
-        expected = self._sums(arena)
-        super().add_gradients(arena)
-        self.launched = self.checker.kernels()
-        for block, (wanted, scale) in expected.items():
-            what = f"gradient, after {self.nodes[0].label()} added to it,"
-            width = block.width if block.nodes[0]._block is not block else 0
-            pieces = [
-                Piece(node, what, (width,) if width else node.shape, partial(float, scale))
-                for node in block.nodes
-            ]
-            self._compare("add", pieces, host(block.gradients().flat), wanted)
-
-    # What the second run gets ---------------------------------------------------------------------
-
-    def _make_twins(self) -> Twins:
-        groups = [self.nodes] if self.checker.on_device else [[node] for node in self.nodes]
-        return Twins(groups, self.batch.dtype, self.batch.keeps)
-
-    def _inputs(
-        self,
-        arena: Array,
-        places: Sequence[Interval | None],
-        reads: Callable[[int], bool] = lambda position: True,
-    ) -> list[Array | None]:
-        """The elements of each input as the kernels had them; copies are compared as well."""
-        found: list[Array | None] = []
-        for position, source in enumerate(self.sources):
-            if not reads(position):
-                found.append(None)
-            elif source.is_view:
-                found.append(host(source.view().flat))
-            else:
-                place = places[position]
-                assert place is not None
-                packed = host(source.packed(arena, place).flat)
-                values = [host(x._block.node_values(x)).ravel() for x in source.nodes]
-                what = f"value, copied for {self.nodes[0].label()},"
-                pieces = [Piece(x, what, x.shape, float) for x in source.nodes]
-                self._compare("packing", pieces, packed, np.concatenate(values))
-                found.append(packed)
-        return found
-
-    def _wanted(self) -> list[bool]:
-        return [target is not None for target in self.targets]
-
-    def _check_moves(self) -> None:
-        """Structural values, by plain indexing."""
-        expected = np.full(self.block.size, np.nan, self.batch.dtype)
-        copies: dict[Block, Array] = {}
-        for _, source, rows, columns in self._rectangles():
-            if source not in copies:
-                copies[source] = host(source.values().flat)
-            expected[columns] = copies[source][rows]
-        pieces = [Piece(node, "value", node.shape, float) for node in self.nodes]
-        self._compare("moves", pieces, host(self.block.values().flat), expected)
-
-    def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
-        """Of each node by itself: the block read, elements there, and elements of the output."""
-        for node in self.nodes:
-            for r in self.kind.rectangles(Batch([node], self.batch.dtype)):  # type: ignore[attr-defined]
-                elements = [
-                    x._start
-                    + (first + step * np.arange(r.rows))[:, None] * x.width
-                    + column
-                    + np.arange(r.width)
-                    for x, first, step, column in (
-                        (r.source, r.source_row, r.source_step, r.source_column),
-                        (r.target, r.target_row, r.target_step, r.target_column),
-                    )
-                ]
-                yield node, r.source._block, *elements
-
-    def _sums(self, arena: Array) -> dict[Block, tuple[Array, float]]:
-        """What the blocks will hold that this step adds to, and the largest of the terms."""
-        found: dict[Block, tuple[Array, float]] = {}
-
-        def begin(block: Block, is_empty: bool) -> Array:
-            if block not in found:
-                gradient = host(block.gradients().flat)
-                gradient = np.zeros_like(gradient) if is_empty else gradient.copy()
-                found[block] = (gradient, magnitude(gradient))
-            return found[block][0]
-
-        if self.is_structural:
-            assigned = {block for target in self.targets if target for block in target.assigned}
-            dy = host(self.block.gradients().flat)
-            for _, block, there, here in self._rectangles():
-                if block.gradient is not None:
-                    begin(block, block in assigned)[there] += dy[here]
-            return {
-                block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in found.items()
-            }
-        for source, target in zip(self.sources, self.targets, strict=True):
-            if target is None or target.scratch is None:
-                continue
-            packed, start = host(source.packed(arena, target.scratch).flat), 0
-            for x in source.nodes:
-                size, block = x.rows * x.width, x._block
-                if block.gradient is not None:
-                    sums = begin(block, False)
-                    sums[x._start : x._start + size] += packed[start : start + size]
-                    found[block] = (sums, max(found[block][1], magnitude(packed)))
-                start += size
-        return found
-
-    # Comparing ------------------------------------------------------------------------------------
-
-    def _compare_gradients(
-        self, arena: Array, dxs: Sequence[Array | None], dys: Sequence[Array]
-    ) -> None:
-        views = self._target_views(arena)
-        for position, (source, view, dx) in enumerate(zip(self.sources, views, dxs, strict=True)):
-            if view is None or dx is None:
-                continue
-            pieces = [
-                Piece(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
-                for node, x in self._readers(position, source)
-            ]
-            self._compare("backward", pieces, host(view.flat), dx)
-
-    def _readers(self, position: int, source: Source) -> list[tuple[Node, Node]]:
-        """For each node of an input the node that reads it."""
-        if self.kind.variadic:
-            return [(node, x) for node in self.nodes for x in node.reads()]
-        return list(zip(self.nodes, source.nodes, strict=True))
-
-    def _compare_parameters(
-        self,
-        given: dict[int, tuple[Parameter, Array]],
-        dys: Sequence[Array],
-        inputs: Sequence[Array | None],
-    ) -> None:
-        assert self.gradients is not None
-        left = totals(self.gradients)
-        scale = largest(dys) * max(1.0, largest([x for x in inputs if x is not None]))
-        node = self.nodes[0]
-        for uid in left.keys() | given.keys():
-            parameter = (left.get(uid) or given[uid])[0]
-            nothing = (parameter, np.zeros(parameter.shape, parameter.dtype))
-            found, expected = left.get(uid, nothing)[1], given.get(uid, nothing)[1]
-            what = f"gradient for parameter {parameter.name!r}"
-            piece = Piece(node, what, parameter.shape, partial(float, scale))
-            self._compare("backward", [piece], found.ravel(), expected.ravel())
-
-    def _terms(self, node: Node) -> float:
-        """The largest of what a node reads."""
-        return largest([host(x._block.node_values(x)) for x in node.reads()])
-
-    def _compare(self, when: str, pieces: Sequence[Piece], found: Array, expected: Array) -> None:
-        """Raise CheckError at the first piece that differs."""
-        if np.array_equal(found, expected, equal_nan=True):
-            return
-        start = 0
-        for piece in pieces:
-            own = slice(start, start + piece.size)
-            start = own.stop
-            places = differing(found[own], expected[own], piece.scale())
-            if places.size:
-                where = self.checker.difference(piece.shape, places, found[own], expected[own])
-                sentences = f"{len(self.nodes)} node{'s' * (len(self.nodes) > 1)}"
-                kernels = f"; launched: {self.launched}" if self.launched else ""
-                raise CheckError(
-                    heading(piece.node, f"its {piece.what} is wrong") + f"\n  {where}\n"
-                    f"  in {when} of a batch of {sentences}, {self.kind.__name__}, "
-                    f"first {self.nodes[0].label()}{kernels}\n"
-                    f"  fix:  {self.checker.advice(self.kind)}"
-                )
-
-
-def host(array: Any) -> Array:
-    """The array on the host: itself, or a copy."""
-    return transfer.to_host(array)
-
-
-def magnitude(array: Array) -> float:
-    """The largest finite |element|; 0 of none."""
-    finite = np.isfinite(array)
-    return float(np.max(np.abs(array), initial=0.0, where=finite))
-
-
-def largest(arrays: Iterable[Array]) -> float:
-    """The largest finite |element| of several arrays."""
-    return max([magnitude(array) for array in arrays], default=0.0)
-
-
-def differing(found: Array, expected: Array, scale: float) -> Array:
-    """Places of the elements that differ by more than rounding, in the flat arrays."""
-    found, expected = found.ravel(), expected.ravel()
-    tolerance = TOLERANCES[expected.dtype.name] * max(scale, magnitude(expected))
-    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-    with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(found.astype(np.float64) - expected) <= tolerance
-    return np.flatnonzero(~(same | near))
 
 
 def saved_gradient(grad: Any) -> Any:

@@ -18,6 +18,7 @@ from dynbatch.batcher.layout import END, Layout, Stage
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.report import Row, needs, row_of
 from dynbatch.batcher.schedule import schedule
+from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
@@ -28,28 +29,6 @@ from dynbatch.parameter import Array, Parameter
 
 # Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs).
 WORTH_A_THREAD = 50_000
-
-
-@dataclass
-class Statistics:
-    """What the runs of one graph cost.
-
-    batches: batch steps run forward · launches: kernels, copies included · copied_bytes: packing,
-    structural moves and gradient adds · activation_bytes: sum of all values · peak_bytes: arenas in
-    use at once · host_seconds: building the plan and everything between kernels · kernel_seconds ·
-    uploads: copies of index tables to a GPU, one a run. On a GPU no kernel is waited for: all time
-    counts as host's.
-    """
-
-    nodes: int = 0
-    batches: int = 0
-    launches: int = 0
-    copied_bytes: int = 0
-    activation_bytes: int = 0
-    peak_bytes: int = 0
-    host_seconds: float = 0.0
-    kernel_seconds: float = 0.0
-    uploads: int = 0
 
 
 @dataclass

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from dynbatch.batcher.executor import Executor
-    from dynbatch.batcher.layout import Layout
-    from dynbatch.batcher.step import StepRun
-    from dynbatch.memory import Interval
+from dynbatch.batcher.layout import Layout
+from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.statistics import Statistics
+from dynbatch.batcher.step import StepRun
+from dynbatch.memory import Interval
 
 
 class Row(NamedTuple):
@@ -64,10 +64,9 @@ def _size(intervals: Iterable[Interval | None]) -> int:
     return sum([interval.size for interval in intervals if interval is not None])
 
 
-def report(executor: Executor) -> str:
-    """The batches of all runs as a table, with the lower bound of each plan beside it."""
-    statistics = executor.statistics
-    bounds = sum([plan.lower_bound for plan in executor.plans])
+def report(statistics: Statistics, plans: Sequence[Plan], rows: Sequence[Row]) -> str:
+    """The batches of all runs as a table, with the lower bound of all plans beside it."""
+    bounds = sum([plan.lower_bound for plan in plans])
     lines = [
         f"{statistics.nodes} nodes in {statistics.batches} batches (lower bound {bounds}), "
         f"{statistics.launches} launches, {statistics.copied_bytes:,} bytes copied, "
@@ -77,7 +76,7 @@ def report(executor: Executor) -> str:
         f"{'step':>4}  {'kind':<22} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
         f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}",
     ]
-    for number, row in enumerate(executor.rows()):
+    for number, row in enumerate(rows):
         lines.append(
             f"{number:>4}  {row.kind:<22} {row.nodes:>6} {row.rows:>8} {row.width or 'mixed':>6} "
             f"{row.copied_bytes:>10} {row.launches:>8} {row.seconds * 1e3:>10.3f} "
