@@ -1,5 +1,6 @@
 """Arrays go between dynbatch and other libraries, on the host and on a GPU, by DLPack."""
 
+import gc
 from contextlib import contextmanager
 
 import numpy as np
@@ -9,6 +10,7 @@ import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.errors import BackendError, DtypeError, FreedError, GraphError
+from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.in_flight import hold
 from dynbatch.kernels.cuda.queue import queue
 from tests.cuda import devices
@@ -119,12 +121,13 @@ def test_a_stream_that_has_not_finished_the_tensor_is_waited_for_by_the_gpu_alon
 
 
 def test_an_input_is_kept_until_the_gpu_has_read_it(cuda):
+    tensors = [Tensor(cuda, np.full(3, 5, np.float32))]
     with watched(cuda) as waits:
         with db.Graph("cuda") as graph:
-            node = F.input(graph, Tensor(cuda, np.full(3, 5, np.float32))).keep()
-            graph.forward()
-        assert not waits  # as freed memory does
-        assert node.value.tolist() == [5, 5, 5]
+            taken = F.input(graph, tensors.pop()).device_value
+        gc.collect()  # nobody else holds the input, whose memory waits where it is freed
+        assert not waits
+        assert taken.get().tolist() == [5, 5, 5]
 
 
 def test_training_with_inputs_of_a_gpu_is_training_with_those_of_the_host(cuda):
@@ -309,6 +312,12 @@ def test_a_parameter_shares_memory_with_its_tensor_and_with_those_who_read_it(cu
 
 
 INTERFACE = property(lambda self: self.array.__cuda_array_interface__)
+
+
+def test_what_waits_for_a_parameter_is_started_before_it_is_handed_out(cuda):
+    parameter = db.Parameter(np.ones(3)).to("cuda")
+    arrays.fill(parameter.value, 4)
+    assert cuda.from_dlpack(parameter).get().tolist() == [4, 4, 4]
 
 
 def test_a_parameter_of_a_tensor_that_does_not_say_that_it_may_be_written_is_a_copy(cuda):
