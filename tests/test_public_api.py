@@ -23,7 +23,9 @@ PUBLIC = {
         subtract sum tanh transpose unsqueeze windows
     """,
     "dynbatch.testing": "NanPool Probe check_batching check_device check_gradient in_float64",
-    "dynbatch.memory": "DeviceMemory HostMemory Interval Pool Upstream default_pool live_peak plan_offsets",
+    "dynbatch.memory": """
+        DeviceMemory HostMemory Interval Pool Upstream default_pool live_peak plan_offsets
+    """,
 }
 
 
