@@ -25,6 +25,7 @@
 // scores, and scores made again in backward.
 
 constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
+constexpr int LOADED = AT_ONCE / 2;  // rows of both factors, at once
 constexpr int CHUNK = WARPS * WARP;  // keys of a lone query whose scores are kept at a time
 
 // Numbers of the four rows of a warp.
@@ -112,12 +113,21 @@ __device__ __forceinline__ Four products(Input a, int a_count, Input b, int b_co
     int start = 0;
     do {  // once for no columns too: callers count on a barrier
         const int columns = min(COLUMNS, a.width - start);
-#pragma unroll 2
-        for (int r = 0; r < ROWS; ++r) {
-            const int n = warp * ROWS + r;
-            if (lane < columns) {
-                a_tile[lane][warp].of[r] = n < a_count ? a.row(n)[start + lane] : (REAL)0;
-                b_tile[n][lane] = n < b_count ? b.row(n)[start + lane] : (REAL)0;
+#pragma unroll 1
+        for (int own = 0; own < ROWS && lane < columns; own += LOADED) {
+            // Loads come before stores: for all the compiler knows a load might read what was
+            // stored to shared memory, and would wait for that, and so for the load before.
+            REAL left[LOADED], right[LOADED];
+#pragma unroll
+            for (int r = 0; r < LOADED; ++r) {
+                const int n = warp * ROWS + own + r;
+                left[r] = n < a_count ? a.row(n)[start + lane] : (REAL)0;
+                right[r] = n < b_count ? b.row(n)[start + lane] : (REAL)0;
+            }
+#pragma unroll
+            for (int r = 0; r < LOADED; ++r) {
+                a_tile[lane][warp].of[own + r] = left[r];
+                b_tile[warp * ROWS + own + r][lane] = right[r];
             }
         }
         __syncthreads();
