@@ -70,7 +70,7 @@ class GenericStep:
             for k in range(sentences)
         ]
         self._batch = Batch([op.node], dtype, xp)
-        self._batch.cache = {}
+        self._batch.cache = {"count": sentences}
         self._batch.keeps = keeps
         self._saved: dict[int, dict[str, Array]] = {}
         self.memory_gradients: list[Ragged] = []

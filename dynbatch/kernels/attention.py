@@ -58,6 +58,8 @@ class Wanted(NamedTuple):
 
     accumulate: those of keys and values are added to, not overwritten.
     later: where a kernel may leave what it would add, for the end of a scan (see `single_query`).
+    vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
+        queries' parts of the vector's gradient, for the end of the scan.
     """
 
     queries: Array | None
@@ -65,6 +67,7 @@ class Wanted(NamedTuple):
     values: Array | None
     accumulate: bool = False
     later: Any = None
+    vectors: Any = None
 
 
 class Block(NamedTuple):

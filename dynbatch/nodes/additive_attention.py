@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dynbatch.kernels import additive_attention as kernels
-from dynbatch.kernels import single_query
+from dynbatch.kernels import arrays, single_query
+from dynbatch.kernels.attention import Wanted
 from dynbatch.nodes.attention import AttentionBase, sight_of
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.batch import Batch
@@ -28,6 +31,7 @@ class AdditiveAttention(AttentionBase):
 
     __slots__ = ("vector",)
     static = ("vector",)
+    strided = (0,)
     vector: Parameter
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -89,7 +93,30 @@ class AdditiveAttention(AttentionBase):
             dvector = kernels.additive_attention_backward(
                 packed, vector.value, weights, dy.values, wanted, scratch
             )
-        batch.parameter_gradients().add(vector, dvector)
+        if dvector is not None:
+            batch.parameter_gradients().add(vector, dvector)
+
+    @classmethod
+    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> Wanted:
+        """On a GPU the vector's gradient is summed over the steps of a scan by the kernel."""
+        found = super().wanted(batch, dxs)
+        if not batch.accumulate or batch.cache is None or batch.xp is np:
+            return found
+        if "vectors" not in batch.cache:
+            shape = (batch.cache["count"], batch.first.vector.size)
+            batch.cache["vectors"] = batch.xp.empty(shape, batch.dtype)
+            arrays.fill(batch.cache["vectors"], 0)
+        return found._replace(vectors=batch.cache["vectors"])
+
+    @classmethod
+    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
+        """After the last step of a scan: what its steps left."""
+        super().finish(batch, *dxs)
+        vectors = None if batch.cache is None else batch.cache.get("vectors")
+        if vectors is not None:
+            dvector = batch.first.vector.empty_like()
+            arrays.sum_rows(vectors, dvector)
+            batch.parameter_gradients().add(batch.first.vector, dvector)
 
 
 def _pairs(queries: Sequence[int], keys: Sequence[int]) -> int:

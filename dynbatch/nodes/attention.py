@@ -125,10 +125,11 @@ class AttentionBase(Node):
         """The gradients to make, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
         later: single_query.Later | None = None
-        if batch.accumulate and batch.cache is not None and "offsets" in batch.cache:
-            if "later" not in batch.cache:
-                batch.cache["later"] = single_query.Later(int(batch.cache["offsets"][-1]))
-            later = batch.cache["later"]
+        cache = batch.cache if batch.accumulate and batch.xp is np else None
+        if cache is not None and "offsets" in cache:
+            if "later" not in cache:
+                cache["later"] = single_query.Later(int(cache["offsets"][-1]))
+            later = cache["later"]
         return Wanted(dq, dk, dv, batch.accumulate, later)
 
     @classmethod

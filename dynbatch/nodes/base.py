@@ -88,6 +88,8 @@ class Node:
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
+        strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
+                   rows on a GPU. All others are contiguous.
 
     `names_kernels` is True for dynbatch's own types, which call kernels only. Another type may
     compute with `batch.xp`; on a GPU everything before it is therefore started first.
@@ -102,6 +104,7 @@ class Node:
     retains: ClassVar[Retain] = Retain()
     any_shape: ClassVar[bool] = False
     variadic: ClassVar[bool] = False
+    strided: ClassVar[tuple[int, ...]] = ()
     rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     fuses_backward: ClassVar[bool] = False

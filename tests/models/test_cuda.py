@@ -103,6 +103,21 @@ def test_a_training_step_is_two_uploads(cuda, model):
     assert queue.uploads - before == 2
 
 
+def test_a_step_of_the_decoder_is_twelve_launches(cuda):
+    """Three products, two kernels of the cell and one of attention, forward and back."""
+    model = models.Seq2Seq(8, 9, embed=5, hidden=6, rng=0).to("cuda")
+
+    def launches(length):
+        for parameter in model.parameters():
+            parameter.zero_grad()
+        with db.Graph("cuda", seed=0) as graph:
+            losses = [model.loss(graph, source, [3] * length) for source in ([3, 4, 5], [7])]
+            graph.backward(F.mean(losses))
+        return graph.statistics.launches
+
+    assert launches(9) - launches(8) == 12
+
+
 def test_search_finds_what_it_finds_on_the_cpu(cuda):
     found = {}
     for device in ("cpu", "cuda"):

@@ -11,7 +11,7 @@ from dynbatch.cells.cuda.loop import Loop
 from dynbatch.cells.cuda.matrix import Matrix, matrix_of
 from dynbatch.cells.cuda.weights import wide_bias, wide_weight
 from dynbatch.cells.prefix import PrefixLayout
-from dynbatch.cells.program import Value
+from dynbatch.cells.program import Op, Value
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.queue import queue
 from dynbatch.kernels.cuda.scan import move_columns, pick_rows
@@ -114,11 +114,11 @@ class ScanRows:
         buffer, column = self.loop.places.place(value)
         return self.matrix(buffer.name).part(s if buffer.packed else 0, column, value.width)
 
-    def array(self, value: Value, t: int) -> Array:
-        """The same as a contiguous array; a copy where the rows are part of wider ones."""
+    def array(self, value: Value, t: int, strided: bool = False) -> Array:
+        """The same as an array; a copy where the rows are part of wider ones, unless `strided`."""
         n = self.steps[t][2]
         part = self.of_step(value, t)
-        if part is not None and part.stride == value.width:
+        if part is not None and (strided or part.stride == value.width):
             return part.view(n)
         rows = matrix_of(self.queue.empty((n, value.width), self.dtype))
         if part is None:
@@ -127,9 +127,12 @@ class ScanRows:
             self.move(part, rows, n, add=False)
         return rows.array
 
-    def argument(self, value: Value, t: int) -> Any:
+    def argument(self, op: Op, position: int, t: int) -> Any:
         """What an operator with kernels of its own gets: an array, or the number of a memory."""
-        return value.base.place if value.base.origin == "memory" else self.array(value, t)
+        value = op.inputs[position]
+        if value.base.origin == "memory":
+            return value.base.place
+        return self.array(value, t, position in op.node.strided)
 
     # Copies ---------------------------------------------------------------------------------------
 
@@ -153,7 +156,7 @@ class ScanRows:
         found = []
         for memory in self.memories:
             index, lengths = memory_rows(memory, self._shard)
-            rows = self.queue.cupy.empty((index.size, memory.values.shape[1]), self.dtype)
+            rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
             if zeros:
                 arrays.fill(rows, 0)
             else:

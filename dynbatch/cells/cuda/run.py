@@ -94,7 +94,7 @@ class DeviceScanRun:
                 width = self.cell.kernels.groups[number].forward.width
                 kernels[number].launch(-(-n * width // THREADS), THREADS, t)
             elif item.kind == "generic":
-                xs = [rows.argument(x, t) for x in item.inputs]
+                xs = [rows.argument(item, position, t) for position in range(len(item.inputs))]
                 with self._in_turn(item):
                     self._generic[id(item)].forward(t, n, rows.array(item.output, t), *xs)
             elif p >= 0 or not loop.skips_zeros(item) or rows.given[item.inputs[0].base.place]:
@@ -181,6 +181,8 @@ class DeviceScanRun:
         for t in range(first - 1, -1, -1):
             self._step_backward(t, turn, kernels)
             turn = 1 - turn
+        for step in self._generic.values():
+            step.finish()
         gradients = batch.parameter_gradients()
         sink.pass_on(gradients)
         afterwards = Afterwards(rows, cell.kernels, scratch)
@@ -265,9 +267,10 @@ class DeviceScanRun:
         for position, (x, adds) in enumerate(zip(op.inputs, each_adds, strict=True)):
             is_memory = x.base.origin == "memory"
             kept = retains.input(position) or is_memory
-            saved.append(rows.argument(x, t) if kept else None)
+            saved.append(rows.argument(op, position, t) if kept else None)
             out = None if is_memory else self._gradient(x, t, turn)
-            if out is not None and (adds or out.stride != x.width):
+            is_part = out is not None and out.stride != x.width
+            if out is not None and (adds or (is_part and position not in op.node.strided)):
                 after.append((matrix_of(rows.queue.empty((n, x.width), rows.dtype)), out, adds))
                 out = after[-1][0]
             targets.append(None if out is None else out.view(n))

@@ -1,7 +1,7 @@
 // Additive attention of every sentence's queries over its own keys: twins of
 // kernels/additive_attention.py and of the additive kernels of kernels/single_query.py.
 //
-// queries (N_q, width), keys (N_k, width), values (N_k, value_width), vector (width,), out and dout
+// queries (N_q, width), in rows of `query_stride`, and dqueries likewise; keys (N_k, width), values (N_k, value_width), vector (width,), out and dout
 // (N_q, value_width). weights and slopes have a number for each pair: a sentence's (T_q, T_k) after
 // the other. Tables:
 //
@@ -36,12 +36,12 @@ extern "C" __global__ void __launch_bounds__(512, 2) additive_attention(
     const REAL* queries, const REAL* keys, const REAL* values, const REAL* vector, REAL* out,
     REAL* weights, const long long* query_offsets, const long long* key_offsets,
     const long long* pairs, const long long* sights, const bool* masks, int sentences, int width,
-    int value_width) {
+    int value_width, int query_stride) {
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const Query query(query_offsets, key_offsets, pairs, sentences);
     const Sight sight = sight_of(sights, masks, query.sentence);
-    const REAL* q = queries + (long long)blockIdx.x * width;
+    const REAL* q = queries + (long long)blockIdx.x * query_stride;
     const Rows<const REAL> k = {keys + query.key * width, width, width};
     const Rows<const REAL> v = {values + query.key * value_width, value_width, value_width};
     REAL *w = weights + query.pair, *y = out + (long long)blockIdx.x * value_width;
@@ -80,18 +80,19 @@ struct Slopes {
 // With u = tanh(q_i + k_j), dw_ij = dout_i · v_j and ds_ij = w_ij (dw_ij - Σ_j w_ij dw_ij): slopes
 // = ds, dq_i = vector ⊙ Σ_j ds_ij (1 - u²) and row i of dvectors = Σ_j ds_ij u. Of a sentence with
 // one query also dk_j = vector ⊙ ds_j (1 - u²) and dv_j = w_j dout. Gradients that are NULL are not
-// wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same.
+// wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same; so is dvectors if
+// `add_vectors`.
 extern "C" __global__ void __launch_bounds__(512, 2) additive_attention_backward(
     const REAL* queries, const REAL* keys, const REAL* values, const REAL* vector,
     const REAL* weights, const REAL* dout, REAL* slopes, REAL* dvectors, REAL* dqueries,
     REAL* dkeys, REAL* dvalues, bool accumulate, const long long* query_offsets,
     const long long* key_offsets, const long long* pairs, int sentences, int width,
-    int value_width) {
+    int value_width, int query_stride, int dquery_stride, bool add_vectors) {
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const Query query(query_offsets, key_offsets, pairs, sentences);
     const bool alone = query.queries == 1;
-    const REAL* q = queries + (long long)blockIdx.x * width;
+    const REAL* q = queries + (long long)blockIdx.x * query_stride;
     const REAL* dy = dout + (long long)blockIdx.x * value_width;
     const Rows<const REAL> k = {keys + query.key * width, width, width};
     const Rows<const REAL> v = {values + query.key * value_width, value_width, value_width};
@@ -120,9 +121,10 @@ extern "C" __global__ void __launch_bounds__(512, 2) additive_attention_backward
             return Slopes{inner, slope * u};
         },
         [&](int c, Slopes sum) {
-            const long long place = (long long)blockIdx.x * width + c;
-            if (dqueries) dqueries[place] = sum.query * vector[c];
-            dvectors[place] = sum.vector;
+            if (dqueries)
+                dqueries[(long long)blockIdx.x * dquery_stride + c] = sum.query * vector[c];
+            REAL* place = dvectors + (long long)blockIdx.x * width + c;
+            *place = add_vectors ? *place + sum.vector : sum.vector;
         });
 }
 
@@ -134,7 +136,7 @@ extern "C" __global__ void additive_attention_backward_keys(
     const REAL* queries, const REAL* keys, const REAL* vector, const REAL* weights,
     const REAL* dout, const REAL* slopes, REAL* dkeys, REAL* dvalues, bool accumulate,
     const long long* query_offsets, const long long* key_offsets, const long long* pairs,
-    int sentences, int rows, int width, int value_width) {
+    int sentences, int rows, int width, int value_width, int query_stride) {
     const int c = blockIdx.y * blockDim.x + threadIdx.x;
     const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;
@@ -153,7 +155,7 @@ extern "C" __global__ void additive_attention_backward_keys(
         const REAL key = keys[row * width + c];
         REAL sum = 0, *place = dkeys + row * width + c;
         for (int i = 0; i < count; ++i) {
-            const REAL u = tanh(queries[(first + i) * width + c] + key);
+            const REAL u = tanh(queries[(first + i) * query_stride + c] + key);
             sum += slopes[pair + (long long)i * stride] * (1 - u * u);
         }
         *place = accumulate ? *place + sum * vector[c] : sum * vector[c];

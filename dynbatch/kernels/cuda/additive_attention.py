@@ -44,9 +44,10 @@ def additive_attention(
 
     No sights mean that every query sees every key.
     """
-    arrays = (packed.queries, packed.keys, packed.values, vector, out, weights)
+    queries, stride = _rows(packed.queries)
+    arrays = (queries, packed.keys, packed.values, vector, out, weights)
     tables = (*_pair_tables(packed), *sight_tables(sights))
-    args = (*arrays, *tables, *_sizes(packed))
+    args = (*arrays, *tables, *_sizes(packed), stride)
     launch(out, "additive_attention", (out.shape[0],), (THREADS,), args)
 
 
@@ -55,24 +56,30 @@ def additive_attention_backward(
 ) -> Any:
     """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
 
-    The first does all of sentences with one query.
+    The first does all of sentences with one query. Queries and their gradients may be some columns
+    of wider rows.
 
     Returns:
-        dvector (D,).
+        dvector (D,); None where each query's part was added to `wanted.vectors`.
     """
     count, width = packed.queries.shape
     pairs = weights.size
     slopes = scratch[:pairs]
+    adds = wanted.vectors is not None
     dvectors = scratch[pairs : pairs + count * width].reshape(count, width)
     first, *tables = _pair_tables(packed)
+    queries, stride = _rows(packed.queries)
+    dqueries, gradient_stride = _rows(wanted.queries)
     args = (
-        packed.queries, packed.keys, packed.values, vector, weights, dout, slopes, dvectors,
-        wanted.queries, wanted.keys, wanted.values, wanted.accumulate,
-        first, *tables, *_sizes(packed),
+        queries, packed.keys, packed.values, vector, weights, dout, slopes,
+        wanted.vectors if adds else dvectors, dqueries, wanted.keys, wanted.values,
+        wanted.accumulate, first, *tables, *_sizes(packed), stride, gradient_stride, adds,
     )  # fmt: skip
     launch(dout, "additive_attention_backward", (count,), (THREADS,), args)
     if first is not None and not (wanted.keys is None and wanted.values is None):
         _keys_backward(packed, vector, weights, dout, slopes, wanted, (first, *tables))
+    if adds:
+        return None
     dvector = queue().cupy.empty(vector.shape, dout.dtype)
     reduce_segments(np.add, dvectors, np.array([0, count]), dvector.reshape(1, width), 0)
     return dvector
@@ -86,12 +93,21 @@ def _keys_backward(
     rows, widest = packed.keys.shape[0], max(widths)
     across = min(KEY_THREADS, 1 << max(0, widest - 1).bit_length())
     down = KEY_THREADS // across
+    queries, stride = _rows(packed.queries)
     args = (
-        packed.queries, packed.keys, vector, weights, dout, slopes,
-        wanted.keys, wanted.values, wanted.accumulate, *tables, sentences, rows, *widths,
+        queries, packed.keys, vector, weights, dout, slopes, wanted.keys, wanted.values,
+        wanted.accumulate, *tables, sentences, rows, *widths, stride,
     )  # fmt: skip
     grid = (-(-rows // down), -(-widest // across))
     launch(dout, "additive_attention_backward_keys", grid, (across, down), args)
+
+
+def _rows(array: Any) -> tuple[int | None, int]:
+    """The address of rows that may be part of wider ones, and the elements from one to the next."""
+    if array is None:
+        return None, 0
+    queue().keep(array)
+    return array.data.ptr, array.strides[0] // array.itemsize
 
 
 def _pair_tables(packed: Packed) -> tuple[Array | None, Array, Array]:
