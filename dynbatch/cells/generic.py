@@ -73,6 +73,7 @@ class GenericStep:
         self._batch.cache = {"count": sentences}
         self._batch.keeps = keeps
         self._saved: dict[int, dict[str, Array]] = {}
+        self._running: dict[tuple[int, bool], tuple[Ragged, Ragged]] = {}
         self.memory_gradients: list[Ragged] = []
 
     @property
@@ -140,9 +141,15 @@ class GenericStep:
     def _ragged(self, x: Any, n: int, memories: list[Ragged]) -> Ragged:
         if not isinstance(x, int):
             return self._rows(x, n)
+        key = (x, memories is self._memories)
         whole = memories[x]
+        known = self._running.get(key)
+        if known is not None and known[0] is whole and len(known[1]) == n:
+            return known[1]  # as many sentences as at the step before
         offsets = whole.offsets[: n + 1]
-        return Ragged(whole.values[: int(offsets[-1])], whole.lengths[:n], offsets)
+        part = Ragged(whole.values[: int(offsets[-1])], whole.lengths[:n], offsets)
+        self._running[key] = (whole, part)
+        return part
 
     def _rows(self, values: Array, n: int) -> Ragged:
         return Ragged(values, self._ones[:n], self._ends[: n + 1])
