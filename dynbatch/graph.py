@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -238,6 +239,35 @@ class Graph:
             final = self._final[node.index] = arrays.download(final)
             return final.copy()
         return arrays.download(self._computed(node))
+
+    def values(self, nodes: Sequence[Node]) -> list[Array]:
+        """Copies of several nodes' values: one run of what they need and no more, one wait.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     graph.values([F.input(graph, [2.0]) * k for k in (1.0, 10.0)])
+            [array([2.], dtype=float32), array([20.], dtype=float32)]
+        """
+        self._open("values")
+        for node in nodes:
+            if not isinstance(node, Node):
+                raise not_a_node("values", node)
+            if node.graph is not self:
+                raise GraphError(f"values: {node!r} belongs to another graph.")
+        ended = self._final.keys() | self._losses.keys()
+        alive = [node for node in nodes if node.index not in ended]
+        self._run(self._ancestors(alive))
+        found = iter(self._download([node._block.node_values(node) for node in alive]))
+        return [self.value(node) if node.index in ended else next(found) for node in nodes]
+
+    def _download(self, values: Sequence[Array]) -> list[Array]:
+        if not values:
+            return []
+        packed = arrays.pack(values)
+        self._executor.flush()
+        return arrays.split(transfer.to_host(packed), [value.shape for value in values])
 
     def device_value(self, node: Node) -> Array:
         """A copy of a node's value where the graph is, which outlives it; nothing is waited for."""

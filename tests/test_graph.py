@@ -67,6 +67,39 @@ def test_nothing_runs_until_a_value_is_asked_for():
         assert graph.statistics.batches == 2
 
 
+def test_values_of_several_nodes_take_one_run_of_what_they_need(device):
+    with db.Graph(device=device) as graph:
+        x = F.input(graph, [1.0, 2.0])
+        unasked = F.exp(x)
+        empty, twice = F.input(graph, np.zeros((0, 3))), x * 2.0
+        found = graph.values([twice, empty, x, x])
+        assert [value.tolist() for value in found] == [[2, 4], [], [1, 2], [1, 2]]
+        assert found[1].shape == (0, 3)
+        found[2][...] = 9
+        assert found[3].tolist() == x.value.tolist() == [1, 2]
+        assert len(graph.plans) == 1 and "Exp" not in graph.explain()
+        assert graph.values([]) == []
+        np.testing.assert_allclose(unasked.value, np.exp([1, 2]), rtol=1e-6)
+
+
+def test_values_after_backward_are_the_loss_and_what_was_kept():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0]).keep()
+        loss = F.sum(x)
+        graph.backward(loss)
+        assert [value.tolist() for value in graph.values([x, loss, x * 3.0])] == [[1, 2], 3, [3, 6]]
+    with pytest.raises(GraphError, match="values: the graph is closed"):
+        graph.values([x])
+
+
+def test_values_of_what_is_no_node_of_the_graph_raise():
+    with db.Graph() as graph, db.Graph() as other:
+        with pytest.raises(DtypeError, match="values: a node expected, got list"):
+            graph.values([[1.0]])
+        with pytest.raises(GraphError, match="belongs to another graph"):
+            graph.values([F.input(other, 1.0)])
+
+
 def test_logits_folded_into_the_loss_are_computed_only_when_read():
     model = Tagger()
     with db.Graph() as graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -169,12 +170,25 @@ def snapshots(arrays: Sequence[Array]) -> list[Array]:
     """Copies of several contiguous arrays, in one launch on a GPU; nothing is waited for."""
     if not arrays or isinstance(arrays[0], np.ndarray):
         return [array.copy() for array in arrays]
-    ends = np.cumsum([array.size for array in arrays]).tolist()
-    whole = device_of(arrays[0]).xp.empty(ends[-1], arrays[0].dtype)
-    parts = []
-    for array, end in zip(arrays, ends, strict=True):
-        parts.append(whole[end - array.size : end].reshape(array.shape))
+    return split(pack(arrays), [array.shape for array in arrays])
+
+
+def pack(arrays: Sequence[Array]) -> Array:
+    """All elements of several contiguous arrays, one or more, in one flat array where they are."""
+    size = sum([array.size for array in arrays])
+    whole: Array = device_of(arrays[0]).xp.empty(size, arrays[0].dtype)
     collect([array.reshape(-1) for array in arrays], whole)
+    return whole
+
+
+def split(whole: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
+    """What `pack` packed, as views of the whole in these shapes."""
+    parts = []
+    start = 0
+    for shape in shapes:
+        end = start + math.prod(shape)
+        parts.append(whole[start:end].reshape(shape))
+        start = end
     return parts
 
 
