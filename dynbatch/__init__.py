@@ -14,6 +14,7 @@ from typing import Any
 
 from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.cells import Cell, cell, scan
+from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
 from dynbatch.graph import Graph
 from dynbatch.kernels.parallel import num_threads, set_num_threads
@@ -34,6 +35,7 @@ __all__ = [
     "Retain",
     "RowSparse",
     "cell",
+    "drive",
     "errors",
     "memory",
     "models",

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, Self
+
 
 class DynbatchError(Exception):
     """Base of every exception that dynbatch raises on purpose."""
@@ -37,6 +43,36 @@ class NumericError(DynbatchError, ArithmeticError):
 
 class CheckError(DynbatchError, ArithmeticError):
     """`Graph(check=True)` found two ways of computing one number that do not agree."""
+
+
+class DriveError(DynbatchError, ExceptionGroup[Exception]):
+    """Some instances of `drive` failed; the others went on to their end.
+
+    Attributes:
+        failures:   instance number -> what it raised.
+        results:    what each instance returned, in order; None for those that failed.
+        exceptions: the failures, in order: `except*` takes them apart by kind.
+    """
+
+    failures: dict[int, Exception]
+    results: list[Any]
+
+    def __new__(
+        cls,
+        message: str,
+        exceptions: Sequence[Exception],
+        failures: dict[int, Exception],
+        results: list[Any],
+    ) -> Self:
+        group = super().__new__(cls, message, exceptions)
+        group.failures, group.results = failures, results
+        return group
+
+    def derive(self, exceptions: Sequence[Exception]) -> DriveError:  # type: ignore[override]
+        """A part of the group; `except*` asks for it."""
+        chosen = {id(error) for error in exceptions}
+        failures = {n: error for n, error in self.failures.items() if id(error) in chosen}
+        return DriveError(self.message, exceptions, failures, self.results)
 
 
 class CheckpointError(DynbatchError, OSError):

@@ -1,0 +1,291 @@
+"""`drive`: sentences that decide on their own values; one batched run serves all that wait.
+
+An instance is a generator: it yields a node and gets its value. All instances go on until each
+waits or has ended; then what they wait for is computed together, and they go on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack
+from types import CodeType
+from typing import Any, TypeVar
+
+from dynbatch.errors import (
+    BackendError,
+    CheckError,
+    DriveError,
+    DtypeError,
+    GraphError,
+)
+from dynbatch.graph import Graph
+from dynbatch.nodes.base import Node, caller
+from dynbatch.parameter import Array
+
+Result = TypeVar("Result")
+
+# Rounds, beside one for each node of the graph, in which nothing new may happen.
+PATIENCE = 1000
+
+NAMED_FAILURES = 8
+
+
+def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> list[Result]:
+    """Run all instances to their end; what they wait for is computed together, in one run a round.
+
+    An instance is a generator over one sentence. It yields a node, or a tuple, list or dict of
+    nodes, and gets the value, or the same of values, as NumPy arrays of its own. Between two yields
+    it is plain Python: it may decide, sample, stop, or go on with other generators by `yield from`.
+    A round begins when every instance waits or has ended. Its run computes what is asked for and
+    what that needs, and no more; `graph.backward` over what the instances return does the rest.
+
+    Args:
+        graph:     the open graph that the instances build in.
+        instances: generators, not started: calls of a function with `yield` in it.
+
+    Returns:
+        What each instance returned, in order.
+
+    Raises:
+        DriveError: instances raised an exception, or yielded what is no node of this graph. Each is
+            named with its line; the others went on to their end, and the error has their results.
+            So it is where all that is left asks on and on for values that are known, and nobody
+            makes a node or ends.
+        DtypeError, GraphError: `instances` holds something else than fresh generators.
+        OutOfMemory, BackendError, CheckError: of a run. Every instance is closed.
+
+    Cost: as many runs as the instance with most yields has; on a GPU one copy and one wait a run.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> def halve(graph, number):                 # until it is at most 1
+        ...     x, steps = F.input(graph, number), 0
+        ...     while (yield x) > 1:
+        ...         x, steps = x * 0.5, steps + 1
+        ...     return steps
+        >>> with db.Graph() as graph:
+        ...     db.drive(graph, [halve(graph, number) for number in (3.0, 1.0, 40.0)])
+        ...     len(graph.plans)
+        [2, 0, 6]
+        7
+    """
+    if not isinstance(graph, Graph):
+        raise DtypeError(
+            f"drive: a graph expected, got {type(graph).__name__}.\n"
+            f"  fix:  db.drive(graph, instances)\n  made at {caller()}"
+        )
+    graph._open("drive")
+    everyone = _instances(graph, instances)
+    with ExitStack() as stack:
+        for instance in everyone:
+            stack.callback(instance.generator.close)
+        _run(graph, everyone)
+        failed = [instance for instance in everyone if instance.failure is not None]
+        if failed:
+            raise _error(failed, [instance.result for instance in everyone])
+    return [instance.result for instance in everyone]
+
+
+def _run(graph: Graph, everyone: Sequence[_Instance]) -> None:
+    waiting = list(everyone)
+    idle_rounds = 0
+    while waiting:
+        before = (len(graph), len(graph.plans), len(waiting))
+        for instance, values in zip(waiting, _serve(graph, waiting), strict=True):
+            instance.advance(values)
+        waiting = [instance for instance in waiting if not instance.has_ended]
+        is_idle = (len(graph), len(graph.plans), len(waiting)) == before
+        idle_rounds = idle_rounds + 1 if is_idle else 0
+        if idle_rounds > PATIENCE + len(graph):
+            for instance in waiting:
+                instance.give_up(idle_rounds)
+            return
+
+
+def _serve(graph: Graph, waiting: Sequence[_Instance]) -> list[list[Array]]:
+    """What each instance waits for. A run that fails is tried again, each instance on its own."""
+    together, error = _values(graph, [node for instance in waiting for node in instance.nodes])
+    if error is None:
+        values = iter(together)
+        return [[next(values) for _ in instance.nodes] for instance in waiting]
+    served = []
+    for instance in waiting:
+        own, error = _values(graph, instance.nodes)
+        instance.error = instance.error or error
+        served.append(own)
+    return served
+
+
+def _values(graph: Graph, nodes: Sequence[Node]) -> tuple[list[Array], Exception | None]:
+    """The values, or what it is about one of the nodes that keeps them from being computed."""
+    try:
+        return graph.values(nodes), None
+    except (BackendError, CheckError, MemoryError):
+        raise
+    except Exception as error:
+        return [], error
+
+
+class _Instance:
+    """One generator: what it waits for, and how it ended.
+
+    Attributes:
+        nodes: what it waits for.
+        error: what it gets in place of values, at its `yield`.
+        where: the line at which it failed.
+    """
+
+    def __init__(self, graph: Graph, number: int, generator: Any) -> None:
+        self.number = number
+        self.generator = generator
+        self.nodes: list[Node] = []
+        self.error: Exception | None = None
+        self.has_ended = False
+        self.result: Any = None
+        self.failure: Exception | None = None
+        self.where = ""
+        self._graph = graph
+        self._arrange: Callable[[list[Array]], Any] = lambda values: None
+
+    def advance(self, values: list[Array]) -> None:
+        """Hand over what it waits for, and let it go on until it yields or ends."""
+        error, self.error = self.error, None
+        try:
+            if error is None:
+                request = self.generator.send(self._arrange(values))
+            else:
+                request = self.generator.throw(error)
+        except StopIteration as stop:
+            self.has_ended, self.result = True, stop.value
+        except Exception as failure:
+            # Without this frame: it would hold the failure that holds it.
+            self._fail(failure.with_traceback(_after_first(failure)))
+        else:
+            self._ask(request)
+
+    def give_up(self, rounds: int) -> None:
+        """Fail an instance that waits for ever."""
+        line = _waits_at(self.generator)
+        error = GraphError(
+            f"drive: for {rounds} rounds, everyone asked for values that were known; nobody made\n"
+            f"a node or ended. Instance {self.number} would wait for ever.\n"
+            f"  fix:  let the loop end, or move its state on\n  waits at {line}"
+        )
+        self._fail(error, line)
+
+    def _fail(self, failure: Exception, where: str = "") -> None:
+        self.has_ended, self.failure = True, failure
+        self.where = where or _failed_at(failure, self.generator.gi_code)
+        failure.add_note(f"in instance {self.number}, at {self.where}")
+
+    def _ask(self, request: Any) -> None:
+        self.nodes, self._arrange = _opened(request)
+        for node in self.nodes:
+            self.error = self.error or self._problem(node)
+        if self.error is not None:
+            self.nodes = []
+
+    def _problem(self, node: Any) -> Exception | None:
+        if isinstance(node, Node) and node.graph is self._graph:
+            return None
+        line = _waits_at(self.generator)
+        if isinstance(node, Node):
+            return GraphError(
+                f"drive: instance {self.number} yielded {node!r} of another graph.\n"
+                "  rule: an instance asks for nodes of the graph that is driven\n"
+                f"  fix:  build the sentence in that graph\n  yielded at {line}"
+            )
+        return DtypeError(
+            f"drive: instance {self.number} yielded {type(node).__name__}; a node expected.\n"
+            "  rule: a node, or a tuple, list or dict of nodes\n"
+            f"  fix:  yield the node itself; numbers need no run\n  yielded at {line}"
+        )
+
+
+def _instances(graph: Graph, generators: Iterable[Any]) -> list[_Instance]:
+    """Fresh generators, or the error for the first thing that is none."""
+    if isinstance(generators, Node) or not isinstance(generators, Iterable):
+        raise _no_generator("`instances`", generators)
+    found: list[_Instance] = []
+    known: set[int] = set()
+    for number, generator in enumerate(generators):
+        if not inspect.isgenerator(generator):
+            raise _no_generator(f"instance {number}", generator)
+        if id(generator) in known or inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
+            raise GraphError(
+                f"drive: instance {number} is a generator that is used already.\n"
+                "  fix:  call the function anew for each instance, and leave the generator alone\n"
+                f"  made at {caller()}"
+            )
+        known.add(id(generator))
+        found.append(_Instance(graph, number, generator))
+    return found
+
+
+def _no_generator(what: str, value: Any) -> DtypeError:
+    fix = "a function is an instance's only with `yield` in it; others are called as they are"
+    if inspect.isgeneratorfunction(value):
+        fix = f"call it: {value.__name__}(...) makes the generator"
+    elif what == "`instances`" or isinstance(value, Node):
+        fix = "db.drive(graph, [parse(graph, s) for s in sentences]): a list, of one perhaps;\n"
+        fix += "        each instance a function with `yield` in it, called"
+    return DtypeError(
+        f"drive: {what} is of type {type(value).__name__}; a generator expected.\n"
+        f"  fix:  {fix}\n  made at {caller()}"
+    )
+
+
+def _opened(request: Any) -> tuple[list[Any], Callable[[list[Array]], Any]]:
+    """The nodes that are asked for, and how their values are handed over."""
+    if isinstance(request, dict):
+        keys = list(request)
+        return list(request.values()), lambda values: dict(zip(keys, values, strict=True))
+    if isinstance(request, tuple):
+        return list(request), tuple
+    if isinstance(request, list):
+        return list(request), list
+    return [request], lambda values: values[0]
+
+
+def _error(failed: Sequence[_Instance], results: list[Any]) -> DriveError:
+    lines = [f"{len(failed)} of {len(results)} instances failed:"]
+    for instance in failed[:NAMED_FAILURES]:
+        failure = instance.failure
+        reason = str(failure).partition("\n")[0]
+        lines.append(
+            f"  instance {instance.number}, at {instance.where}: {type(failure).__name__}: {reason}"
+        )
+    if len(failed) > NAMED_FAILURES:
+        lines.append(f"  … and {len(failed) - NAMED_FAILURES} more")
+    lines.append("  fix:  see its `failures`; what the others returned is in its `results`")
+    failures = {i.number: i.failure for i in failed if i.failure is not None}
+    return DriveError("\n".join(lines), list(failures.values()), failures, results)
+
+
+def _after_first(error: Exception) -> Any:
+    trace = error.__traceback__
+    return trace and trace.tb_next
+
+
+def _waits_at(generator: Any) -> str:
+    """The line of its `yield`: of the innermost generator, through `yield from`."""
+    while inspect.isgenerator(generator.gi_yieldfrom):
+        generator = generator.gi_yieldfrom
+    return _line(generator.gi_code, generator.gi_frame.f_lineno)
+
+
+def _failed_at(error: Exception, code: CodeType) -> str:
+    """The line of the innermost generator that the error left; else where the instance's begins."""
+    number = code.co_firstlineno
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if not frame.f_code.co_flags & inspect.CO_GENERATOR:
+            break
+        code, number = frame.f_code, line
+    return _line(code, number)
+
+
+def _line(code: CodeType, number: int) -> str:
+    return f"{code.co_filename}:{number} in {code.co_name}"
