@@ -43,6 +43,7 @@ def watched(cuda):
         pytest.skip("what the host waits for is seen on the stand-in")
     cuda.cuda.Device().synchronize()
     hold(cuda, None)
+    gc.collect()  # of tests before this one
     with devices.simulated(asynchronous=True), devices.waits() as waits:
         yield waits
 
