@@ -1,6 +1,7 @@
 """Arrays go between dynbatch and other libraries, on the host and on a GPU, by DLPack."""
 
 import gc
+import weakref
 from contextlib import contextmanager
 
 import numpy as np
@@ -123,12 +124,16 @@ def test_a_stream_that_has_not_finished_the_tensor_is_waited_for_by_the_gpu_alon
 
 def test_an_input_is_kept_until_the_gpu_has_read_it(cuda):
     tensors = [Tensor(cuda, np.full(3, 5, np.float32))]
-    with watched(cuda) as waits:
+    memory = weakref.ref(tensors[0].array.data.mem)
+    with watched(cuda):
         with db.Graph("cuda") as graph:
             taken = F.input(graph, tensors.pop()).device_value
-        gc.collect()  # nobody else holds the input, whose memory waits where it is freed
-        assert not waits
+        gc.collect()
+        assert memory() is not None  # nobody else holds it
         assert taken.get().tolist() == [5, 5, 5]
+    hold(cuda, None)
+    gc.collect()
+    assert memory() is None
 
 
 def test_training_with_inputs_of_a_gpu_is_training_with_those_of_the_host(cuda):

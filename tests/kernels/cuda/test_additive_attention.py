@@ -32,10 +32,10 @@ def exercise(kernels):
     first = fake_cupy.asarray(np.array([0]))
     for count in (2, 1):
         offsets = [fake_cupy.asarray(np.array([0, n])) for n in (count, keys)]
-        args = (q, k, v, vector, out, weights, *offsets, first, None, None, 1, 33, 33)
+        args = (q, k, v, vector, out, weights, *offsets, first, None, None, 1, 33, 33, 33)
         kernels.launch("additive_attention", (count,), (512,), args)
         args = (q, k, v, vector, weights, dout, slopes, dvectors, dq, dk, dk, True)
-        args = (*args, *offsets, first, 1, 33, 33)
+        args = (*args, *offsets, first, 1, 33, 33, 33, 33, False)
         kernels.launch("additive_attention_backward", (count,), (512,), args)
 
 
