@@ -42,7 +42,8 @@ class Graph:
     Args:
         device: "cpu", or "cuda" for CuPy's current device; parameters must be there too.
         dtype:  of every value, float32 or float64; parameters must have the same.
-        policy: how nodes are grouped: "by_agenda", "by_depth" or "one_by_one".
+        policy: how nodes are grouped: "by_agenda", "by_depth", "by_bound", "learned" or
+            "one_by_one" (see `dynbatch.batcher.policies`).
         grad:   False keeps nothing for backward (inference).
         seed:   of the dropout masks; by default the next of `dynbatch.random`.
         pool:   where the arenas come from.

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.batcher.policies import POLICIES
 from dynbatch.testing import strategies
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of
@@ -106,7 +107,7 @@ def outcome(random_graph: RandomGraph, policy: str) -> dict[str, np.ndarray]:
 def test_every_policy_equals_one_by_one(random_graph):
     with poisoned_memory():
         expected = outcome(random_graph, "one_by_one")
-        for policy in ("by_depth", "by_agenda"):
+        for policy in POLICIES:
             found = outcome(random_graph, policy)
             for name, gradient in expected.items():
                 scale = max(1.0, np.abs(gradient).max(initial=0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -15,6 +16,26 @@ class BatchStep(NamedTuple):
 
     signature: int
     nodes: tuple[int, ...]
+
+
+Kind = tuple[frozenset[int], frozenset[tuple[int, int]]]
+
+
+def _without_sources(edges: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The edges left when what nothing leads to has been taken away, again and again."""
+    targets: dict[int, list[int]] = {}
+    num_sources: dict[int, int] = {}
+    for source, target in edges:
+        targets.setdefault(source, []).append(target)
+        num_sources[target] = num_sources.get(target, 0) + 1
+    gone = [source for source in targets if source not in num_sources]
+    for source in gone:  # grows on the way
+        for target in targets.get(source, ()):
+            num_sources[target] -= 1
+            if not num_sources[target]:
+                gone.append(target)
+    left = set(targets).difference(gone)
+    return [edge for edge in edges if edge[0] in left]
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,43 @@ class Structure:
         for inputs in self.inputs:
             depths.append(1 + max([depths[i] for i in inputs]) if inputs else 0)
         return depths
+
+    def own_chains(self) -> list[int]:
+        """For each node the most nodes of its own signature on a path that starts at it.
+
+        Cost: O(nodes + inputs · signatures that a path can meet twice).
+        """
+        # A path can meet those twice that are on a cycle of the graph of types, or between two.
+        cyclic = _without_sources([(t, s) for s, t in _without_sources(self.kind()[1])])
+        recurring = {signature for edge in cyclic for signature in edge}
+        chains: list[dict[int, int]] = [{} for _ in self.signatures]
+        own = [1] * len(chains)
+        for node in range(len(chains) - 1, -1, -1):
+            signature = self.signatures[node]
+            if signature not in recurring:
+                continue
+            chain, chains[node] = chains[node], {}  # no reader is left: its room is free
+            own[node] = chain[signature] = chain.get(signature, 0) + 1
+            for i in self.inputs[node]:
+                if self.signatures[i] in recurring:
+                    above = chains[i]
+                    for kind, length in chain.items():
+                        if length > above.get(kind, 0):
+                            above[kind] = length
+        return own
+
+    def kind(self) -> Kind:
+        """The signatures, and the graph of types: (signature, signature of a node that reads it).
+
+        Mini-batches of one network are of one kind, whatever their sentences.
+        """
+        signatures = self.signatures
+        edges = [
+            (signatures[i], signature)
+            for signature, inputs in zip(signatures, self.inputs, strict=True)
+            for i in inputs
+        ]
+        return frozenset(signatures), frozenset(edges)
 
 
 @dataclass(frozen=True)
@@ -61,23 +119,17 @@ class Plan:
         if len(done) != len(self.structure):
             raise PlanError(f"{len(self.structure) - len(done)} nodes never run")
 
-    @property
+    @cached_property
     def lower_bound(self) -> int:
         """No schedule needs fewer batches: per signature its longest chain, summed.
 
         Source: Chen et al. 2023 (ED-Batch), arXiv:2302.03851, section 3.
         """
-        chains: list[dict[int, int]] = []
         longest: dict[int, int] = {}
-        for signature, inputs in zip(self.structure.signatures, self.structure.inputs, strict=True):
-            chain: dict[int, int] = {}
-            for i in inputs:
-                for kind, length in chains[i].items():
-                    if length > chain.get(kind, 0):
-                        chain[kind] = length
-            chain[signature] = chain.get(signature, 0) + 1
-            longest[signature] = max(longest.get(signature, 0), chain[signature])
-            chains.append(chain)
+        for signature, chain in zip(
+            self.structure.signatures, self.structure.own_chains(), strict=True
+        ):
+            longest[signature] = max(longest.get(signature, 0), chain)
         return sum(longest.values())
 
     @cached_property

@@ -1,12 +1,18 @@
-"""Policies: in which order ready nodes are grouped. Pure functions of a `Structure`."""
+"""Policies: in which order ready nodes are grouped. Functions of a `Structure`: no arrays."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
-from dynbatch.batcher.plan import BatchStep, Structure
+from dynbatch.batcher.frontier import Frontier
+from dynbatch.batcher.machine import Machine, fit
+from dynbatch.batcher.plan import BatchStep, Kind, Structure
 
 Policy = Callable[[Structure], Iterable[BatchStep]]
+
+FITTED_KINDS = 64
+_fitted: OrderedDict[Kind, Policy] = OrderedDict()
 
 
 def by_depth(structure: Structure) -> Iterable[BatchStep]:
@@ -30,33 +36,49 @@ def by_agenda(structure: Structure) -> Iterable[BatchStep]:
 
     Source: Neubig, Goldberg & Dyer 2017, arXiv:1705.07860, section 3.2.
     """
-    depths = structure.depths()
-    total: dict[int, int] = {}
-    count: dict[int, int] = {}
-    readers: list[list[int]] = [[] for _ in depths]
-    waiting = [0] * len(depths)
-    ready: dict[int, list[int]] = {}
-    for node, (signature, inputs) in enumerate(
-        zip(structure.signatures, structure.inputs, strict=True)
-    ):
-        total[signature] = total.get(signature, 0) + depths[node]
-        count[signature] = count.get(signature, 0) + 1
-        waiting[node] = len(inputs)
-        for i in inputs:
-            readers[i].append(node)
-        if not inputs:
-            ready.setdefault(signature, []).append(node)
-    while ready:
-        signature = min(ready, key=lambda s: (total[s] / count[s], ready[s][0]))
-        nodes = sorted(ready.pop(signature))
-        for node in nodes:
-            total[signature] -= depths[node]
-            count[signature] -= 1
-            for reader in readers[node]:
-                waiting[reader] -= 1
-                if not waiting[reader]:
-                    ready.setdefault(structure.signatures[reader], []).append(reader)
-        yield BatchStep(signature, tuple(nodes))
+    frontier = Frontier(structure)
+    while frontier.ready:
+        signature = frontier.lowest()
+        yield BatchStep(signature, tuple(frontier.take(signature)))
+
+
+def by_bound(structure: Structure) -> Iterable[BatchStep]:
+    """Among ready nodes, all of a signature whose batch lowers the lower bound run next.
+
+    That is a signature of which every longest chain left begins at a ready node: to wait for more
+    of it would gain nothing. Among several, or where there is none, as `by_agenda`.
+    """
+    return Machine()(structure)
+
+
+def learned(structure: Structure) -> Iterable[BatchStep]:
+    """As `by_bound`, corrected by a finite-state machine that is fitted once per kind of structure.
+
+    A kind is a set of signatures and which reads which. The first structure of a kind is the one it
+    is fitted on, and has no more batches than under any other policy; later ones use what it found.
+
+    Source: Chen et al. 2023 (ED-Batch), arXiv:2302.03851; see `dynbatch.batcher.machine`.
+    """
+    kind = structure.kind()
+    policy = _fitted.get(kind)
+    if policy is None:
+        policy = _fitted[kind] = _fewest(structure)
+        if len(_fitted) > FITTED_KINDS:
+            _fitted.popitem(last=False)
+    else:
+        _fitted.move_to_end(kind)
+    return policy(structure)
+
+
+def _fewest(structure: Structure) -> Policy:
+    """The policy of fewest batches; the fitted machine where others have no fewer."""
+    policy: Policy
+    policy, fewest = fit(structure)
+    for other in (by_agenda, by_depth):
+        num_batches = len(list(other(structure)))
+        if num_batches < fewest:
+            policy, fewest = other, num_batches
+    return policy
 
 
 def one_by_one(structure: Structure) -> Iterable[BatchStep]:
@@ -68,5 +90,7 @@ def one_by_one(structure: Structure) -> Iterable[BatchStep]:
 POLICIES: dict[str, Policy] = {
     "by_depth": by_depth,
     "by_agenda": by_agenda,
+    "by_bound": by_bound,
+    "learned": learned,
     "one_by_one": one_by_one,
 }

@@ -1,13 +1,21 @@
+import sys
+
 import pytest
 from hypothesis import given
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.batcher import policies
 from dynbatch.batcher import schedule as module
-from dynbatch.batcher.plan import Structure
+from dynbatch.batcher.plan import Plan, Structure
 from dynbatch.batcher.policies import POLICIES
-from dynbatch.batcher.schedule import ordered_for_readers, schedule, schedule_structure
-from tests.batcher.test_policies import structures
+from dynbatch.batcher.schedule import (
+    ordered_for_readers,
+    schedule,
+    schedule_structure,
+    structure_of,
+)
+from tests.batcher.structures import structures
 
 
 def test_a_structure_seen_before_gives_the_same_plan_object():
@@ -67,3 +75,90 @@ def test_outputs_lie_as_their_reader_takes_them():
             F.exp(x)
         graph.forward()
         assert graph.statistics.copied_bytes == 0
+
+
+def chain(count, kinds=1):
+    """Nodes of `kinds` kinds in turn, each reading the one before."""
+    inputs = ((), *[(node,) for node in range(count - 1)])
+    return Structure(tuple(node % kinds for node in range(count)), inputs)
+
+
+def wide(count, kinds=1):
+    """Nodes of `kinds` kinds in turn, none reading another."""
+    return Structure(tuple(node % kinds for node in range(count)), ((),) * count)
+
+
+def comb(count):
+    """A chain with an output at every second node; the outputs wait for its end."""
+    inputs = ((), *[(node - node % 2,) for node in range(count - 1)])
+    return Structure(tuple(node % 2 for node in range(count)), inputs)
+
+
+HUGE = 100_000
+SHAPES = {
+    "chain": lambda count: chain(count),
+    "chain of two kinds": lambda count: chain(count, 2),
+    "chain of as many kinds": lambda count: chain(count, count),
+    "wide": lambda count: wide(count),
+    "wide of as many kinds": lambda count: wide(count, count),
+    "comb": comb,
+}
+
+
+@pytest.mark.parametrize("name", ["chain", "wide", "wide of as many kinds"])
+def test_a_hundred_thousand_nodes_are_scheduled(name, monkeypatch):
+    monkeypatch.setattr(module, "_plans", type(module._plans)())
+    monkeypatch.setattr(policies, "_fitted", type(policies._fitted)())
+    structure = SHAPES[name](HUGE)
+    for policy in ("by_agenda", "learned"):
+        plan = schedule_structure(structure, policy)
+        assert len(plan.steps) == plan.lower_bound == (1 if name == "wide" else HUGE)
+
+
+def lines_run(function):
+    """How many lines of the batcher a call runs: a measure of work that no clock disturbs."""
+    count = 0
+
+    def trace(frame, event, argument):
+        nonlocal count
+        if "batcher" not in frame.f_code.co_filename:
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        function()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", SHAPES)
+def test_work_grows_with_the_nodes_and_not_with_their_square(name, policy, monkeypatch):
+    def work(count):
+        structure = SHAPES[name](count)
+        monkeypatch.setattr(policies, "_fitted", type(policies._fitted)())
+
+        def plan():
+            steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))
+            found = Plan(structure, tuple(steps), policy)
+            found.validate()
+            assert found.lower_bound <= len(steps)
+
+        return lines_run(plan)
+
+    assert work(600) < 2.5 * work(300)
+
+
+def test_the_structure_of_nodes_is_found_in_one_pass():
+    def work(count):
+        with db.Graph() as graph:
+            nodes = [F.input(graph, [1.0])]
+            for _ in range(count):
+                nodes.append(F.tanh(nodes[-1]))
+            return lines_run(lambda: structure_of(nodes))
+
+    assert work(600) < 2.5 * work(300)
