@@ -19,10 +19,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from dynbatch import random
+from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.kernels import transfer
 from dynbatch.parameter import Array, Parameter
-from dynbatch.train.atomic import replacing
 from dynbatch.train.protocols import Model
 
 if TYPE_CHECKING:

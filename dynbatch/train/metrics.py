@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from dynbatch.train.atomic import replacing
+from dynbatch.atomic import replacing
 
 Record = dict[str, Any]
 

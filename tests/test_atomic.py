@@ -3,7 +3,7 @@ import os
 
 import pytest
 
-from dynbatch.train.atomic import replacing
+from dynbatch.atomic import replacing
 
 
 def test_file_is_replaced_when_the_block_ends(tmp_path):
