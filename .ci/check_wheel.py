@@ -28,7 +28,9 @@ def main(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as unpacked:
         names = archive.namelist()
         missing = [name for name in REQUIRED if name not in names]
-        sources = sorted(str(path) for path in Path("dynbatch").rglob("*.cu*"))
+        sources = [
+            str(p) for kind in ("*.cu*", "page.*") for p in sorted(Path("dynbatch").rglob(kind))
+        ]
         missing += [name for name in sources if name not in names]
         foreign = [
             name

@@ -33,6 +33,10 @@ class FreedError(GraphError):
     """A value was freed because backward did not need it. Keep it with `node.keep()`."""
 
 
+class BatchingWarning(DynbatchError, UserWarning):
+    """A graph of many nodes ran almost one by one. Given once a process; the message says why."""
+
+
 class EmptyBatchError(DynbatchError, ValueError):
     """A mini-batch, or a list of nodes to reduce, is empty."""
 

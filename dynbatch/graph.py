@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
 from dynbatch import backend, random
+from dynbatch.atomic import replacing
+from dynbatch.batcher import unbatched
 from dynbatch.batcher.check import CheckedExecutor
+from dynbatch.batcher.dot import dot, sentence_nodes
 from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
-from dynbatch.batcher.report import report
+from dynbatch.batcher.report import Record, report
 from dynbatch.batcher.statistics import Statistics
+from dynbatch.batcher.timeline import trace
 from dynbatch.errors import (
     DtypeError,
     FreedError,
@@ -112,7 +120,10 @@ class Graph:
         self.close()
 
     def close(self) -> None:
-        """Free every node and give the memory back. Kept values and the loss stay readable."""
+        """Free every node and give the memory back. Kept values and the loss stay readable.
+
+        Warns with `errors.BatchingWarning`, once a process, if many nodes ran almost one by one.
+        """
         if self._closed:
             return
         try:
@@ -125,6 +136,8 @@ class Graph:
             self._kept.clear()
             self._absorbed.clear()
             self._streams.clear()
+        if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics):
+            unbatched.warn(self._record())
 
     def _keep_values(self) -> None:
         """Copy kept values out of the arenas."""
@@ -345,10 +358,63 @@ class Graph:
         """The plan of each run so far."""
         return self._executor.plans
 
-    def explain(self) -> str:
-        """A table of every batch run so far: kind, size, rows, copies, launches, time."""
-        executor = self._executor
-        return report(executor.statistics, executor.plans, executor.rows())
+    def explain(self, html: str | os.PathLike[str] | None = None) -> str:
+        """A table of every batch run so far: kind, size, rows, copies, launches, time, and why not
+        more: beside each batch the others of its kind that ran apart, and what kept them apart.
+
+        Above it: batches beside the fewest possible (lower bound), the mean batch, and the host's
+        share of the runs' time. On a GPU all times are the host's. A closed graph explains as well.
+
+        Args:
+            html: also write a page with the runs on a timeline to this file. It is one file that
+                  opens offline, replaced whole or not at all.
+
+        Raises:
+            OSError: the page cannot be written.
+        """
+        record = self._record()
+        if html is not None:
+            with replacing(Path(html)) as temporary:
+                temporary.write_text(page(record), encoding="utf-8")
+        return report(record)
+
+    def to_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what ran when as Chrome trace events (JSON), which ui.perfetto.dev opens.
+
+        A closed graph can be written as well. The file is replaced whole or not at all.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(trace(self._record()), encoding="utf-8")
+
+    def to_dot(self, sentence: int | None = None) -> str:
+        """The nodes of one sentence, or of all, as Graphviz text, each with the batch it ran in.
+
+        Args:
+            sentence: counted from 0 in order of creation, as errors count them: a connected part of
+                      the graph. With it come the parameters it reads as nodes. Default: all nodes.
+
+        Raises:
+            GraphError: the graph is closed: its nodes are gone.
+            ValueError: there is no such sentence.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     y = F.tanh(F.input(graph, [1.0, 2.0]))
+            ...     print(graph.to_dot(sentence=0).splitlines()[-2])
+              n0 -> n1;
+        """
+        self._open("to_dot")
+        nodes = self._nodes if sentence is None else sentence_nodes(self._nodes, sentence)
+        title = repr(self) if sentence is None else f"sentence {sentence}"
+        return dot(nodes, self._executor.step_numbers(), title)
+
+    def _record(self) -> Record:
+        return self._executor.record(self._begin)
 
     def __len__(self) -> int:
         return len(self._nodes)

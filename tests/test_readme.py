@@ -54,6 +54,15 @@ def test_the_node_type_of_the_extension_guide_passes_its_own_check():
     assert scaled.value.tolist() == [[6.0, -40.0]]
 
 
+def test_the_page_on_explaining_shows_reasons_that_are_given(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_blocks("explain.md")
+    out = capsys.readouterr().out
+    assert "parameter differs: 'a.weight' / 'b.weight'" in out
+    assert "static attribute alpha differs: 0.1 / 0.3" in out and "digraph" in out
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["page.html", "trace.json"]
+
+
 def test_the_page_for_those_who_come_from_pytorch_runs_and_learns(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     namespace = run_blocks("pytorch.md")

@@ -16,7 +16,7 @@ from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients, commit
 from dynbatch.batcher.layout import END, Layout, Stage
 from dynbatch.batcher.plan import Plan
-from dynbatch.batcher.report import Row, needs, row_of
+from dynbatch.batcher.report import Record, Row, RunTimes, needs, row_of
 from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
@@ -41,6 +41,7 @@ class Run:
     arenas: int
     arena_bytes: int
     kernel_seconds: float = 0.0
+    times: RunTimes | None = None
 
 
 class Executor:
@@ -70,6 +71,7 @@ class Executor:
         self._touched: list[Parameter] = []
         self._run = Run((), 0, 0, 0, 0)
         self._ended: list[Row] = []
+        self._times: list[RunTimes] = []
 
     @property
     def _queue(self) -> Queue | None:
@@ -108,6 +110,7 @@ class Executor:
         )
         try:
             forward = self._prepare(nodes)
+            planned = time.perf_counter()
             for node in kept:
                 if node._block is not None:
                     node._block.kept = True
@@ -117,6 +120,7 @@ class Executor:
             arena = self._allocate(layout)
             new = [step for stage in forward for step in stage]
             self.steps += new
+            placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
             with blas.one_thread(), np.errstate(all="ignore"):
                 if loss is not None:
@@ -129,7 +133,8 @@ class Executor:
                 for step in stage.steps
                 if stage.is_backward or step.fused
             ]
-            self.statistics.host_seconds += time.perf_counter() - begin - run.kernel_seconds
+            run.times = RunTimes(begin, planned, placed, time.perf_counter())
+            self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
         except BaseException:
             self._undo()
             raise
@@ -185,6 +190,21 @@ class Executor:
         """One row of the report for each batch step of all runs."""
         return self._ended + [row_of(step) for step in self.steps]
 
+    def step_numbers(self) -> dict[int, int]:
+        """The number of the batch step of each node that has run, by index."""
+        return {node.index: i for i, step in enumerate(self.steps) for node in step.nodes}
+
+    def record(self, built_from: float) -> Record:
+        """What all runs did, for the reports; `built_from` is when the graph was made."""
+        return Record(
+            self.statistics,
+            self.plans,
+            self.rows(),
+            self._times,
+            built_from,
+            self._device.is_cuda,
+        )
+
     def close(self) -> None:
         """Give the arenas back to the pool. Plans, statistics and the report stay."""
         self._ended += self.rows()
@@ -204,8 +224,12 @@ class Executor:
         plan = schedule(nodes, self._policy)
         self.plans.append(plan)
         runs = []
+        begin = time.perf_counter()
         for step in plan.steps:
-            runs.append(self._step([nodes[i] for i in step.nodes]))
+            run = self._step([nodes[i] for i in step.nodes])
+            runs.append(run)
+            end = time.perf_counter()
+            run.prepare_seconds, begin = end - begin, end
         stages = []
         for members in plan.stages:
             stages.append([runs[i] for i in members])
@@ -319,6 +343,8 @@ class Executor:
         begin = time.perf_counter()
         new = self.steps[self._run.steps :]
         self._run.nodes = ()
+        if self._run.times is not None:
+            self._times.append(self._run.times)
         statistics = self.statistics
         statistics.nodes += sum([len(step.nodes) for step in new])
         statistics.batches += len(new)

@@ -1,4 +1,4 @@
-"""`explain()`: what ran together, how big, how long."""
+"""`explain()`: what ran together, how big, how long, and what ran apart."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import NamedTuple
 
 from dynbatch.batcher.layout import Layout
 from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.reasons import Known, Names, apart, names_of, notes
 from dynbatch.batcher.statistics import Statistics
-from dynbatch.batcher.step import StepRun
+from dynbatch.batcher.step import Span, StepRun
 from dynbatch.memory import Interval
+
+SHOWN = 3
+"""Reasons beside one batch in the table; the page has them all."""
 
 
 class Row(NamedTuple):
@@ -22,8 +26,73 @@ class Row(NamedTuple):
     width: int
     copied_bytes: int
     launches: int
-    seconds: float
-    seconds_backward: float
+    prepare_seconds: float
+    spans: Sequence[Span]
+    parameters: Names
+
+    @property
+    def seconds(self) -> float:
+        """Of forward."""
+        return sum([end - begin for what, begin, end in self.spans if what == "forward"])
+
+    @property
+    def seconds_backward(self) -> float:
+        """Of backward, and of adding up what it gave."""
+        return sum([end - begin for what, begin, end in self.spans if what != "forward"])
+
+
+class RunTimes(NamedTuple):
+    """When a run began, had a plan, had its places in memory, and ended; by perf_counter."""
+
+    begin: float
+    planned: float
+    placed: float
+    end: float
+
+
+class Record(NamedTuple):
+    """All that reports are made of. It outlives the graph's nodes.
+
+    `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
+    the launches and does not wait for the GPU.
+    """
+
+    statistics: Statistics
+    plans: Sequence[Plan]
+    rows: Sequence[Row]
+    runs: Sequence[RunTimes]
+    begin: float
+    is_cuda: bool
+
+    @property
+    def known(self) -> Known:
+        """What the signatures of all batches stand for."""
+        steps = [step for plan in self.plans for step in plan.steps]
+        return Known(
+            {uid: name for row in self.rows for uid, name in row.parameters.items()},
+            {step.signature: r.parameters for step, r in zip(steps, self.rows, strict=True)},
+        )
+
+    @property
+    def lower_bound(self) -> int:
+        """The fewest batches that all runs together could have had."""
+        return sum([plan.lower_bound for plan in self.plans])
+
+    @property
+    def host_share(self) -> float:
+        """Part of the runs' time in which no batch ran: planning, placing, finishing. 0 to 1."""
+        spent = self.statistics.host_seconds + self.statistics.kernel_seconds
+        return self.statistics.host_seconds / spent if spent else 0.0
+
+    @property
+    def mean_batch(self) -> float:
+        """Nodes a batch."""
+        return self.statistics.nodes / max(1, self.statistics.batches)
+
+    @property
+    def build_seconds(self) -> float:
+        """From making the graph to its first run: the user's code, and the nodes it makes."""
+        return self.runs[0].begin - self.begin if self.runs else 0.0
 
 
 def row_of(step: StepRun) -> Row:
@@ -35,8 +104,9 @@ def row_of(step: StepRun) -> Row:
         step.block.width,
         step.copied_bytes,
         step.batch.launches,
-        step.seconds,
-        step.seconds_backward,
+        step.prepare_seconds,
+        step.spans,
+        names_of(step.nodes[0].all_parameters()),
     )
 
 
@@ -64,22 +134,29 @@ def _size(intervals: Iterable[Interval | None]) -> int:
     return sum([interval.size for interval in intervals if interval is not None])
 
 
-def report(statistics: Statistics, plans: Sequence[Plan], rows: Sequence[Row]) -> str:
-    """The batches of all runs as a table, with the lower bound of all plans beside it."""
-    bounds = sum([plan.lower_bound for plan in plans])
+def report(record: Record) -> str:
+    """The batches of all runs as a table, with the lower bound, and beside each what ran apart."""
+    statistics = record.statistics
+    times = "host's times, no GPU is waited for" if record.is_cuda else "building not counted"
     lines = [
-        f"{statistics.nodes} nodes in {statistics.batches} batches (lower bound {bounds}), "
-        f"{statistics.launches} launches, {statistics.copied_bytes:,} bytes copied, "
-        f"peak {statistics.peak_bytes:,} bytes",
+        f"{statistics.nodes} nodes in {statistics.batches} batches (lower bound "
+        f"{record.lower_bound}), {statistics.launches} launches, "
+        f"{statistics.copied_bytes:,} bytes copied, peak {statistics.peak_bytes:,} bytes",
         f"kernels {statistics.kernel_seconds * 1e3:.2f} ms, "
-        f"host {statistics.host_seconds * 1e3:.2f} ms",
+        f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}), "
+        f"mean batch {record.mean_batch:.1f} nodes",
         f"{'step':>4}  {'kind':<22} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
-        f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}",
+        f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}  apart from",
     ]
-    for number, row in enumerate(rows):
-        lines.append(
+    beside = notes(apart(record.plans, record.known))
+    for number, row in enumerate(record.rows):
+        reasons = beside.get(number, [])
+        if len(reasons) > SHOWN:
+            reasons = [*reasons[:SHOWN], f"{len(reasons) - SHOWN} more"]
+        line = (
             f"{number:>4}  {row.kind:<22} {row.nodes:>6} {row.rows:>8} {row.width or 'mixed':>6} "
             f"{row.copied_bytes:>10} {row.launches:>8} {row.seconds * 1e3:>10.3f} "
-            f"{row.seconds_backward * 1e3:>11.3f}"
+            f"{row.seconds_backward * 1e3:>11.3f}  {'; '.join(reasons)}"
         )
+        lines.append(line.rstrip())
     return "\n".join(lines)

@@ -16,6 +16,9 @@ from dynbatch.nodes.structure import Structural
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
+Span = tuple[str, float, float]
+"""What ran ("forward", "backward" or "add gradients"), and from when to when by perf_counter."""
+
 
 class GradientTarget:
     """Where the gradient of one input goes.
@@ -34,11 +37,14 @@ class GradientTarget:
 
 
 class StepRun:
-    """A batch step: its nodes, inputs, output block, and what its kernels cost."""
+    """A batch step: its nodes, inputs, output block, and what its kernels cost.
+
+    `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran.
+    """
 
     __slots__ = (
         "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind", "nodes",
-        "parameters", "repacked", "saved", "seconds", "seconds_backward", "sources", "stage",
+        "parameters", "prepare_seconds", "repacked", "saved", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
@@ -52,8 +58,8 @@ class StepRun:
         self.parameters: tuple[Parameter, ...] = first.parameters()
         self.fused = False
         self.stage = 0
-        self.seconds = 0.0
-        self.seconds_backward = 0.0
+        self.prepare_seconds = 0.0
+        self.spans: list[Span] = []
         self.copied_bytes = 0
         self.saved: dict[str, tuple[Interval, int, int]] = {}
         self.gradients: StepGradients | None = None
@@ -100,7 +106,7 @@ class StepRun:
                 self.kind.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
             else:
                 self.kind.forward(self.batch, y, *xs)
-        self.seconds += time.perf_counter() - begin
+        self.spans.append(("forward", begin, time.perf_counter()))
 
     def run_backward(self, arena: Array) -> None:
         """Run the batched backward into direct or scratch targets."""
@@ -120,7 +126,7 @@ class StepRun:
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, self.workspace_backward)
         self.kind.backward(batch, self.block.gradients(), *self._target_views(arena))
-        self.seconds_backward += time.perf_counter() - begin
+        self.spans.append(("backward", begin, time.perf_counter()))
 
     def add_gradients(self, arena: Array) -> None:
         """Bring the gradients of the inputs from scratch to where they belong."""
@@ -142,7 +148,7 @@ class StepRun:
                     moves_back = source.gradient_moves(arena, target.scratch.offset)
                     self.copied_bytes += move.run_backward(moves_back, add=True)
                     self.batch.launches += 1
-        self.seconds_backward += time.perf_counter() - begin
+        self.spans.append(("add gradients", begin, time.perf_counter()))
 
     # Places ---------------------------------------------------------------------------------------
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from dynbatch.cells.compiled import CompiledCell
@@ -36,6 +39,10 @@ class Scan(Node):
     def signature(self) -> int:
         # The compiled cell fixes all widths and parameters.
         return intern_signature(Scan, (Scan, self.uid, self.reverse, self.given_states))
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        return ["compiled cell", "reverse", "given initial states"]
 
     def all_parameters(self) -> tuple[Parameter, ...]:
         return self.cell.all_parameters()

@@ -29,6 +29,7 @@ OPERATIONS: dict[str, Callable[..., Node]] = {}
 
 _signatures: dict[tuple[Any, ...], int] = {}
 _signature_types: list[type[Node]] = []
+_signature_keys: list[tuple[Any, ...]] = []
 
 
 class Owner(Protocol):
@@ -184,6 +185,22 @@ class Node:
             if not kind.any_shape:
                 key += [node.width for node in self.inputs]
         return intern_signature(kind, tuple(key))
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        """The names of what `signature` holds behind the type, for `explain()`.
+
+        Those of `static` attributes, "width", "inputs" (their number) and "input width". A type
+        with a `signature` of its own overrides this too.
+        """
+        if cls.signature is not Node.signature:
+            return ["part of the signature"] * len(values)
+        names = list(cls.static)
+        if not cls.any_shape:
+            names.append("width")
+        if not cls.variadic:
+            names.append("inputs")
+        return names + ["input width"] * (len(values) - len(names))
 
     def is_rowwise(self) -> bool:
         """Whether this node works row by row (see `rowwise`)."""
@@ -363,12 +380,19 @@ def intern_signature(node_type: type[Node], key: tuple[Any, ...]) -> int:
     if found is None:
         found = _signatures[key] = len(_signature_types)
         _signature_types.append(node_type)
+        _signature_keys.append(key)
     return found
 
 
 def signature_type(signature: int) -> type[Node]:
     """The node type behind an interned signature."""
     return _signature_types[signature]
+
+
+def signature_parts(signature: int) -> list[tuple[str, Any]]:
+    """What an interned signature holds besides the type, by name: see `Node.signature_names`."""
+    values = _signature_keys[signature][1:]
+    return list(zip(_signature_types[signature].signature_names(values), values, strict=True))
 
 
 def describe(node: Node, problem: str, rule: str, fix: str) -> str:

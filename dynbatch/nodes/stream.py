@@ -64,6 +64,13 @@ class Streams:
         Returns:
             None for what belongs to several sentences or to none, or is new and reads nothing.
         """
+        return Sentences(nodes).of(node)
+
+
+class Sentences:
+    """The connected parts of a graph, numbered in order of creation; see `Streams.sentence`."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
         parent: dict[int, int] = {}
 
         def find(index: int) -> int:
@@ -78,10 +85,18 @@ class Streams:
                 for x in one.inputs:
                     if not _is_shared(x):
                         parent[find(one.index)] = find(x.index)
-        roots: dict[int, int] = {}
+        self._find = find
+        self._roots: dict[int, int] = {}
         for one in nodes:
             if not (_is_shared(one) or _joins_scalars(one)):
-                roots.setdefault(find(one.index), len(roots))
+                self._roots.setdefault(find(one.index), len(self._roots))
+
+    def __len__(self) -> int:
+        return len(self._roots)
+
+    def of(self, node: Node) -> int | None:
+        """The number of the sentence that `node` belongs to, or None."""
+        find, roots = self._find, self._roots
         if getattr(node, "index", None) is None:
             return roots.get(find(node.inputs[0].index)) if node.inputs else None
         if not _joins_scalars(node):

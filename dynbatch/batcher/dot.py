@@ -1,0 +1,56 @@
+"""`to_dot()`: nodes as a Graphviz drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.stream import Sentences
+
+
+def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
+    """The nodes of one sentence of a graph, and what they read, in creation order.
+
+    Raises:
+        ValueError: there is no such sentence.
+    """
+    sentences = Sentences(nodes)
+    if not 0 <= sentence < len(sentences):
+        raise ValueError(f"sentence {sentence}: the graph has {len(sentences)}, counted from 0.")
+    own = [node for node in nodes if sentences.of(node) == sentence]
+    wanted = {x.index for node in own for x in [node, *node.inputs]}
+    return [node for node in nodes if node.index in wanted]
+
+
+def dot(nodes: Sequence[Node], steps: Mapping[int, int], title: str) -> str:
+    """A `digraph` of nodes with type, index, shape, parameters and batch.
+
+    Args:
+        nodes: in creation order; inputs outside them are left out.
+        steps: the number of the batch step of each node, by index; those that have not run lack.
+        title: of the drawing.
+    """
+    inside = {node.index for node in nodes}
+    lines = [
+        "digraph sentence {",
+        f"  label={_quoted(title)};",
+        '  node [shape=box, style=rounded, fontname="sans-serif"];',
+    ]
+    for node in nodes:
+        text = [f"{node.label()} {node.shape}"]
+        text += [f"{p.name} {p.shape}" for p in node.all_parameters()]
+        step = steps.get(node.index)
+        text.append("not run" if step is None else f"batch {step}")
+        lines.append(f"  n{node.index} [label={_quoted(*text)}];")
+    for node in nodes:
+        lines += [f"  n{x.index} -> n{node.index};" for x in node.inputs if x.index in inside]
+    return "\n".join([*lines, "}", ""])
+
+
+def _quoted(*lines: str) -> str:
+    """A DOT string of lines. Backslashes are doubled: `\\N` would be the node's name."""
+    escaped = [
+        line.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", " ")
+        for line in lines
+    ]
+    return '"' + "\\n".join(escaped) + '"'

@@ -1,0 +1,101 @@
+"""The warning of a graph that ran almost one by one."""
+
+import warnings
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.batcher import unbatched
+from dynbatch.errors import BatchingWarning
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_yet(monkeypatch):
+    monkeypatch.setattr(unbatched, "_warned", False)
+
+
+def chain(graph, length=600):
+    x = F.input(graph, [1.0])
+    for _ in range(length):
+        x = F.tanh(x)
+    return x
+
+
+def test_a_chain_alone_is_told_to_bring_the_other_sentences():
+    with pytest.warns(BatchingWarning, match="put all sentences of a mini-batch") as caught:
+        with db.Graph() as graph:
+            chain(graph)
+            graph.forward()
+    assert "601 nodes ran in 601 batches" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+def test_a_graph_closed_by_hand_warns_at_the_users_line():
+    graph = db.Graph()
+    chain(graph)
+    graph.forward()
+    with pytest.warns(BatchingWarning) as caught:
+        graph.close()
+    assert caught[0].filename == __file__
+
+
+def test_it_comes_once_a_process():
+    with pytest.warns(BatchingWarning), db.Graph() as graph:
+        chain(graph)
+        graph.forward()
+    graph.close()
+    with db.Graph() as graph:
+        chain(graph)
+        graph.forward()
+
+
+def test_signatures_that_differ_are_named():
+    with pytest.warns(
+        BatchingWarning, match="different signatures, for instance parameter differs"
+    ):
+        with db.Graph() as graph:
+            x = F.input(graph, [1.0])
+            for _ in range(600):
+                F.linear(x, db.Parameter(np.ones((1, 1), "float32")))
+            graph.forward()
+
+
+def test_values_read_one_by_one_are_named():
+    with pytest.warns(BatchingWarning, match="values were read 300 times in between"):
+        with db.Graph() as graph:
+            for _ in range(300):
+                _ = F.tanh(F.input(graph, [1.0])).value
+
+
+def test_a_policy_that_finds_nothing_ready_together_is_named():
+    with pytest.warns(BatchingWarning, match="the policy by_depth found few nodes"):
+        with db.Graph(policy="by_depth") as graph:
+            x = F.input(graph, [1.0])
+            for _ in range(300):
+                x = F.abs(x)
+                F.exp(x)  # at a depth of its own, though all could wait for the last
+            graph.forward()
+
+
+@pytest.mark.parametrize(("length", "policy"), [(400, "by_agenda"), (600, "one_by_one")])
+def test_small_graphs_and_the_one_by_one_policy_are_let_be(length, policy):
+    with db.Graph(policy=policy) as graph:
+        chain(graph, length)
+        graph.forward()
+
+
+def test_two_chains_that_run_together_are_let_be():
+    with db.Graph() as graph:
+        chain(graph), chain(graph)
+        graph.forward()
+
+
+def test_an_error_in_the_block_is_not_hidden_by_the_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(KeyError), db.Graph() as graph:
+            chain(graph)
+            graph.forward()
+            raise KeyError
