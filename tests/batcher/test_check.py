@@ -140,7 +140,7 @@ def test_a_wrong_value_names_node_sentence_element_and_kernel(spoil):
     [
         ("elementwise_tanh_backward", 2, 0, "", ("Tanh #2, sentence 0", "gradient of Linear #1")),
         ("add_bias", 0, 18, "", ("Linear #6, sentence 1", "value", "(0, 0)")),
-        ("gather_rows", 2, 0, "", ("Lookup #0, sentence 0", "value", "element (0, 0)")),
+        ("gather_rows", 5, 0, "", ("Lookup #0, sentence 0", "value", "element (0, 0)")),
         ("add_rows", 4, 3, "", ("Lookup #0", "gradient for parameter 'table'")),
         ("reduce_segments", 1, 4, "Linear #1,", ("gradient for parameter 'bias'", "(4,)")),
         ("spread_segments", 1, 2, "", ("Total #25", "gradient of LinearCrossEntropy #14")),
@@ -202,7 +202,7 @@ def test_a_wrong_gradient_of_a_scan_is_found(spoil):
             ys, last = db.scan(cell, F.input(graph, np.ones((length, 4))), 4, weights)
             losses.append(F.sum(F.sum(ys, dim=0)) + F.sum(last))
         graph.forward()
-        spoil("pick_rows", 5, 0, "Scan")
+        spoil("gather_rows", 5, 0, "Scan")
         caught(lambda: graph.backward(F.sum(losses)), "Scan #", "in backward of a batch of 5 nodes")
 
 

@@ -13,8 +13,9 @@ from dynbatch.cells.cuda.weights import wide_bias, wide_weight
 from dynbatch.cells.prefix import PrefixLayout
 from dynbatch.cells.program import Op, Value
 from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.arrays import copy_rows
 from dynbatch.kernels.cuda.queue import queue
-from dynbatch.kernels.cuda.scan import move_columns, pick_rows
+from dynbatch.kernels.cuda.segment import pick_rows
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -146,7 +147,7 @@ class ScanRows:
 
     def move(self, source: Matrix, out: Matrix, rows: int, add: bool) -> None:
         """out = source, or out += source, for the first rows."""
-        move_columns(
+        copy_rows(
             self.queue, self.dtype, (source.address, source.stride), (out.address, out.stride),
             rows, out.width, add,
         )  # fmt: skip

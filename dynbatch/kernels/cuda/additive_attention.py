@@ -11,12 +11,12 @@ from dynbatch.kernels.attention import Packed, Wanted
 from dynbatch.kernels.cuda.attention import sight_tables
 from dynbatch.kernels.cuda.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
+from dynbatch.kernels.cuda.segments import row_grid
 from dynbatch.kernels.sight import Sight
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 512
-KEY_THREADS = 256
 
 
 def workspace(
@@ -90,16 +90,14 @@ def _keys_backward(
 ) -> None:
     """Gradients of keys and values of sentences with other than one query."""
     sentences, *widths = _sizes(packed)
-    rows, widest = packed.keys.shape[0], max(widths)
-    across = min(KEY_THREADS, 1 << max(0, widest - 1).bit_length())
-    down = KEY_THREADS // across
+    rows = packed.keys.shape[0]
     queries, stride = _rows(packed.queries)
     args = (
         queries, packed.keys, vector, weights, dout, slopes, wanted.keys, wanted.values,
         wanted.accumulate, *tables, sentences, rows, *widths, stride,
     )  # fmt: skip
-    grid = (-(-rows // down), -(-widest // across))
-    launch(dout, "additive_attention_backward_keys", grid, (across, down), args)
+    grid, block = row_grid(rows, max(widths))
+    launch(dout, "additive_attention_backward_keys", grid, block, args)
 
 
 def _rows(array: Any) -> tuple[int | None, int]:

@@ -12,7 +12,7 @@ from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.in_flight import hold
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.places import places
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.segment import sum_segments
 
@@ -56,8 +56,27 @@ def _copy_rows(x: Any, x_stride: int, out: Any, out_stride: int, width: int) -> 
     if not x_stride and not (x.flags.c_contiguous and out.flags.c_contiguous):
         raise ShapeError("copy: only an array without gaps is repeated, into one without gaps")
     queue().keep(x, out)
-    args = (x.data.ptr, out.data.ptr, x_stride, out_stride, width)
-    _over_elements(out, "copy_rows", args)
+    source, target = (x.data.ptr, x_stride), (out.data.ptr, out_stride)
+    copy_rows(queue(), out.dtype, source, target, out.size // width if width else 0, width)
+
+
+def copy_rows(
+    queue: Queue,
+    dtype: Any,
+    source: tuple[int, int],
+    target: tuple[int, int],
+    rows: int,
+    width: int,
+    add: bool = False,
+) -> None:
+    """target = source, or target += source, for rows that may be parts of wider ones.
+
+    Args:
+        source, target: (address, elements from a row to the next); 0 repeats a row of the source.
+    """
+    count = rows * width
+    args = (*source, *target, width, add, count)
+    queue.launch(dtype, "copy_rows", (-(-count // TILE),), (THREADS,), args)
 
 
 def _row_stride(array: Any) -> int:

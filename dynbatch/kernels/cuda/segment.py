@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.segments import (
     ROWS_OF_BLOCK,
-    THREADS,
     Array,
     over_elements,
     over_segments,
     reduce_parts,
+    row_grid,
     segment_blocks,
 )
 
@@ -41,11 +41,29 @@ def spread_segments(values: Any, offsets: Array, out: Any) -> None:
 
 def gather_rows(rows: Any, index: Array, out: Any) -> None:
     """out[n] = rows[index[n]]."""
-    count, width = out.shape
-    across = min(THREADS, 1 << max(0, width - 1).bit_length())
-    down = THREADS // across
-    grid = (-(-count // down), -(-width // across))
-    launch(out, "gather_rows", grid, (across, down), (rows, index, out, count, width))
+    width = out.shape[1]
+    pick_rows(queue(), out.dtype, (rows, rows.shape[1]), None, index, (out, width), width)
+
+
+def pick_rows(
+    queue: Queue,
+    dtype: Any,
+    source: tuple[Any, int],
+    other: tuple[Any, int] | None,
+    index: Array,
+    target: tuple[Any, int],
+    width: int,
+) -> None:
+    """target[i] = source[index[i]], or other[-1 - index[i]] where the index is negative.
+
+    Args:
+        source, target: (array or address, elements from a row to the next).
+        other:          the same, or None for zeros.
+        index:          (rows,) integers of the host.
+    """
+    grid, block = row_grid(len(index), width)
+    args = (*source, *(other or (None, 0)), index, *target, len(index), width)
+    queue.launch(dtype, "gather_rows", grid, block, args)
 
 
 class RowTable(NamedTuple):

@@ -33,6 +33,18 @@ def segment_blocks(segments: int) -> int:
     return max(-(-segments // ROWS_OF_BLOCK), min(segments, MANY_BLOCKS))
 
 
+def row_grid(
+    rows: int, width: int, threads: int = THREADS
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Grid and block of a kernel that gives each element of a matrix a thread.
+
+    A block is as wide as a row needs, and has rows for the threads that are left.
+    """
+    across = min(threads, 1 << max(0, width - 1).bit_length())
+    down = threads // across
+    return (-(-rows // down), -(-width // across)), (across, down)
+
+
 def segment_table(offsets: Array) -> tuple[Array | None, int]:
     """The offsets as a table for the kernel, or None and the length that all segments have.
 
