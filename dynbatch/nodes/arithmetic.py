@@ -78,7 +78,8 @@ class Binary(Node):
     rowwise = True
     kernel: ClassVar[kernels.Binary]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:
             needed = ((0,) if kernel.reads_a else ()) + ((1,) if kernel.reads_b else ())

@@ -23,7 +23,8 @@ class Unary(Node):
     rowwise = True
     kernel: ClassVar[kernels.Unary]
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:
             cls.retains = Retain(inputs=kernel.reads == "input", output=kernel.reads == "output")

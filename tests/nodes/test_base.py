@@ -4,8 +4,10 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, EmptyBatchError
+from dynbatch.nodes.arithmetic import Add
 from dynbatch.nodes.base import as_ids, signature_type
 from dynbatch.nodes.elementwise import Tanh
+from dynbatch.nodes.linear import Linear
 
 
 def signatures(*builds):
@@ -146,3 +148,10 @@ def test_ids_are_copied_to_int64():
 def test_other_ids_raise(ids):
     with pytest.raises(db.errors.ShapeError, match="one-dimensional sequence of integers"):
         as_ids("test", ids)
+
+
+@pytest.mark.parametrize("kind", [Tanh, Add, Linear])
+def test_a_type_of_the_users_own_may_compute_with_arrays_whatever_it_derives_from(kind):
+    """On a GPU all before it is started first: nothing says that it calls kernels only."""
+    own = type("Own", (kind,), {"__slots__": (), "__module__": __name__})
+    assert kind.names_kernels and not own.names_kernels
