@@ -70,8 +70,8 @@ def device(name: str | Device) -> Device:
 
 
 def device_of(array: Any) -> Device:
-    """Where an array lives."""
-    return CPU if isinstance(array, np.ndarray) else device("cuda")
+    """Where an array lives. A GPU that holds arrays is not looked for again."""
+    return CPU if isinstance(array, np.ndarray) else Device("cuda", cupy())
 
 
 def is_device_array(value: object) -> bool:

@@ -71,12 +71,13 @@ class DeviceMemory:
         """A `cupy.cuda.Memory`, which the driver aligns to 256 bytes."""
         cupy = backend.cupy()
         try:
-            return cupy.cuda.Memory(size)
-        except Exception as error:
-            if not backend.is_out_of_memory(error):
-                raise
-        # CuPy's own pool may hold what is missing here.
-        cupy.get_default_memory_pool().free_all_blocks()
+            return self._memory(cupy, size)
+        except MemoryError:
+            # CuPy's own pool may hold what is missing here.
+            cupy.get_default_memory_pool().free_all_blocks()
+        return self._memory(cupy, size)
+
+    def _memory(self, cupy: Any, size: int) -> Any:
         try:
             return cupy.cuda.Memory(size)
         except Exception as error:

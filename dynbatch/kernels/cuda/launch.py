@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -10,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.errors import BackendError, DtypeError, ShapeError
+from dynbatch import backend
+from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda import source
 from dynbatch.kernels.cuda.source import Parameter, Source
 
@@ -65,7 +65,7 @@ class Kernels:
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in REAL:
             raise DtypeError(f"CUDA kernels take float32 or float64, not {self.dtype}")
-        self.cupy = _import_cupy() if cupy is None else cupy
+        self.cupy = backend.cupy() if cupy is None else cupy
         self.launches: Counter[str] = Counter()
         self._generated: dict[str, Source] = {}
         self._modules: dict[str, Any] = {}
@@ -162,16 +162,6 @@ class Kernels:
             module = self.cupy.RawModule(code=text.text, options=options)
             self._modules[text.text] = module
         return module.get_function(name)
-
-
-def _import_cupy() -> Any:
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        raise BackendError(
-            "CUDA is not available: CuPy is not installed.\n"
-            "  fix:  pip install dynbatch[cuda13] (or cuda12), or use the CPU"
-        ) from error
 
 
 def _argument(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Argument:
