@@ -275,15 +275,8 @@ class Executor:
         else:
             steps = stage.steps
             tasks = [partial(step.run_forward, arena) for step in steps]
-        if self._queue is not None:
-            self._run_on_device(steps, tasks)
-            tasks = []
-        heavy = [step.work >= WORTH_A_THREAD for step in steps]
-        if sum(heavy[: len(tasks)]) > 1:
-            parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
-            tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
-        for task in tasks:
-            task()
+        run = self._run_on_threads if self._queue is None else self._run_on_device
+        run(steps, tasks)
         for step in stage.steps:
             if stage.is_backward or step.fused:
                 self._label(step)
@@ -292,6 +285,16 @@ class Executor:
 
     def _clear(self, block: Block) -> None:
         arrays.fill(block.gradients().values, 0)
+
+    def _run_on_threads(
+        self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]
+    ) -> None:
+        heavy = [step.work >= WORTH_A_THREAD for step in steps]
+        if sum(heavy) > 1:
+            parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
+            tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
+        for task in tasks:
+            task()
 
     def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
         assert self._queue is not None
