@@ -12,6 +12,7 @@ from dynbatch import backend
 from dynbatch.backend import Device, device_of
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import exchange, transfer
+from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.queue import queue
 from dynbatch.kernels.segment import add_rows, scatter_rows
 
@@ -139,7 +140,7 @@ class Parameter:
 
     def numpy(self) -> Array:
         """A copy of the value on the host."""
-        return transfer.copy_to_host(self.value)
+        return download(self.value)
 
     def assign(self, values: Array) -> None:
         """Copy values of the host, of the parameter's shape, into its array, wherever that is."""

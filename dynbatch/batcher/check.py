@@ -24,13 +24,14 @@ import numpy as np
 
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.checked_step import CheckedStep
-from dynbatch.batcher.difference import Checker, differing, host, magnitude
+from dynbatch.batcher.difference import Checker, differing, magnitude
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.batcher.step import StepRun
 from dynbatch.batcher.twin import dense_on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels import transfer
+from dynbatch.kernels.arrays import download
 from dynbatch.nodes.base import Node, heading
 from dynbatch.parameter import Array, Parameter, RowSparse
 
@@ -63,7 +64,7 @@ class CheckedExecutor(Executor):
     def _clear(self, block: Block) -> None:
         super()._clear(block)
         self.flush()
-        found = host(block.gradients().flat)
+        found = transfer.to_host(block.gradients().flat)
         if found.any():
             node = block.nodes[0]
             raise CheckError(
@@ -114,7 +115,7 @@ class CheckedExecutor(Executor):
 
 def saved_gradient(grad: Any) -> Any:
     """A gradient as it is now: sums write into dense ones only."""
-    return grad if grad is None or isinstance(grad, RowSparse) else transfer.copy_to_host(grad)
+    return grad if grad is None or isinstance(grad, RowSparse) else download(grad)
 
 
 def restored(grad: Any, parameter: Parameter) -> Any:

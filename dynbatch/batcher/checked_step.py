@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.batcher.block import Block, Source
-from dynbatch.batcher.difference import Checker, differing, host, largest, magnitude
+from dynbatch.batcher.difference import Checker, differing, largest, magnitude
 from dynbatch.batcher.step import StepRun
 from dynbatch.batcher.twin import Twins, on_host, totals
 from dynbatch.errors import CheckError
+from dynbatch.kernels.transfer import to_host
 from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node, Shape, heading
 from dynbatch.nodes.batch import Batch
@@ -61,7 +62,7 @@ class CheckedStep(StepRun):
         dxs: list[Array | None] = []
         with on_host(self.nodes[0].all_parameters(), self.checker.copies):
             if self.fused:
-                dy = host(self.block.gradients().flat)
+                dy = to_host(self.block.gradients().flat)
                 outputs, dxs, sink = twins.forward_backward(xs, dy, self._wanted())
                 given = totals(sink)
             else:
@@ -75,7 +76,7 @@ class CheckedStep(StepRun):
                 )
                 for node in self.nodes
             ]
-            self._compare("forward", pieces, host(block.values().flat), expected)
+            self._compare("forward", pieces, to_host(block.values().flat), expected)
         if self.fused:
             self._compare_gradients(arena, dxs, [dy])
             self._compare_parameters(given, [dy], xs)
@@ -88,8 +89,8 @@ class CheckedStep(StepRun):
         retains = self.kind.retains
         places = [place if retains.input(k) else None for k, place in enumerate(self.repacked)]
         inputs = self._inputs(arena, places, retains.input)
-        output = host(self.block.values().flat) if retains.output else None
-        dys = [host(block.gradients().values) for block in self.blocks]
+        output = to_host(self.block.values().flat) if retains.output else None
+        dys = [to_host(block.gradients().values) for block in self.blocks]
         with on_host(self.nodes[0].all_parameters(), self.checker.copies):
             dxs, sink = twins.backward(inputs, output, dys[0].reshape(-1), dys[1:], self._wanted())
             given = totals(sink)
@@ -107,7 +108,7 @@ class CheckedStep(StepRun):
                 Piece(node, what, (width,) if width else node.shape, partial(float, scale))
                 for node in block.nodes
             ]
-            self._compare("add", pieces, host(block.gradients().flat), wanted)
+            self._compare("add", pieces, to_host(block.gradients().flat), wanted)
 
     # What the second run gets ---------------------------------------------------------------------
 
@@ -127,12 +128,12 @@ class CheckedStep(StepRun):
             if not reads(position):
                 found.append(None)
             elif source.is_view:
-                found.append(host(source.view().flat))
+                found.append(to_host(source.view().flat))
             else:
                 place = places[position]
                 assert place is not None
-                packed = host(source.packed(arena, place).flat)
-                values = [host(x._block.node_values(x)).ravel() for x in source.nodes]
+                packed = to_host(source.packed(arena, place).flat)
+                values = [to_host(x._block.node_values(x)).ravel() for x in source.nodes]
                 what = f"value, copied for {self.nodes[0].label()},"
                 pieces = [Piece(x, what, x.shape, float) for x in source.nodes]
                 self._compare("packing", pieces, packed, np.concatenate(values))
@@ -148,10 +149,10 @@ class CheckedStep(StepRun):
         copies: dict[Block, Array] = {}
         for _, source, rows, columns in self._rectangles():
             if source not in copies:
-                copies[source] = host(source.values().flat)
+                copies[source] = to_host(source.values().flat)
             expected[columns] = copies[source][rows]
         pieces = [Piece(node, "value", node.shape, float) for node in self.nodes]
-        self._compare("moves", pieces, host(self.block.values().flat), expected)
+        self._compare("moves", pieces, to_host(self.block.values().flat), expected)
 
     def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
         """Of each node by itself: the block read, elements there, and elements of the output."""
@@ -175,14 +176,14 @@ class CheckedStep(StepRun):
 
         def begin(block: Block, is_empty: bool) -> Array:
             if block not in found:
-                gradient = host(block.gradients().flat)
+                gradient = to_host(block.gradients().flat)
                 gradient = np.zeros_like(gradient) if is_empty else gradient.copy()
                 found[block] = (gradient, magnitude(gradient))
             return found[block][0]
 
         if self.is_structural:
             assigned = {block for target in self.targets if target for block in target.assigned}
-            dy = host(self.block.gradients().flat)
+            dy = to_host(self.block.gradients().flat)
             for _, block, there, here in self._rectangles():
                 if block.gradient is not None:
                     begin(block, block in assigned)[there] += dy[here]
@@ -192,7 +193,7 @@ class CheckedStep(StepRun):
         for source, target in zip(self.sources, self.targets, strict=True):
             if target is None or target.scratch is None:
                 continue
-            packed, start = host(source.packed(arena, target.scratch).flat), 0
+            packed, start = to_host(source.packed(arena, target.scratch).flat), 0
             for x in source.nodes:
                 size, block = x.rows * x.width, x._block
                 if block.gradient is not None:
@@ -215,7 +216,7 @@ class CheckedStep(StepRun):
                 Piece(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
                 for node, x in self._readers(position, source)
             ]
-            self._compare("backward", pieces, host(view.flat), dx)
+            self._compare("backward", pieces, to_host(view.flat), dx)
 
     def _readers(self, position: int, source: Source) -> list[tuple[Node, Node]]:
         """For each node of an input the node that reads it."""
@@ -243,7 +244,7 @@ class CheckedStep(StepRun):
 
     def _terms(self, node: Node) -> float:
         """The largest of what a node reads."""
-        return largest([host(x._block.node_values(x)) for x in node.reads()])
+        return largest([to_host(x._block.node_values(x)) for x in node.reads()])
 
     def _compare(self, when: str, pieces: Sequence[Piece], found: Array, expected: Array) -> None:
         """Raise CheckError at the first piece that differs."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels import transfer
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.parameter import Array
 
@@ -49,11 +47,6 @@ class Checker:
             )
         way = 'device="cpu"' if self.on_device else 'policy="one_by_one"'
         return f"report it, with this message; {way} goes round it"
-
-
-def host(array: Any) -> Array:
-    """The array on the host: itself, or a copy."""
-    return transfer.to_host(array)
 
 
 def magnitude(array: Array) -> float:

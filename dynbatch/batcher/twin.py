@@ -11,6 +11,7 @@ import numpy as np
 
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.kernels import transfer
+from dynbatch.kernels.arrays import download
 from dynbatch.nodes.base import Node, same_width
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter, RowSparse
@@ -137,7 +138,7 @@ def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
         found[parameter.uid] = (parameter, array if known is None else known[1] + array)
 
     for parameter, array in gradients.dense:
-        add(parameter, transfer.copy_to_host(array))
+        add(parameter, download(array))
     for parameter, sparse in gradients.sparse:
         add(parameter, dense_on_host(sparse))
     for parameter, x, dy in gradients.products:
@@ -148,11 +149,12 @@ def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
 
 def dense_on_host(gradient: Array | RowSparse | None) -> Array:
     """A copy of a gradient on the host, of its parameter's shape."""
+    assert gradient is not None
     if isinstance(gradient, RowSparse):
         full = np.zeros(gradient.shape, gradient.values.dtype)
         full[gradient.rows] = transfer.to_host(gradient.values)
         return full
-    return transfer.copy_to_host(gradient)
+    return download(gradient)
 
 
 @contextmanager

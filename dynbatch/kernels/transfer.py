@@ -23,11 +23,6 @@ def to_host(array: Any) -> Array:
     return download(array)
 
 
-def copy_to_host(array: Any) -> Array:
-    """A copy on the host, always."""
-    return download(array)
-
-
 def to_device(array: Any, device: Device) -> Any:
     """The array itself where it is on that device, else a copy of it there."""
     if isinstance(array, np.ndarray):

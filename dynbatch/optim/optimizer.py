@@ -10,6 +10,7 @@ import numpy as np
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels import transfer
+from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim import device
 from dynbatch.optim.blocks import Scratch, Update, run_updates
@@ -154,7 +155,7 @@ class Optimizer:
             if each.num_steps:
                 state[f"{each.name}/steps"] = np.array(each.num_steps, np.int64)
                 for slot in self.slots:
-                    state[f"{each.name}/{slot}"] = transfer.copy_to_host(each.slots[slot])
+                    state[f"{each.name}/{slot}"] = download(each.slots[slot])
         return state
 
     def check_state_dict(self, state: Mapping[str, Array]) -> None:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 from dynbatch.kernels import transfer
+from dynbatch.kernels.arrays import download
 from dynbatch.models.module import Module
 from dynbatch.parameter import Array, Parameter, RowSparse
 
@@ -53,4 +54,4 @@ def dense_gradient(parameter: Parameter) -> Array:
     grad = parameter.grad
     if grad is None:
         return np.zeros(parameter.shape, parameter.dtype)
-    return transfer.copy_to_host(grad.dense() if isinstance(grad, RowSparse) else grad)
+    return download(grad.dense() if isinstance(grad, RowSparse) else grad)
