@@ -47,6 +47,14 @@ def train(model: Tagger, batch, **settings) -> float:
     return float(loss.value)
 
 
+def trained_graph(lengths=(3, 1, 7)) -> db.Graph:
+    """The graph of a tagger's forward and backward, closed."""
+    model = Tagger()
+    with db.Graph() as graph:
+        graph.backward(F.mean(model.losses(graph, sentences(lengths))))
+    return graph
+
+
 def gradients(model: Tagger) -> list[np.ndarray]:
     """Copies of the gradients, dense; then they are forgotten."""
     found = []

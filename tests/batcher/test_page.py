@@ -11,7 +11,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from tests.browser import BROWSER, DRIVER, browser
-from tests.reference_models import Tagger, sentences
+from tests.reference_models import trained_graph
 
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\">&'$script\n"
 VOID = {"meta", "img", "link", "input", "br", "hr"}
@@ -67,13 +67,6 @@ def hostile_graph():
     return graph
 
 
-def tagged():
-    model = Tagger()
-    with db.Graph() as graph:
-        graph.backward(F.mean(model.losses(graph, sentences([3, 1, 7]))))
-    return graph
-
-
 def read(graph, tmp_path):
     path = tmp_path / "page.html"
     assert graph.explain(html=path) == graph.explain()
@@ -81,7 +74,7 @@ def read(graph, tmp_path):
 
 
 def test_every_run_of_a_batch_is_a_bar_and_every_batch_a_row(tmp_path):
-    graph = tagged()
+    graph = trained_graph()
     tree = Tree(read(graph, tmp_path))
     rows = graph._executor.rows()
     bars = [e for e in tree.all("button") if e.get("class", "").startswith("bar")]
@@ -121,7 +114,7 @@ def test_a_row_says_what_the_batch_was(tmp_path):
 
 
 def test_the_page_is_one_file_and_its_policy_allows_its_own_script_only(tmp_path):
-    text = read(tagged(), tmp_path)
+    text = read(trained_graph(), tmp_path)
     tree = Tree(text)
     assert not [e for e in tree.elements if "src" in e or "href" in e]
     assert (
@@ -152,13 +145,13 @@ def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     path.write_text("old")
     monkeypatch.setattr("dynbatch.graph.page", lambda record: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        tagged().explain(html=path)
+        trained_graph().explain(html=path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["page.html"]
 
 
 def test_pages_go_where_any_path_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    tagged().explain(html="page.html")
+    trained_graph().explain(html="page.html")
     assert (tmp_path / "page.html").exists()
 
 
@@ -173,7 +166,7 @@ FOCUSED = "return Number(document.activeElement.dataset.step)"
 
 @needs_browser
 def test_keyboard_and_mouse_show_each_batch(tmp_path):
-    graph = tagged()
+    graph = trained_graph()
     path = tmp_path / "page.html"
     graph.explain(html=path)
     with browser() as page:
@@ -224,7 +217,7 @@ def test_hostile_names_do_nothing_in_a_browser(tmp_path):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_stands_out_from_the_paper_in_both_schemes(tmp_path, scheme):
     path = tmp_path / "page.html"
-    tagged().explain(html=path)
+    trained_graph().explain(html=path)
     with browser(f"--blink-settings=preferredColorScheme={1 if scheme == 'light' else 0}") as page:
         page.open(path)
         style = "getComputedStyle(document.body)"

@@ -9,14 +9,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.timeline import Bar, lanes
-from tests.reference_models import Tagger, sentences
-
-
-def trained():
-    model = Tagger()
-    with db.Graph() as graph:
-        graph.backward(F.mean(model.losses(graph, sentences([3, 1, 7]))))
-    return graph
+from tests.reference_models import trained_graph
 
 
 def events(graph, tmp_path):
@@ -28,7 +21,7 @@ def events(graph, tmp_path):
 
 
 def test_each_time_a_batch_ran_is_a_complete_event(tmp_path):
-    graph = trained()
+    graph = trained_graph()
     rows = graph._executor.rows()
     found = [e for e in events(graph, tmp_path) if e["ph"] == "X" and e["cat"] != "host"]
     assert sorted([(e["args"]["step"], e["cat"], e["name"]) for e in found]) == sorted(
@@ -43,7 +36,7 @@ def test_each_time_a_batch_ran_is_a_complete_event(tmp_path):
 
 
 def test_threads_are_named_and_their_events_do_not_overlap(tmp_path):
-    found = events(trained(), tmp_path)
+    found = events(trained_graph(), tmp_path)
     names = {e["tid"]: e["args"]["name"] for e in found if e["name"] == "thread_name"}
     assert names[0] == "host" and names[1] == "batches 0"
     by_thread = {}
@@ -57,7 +50,7 @@ def test_threads_are_named_and_their_events_do_not_overlap(tmp_path):
 
 
 def test_the_host_plans_before_it_places_and_runs(tmp_path):
-    found = [e for e in events(trained(), tmp_path) if e["ph"] == "X"]
+    found = [e for e in events(trained_graph(), tmp_path) if e["ph"] == "X"]
     host = [e["name"] for e in found if e["cat"] == "host"]
     assert host == ["plan", "place in memory"]
     placed = next(e for e in found if e["name"] == "place in memory")
@@ -89,5 +82,5 @@ def test_a_trace_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     path.write_text("old")
     monkeypatch.setattr("dynbatch.graph.trace", lambda record: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        trained().to_trace(path)
+        trained_graph().to_trace(path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["trace.json"]

@@ -16,6 +16,7 @@ packed row p of the step before, or -1. A thread works on one row and one column
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from dynbatch.cells.cuda.lanes import Group, Lane, ScalarOp, Segment
 from dynbatch.cells.cuda.loop import Loop
@@ -193,7 +194,9 @@ class Kernel:
         ]
         return [*loads, *body, *stores] if stores else []
 
-    def _gradient(self, one: ScalarOp, position: int, dy: str, value) -> str:  # type: ignore[no-untyped-def]
+    def _gradient(
+        self, one: ScalarOp, position: int, dy: str, value: Callable[[Segment], str]
+    ) -> str:
         """A statement that puts the gradient of one input after `{out}`."""
         op = one.op
         if op.kind in ("copy", "shift"):

@@ -201,7 +201,7 @@ def _use(arrays: list[str], name: str) -> str:
 
 PRODUCTS = """
 // The products of a tail: one row, by the whole block.
-constexpr int THREADS_OF_TAIL = 512, OUTPUTS_OF_WARP = 4;
+constexpr int THREADS_OF_TAIL = @THREADS@, OUTPUTS_OF_WARP = 4;
 
 // out[o] = Σ_k x[k] W[o, k] + bias[o], for W (O, K); zeros for x where it is NULL. A warp makes
 // OUTPUTS_OF_WARP outputs, its lanes along k.
@@ -246,4 +246,4 @@ __device__ __forceinline__ void multiply_back(const REAL* dy, const REAL* weight
         __syncthreads();  // `out` is read, and `partial` written again
     }
 }
-"""
+""".replace("@THREADS@", str(THREADS))

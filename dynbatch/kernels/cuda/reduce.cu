@@ -36,16 +36,11 @@ extern "C" __global__ void mean_segments_backward(const REAL* dy, REAL* out, con
     });
 }
 
-struct LogSumExp {
-    typedef Normalizer State;
+struct LogSumExp : Normalized {
     const REAL* x;
     REAL* out;
     int width;
 
-    static __device__ __forceinline__ State identity() { return Normalizer::identity(); }
-    static __device__ __forceinline__ State combine(State a, State b) {
-        return Normalizer::combine(a, b);
-    }
     __device__ __forceinline__ void add(State& state, Element at) const {
         const REAL value = x[at.i];
         if (value > state.peak) {
@@ -64,7 +59,7 @@ struct LogSumExp {
 // out[k] = log Σ exp(x[n]) over segment k; -inf of no rows.
 extern "C" __global__ void logsumexp_segments(const REAL* x, REAL* out, const int* offsets,
                                               int length, int count, int width) {
-    run_segments(LogSumExp{x, out, width}, {offsets, length, count, width});
+    run_segments(LogSumExp{{}, x, out, width}, {offsets, length, count, width});
 }
 
 // out[n] = dy[k] * exp(x[n] - y[k]); an infinite y counts as 0.

@@ -29,6 +29,16 @@ struct Normalizer {
     }
 };
 
+// What formulas (below) over such a state have in common.
+struct Normalized {
+    typedef Normalizer State;
+
+    static __device__ __forceinline__ State identity() { return State::identity(); }
+    static __device__ __forceinline__ State combine(State a, State b) {
+        return State::combine(a, b);
+    }
+};
+
 __device__ __forceinline__ REAL from_lane(REAL a, int distance) {
     return __shfl_xor_sync(ALL_LANES, a, distance);
 }

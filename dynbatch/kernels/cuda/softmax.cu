@@ -2,17 +2,12 @@
 //
 // x, y, dy, out are (N, width). An empty segment is nothing to do. Grids and blocks: `over_segments`.
 
-// Running maximum and Σ exp(x - maximum), in one pass.
+// One pass for the maximum and Σ exp(x - maximum), one for the outputs.
 // Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3.
-struct Forward {
-    typedef Normalizer State;
+struct Forward : Normalized {
     const REAL* x;
     REAL* out;
 
-    static __device__ __forceinline__ State identity() { return Normalizer::identity(); }
-    static __device__ __forceinline__ State combine(State a, State b) {
-        return Normalizer::combine(a, b);
-    }
     __device__ __forceinline__ void add(State& state, Element at) const {
         const REAL value = x[at.i];
         if (value > state.peak) {
@@ -66,12 +61,12 @@ struct LogSoftmaxBackward : Backward {
 
 extern "C" __global__ void softmax(const REAL* x, REAL* out, const int* offsets, int length,
                                    int segments, int width) {
-    run_segments(Softmax{{x, out}}, {offsets, length, segments, width});
+    run_segments(Softmax{{{}, x, out}}, {offsets, length, segments, width});
 }
 
 extern "C" __global__ void log_softmax(const REAL* x, REAL* out, const int* offsets, int length,
                                        int segments, int width) {
-    run_segments(LogSoftmax{{x, out}}, {offsets, length, segments, width});
+    run_segments(LogSoftmax{{{}, x, out}}, {offsets, length, segments, width});
 }
 
 extern "C" __global__ void softmax_backward(const REAL* dy, const REAL* y, REAL* out,
