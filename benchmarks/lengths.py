@@ -8,7 +8,7 @@ corpus, English of many kinds, in shuffled batches of 64. σ = 0.4 gives 2.4 tim
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,10 @@ class Batch:
 
     sources: list[Array]
     targets: list[Array]
+
+    def sentences(self) -> Iterator[tuple[Any, ...]]:
+        """What a model of one sentence is given, sentence by sentence."""
+        return zip(self.sources, self.targets, strict=True)
 
     @property
     def num_sentences(self) -> int:
@@ -67,17 +71,19 @@ class Corpus:
         is_aligned: every target is as long as its source (tags); otherwise its length is a draw
             of its own from the same distribution, and its last word ends it.
         sigma: spread of the lengths.
+        mean: of the lengths before they are clipped.
     """
 
     source_vocabulary: int
     target_vocabulary: int
     is_aligned: bool
     sigma: float = REAL_TEXT_SIGMA
+    mean: float = MEAN_LENGTH
 
     def lengths(self, rng: np.random.Generator, count: int) -> Array:
         """(count, 2) lengths of sources and targets."""
         columns = 1 if self.is_aligned else 2
-        drawn = draw_lengths(rng, count * columns, self.sigma).reshape(count, columns)
+        drawn = draw_lengths(rng, count * columns, self.sigma, self.mean).reshape(count, columns)
         return np.repeat(drawn, 2, axis=1) if self.is_aligned else drawn
 
     def fill(self, rng: np.random.Generator, lengths: Array) -> Batch:
@@ -94,6 +100,11 @@ class Corpus:
     ) -> list[Batch]:
         """Batches as a shuffled corpus gives them: lengths mixed."""
         return [self.fill(rng, self.lengths(rng, num_sentences)) for _ in range(count)]
+
+    def describe(self, batches: Sequence[Batch]) -> str:
+        """What one of these batches holds on average."""
+        tokens = np.mean([batch.num_tokens for batch in batches])
+        return f"{tokens:.0f} tokens, {mean_padding_ratio(batches):.2f} cells a token when padded"
 
     def bucketed_batches(
         self, rng: np.random.Generator, count: int, num_tokens: int, num_sentences: int
@@ -123,9 +134,14 @@ class Corpus:
         return chosen
 
 
-def draw_lengths(rng: np.random.Generator, count: int, sigma: float = REAL_TEXT_SIGMA) -> Array:
+def draw_lengths(
+    rng: np.random.Generator,
+    count: int,
+    sigma: float = REAL_TEXT_SIGMA,
+    mean: float = MEAN_LENGTH,
+) -> Array:
     """(count,) int64 sentence lengths; see the module's text."""
-    mu = np.log(MEAN_LENGTH) - sigma**2 / 2
+    mu = np.log(mean) - sigma**2 / 2
     return np.clip(np.rint(rng.lognormal(mu, sigma, count)), SHORTEST, LONGEST).astype(np.int64)
 
 

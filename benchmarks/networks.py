@@ -1,4 +1,4 @@
-"""The two networks that every side builds: their sizes, and one set of initial values for all.
+"""The networks that every side builds: their sizes, and one set of initial values for all.
 
 Values are named and laid out as PyTorch's state dicts are; dynbatch and DyNet convert them. An
 LSTM's recurrent bias is left out (zero, and trained by nobody): it adds nothing to the bias of the
@@ -78,7 +78,39 @@ class Seq2SeqSizes:
         }
 
 
-Sizes = TaggerSizes | Seq2SeqSizes
+@dataclass(frozen=True)
+class TreeSizes:
+    """Binary Tree-LSTM (Tai, Socher & Manning 2015, equations 9 to 14, N = 2), a class a node.
+
+    A word's node has embedding e; an inner node has children l and r, each a forget gate:
+        i, o, u           = W_leaf e + b_leaf                    c = σ(i) ⊙ tanh(u)
+        i, o, f_l, f_r, u = W_compose [h_l; h_r] + b_compose     c = σ(i) ⊙ tanh(u) + σ(f_l) ⊙ c_l
+                                                                     + σ(f_r) ⊙ c_r
+    and of both h = σ(o) ⊙ tanh(c), with logits W_output h + b. Dropout is 0.
+
+    Source: arXiv:1503.00075.
+    """
+
+    vocabulary: int = 10_000
+    embedding: int = 300
+    hidden: int = 150
+    classes: int = 5
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, by name."""
+        hidden = self.hidden
+        return {
+            "embedding.weight": (self.vocabulary, self.embedding),
+            "leaf.weight": (3 * hidden, self.embedding),
+            "leaf.bias": (3 * hidden,),
+            "compose.weight": (5 * hidden, 2 * hidden),
+            "compose.bias": (5 * hidden,),
+            "output.weight": (self.classes, hidden),
+            "output.bias": (self.classes,),
+        }
+
+
+Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes
 
 
 def initial_values(sizes: Sizes, rng: np.random.Generator) -> Mapping[str, Array]:

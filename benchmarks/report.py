@@ -50,6 +50,8 @@ class Report:
             "host_share": round(self.costs["host_share"], 4),
             "launches": int(self.costs["launches"]),
             "batches": int(self.costs["batches"]),
+            "lower_bound": int(self.costs["lower_bound"]),
+            "host_us_per_cell": round(self.costs["host_us_per_cell"], 3),
             "copied_bytes": int(self.costs["copied_bytes"]),
             "peak_bytes": int(self.costs["peak_bytes"]),
         }
@@ -70,11 +72,14 @@ class Report:
             lines.append(f"{name:{width}}{columns}{timing.median_ms / base:>13.2f}")
         lines += [f"{name:{width}}not run: {reason}" for name, reason in self.skipped.items()]
         costs = self.costs
+        cell = costs["host_us_per_cell"]
+        per_cell = f" ({cell:.2f} µs a cell node)" if cell else ""
         lines += [
             "",
-            f"dynbatch   host {100 * costs['host_share']:.1f} % of the step, "
-            f"{costs['launches']:.0f} launches in {costs['batches']:.0f} batches, "
-            f"{costs['copied_bytes'] / 1e6:.1f} MB copied, {costs['peak_bytes'] / 1e6:.1f} MB peak",
+            f"dynbatch   host {100 * costs['host_share']:.1f} % of the step{per_cell}, "
+            f"{costs['launches']:.0f} launches in {costs['batches']:.0f} batches (lower bound "
+            f"{costs['lower_bound']:.0f}), {costs['copied_bytes'] / 1e6:.1f} MB copied, "
+            f"{costs['peak_bytes'] / 1e6:.1f} MB peak",
             "versions   " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
             *self.notes,
         ]

@@ -76,16 +76,19 @@ def run(options: argparse.Namespace) -> Report:
         guard(ours, peers, corpus, rng)
         random = corpus.random_batches(rng, options.batches, options.batch)
         tokens = round(np.mean([batch.num_tokens for batch in random]))
-        bucketed = corpus.bucketed_batches(rng, options.batches, tokens, options.batch)
+        data = corpus.describe(random)
+        bucketed = random
+        if any(peer.is_bucketed for peer in peers):
+            bucketed = corpus.bucketed_batches(rng, options.batches, tokens, options.batch)
+            data += f" ({mean_padding_ratio(bucketed):.2f} bucketed)"
         ours.costs.clear()
         timings = interleave([ours, *peers], random, bucketed, options.rounds, rng)
     finally:
         for peer in peers:
             peer.close()
     notes += [
-        f"data       {options.batches} batches of {tokens} tokens, {options.rounds} rounds, "
-        f"σ {options.sigma:g}; cells per token when padded: random "
-        f"{mean_padding_ratio(random):.2f}, bucketed {mean_padding_ratio(bucketed):.2f}",
+        f"data       {options.batches} batches of {data}; {options.rounds} rounds, "
+        f"σ {options.sigma:g}",
         *environment.kernel_lines(options.device),
     ]
     costs = median_cost(ours.costs[options.batches :])  # less the round that is not timed

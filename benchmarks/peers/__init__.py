@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 from benchmarks.measure import Contender
-from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes
+from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes, TreeSizes
 from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
 
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
+TREE_PEERS = ("pytorch-levels", "pytorch-nodes")
 
 
 def build_peers(
@@ -23,7 +24,7 @@ def build_peers(
     """The peers that can run here, and for each of the others the reason why not.
 
     Args:
-        wanted:       names out of `PEERS`.
+        wanted:       names out of `PEERS`; for a `TreeSizes`, out of `TREE_PEERS`.
         threads:      of every PyTorch peer; DyNet's wheel has one.
         dynet_python: an interpreter that can import `dynet`; the running one if empty.
         device:       "cpu" or "cuda", of every PyTorch peer; DyNet's wheel has the CPU alone.
@@ -54,8 +55,13 @@ def _pytorch(
     if device != "cpu" and not torch.cuda.is_available():
         raise PeerUnavailable(f"PyTorch {torch.__version__} finds no GPU.")
     torch.set_num_threads(threads)
-    forms = _tagger_forms if isinstance(sizes, TaggerSizes) else _seq2seq_forms
-    make = forms(sizes, values, device).get(name)  # type: ignore[arg-type]
+    if isinstance(sizes, TaggerSizes):
+        forms = _tagger_forms(sizes, values, device)
+    elif isinstance(sizes, TreeSizes):
+        forms = _tree_forms(sizes, values, device)
+    else:
+        forms = _seq2seq_forms(sizes, values, device)
+    make = forms.get(name)
     if make is None:
         raise PeerUnavailable("this workload has no decoder whose rows could be dropped.")
     return make()
@@ -87,4 +93,15 @@ def _seq2seq_forms(
         "pytorch-packed": form("pytorch-packed", packs=True),
         "pytorch-select": form("pytorch-select", packs=True, selects=True),
         "pytorch-bucketed": form("pytorch-bucketed", selects=True, is_bucketed=True),
+    }
+
+
+def _tree_forms(
+    sizes: TreeSizes, values: Mapping[str, Array], device: str
+) -> dict[str, Callable[[], Contender]]:
+    from benchmarks.peers.pytorch_tree import LevelTree, NodeTree
+
+    return {
+        "pytorch-levels": lambda: LevelTree(sizes, values, device),
+        "pytorch-nodes": lambda: NodeTree(sizes, values, device),
     }

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from benchmarks.lengths import Corpus
 from benchmarks.measure import Contender
-from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes, initial_values
-from benchmarks.peers import PEERS, build_peers
+from benchmarks.networks import (
+    Array,
+    Seq2SeqSizes,
+    Sizes,
+    TaggerSizes,
+    TreeSizes,
+    initial_values,
+)
+from benchmarks.peers import PEERS, TREE_PEERS, build_peers
+from benchmarks.trees import TreeCorpus
 from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.tree import DynbatchTree
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
 
 Values = Mapping[str, Array]
@@ -27,12 +36,14 @@ class Workload:
     Args:
         sizes:  of the network.
         ours:   builds dynbatch's side from sizes, initial values and the name of the device.
-        rivals: build further dynbatch models to time beside it, instead of other frameworks.
+        frameworks: names of the peers in other frameworks.
+        rivals: build further models on dynbatch to time beside it.
     """
 
     sizes: Sizes
     ours: Callable[[Any, Values, str], DynbatchContender]
-    rivals: Mapping[str, Callable[[Any, Values, str], DynbatchContender]] | None = None
+    frameworks: tuple[str, ...] = PEERS
+    rivals: Mapping[str, Callable[[Any, Values, str], Contender]] = field(default_factory=dict)
 
     def with_hidden(self, hidden: int) -> Workload:
         """The same with another width of its LSTMs."""
@@ -41,13 +52,15 @@ class Workload:
     @property
     def peers(self) -> tuple[str, ...]:
         """Names of all that may stand beside dynbatch, in the order of reports."""
-        return PEERS if self.rivals is None else tuple(self.rivals)
+        return (*self.frameworks, *self.rivals)
 
     def corpus(self, sigma: float) -> Corpus:
         """The sentences that fit the network."""
         sizes = self.sizes
         if isinstance(sizes, TaggerSizes):
             return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, sigma=sigma)
+        if isinstance(sizes, TreeSizes):
+            return TreeCorpus(sizes.vocabulary, sizes.classes, sigma=sigma)
         source, target = sizes.source_vocabulary, sizes.target_vocabulary
         return Corpus(source, target, is_aligned=False, sigma=sigma)
 
@@ -68,15 +81,13 @@ class Workload:
         values = initial_values(self.sizes, rng)
         ours = self.ours(self.sizes, values, device)
         names = [name for name in self.peers if wanted is None or name in wanted]
-        if self.rivals is None:
-            peers, skipped = build_peers(names, self.sizes, values, threads, dynet_python, device)
-            return ours, peers, skipped
-        rivals: list[Contender] = []
-        for name in names:
+        frameworks = [name for name in names if name not in self.rivals]
+        peers, skipped = build_peers(frameworks, self.sizes, values, threads, dynet_python, device)
+        for name in names[len(frameworks) :]:
             rival = self.rivals[name](self.sizes, values, device)
             rival.name = name
-            rivals.append(rival)
-        return ours, rivals, {}
+            peers.append(rival)
+        return ours, peers, skipped
 
 
 WORKLOADS: Mapping[str, Workload] = {
@@ -85,6 +96,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "user_cell": Workload(
         TaggerSizes(),
         UserCellTagger,
+        frameworks=(),
         rivals={"models-lstm": DynbatchTagger, "four-matrices": FourMatrixTagger},
     ),
+    "tree": Workload(TreeSizes(), DynbatchTree, frameworks=TREE_PEERS),
 }

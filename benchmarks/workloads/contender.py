@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import dynbatch as db
 from benchmarks.lengths import Batch
@@ -14,6 +15,7 @@ from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
 from dynbatch import backend, optim
 from dynbatch import nodes as F
+from dynbatch.batcher.plan import Plan
 from dynbatch.models.module import Module
 from dynbatch.testing import in_float64
 from dynbatch.testing.precision import dense_gradient
@@ -33,6 +35,8 @@ class StepCost:
         peak_bytes:     most bytes of arenas in use at once.
         uploads:        copies of index tables to a GPU.
         build_seconds:  of the step, until all nodes are made.
+        plans:          of its runs.
+        cells:          applications of a cell, each a node.
 
     On a GPU nothing is waited for: the step ends when all of it is queued.
     """
@@ -46,16 +50,29 @@ class StepCost:
     peak_bytes: int
     uploads: int = 0
     build_seconds: float = 0.0
+    plans: Sequence[Plan] = ()
+    cells: int = 0
 
     @property
     def host_share(self) -> float:
         """Share of the step spent outside kernels and update: build, schedule, dispatch."""
         return 1.0 - (self.kernel_seconds + self.update_seconds) / self.step_seconds
 
+    @property
+    def lower_bound(self) -> int:
+        """The fewest batches possible."""
+        return sum(plan.lower_bound for plan in self.plans)
+
+    @property
+    def host_us_per_cell(self) -> float:
+        """Microseconds of the host for each cell node; 0 where there is none."""
+        return 1e6 * self.host_share * self.step_seconds / self.cells if self.cells else 0.0
+
 
 def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
     """Median of each counter that reports show."""
-    names = ("host_share", "launches", "batches", "copied_bytes", "peak_bytes", "uploads")
+    names = ("host_share", "host_us_per_cell", "launches", "batches", "lower_bound")
+    names += ("copied_bytes", "peak_bytes", "uploads")
     return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
 
 
@@ -79,8 +96,12 @@ class DynbatchContender(Contender):
         self._adam = optim.Adam(parameters, lr=LEARNING_RATE)
 
     @abstractmethod
-    def sentence_loss(self, graph: db.Graph, source: Array, target: Array) -> db.Node:
-        """Loss of one sentence, summed over its tokens."""
+    def sentence_loss(self, graph: db.Graph, *sentence: Any) -> db.Node:
+        """Loss of one of the batch's sentences, summed over its tokens."""
+
+    def num_cells(self, batch: Batch) -> int:
+        """Cells that the model applies one by one to a batch."""
+        return 0
 
     def loss(self, prepared: Batch) -> float:
         with db.Graph(self.device, grad=False) as graph:
@@ -110,6 +131,8 @@ class DynbatchContender(Contender):
                 peak_bytes=cost.peak_bytes,
                 uploads=cost.uploads,
                 build_seconds=built - start,
+                plans=graph.plans,
+                cells=self.num_cells(prepared),
             )
         )
         return lambda: float(loss.value)
@@ -143,5 +166,4 @@ class DynbatchContender(Contender):
         self._adam.zero_grad()
 
     def _mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
-        pairs = zip(batch.sources, batch.targets, strict=True)
-        return F.mean([self.sentence_loss(graph, source, target) for source, target in pairs])
+        return F.mean([self.sentence_loss(graph, *sentence) for sentence in batch.sentences()])

@@ -9,20 +9,26 @@ import dynbatch as db
 from benchmarks import run
 from benchmarks.lengths import Corpus
 from benchmarks.measure import require_agreement
-from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.networks import Seq2SeqSizes, TaggerSizes, TreeSizes, initial_values
+from benchmarks.peers import TREE_PEERS
 from benchmarks.workloads import WORKLOADS, Workload
 from benchmarks.workloads.contender import StepCost, median_cost
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.tree import DynbatchTree
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
 from tests.cuda import devices
 
 TAGGER = TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4)
 SEQ2SEQ = Seq2SeqSizes(source_vocabulary=30, target_vocabulary=20, embedding=6, hidden=5)
+TREE = TreeSizes(vocabulary=30, embedding=6, hidden=5, classes=3)
 SMALL = {
     "tagger": Workload(TAGGER, DynbatchTagger),
     "seq2seq": Workload(SEQ2SEQ, DynbatchSeq2Seq),
-    "user_cell": Workload(TAGGER, UserCellTagger, rivals={"models-lstm": DynbatchTagger}),
+    "user_cell": Workload(
+        TAGGER, UserCellTagger, frameworks=(), rivals={"models-lstm": DynbatchTagger}
+    ),
+    "tree": Workload(TREE, DynbatchTree, frameworks=TREE_PEERS),
 }
 QUICK = ["--batch", "8", "--rounds", "1", "--batches", "1", "--threads", "1"]
 KEYS = [
@@ -35,7 +41,7 @@ KEYS = [
     "peers_ms",
     "host_share",
 ]
-KEYS += ["launches", "batches", "copied_bytes", "peak_bytes"]
+KEYS += ["launches", "batches", "lower_bound", "host_us_per_cell", "copied_bytes", "peak_bytes"]
 
 
 @pytest.fixture(autouse=True)
@@ -64,6 +70,16 @@ def test_json_alone_goes_to_standard_output(small, capsys, workload):
     assert found["dynbatch_ms"] > 0 and 0 < found["host_share"] < 1
     assert found["launches"] >= found["batches"] > 0
     assert "checked with pytorch-packed, pytorch-bucketed" in printed.err
+
+
+def test_trees_report_what_the_host_takes_a_cell_and_the_fewest_batches(small, capsys):
+    pytest.importorskip("torch", reason="the peers are PyTorch's")
+    assert run.main(["tree", "--json", *QUICK]) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert set(found["peers_ms"]) == set(TREE_PEERS) and None not in found["peers_ms"].values()
+    assert found["batches"] >= found["lower_bound"] > 0 and found["host_us_per_cell"] > 0
+    assert "nodes, the highest tree" in printed.err and "µs a cell node" in printed.err
 
 
 def test_the_table_needs_no_peer(small, capsys):
@@ -116,7 +132,8 @@ def test_a_model_that_computes_something_else_ends_the_command(monkeypatch, caps
             return 2.0 * super().sentence_loss(graph, source, target)
 
     rivals = {"models-lstm": DynbatchTagger}
-    monkeypatch.setattr(run, "WORKLOADS", {"tagger": Workload(TAGGER, Doubled, rivals)})
+    broken = Workload(TAGGER, Doubled, frameworks=(), rivals=rivals)
+    monkeypatch.setattr(run, "WORKLOADS", {"tagger": broken})
     assert run.main(["tagger", *QUICK]) == 1
     assert "models-lstm and dynbatch do not compute the same" in capsys.readouterr().err
 
@@ -130,6 +147,7 @@ def test_a_size_below_one_is_a_usage_error(capsys):
 def test_the_workloads_have_the_sizes_that_the_readme_states():
     assert WORKLOADS["tagger"].sizes == TaggerSizes(10_000, 128, 256, 45)
     assert WORKLOADS["user_cell"].sizes == TaggerSizes(10_000, 128, 256, 45)
+    assert WORKLOADS["tree"].sizes == TreeSizes(10_000, 300, 150, 5)
     assert WORKLOADS["seq2seq"].sizes == Seq2SeqSizes(8_000, 8_000, 256, 256)
 
 

@@ -9,13 +9,16 @@ import torch
 
 from benchmarks.lengths import Batch, Corpus
 from benchmarks.measure import require_agreement
-from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.networks import Seq2SeqSizes, TaggerSizes, TreeSizes, initial_values
 from benchmarks.peers.pytorch import kernels
 from benchmarks.peers.pytorch_seq2seq import Seq2SeqContender
 from benchmarks.peers.pytorch_tagger import PackedTagger, PaddedTagger
+from benchmarks.peers.pytorch_tree import LevelTree, NodeTree
+from benchmarks.trees import TreeBatch, TreeCorpus
 
 TAGGER = TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4)
 SEQ2SEQ = Seq2SeqSizes(source_vocabulary=30, target_vocabulary=20, embedding=6, hidden=5)
+TREE = TreeSizes(vocabulary=30, embedding=6, hidden=5, classes=3)
 
 
 @pytest.fixture(autouse=True)
@@ -74,6 +77,18 @@ def test_padded_encoder_equals_the_packed_one_on_equal_lengths():
     initial = values(SEQ2SEQ)
     forms = [Seq2SeqContender("any", SEQ2SEQ, initial, packs=packs) for packs in (True, False)]
     require_agreement(forms[0], forms[1:], equal_lengths(20))
+
+
+def test_trees_by_levels_equal_trees_node_by_node():
+    corpus, initial = TreeCorpus(30, 3), values(TREE)
+    batch = corpus.fill(np.random.default_rng(2), np.array([[9, 9], [1, 1], [14, 14], [2, 2]]))
+    nodes, by_level = NodeTree(TREE, initial), LevelTree(TREE, initial)
+    each = [
+        nodes.loss(nodes.prepare(TreeBatch([words], [classes], [tree])))
+        for words, tree, classes in batch.sentences()
+    ]
+    assert by_level.loss(by_level.prepare(batch)) == pytest.approx(np.mean(each), rel=1e-5)
+    require_agreement(nodes, [by_level], batch)
 
 
 def test_only_padded_encoders_are_marked_inexact():
