@@ -70,6 +70,11 @@ def matrix_and_ids(generator: Generator, length: int) -> tuple[Any, ...]:
     return (*matrix(generator, length), ids)
 
 
+def emissions_and_tags(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Scores of 4 tags, and tags of which none is ignored."""
+    return (*matrix(generator, length), generator.integers(0, 4, length))
+
+
 def ids(generator: Generator, length: int) -> tuple[Any, ...]:
     return (generator.integers(0, 7, length),)
 

@@ -17,6 +17,7 @@ from dynbatch.testing.probe import probe, variable
 from tests.node_arguments import (
     Generator,
     at_least,
+    emissions_and_tags,
     ids,
     matrix,
     matrix_and_column,
@@ -131,6 +132,17 @@ def torch_elman(torch, x, weight_input, weight_state, bias):
         h = torch.tanh(weight_input @ row + bias + weight_state @ h)
         outputs.append(h[None])
     return [torch.cat(outputs), h]
+
+
+def torch_crf(torch, x, tags, transitions, start, end):
+    """The forward algorithm in log space, one token after the other."""
+    if not len(x):
+        return torch.zeros(())
+    a = start + x[0]
+    for row in x[1:]:
+        a = (a[:, None] + transitions).logsumexp(0) + row
+    score = start[tags[0]] + x[torch.arange(len(x)), tags].sum() + end[tags[-1]]
+    return (a + end).logsumexp(0) - score - transitions[tags[:-1], tags[1:]].sum()
 
 
 # Rows --------------------------------------------------------------------------------------------
@@ -348,6 +360,10 @@ CASES = [
          pair, (),
          lambda torch, x, y: torch.nn.functional.binary_cross_entropy_with_logits(
              x, y, reduction="sum"), {"BinaryCrossEntropy": 1}),
+    Case("crf", lambda graph, x, tags, w, b, e: F.crf(x, tags, w, b, e), emissions_and_tags,
+         [(4, 4), (4,), (4,)], torch_crf, {"Crf": 1}),
+    Case("viterbi", lambda graph, x, w, b, e: F.viterbi(x, w, b, e), matrix,
+         [(4, 4), (4,), (4,)], None, {"Viterbi": 1}),
     Case("probe", lambda graph, x: probe([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
          (), lambda torch, x: 3 * x.sum(), {"Probe": 1}),
     # Cells

@@ -18,8 +18,10 @@ ROWS = re.findall(r"^\| `(.+?)` \| `(.+?)` \|", PAGE.read_text("utf-8"), re.M)
 def test_a_sentence_without_tokens_gives_what_the_documentation_says(expression, stated):
     table = db.Parameter(np.ones((5, 3), np.float32))
     weight = db.Parameter(np.ones((3, 3), np.float32))
+    vector = db.Parameter(np.ones(3, np.float32))
     with db.Graph() as graph:
         names = {"F": F, "graph": graph, "table": table, "weight": weight, "inf": np.inf}
+        names["vector"] = vector
         names["x"] = F.input(graph, np.zeros((0, 3)))
         names["query"] = F.input(graph, np.ones(3))
         if stated.endswith("Error"):
@@ -41,6 +43,7 @@ def test_the_table_is_read():
 def test_it_changes_no_other_sentence_and_gets_a_gradient(expression):
     table = db.Parameter(np.ones((5, 3), np.float32))
     weight = db.Parameter(np.ones((3, 3), np.float32))
+    vector = db.Parameter(np.ones(3, np.float32))
 
     def gradient(*lengths):
         with db.Graph(seed=0) as graph:
@@ -49,6 +52,7 @@ def test_it_changes_no_other_sentence_and_gets_a_gradient(expression):
                 x = F.input(graph, np.arange(3.0 * length).reshape(length, 3) / 10).keep()
                 names = {"F": F, "graph": graph, "table": table, "weight": weight, "x": x}
                 names["query"] = F.input(graph, np.ones(3))
+                names["vector"] = vector
                 if length:
                     other = x
                     losses.append(F.sum(F.softmax(x) * x))

@@ -1,7 +1,8 @@
-"""Compositions of nodes: layers, recurrent networks, attention, sequence to sequence."""
+"""Compositions of nodes: layers, recurrent networks, attention, CRF, sequence to sequence."""
 
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.beam import Hypothesis
+from dynbatch.models.crf import CRF
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
@@ -9,6 +10,7 @@ from dynbatch.models.search import beam_search, greedy_search
 from dynbatch.models.seq2seq import Seq2Seq
 
 __all__ = [
+    "CRF",
     "GRU",
     "LSTM",
     "AdditiveAttention",

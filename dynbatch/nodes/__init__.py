@@ -3,6 +3,7 @@
 from dynbatch.nodes.additive_attention import additive_attention
 from dynbatch.nodes.arithmetic import add, divide, expand, multiply, subtract
 from dynbatch.nodes.attention import attention, general_attention
+from dynbatch.nodes.crf import crf, viterbi
 from dynbatch.nodes.cross_entropy import cross_entropy
 from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import (
@@ -52,6 +53,7 @@ __all__ = [
     "clip",
     "concat",
     "constant",
+    "crf",
     "cross_entropy",
     "divide",
     "dropout",
@@ -101,5 +103,6 @@ __all__ = [
     "tanh",
     "transpose",
     "unsqueeze",
+    "viterbi",
     "windows",
 ]

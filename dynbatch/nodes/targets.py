@@ -12,14 +12,14 @@ from dynbatch.parameter import Array
 
 
 def class_targets(
-    what: str, x: Node, targets: Any, ignore_index: int, reduction: str
+    what: str, x: Node, targets: Any, ignore_index: int | None, reduction: str
 ) -> tuple[Array, Array]:
     """Ids (T,) and weights (T,) of each token's loss, so that a sentence's loss is their sum.
 
     Args:
         x:            (T, V), or (V,) for one prediction.
         targets:      T ids below V; or one id.
-        ignore_index: tokens with this target get weight 0, and id 0.
+        ignore_index: tokens with this target get weight 0, and id 0; None where all count.
         reduction:    "mean" over the tokens that count (0 if none does), or "sum".
 
     Raises:
@@ -37,18 +37,21 @@ def class_targets(
     )
     dtype = x.graph.dtype
     # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
-    if ids.size and not 0 <= ignore_index < x.width and int(ids.view(np.uint64).max()) < x.width:
+    ignores_a_class = ignore_index is not None and 0 <= ignore_index < x.width
+    if ids.size and not ignores_a_class and int(ids.view(np.uint64).max()) < x.width:
         scale = 1 / ids.size if reduction == "mean" else 1
         return ids, np.full(ids.size, scale, dtype)
-    counted = ids != ignore_index
+    counted = np.ones(ids.size, bool) if ignore_index is None else ids != ignore_index
     wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= x.width)))
     if wrong.size:
         place = int(wrong[0])
+        rule, fix = f"0 <= target < {x.width}", "map unknown targets to one class"
+        if ignore_index is not None:
+            rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
         raise VocabularyError(
             f"{what}: target {ids[place]} at position {place} of {ids.size} is outside the "
             f"{x.width} classes.\n"
-            f"  rule: 0 <= target < {x.width}, or ignore_index\n"
-            f"  fix:  map unknown targets to one class, or to ignore_index\n  made at {caller()}"
+            f"  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
         )
     count = int(counted.sum())
     scale = 1 / count if reduction == "mean" and count else 1

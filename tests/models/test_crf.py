@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models, optim
+from dynbatch import nodes as F
+
+
+def test_a_sequence_that_no_token_alone_decides_is_learned():
+    """Tags alternate, the first depends on the last token: only the chain can tell."""
+    rng = np.random.default_rng(0)
+    tagger = models.LSTM(2, 8, rng=1)
+    project, crf = models.Linear(8, 2, rng=2), models.CRF(2, rng=3)
+    parameters = [*project.parameters(), *crf.parameters(), *tagger.parameters()]
+    optimizer = optim.Adam(parameters, lr=0.05)
+
+    def sentences(count):
+        for length in rng.integers(1, 9, count).tolist():
+            symbols = rng.integers(0, 2, length)
+            tags = (symbols[-1] + np.arange(length)[::-1]) % 2
+            yield np.eye(2)[symbols], tags
+
+    for _ in range(60):
+        with db.Graph() as graph:
+            losses = [
+                crf.loss(project(tagger(F.input(graph, x))), tags) for x, tags in sentences(16)
+            ]
+            graph.backward(F.mean(losses))
+        optimizer.step()
+    held_out = list(sentences(50))
+    with db.Graph(grad=False) as graph:
+        found = crf.decode([project(tagger(F.input(graph, x))) for x, _ in held_out])
+    for tags, (_, expected) in zip(found, held_out, strict=True):
+        assert np.array_equal(tags, expected)
+
+
+def test_decoding_gives_whole_numbers_on_every_device(device):
+    crf = models.CRF(4, rng=0).to(device)
+    crf.transitions.assign(10 * np.eye(4, k=1, dtype=np.float32))
+    with db.Graph(device) as graph:
+        found = crf.decode([F.constant(graph, 0.0, (length, 4)) for length in (4, 0, 3)])
+    assert all(tags.dtype == np.int64 for tags in found)
+    assert found[0].tolist() == [0, 1, 2, 3] and found[1].tolist() == []
+    assert np.diff(found[2]).tolist() == [1, 1]
+
+
+def test_decoding_nothing_is_refused():
+    with pytest.raises(db.errors.EmptyBatchError, match=r"CRF\.decode: no sentences"):
+        models.CRF(2).decode([])
+
+
+@pytest.mark.parametrize(
+    ("shape", "tags", "error", "message"),
+    [
+        ((3, 4), [0, 1, 2], db.errors.ShapeError, r"transitions \(2, 2\).* for 4 tags"),
+        ((2,), [0], db.errors.ShapeError, r"emissions \(2,\)"),
+        ((3, 2), [0, 1], db.errors.ShapeError, "2 targets for crf"),
+        ((2, 2), [0, 2], db.errors.VocabularyError, "target 2 at position 1"),
+        ((2, 2), [0, -100], db.errors.VocabularyError, "fix:  map unknown targets to one class\n"),
+    ],
+)
+def test_what_does_not_fit_is_refused_where_it_is_written(shape, tags, error, message):
+    crf = models.CRF(2)
+    with db.Graph() as graph, pytest.raises(error, match=message):
+        crf.loss(F.constant(graph, 0.0, shape), tags)
+
+
+def test_frozen_scores_stay_and_emissions_still_learn():
+    crf = models.CRF(3, rng=0)
+    crf.transitions.frozen = True
+    with db.Graph() as graph:
+        emissions = F.constant(graph, 0.0, (5, 3)).keep()
+        graph.backward(crf.loss(emissions, [0, 1, 2, 1, 0]))
+        assert np.abs(emissions.gradient).sum() > 1
+    assert crf.transitions.grad is None and np.abs(crf.start.grad).sum() > 0.5
