@@ -1,4 +1,4 @@
-"""Compositions of nodes: layers, recurrent networks, attention, CRF, sequence to sequence."""
+"""Compositions of nodes: layers, recurrent and tree networks, attention, CRF, seq2seq."""
 
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.beam import Hypothesis
@@ -8,6 +8,7 @@ from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.search import beam_search, greedy_search
 from dynbatch.models.seq2seq import Seq2Seq
+from dynbatch.models.tree_lstm import BinaryTreeLSTM, ChildSumTreeLSTM
 
 __all__ = [
     "CRF",
@@ -15,6 +16,8 @@ __all__ = [
     "LSTM",
     "AdditiveAttention",
     "Attention",
+    "BinaryTreeLSTM",
+    "ChildSumTreeLSTM",
     "DotAttention",
     "Dropout",
     "Embedding",
