@@ -1,0 +1,1 @@
+"""A transition-based dependency parser with a stack LSTM."""
