@@ -107,6 +107,17 @@ class Levels:
     orders: list[Array]
     nodes: Array
 
+    def children(self) -> list[Array]:
+        """For each level but the deepest, places in `nodes` of its inner nodes' children."""
+        orders = [np.arange(self.num_words[0]), *self.orders]
+        word, inner = 0, len(self.words)
+        found = []
+        for order, num_words in zip(orders[:-1], self.num_words, strict=False):
+            num_inner = len(order) - num_words
+            found.append(np.where(order < num_inner, inner + order, word + order - num_inner))
+            word, inner = word + num_words, inner + num_inner
+        return found
+
 
 def levels(batch: TreeBatch) -> Levels:
     """The levels of a batch."""

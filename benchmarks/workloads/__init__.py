@@ -24,6 +24,7 @@ from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.tree import DynbatchTree
+from benchmarks.workloads.tree_by_hand import HandBatchedTree
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
 
 Values = Mapping[str, Array]
@@ -99,5 +100,7 @@ WORKLOADS: Mapping[str, Workload] = {
         frameworks=(),
         rivals={"models-lstm": DynbatchTagger, "four-matrices": FourMatrixTagger},
     ),
-    "tree": Workload(TreeSizes(), DynbatchTree, frameworks=TREE_PEERS),
+    "tree": Workload(
+        TreeSizes(), DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
+    ),
 }

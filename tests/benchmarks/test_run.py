@@ -16,6 +16,7 @@ from benchmarks.workloads.contender import StepCost, median_cost
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.tree import DynbatchTree
+from benchmarks.workloads.tree_by_hand import HandBatchedTree
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
 from tests.cuda import devices
 
@@ -28,7 +29,9 @@ SMALL = {
     "user_cell": Workload(
         TAGGER, UserCellTagger, frameworks=(), rivals={"models-lstm": DynbatchTagger}
     ),
-    "tree": Workload(TREE, DynbatchTree, frameworks=TREE_PEERS),
+    "tree": Workload(
+        TREE, DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
+    ),
 }
 QUICK = ["--batch", "8", "--rounds", "1", "--batches", "1", "--threads", "1"]
 KEYS = [
@@ -77,7 +80,10 @@ def test_trees_report_what_the_host_takes_a_cell_and_the_fewest_batches(small, c
     assert run.main(["tree", "--json", *QUICK]) == 0
     printed = capsys.readouterr()
     found = json.loads(printed.out)
-    assert set(found["peers_ms"]) == set(TREE_PEERS) and None not in found["peers_ms"].values()
+    assert (
+        set(found["peers_ms"]) == {*TREE_PEERS, "by-hand"}
+        and None not in found["peers_ms"].values()
+    )
     assert found["batches"] >= found["lower_bound"] > 0 and found["host_us_per_cell"] > 0
     assert "nodes, the highest tree" in printed.err and "µs a cell node" in printed.err
 

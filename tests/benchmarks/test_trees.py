@@ -67,3 +67,4 @@ def test_children_of_a_level_are_the_next_one_in_order():
     assert [order.tolist() for order in found.orders] == [[1, 0, 2, 3], [0, 1, 2]]
     # Of all nodes, counted sentence by sentence: the words, then inner nodes, the deepest first.
     assert found.nodes.tolist() == [1, 2, 0, 5, 6, 8, 3, 4, 7]
+    assert [found.nodes[rows].tolist() for rows in found.children()] == [[1, 2], [0, 3, 5, 6]]
