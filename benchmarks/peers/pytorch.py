@@ -12,6 +12,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -135,6 +136,7 @@ with torch.backends.mkldnn.verbose(1):
 """
 
 
+@cache
 def kernels() -> list[str]:
     """Lines that say which kernels PyTorch's CPU build runs: found by asking it, in a process."""
     probe = [sys.executable, "-c", _PROBE]

@@ -22,6 +22,7 @@ from benchmarks.peers import PEERS, TREE_PEERS, build_peers
 from benchmarks.trees import TreeCorpus
 from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from benchmarks.workloads.steps import StepSeq2Seq, StepTagger
 from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.tree import DynbatchTree
 from benchmarks.workloads.tree_by_hand import HandBatchedTree
@@ -99,6 +100,12 @@ WORKLOADS: Mapping[str, Workload] = {
         UserCellTagger,
         frameworks=(),
         rivals={"models-lstm": DynbatchTagger, "four-matrices": FourMatrixTagger},
+    ),
+    "tagger_steps": Workload(
+        TaggerSizes(), StepTagger, frameworks=(), rivals={"scan": DynbatchTagger}
+    ),
+    "seq2seq_steps": Workload(
+        Seq2SeqSizes(), StepSeq2Seq, frameworks=(), rivals={"scan": DynbatchSeq2Seq}
     ),
     "tree": Workload(
         TreeSizes(), DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}

@@ -14,6 +14,7 @@ from benchmarks.peers import TREE_PEERS
 from benchmarks.workloads import WORKLOADS, Workload
 from benchmarks.workloads.contender import StepCost, median_cost
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from benchmarks.workloads.steps import StepSeq2Seq, StepTagger
 from benchmarks.workloads.tagger import DynbatchTagger
 from benchmarks.workloads.tree import DynbatchTree
 from benchmarks.workloads.tree_by_hand import HandBatchedTree
@@ -130,6 +131,22 @@ def test_own_cells_compute_what_the_library_lstm_computes():
     ]
     batch = Corpus(30, 4, is_aligned=True).random_batches(rng, 1, 7)[0]
     require_agreement(ours, others, batch, tolerance=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "step_by_step", "scanned"),
+    [(TAGGER, StepTagger, DynbatchTagger), (SEQ2SEQ, StepSeq2Seq, DynbatchSeq2Seq)],
+)
+def test_models_step_by_step_have_the_gradients_of_their_scans(sizes, step_by_step, scanned):
+    rng = np.random.default_rng(1)
+    values = initial_values(sizes, rng)
+    ours, scan = step_by_step(sizes, values), scanned(sizes, values)
+    batch = Workload(sizes, step_by_step).corpus(0.59).random_batches(rng, 1, 3)[0]
+    loss, gradients = ours.gradients(batch)
+    expected_loss, expected = scan.gradients(batch)
+    assert loss == pytest.approx(expected_loss)
+    for name, gradient in expected.items():
+        np.testing.assert_allclose(gradients[name], gradient, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_a_model_that_computes_something_else_ends_the_command(monkeypatch, capsys):
