@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,16 +12,17 @@ from dynbatch import nodes as F
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Parameter
 from dynbatch.testing.probe import probe
+from dynbatch.testing.random_cells import CELL_OPERATIONS, WIDTHS
 
 Function = Callable[[Node], Node]
 
-WIDTHS = (1, 2, 3)
 VOCABULARY = 5
 TAILS = ("mean", "sum", "square")
 
 # Shapes of the shared parameters: weight12 maps width 1 to width 2.
 PARAMETERS: dict[str, tuple[int, ...]] = {"table": (VOCABULARY, 2), "vector": (3,)}
 PARAMETERS.update({f"weight{i}{o}": (o, i) for i in WIDTHS for o in WIDTHS})
+PARAMETERS.update({f"gate{i}{o}": (o, i) for i in WIDTHS for o in WIDTHS[1:]})
 PARAMETERS.update({f"bias{o}": (o,) for o in WIDTHS})
 
 # Products of products overflow; a program has at most so many, later ones become sums.
@@ -45,10 +46,11 @@ class Sentence(NamedTuple):
 
 
 class Built(NamedTuple):
-    """A random graph inside a `Graph`: its loss, its kept inputs, and every node made."""
+    """A random graph inside a `Graph`: losses, kept nodes by name, and all nodes to read."""
 
     loss: Node
-    kept: list[Node]
+    losses: list[Node]
+    kept: dict[str, Node]
     nodes: list[Node]
 
 
@@ -58,23 +60,31 @@ class RandomGraph:
 
     Its operands are chosen freely, so that it has diamonds, nodes used twice by one operation,
     nodes that nothing uses, nodes shared by sentences, widths that mix, and inputs that need no
-    gradient. Values are float64.
+    gradient; cells applied step by step among nodes of whole sentences. Values are float64.
 
     Args:
         sentences: length and program of each.
+        count:     the sentences are repeated, with other inputs, until there are so many.
         reads:     a value is read while the graph grows after every so many nodes; 0: never.
         tail:      how the losses become one: "mean", "sum", or "square" of the mean.
+        backwards: of 2, the first is from the loss of the first sentence, after all has been run.
         frozen:    names of the parameters that are frozen.
         functions: functions of a matrix that programs may call, for node types of your own.
         seed:      of inputs, ids and initial parameters.
+        inline:    cells are called as the functions they were made of.
+        numbers:   which sentences are built, in this order. Default: all, in theirs.
     """
 
     sentences: tuple[Sentence, ...]
+    count: int = 0
     reads: int = 0
     tail: str = "mean"
+    backwards: int = 1
     frozen: frozenset[str] = frozenset()
     functions: Sequence[Function] = ()
     seed: int = 0
+    inline: bool = False
+    numbers: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
         generator = np.random.default_rng(self.seed)
@@ -84,31 +94,42 @@ class RandomGraph:
             parameter.frozen = name in self.frozen
             self.parameters[name] = parameter
 
+    def __len__(self) -> int:
+        """How many sentences there are."""
+        return max(len(self.sentences), self.count)
+
     def build(self, graph: Owner) -> Built:
         """Make the nodes in `graph`, whose dtype must be float64."""
         shared = [F.parameter(graph, self.parameters["vector"]), F.input(graph, [0.5, -1.0])]
-        built = Built(shared[0], [shared[1].keep()], list(shared))
-        losses: list[Node] = []
-        for number in range(len(self.sentences)):
-            program = _Program(self, graph, number, shared)
-            losses += program.run()
-            built.kept.extend(program.kept)
+        built = Built(shared[0], [], {"shared input": shared[1].keep()}, list(shared))
+        for number in range(len(self)) if self.numbers is None else self.numbers:
+            program = Program(self, graph, number, shared)
+            built.losses.extend(program.run())
             built.nodes.extend(program.nodes)
-        total = F.sum(losses) if self.tail == "sum" else F.mean(losses)
+            for place, node in enumerate(program.kept):
+                built.kept[f"sentence {number}, kept node {place} {node.shape}"] = node
+        total = F.sum(built.losses) if self.tail == "sum" else F.mean(built.losses)
         return built._replace(loss=total * total if self.tail == "square" else total)
 
 
-class _Program:
-    """One sentence of a random graph while it is built."""
+class Program:
+    """One sentence of a random graph while it is built.
+
+    Attributes:
+        nodes: what later instructions may read.
+        pairs: states of two parts that cells gave, by width.
+        kept:  nodes whose values and gradients are compared.
+    """
 
     def __init__(self, plan: RandomGraph, graph: Owner, number: int, shared: list[Node]) -> None:
         self.plan = plan
         self.parameters = plan.parameters
         self.graph = graph
-        self.sentence = plan.sentences[number]
+        self.sentence = plan.sentences[number % len(plan.sentences)]
         self.generator = np.random.default_rng((plan.seed, number))
         self.products = 0
         self.nodes = list(shared)
+        self.pairs: dict[int, list[Any]] = {}
         self.kept: list[Node] = []
         length = self.sentence.length
         for shape in ((length, 2), (length, 3), (2,), ()):
@@ -123,6 +144,8 @@ class _Program:
         """Build every node; return the sentence's losses."""
         for count, instruction in enumerate(self.sentence.program, 1):
             self.nodes.append(self._apply(instruction))
+            if self.generator.random() < 0.1:
+                self.kept.append(self.nodes[-1].keep())
             if self.plan.reads and count % self.plan.reads == 0:
                 _ = self.nodes[int(self.generator.integers(len(self.nodes)))].value
         losses = [node for node in self.nodes if node.shape == () and node.inputs]
@@ -153,6 +176,13 @@ class _Program:
         self.products += 1
         b = self.same(a, i)
         return a * b if self.products <= MOST_PRODUCTS else a + b
+
+    def sum_product(self, a: Node, i: Instruction) -> Node:
+        """A product that reads sums, of tokens or of several numbers."""
+        total = F.sum(a, dim=0) if a.ndim == 2 else F.sum([F.sum(a), F.mean(a), F.sum(a)])
+        self.nodes.append(total)
+        product = self.multiply(total, i)
+        return self.linear(product, i) if a.ndim == 2 else product
 
     def divide(self, a: Node, i: Instruction) -> Node:
         return a / (F.sigmoid(self.same(a, i)) + 0.5)
@@ -199,7 +229,7 @@ class _Program:
         return F.cross_entropy(a, targets, label_smoothing=0.1 * (i.b % 3), reduction=reduction)
 
 
-OPERATIONS: dict[str, Callable[[_Program, Node, Instruction], Node]] = {
+OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
     "tanh": lambda program, a, i: F.tanh(a),
     "sigmoid": lambda program, a, i: F.sigmoid(a),
     "negative": lambda program, a, i: -a,
@@ -207,12 +237,14 @@ OPERATIONS: dict[str, Callable[[_Program, Node, Instruction], Node]] = {
     "shift": lambda program, a, i: a + i.number,
     "add": lambda program, a, i: a + program.same(a, i),
     "subtract": lambda program, a, i: program.same(a, i) - a,
-    "multiply": _Program.multiply,
-    "divide": _Program.divide,
-    "broadcast": _Program.broadcast,
-    "linear": _Program.linear,
-    "matmul": _Program.matmul,
-    "concat": _Program.concat,
-    "append": _Program.append,
-    "cross_entropy": _Program.cross_entropy,
+    "multiply": Program.multiply,
+    "sum_product": Program.sum_product,
+    "divide": Program.divide,
+    "broadcast": Program.broadcast,
+    "linear": Program.linear,
+    "matmul": Program.matmul,
+    "concat": Program.concat,
+    "append": Program.append,
+    "cross_entropy": Program.cross_entropy,
+    **CELL_OPERATIONS,
 }

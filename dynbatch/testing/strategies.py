@@ -48,19 +48,26 @@ def ragged(width: int, most_sentences: int = 5, longest: int = 6) -> st.SearchSt
 
 @st.composite
 def random_graphs(
-    draw: st.DrawFn, functions: Sequence[Function] = (), most_instructions: int = 12
+    draw: st.DrawFn,
+    functions: Sequence[Function] = (),
+    most_instructions: int = 12,
+    operations: Sequence[str] = tuple(OPERATIONS),
+    count: int = 0,
 ) -> RandomGraph:
     """Graphs of a few sentences that run one or two random programs (see `RandomGraph`).
 
     Args:
-        functions: functions of a matrix (T, D) node that programs may call: your own node types.
+        functions:  functions of a matrix (T, D) node that programs may call: your own node types.
+        operations: what programs are made of besides, among `random_graph.OPERATIONS`.
+        count:      the sentences are repeated, with other inputs, until there are so many.
 
     Example:
         >>> from hypothesis import given
         >>> @given(random_graphs(functions=[my_node]))          # doctest: +SKIP
-        ... def test_my_node_batches_in_any_graph(random_graph): ...
+        ... def test_my_node_batches_in_any_graph(random_graph):
+        ...     db.testing.check_policies(random_graph)
     """
-    names = [*OPERATIONS, *["call"] * (len(OPERATIONS) if functions else 0)]
+    names = [*operations, *["call"] * (len(operations) if functions else 0)]
     operand = st.integers(0, 63)
     instruction = st.builds(
         Instruction, st.sampled_from(names), operand, operand, st.sampled_from([-1.5, 0.5, 2.0])
@@ -73,8 +80,10 @@ def random_graphs(
     ]
     return RandomGraph(
         sentences=tuple(sentences),
-        reads=draw(st.sampled_from([0, 0, 1, 3])),
+        count=count,
+        reads=0 if count else draw(st.sampled_from([0, 0, 1, 3])),
         tail=draw(st.sampled_from(TAILS)),
+        backwards=draw(st.sampled_from([1, 1, 1, 2])),
         frozen=draw(st.frozensets(st.sampled_from(sorted(PARAMETERS)), max_size=3)),
         functions=tuple(functions),
         seed=draw(st.integers(0, 2**32 - 1)),

@@ -1,0 +1,149 @@
+"""`check_policies` and `check_sentences`: a random graph gives the same numbers however it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from dynbatch.batcher.policies import POLICIES
+from dynbatch.graph import Graph
+from dynbatch.parameter import Array, Parameter
+from dynbatch.testing.pool import NanPool
+from dynbatch.testing.precision import dense_gradient
+from dynbatch.testing.probe import gradient_of
+from dynbatch.testing.random_graph import RandomGraph
+
+Outcome = dict[str, Array]
+
+
+def outcome(
+    random_graph: RandomGraph, policy: str, parameters: Iterable[Parameter] = ()
+) -> Outcome:
+    """Losses, values and gradients of the kept nodes, and gradients of all parameters, by name.
+
+    Args:
+        parameters: further ones, which the functions of the graph use; in float64.
+    """
+    everyone = {p.uid: p for p in [*random_graph.parameters.values(), *parameters]}.values()
+    for parameter in everyone:
+        parameter.zero_grad()
+    found: Outcome = {}
+    with Graph(dtype="float64", policy=policy, seed=3, pool=NanPool()) as graph:
+        built = random_graph.build(graph)
+        losses = [built.loss]
+        if random_graph.backwards == 2:
+            losses.insert(0, built.losses[0])
+            graph.forward()
+        for number, loss in enumerate(losses):
+            graph.backward(loss)
+            found[f"loss {number}"] = loss.value
+            for name, node in built.kept.items():
+                found[f"{name}: gradient {number}"] = gradient_of(node)
+        for name, node in built.kept.items():
+            if node._block is not None:  # else no loss needed it
+                found[f"{name}: value"] = node.value
+    for parameter in everyone:
+        assert not (parameter.frozen and parameter.grad is not None), parameter.name
+        found[f"gradient of {parameter.name!r}"] = dense_gradient(parameter)
+    return found
+
+
+def check_policies(
+    random_graph: RandomGraph,
+    parameters: Iterable[Parameter] = (),
+    policies: Sequence[str] = tuple(POLICIES),
+    inlined: bool = False,
+    tolerance: float = 1e-9,
+) -> None:
+    """Check a random graph under every policy against one by one, on memory full of NaN.
+
+    Losses, values and gradients of kept nodes, gradients of all parameters; in float64.
+
+    Args:
+        random_graph: drawn by `strategies.random_graphs`, or by `random_graphs.draw` of a seed.
+        parameters:   further ones, which its functions use; in float64.
+        inlined:      also against the graph in which cells are plain functions. Not where dropout
+                      reads what a cell gave: its mask depends on how that was computed.
+        tolerance:    times the largest element of an array, but at least 1.
+
+    Raises:
+        AssertionError: two numbers differ by more; names policy, array, element and both numbers.
+    """
+    parameters = list(parameters)
+    expected = outcome(random_graph, "one_by_one", parameters)
+    for policy in policies:
+        if policy != "one_by_one":
+            found = outcome(random_graph, policy, parameters)
+            _compare(f"under {policy}", found, expected, tolerance)
+    if inlined:
+        found = outcome(replace(random_graph, inline=True), "one_by_one", parameters)
+        _compare("with cells as plain functions", found, expected, tolerance)
+
+
+def check_sentences(
+    random_graph: RandomGraph,
+    parameters: Iterable[Parameter] = (),
+    policies: Sequence[str] = tuple(POLICIES),
+    together: int = 1,
+    tolerance: float = 1e-9,
+) -> None:
+    """Check that permuting, adding or removing sentences changes no other sentence's numbers.
+
+    What `check_policies` compares, of a graph whose loss is the sum of its sentences' losses:
+    against each sentence alone, one node at a time. Not for functions that drop features of what
+    all sentences share: such nodes are told apart by the order in which they were made.
+
+    Args:
+        together: so many sentences are run "alone", where they are too many for single ones.
+
+    Raises:
+        AssertionError: two numbers differ by more; names the run, array, element and both numbers.
+    """
+    parameters = list(parameters)
+    plan = replace(random_graph, tail="sum", backwards=1)
+    everyone = list(range(len(plan)))
+    alone = [
+        (part, outcome(replace(plan, numbers=part), "one_by_one", parameters))
+        for part in [everyone[k : k + together] for k in everyone[::together]]
+    ]
+    shuffled = np.random.default_rng(plan.seed).permutation(len(alone)).tolist()
+    runs = [(f"all sentences under {policy}", [*range(len(alone))], policy) for policy in policies]
+    if together == 1:
+        runs += [(f"without sentence {k}", everyone[:k] + everyone[k + 1 :], policies[0])
+                 for k in everyone if len(everyone) > 1]  # fmt: skip
+    else:
+        runs = [run for run in runs if run[2] != "one_by_one"]
+    runs.append(("the sentences in another order", shuffled, policies[0]))
+    for title, chosen, policy in runs:
+        numbers = [number for k in chosen for number in alone[k][0]]
+        found = outcome(replace(plan, numbers=numbers), policy, parameters)
+        _compare(title, found, _merged([alone[k][1] for k in chosen]), tolerance)
+
+
+def _merged(outcomes: Sequence[Outcome]) -> Outcome:
+    """The outcome of several graphs as one: sums of what they share."""
+    merged: Outcome = {}
+    for one in outcomes:
+        for name, array in one.items():
+            is_value = name.startswith("sentence") or name.endswith("value")
+            merged[name] = array if is_value else merged.get(name, np.zeros(())) + array
+    return merged
+
+
+def _compare(title: str, found: Outcome, expected: Outcome, tolerance: float) -> None:
+    """Raise AssertionError at the first element that differs."""
+    for name, array in expected.items():
+        scale = float(np.max(np.abs(array), initial=1.0, where=np.isfinite(array)))
+        same = (found[name] == array) | (np.isnan(found[name]) & np.isnan(array))
+        with np.errstate(invalid="ignore"):
+            wrong = ~(same | (np.abs(found[name] - array) <= tolerance * scale))
+        if wrong.any():
+            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise AssertionError(
+                f"{name}, element {place} of shape {array.shape}: {found[name][place]:.17g} "
+                f"{title}, {array[place]:.17g} expected.\n"
+                f"  {int(wrong.sum())} of {wrong.size} elements differ\n"
+                "  rule: neither the order of nodes nor other sentences change a number"
+            )

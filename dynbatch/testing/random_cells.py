@@ -1,0 +1,288 @@
+"""Cells that random programs apply step by step: along chains, up trees, over lattices.
+
+Their states come as results of earlier calls, whole; as ordinary nodes; and mixed with nodes of
+whole sentences, which stand before them (rows of a matrix) and behind (a stack of states).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dynbatch import nodes as F
+from dynbatch.cells import Cell, cell
+from dynbatch.nodes.base import Node
+
+if TYPE_CHECKING:
+    from dynbatch.testing.random_graph import Instruction, Program
+
+WIDTHS = (1, 2, 3)
+STATE_WIDTHS = (2, 3)
+
+
+def _linear(p: Any, kind: str, x: Node, width: int, bias: bool = False) -> Node:
+    """A linear map of `x` to a width, by a weight of this kind."""
+    return F.linear(x, p[f"{kind}{x.width}{width}"], p[f"bias{width}"] if bias else None)
+
+
+@cell
+def elman(x: Node, h: Node, p: Any) -> Node:
+    """One output, of a token and a state."""
+    return F.tanh(_linear(p, "weight", x, h.width, bias=True) + _linear(p, "gate", h, h.width))
+
+
+@cell
+def lstm(x: Node, state: tuple[Node, Node], p: Any) -> tuple[Node, tuple[Node, Node]]:
+    """As `scan` has it: an output, and a state of two parts."""
+    h, c = state
+    f = F.sigmoid(_linear(p, "weight", x, h.width) + _linear(p, "weight", h, h.width))
+    g = F.tanh(_linear(p, "gate", x, h.width, bias=True) + _linear(p, "gate", h, h.width))
+    c = f * c + (1 - f) * g
+    h = F.tanh(c) * f
+    return h, (h, c)
+
+
+@cell
+def compose(left: Node, right: Node, p: Any) -> Node:
+    """A node of a recursive network: one output, of two states."""
+    mixed = F.concat([left[1:], right[:1]])
+    return F.tanh(_linear(p, "weight", mixed, left.width) + _linear(p, "gate", right, left.width))
+
+
+@cell
+def tree_lstm(left: tuple[Node, Node], right: tuple[Node, Node], p: Any) -> tuple[Node, Node]:
+    """A node of a binary Tree-LSTM."""
+    (h_l, c_l), (h_r, c_r) = left, right
+    width = h_l.width
+    f_l = F.sigmoid(_linear(p, "weight", h_l, width, bias=True) + _linear(p, "gate", h_r, width))
+    f_r = F.sigmoid(_linear(p, "weight", h_r, width, bias=True) + _linear(p, "gate", h_l, width))
+    c = f_l * c_l + f_r * c_r
+    return F.tanh(c) * f_r, F.tanh(c + 0.5)
+
+
+@cell
+def open_pair(h: Node, x: Node, p: Any) -> tuple[Node, Node]:
+    """A pair of one state, for `close_pair`: the two read each other's results."""
+    return F.tanh(_linear(p, "gate", h, h.width) + _linear(p, "weight", x, h.width)), F.sigmoid(h)
+
+
+@cell
+def close_pair(pair: tuple[Node, Node], x: Node, p: Any) -> Node:
+    """One state of a pair."""
+    first, second = pair
+    return F.tanh(first * second + _linear(p, "gate", x, first.width))
+
+
+@cell
+def merge(a: Node, b: Node, c: Node, params: None) -> Node:
+    """Elementwise, of three states that may be one."""
+    gate = F.sigmoid(a)
+    return gate * b + (1 - gate) * F.tanh(c)
+
+
+@cell
+def swap(a: Node, b: Node, params: None) -> tuple[Node, Node]:
+    """Outputs that nothing was computed for, or that are one value."""
+    return b, a
+
+
+@cell
+def twice(a: Node, b: Node, p: Any) -> tuple[Node, Node]:
+    """A value as both outputs, and a parameter as a value."""
+    if a.width == p["vector"].size:
+        a = a * p["vector"]
+    y = F.softmax(a + F.tanh(b))
+    return y, y
+
+
+@cell
+def attend(x: Node, h: Node, p: Any, memory: Node) -> Node:
+    """A state that reads a whole sentence."""
+    return F.tanh(F.attention(h, memory) + _linear(p, "weight", x, h.width))
+
+
+@cell
+def scored(h: Node, p: Any) -> tuple[Node, Node]:
+    """A state and a number."""
+    h = F.tanh(_linear(p, "gate", h, h.width, bias=True))
+    return h, F.sum(h * F.sigmoid(h))
+
+
+@cell
+def spread(memory: Node, h: Node, p: Any) -> Node:
+    """A matrix, of a matrix and a state."""
+    return F.tanh(_linear(p, "weight", memory, h.width) + h)
+
+
+class Kind(NamedTuple):
+    """A cell, what it takes and what it gives.
+
+    takes: of each argument: "x", a vector of any width; "h", a state of one part; "hc", of two;
+           "xs", a matrix. `attend` takes one behind the parameters.
+    gives: how its result is unpacked: into its values, and the state that it is or holds.
+    """
+
+    cell: Cell
+    takes: tuple[str, ...]
+    gives: Callable[[Any], tuple[Sequence[Node], Any]]
+    has_parameters: bool = True
+
+
+def _one(result: Any) -> tuple[Sequence[Node], Any]:
+    return (result,), result
+
+
+def _two(result: Any) -> tuple[Sequence[Node], Any]:
+    h, c = result
+    return (h, c), result
+
+
+def _first(result: Any) -> tuple[Sequence[Node], Any]:
+    h, score = result
+    return (h, score), h
+
+
+def _nested(result: Any) -> tuple[Sequence[Node], Any]:
+    y, state = result
+    h, c = state
+    return (h, c, y), state
+
+
+ELMAN = Kind(elman, ("x", "h"), _one)
+LSTM = Kind(lstm, ("x", "hc"), _nested)
+COMPOSE = Kind(compose, ("h", "h"), _one)
+TREE_LSTM = Kind(tree_lstm, ("hc", "hc"), _two)
+OPEN_PAIR = Kind(open_pair, ("h", "x"), _two)
+CLOSE_PAIR = Kind(close_pair, ("hc", "x"), _one)
+MERGE = Kind(merge, ("h", "h", "h"), _one, has_parameters=False)
+SWAP = Kind(swap, ("h", "h"), _two, has_parameters=False)
+TWICE = Kind(twice, ("h", "h"), _two)
+ATTEND = Kind(attend, ("x", "h"), _one)
+SCORED = Kind(scored, ("h",), _first)
+SPREAD = Kind(spread, ("xs", "h"), _one)
+KINDS = (
+    ELMAN, LSTM, COMPOSE, TREE_LSTM, OPEN_PAIR, CLOSE_PAIR, MERGE, SWAP, TWICE, ATTEND, SCORED,
+    SPREAD,
+)  # fmt: skip
+
+
+class Steps:
+    """Applies cells for one instruction of a program, on states of one width.
+
+    Attributes:
+        width:  of the states.
+        tokens: vectors, the rows of a matrix.
+        pairs:  states of two parts that are results of calls, or parts of such.
+    """
+
+    def __init__(self, program: Program, a: Node, i: Instruction) -> None:
+        self.program = program
+        self.width = a.width if a.width in STATE_WIDTHS else STATE_WIDTHS[i.b % 2]
+        self.pairs: list[Any] = program.pairs.setdefault(self.width, [])
+        self.matrix = a if a.ndim == 2 else self.argument("xs")
+        self.tokens = [self.matrix[k] for k in range(self.matrix.rows)]
+        program.nodes += self.tokens
+
+    def any(self, candidates: Sequence[Any]) -> Any:
+        """One of them at random."""
+        return candidates[int(self.program.generator.integers(len(candidates)))]
+
+    def argument(self, what: str) -> Any:
+        """Any value for such an argument; a pair is often made of ordinary nodes."""
+        nodes, ndim = self.program.nodes, 2 if what == "xs" else 1
+        if what in ("x", "xs"):
+            return self.any([n for n in nodes if n.ndim == ndim and n.width in WIDTHS])
+        fits = [n for n in nodes if n.shape == (self.width,)]
+        if what == "h":
+            return self.any(fits)
+        return self.any([*self.pairs, *[(self.any(fits), self.any(fits)) for _ in range(2)]])
+
+    def call(self, kind: Kind, *arguments: Any) -> Any:
+        """Apply a cell; the state that its result is or holds."""
+        program = self.program
+        memory = []
+        if kind is ATTEND:
+            fits = [n for n in program.nodes if n.ndim == 2 and n.width == self.width]
+            memory = [self.any([*fits, F.stack([self.argument("h")])])]
+        function = kind.cell.function if program.plan.inline else kind.cell
+        params = program.parameters if kind.has_parameters else None
+        values, state = kind.gives(function(*arguments, params, *memory))
+        program.nodes += values
+        if len(values) > 1 and state is not values[0]:
+            self.pairs.append(state)
+        return state
+
+    def behind(self, states: Sequence[Any]) -> Node:
+        """A node of the whole sentence that reads all states: their first parts as a matrix."""
+        pairs = {id(pair) for pair in self.pairs}
+        firsts = []
+        for state in states:
+            if id(state) in pairs:
+                state, _ = state
+            firsts.append(state)
+        return F.stack(firsts) if firsts else F.tanh(self.matrix)
+
+
+def apply(program: Program, a: Node, i: Instruction) -> Node:
+    """One call of any cell, on any values."""
+    steps = Steps(program, a, i)
+    kind = KINDS[i.a % len(KINDS)]
+    steps.call(kind, *[steps.argument(what) for what in kind.takes])
+    return program.nodes.pop()
+
+
+def chain(program: Program, a: Node, i: Instruction) -> Node:
+    """A recurrent network along the rows of a matrix, as a loop of calls."""
+    steps = Steps(program, a, i)
+    kind = (ELMAN, LSTM, ATTEND)[i.a % 3]
+    state, states = steps.argument(kind.takes[1]), []
+    for token in steps.tokens:
+        state = steps.call(kind, token if token.width in WIDTHS else steps.argument("x"), state)
+        states.append(state)
+    return steps.behind(states)
+
+
+def tree(program: Program, a: Node, i: Instruction) -> Node:
+    """A binary tree of any form; its leaves are rows of a matrix, and earlier states."""
+    steps = Steps(program, a, i)
+    kind = (COMPOSE, TREE_LSTM)[i.a % 2]
+    leaves = [token for token in steps.tokens if token.width == steps.width]
+    states = [leaf if kind is COMPOSE else (leaf, F.tanh(leaf)) for leaf in leaves]
+    states += [steps.argument(kind.takes[0]) for _ in range(1 + i.b % 3)]
+    inner = []
+    while len(states) > 1:
+        place = int(program.generator.integers(len(states) - 1))
+        states[place : place + 2] = [steps.call(kind, *states[place : place + 2])]
+        inner.append(states[place])
+    return steps.behind(inner)
+
+
+def lattice(program: Program, a: Node, i: Instruction) -> Node:
+    """A directed acyclic graph: states are read by several calls, and twice by one call."""
+    steps = Steps(program, a, i)
+    kinds = (MERGE, COMPOSE, ELMAN)
+    states = [steps.argument("h"), steps.argument("h")]
+    for number in range(2 + i.b % 4):
+        kind = kinds[(i.a + number * (i.b % 2)) % len(kinds)]
+        states.append(steps.call(kind, *[steps.any(states[-3:]) for _ in kind.takes]))
+    return steps.behind(states)
+
+
+def mutual(program: Program, a: Node, i: Instruction) -> Node:
+    """Two cells that read each other's results, in turn."""
+    steps = Steps(program, a, i)
+    states = [steps.argument("h")]
+    for _ in range(1 + i.a % 3):
+        pair = steps.call(OPEN_PAIR, states[-1], steps.argument("x"))
+        states.append(steps.call(CLOSE_PAIR, pair, steps.argument("x")))
+    return steps.behind(states)
+
+
+CELL_OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
+    "apply": apply,
+    "chain": chain,
+    "tree": tree,
+    "lattice": lattice,
+    "mutual": mutual,
+}
+"""Operations of random programs, each total: it takes any node, and finds what else it needs."""

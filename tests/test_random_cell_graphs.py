@@ -1,0 +1,21 @@
+"""Cells applied step by step, in random graphs: every policy, and the cells as plain functions."""
+
+from hypothesis import given, settings
+
+from dynbatch.testing import check_policies, check_sentences, strategies
+from dynbatch.testing.random_cells import CELL_OPERATIONS
+
+AMONG_CELLS = ("tanh", "linear", "multiply", "append", "sum_product", "cross_entropy")
+MOSTLY_CELLS = (*AMONG_CELLS, *[*CELL_OPERATIONS] * 3)
+
+
+@settings(max_examples=40)
+@given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=4))
+def test_cells_equal_their_functions_under_every_policy(random_graph):
+    check_policies(random_graph, inlined=True)
+
+
+@settings(max_examples=15)
+@given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=4))
+def test_no_sentence_changes_another(random_graph):
+    check_sentences(random_graph)
