@@ -135,6 +135,8 @@ def _merged(outcomes: Sequence[Outcome]) -> Outcome:
 def _compare(title: str, found: Outcome, expected: Outcome, tolerance: float) -> None:
     """Raise AssertionError at the first element that differs."""
     for name, array in expected.items():
+        if name not in found and name.endswith("value"):
+            continue  # reading another value ran this node in one graph, and nothing in the other
         scale = float(np.max(np.abs(array), initial=1.0, where=np.isfinite(array)))
         same = (found[name] == array) | (np.isnan(found[name]) & np.isnan(array))
         with np.errstate(invalid="ignore"):
