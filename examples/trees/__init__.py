@@ -1,0 +1,1 @@
+"""Tree-LSTMs on data: ListOps, dependency trees, Python's syntax trees."""
