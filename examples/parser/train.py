@@ -13,12 +13,12 @@ import dynbatch as db
 from dynbatch import backend, optim
 from dynbatch.errors import DynbatchError
 from dynbatch.train import SentenceBatches, Trainer
+from examples.arguments import above_zero, positive, share
 from examples.corpora.petrogold import Sentence, load
 from examples.parser.data import Numbering
 from examples.parser.evaluation import nearest_projective, neighbour, parse_all, scores
 from examples.parser.model import Parser, Sizes
 from examples.parser.transitions import SHIFT
-from examples.seq2seq.options import above_zero, positive, share
 
 PUBLISHED = "UAS 90.92 %  LAS 89.09 %"
 """Of a parser on PetroGold v2, an earlier split: not exactly comparable."""

@@ -14,8 +14,8 @@ from pathlib import Path
 import dynbatch as db
 from dynbatch import backend
 from dynbatch.errors import DataError, DynbatchError
+from examples.arguments import positive
 from examples.seq2seq.corpus import decode_line
-from examples.seq2seq.options import positive
 from examples.seq2seq.translator import Translator
 
 

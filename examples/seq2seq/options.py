@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from dynbatch.backend import NAMES
+from examples.arguments import above_zero, positive, share
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
 
@@ -142,27 +142,3 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--clip", type=above_zero, metavar="X", help="gradient norm (%(default)s)")
     what = "part of each target given to all tokens (%(default)s)"
     group.add_argument("--label-smoothing", type=share, metavar="P", help=what)
-
-
-def positive(text: str) -> int:
-    """A whole number of at least 1, from the command line."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is below 1")
-    return value
-
-
-def above_zero(text: str) -> float:
-    """A number above 0, from the command line."""
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
-    return value
-
-
-def share(text: str) -> float:
-    """A number from 0 to below 1, from the command line."""
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
-    return value

@@ -1,0 +1,135 @@
+"""What the smaller training examples share: settings, one way to train, errors as one line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import dynbatch as db
+from dynbatch import backend, optim
+from dynbatch.errors import DynbatchError
+from dynbatch.models import Module
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+from dynbatch.train import SentenceBatches, Trainer
+from dynbatch.train.batching import epoch_order
+from examples.arguments import above_zero, option, parse, share
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings:
+    """What every training command can be told; an example adds its own, and other defaults."""
+
+    limit: int | None = option(None, "train on X sentences, drawn at random (all)")
+    epochs: int = option(2, "passes over the data")
+    batch_size: int = option(32, "sentences in a mini-batch")
+    dropout: float = option(0.25, "probability that a feature is dropped while training", share)
+    lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)
+    warmup: int = option(200, "updates until the peak; then the rate falls as a cosine")
+    clip: float = option(5.0, "largest norm of the gradient", above_zero)
+    seed: int = option(0, "of all that is drawn", int)
+    threads: int | None = option(None, "threads (one a processor)")
+    device: str = option("cpu", "cpu or cuda", str)
+    output: str | None = option(None, "folder for checkpoint and metrics (none is saved)", str)
+    resume: bool = option(False, "go on with the run in --output")
+    quiet: bool = option(False, "no progress bar")
+
+
+Settings = TypeVar("Settings", bound=TrainingSettings)
+
+
+def command(
+    settings: type[Settings], run: Callable[[Settings], None], argv: Sequence[str] | None,
+    prog: str, what: str,
+) -> int:  # fmt: skip
+    """Run an example. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    given = parse(settings, argv, f"python -m {prog}", what)
+    try:
+        if given.threads is not None:
+            db.set_num_threads(given.threads)
+        backend.device(given.device)
+        db.seed(given.seed)
+        run(given)
+    except KeyboardInterrupt:
+        return 130
+    except DynbatchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def sample(items: Sequence[Item], settings: TrainingSettings) -> list[Item]:
+    """As many as `--limit` says, in an order that the seed decides; all if there is no limit."""
+    if settings.limit is None:
+        return list(items)
+    order = epoch_order(len(items), settings.seed, epoch=-1)
+    return [items[k] for k in order[: settings.limit].tolist()]
+
+
+def train(
+    model: Module,
+    loss: Callable[[db.Graph, Any, Any], Node],
+    examples: Sequence[Any],
+    settings: TrainingSettings,
+    num_tokens: Callable[[Any], int] | None = None,
+) -> None:
+    """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
+
+    Args:
+        loss:       loss(graph, model, example), of one example; with `num_tokens` its sum.
+        num_tokens: what an example's loss was summed over.
+    """
+    model.to(settings.device)
+    batches = SentenceBatches(examples, settings.batch_size, settings.seed)
+    optimizer = optim.Adam(model, lr=settings.lr)
+    updates = len(batches) * settings.epochs
+    warmup = min(settings.warmup, updates - 1)
+    folder = None if settings.output is None else Path(settings.output)
+    trainer = Trainer(
+        model,
+        optimizer,
+        loss,
+        batches,
+        num_tokens=num_tokens,
+        schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
+        clip_norm=settings.clip,
+        checkpoint_path=None if folder is None else folder / "model.safetensors",
+        checkpoint_every=1000,
+        metrics_path=None if folder is None else folder / "metrics.jsonl",
+        show_progress=not settings.quiet,
+        resume_hint="the same command with --resume",
+    )
+    if settings.resume:
+        trainer.resume()
+    trainer.fit(settings.epochs)
+
+
+def values(
+    model: Module, build: Callable[[db.Graph, Any], Node], examples: Sequence[Any], size: int = 64
+) -> list[Array]:
+    """The values of build(graph, example) for each example, `size` examples in a run.
+
+    The model is in evaluation mode meanwhile.
+    """
+    was_training, parameter = model.training, model.parameters()[0]
+    model.eval()
+    found: list[Array] = []
+    try:
+        for first in range(0, len(examples), size):
+            with db.Graph(parameter.device, parameter.dtype, grad=False) as graph:
+                batch = [build(graph, example) for example in examples[first : first + size]]
+                found += graph.values(batch)
+    finally:
+        model.train(was_training)
+    return found
+
+
+def place(settings: TrainingSettings) -> str:
+    """What a run is computed on, for its first line."""
+    on_gpu = backend.device(settings.device).is_cuda
+    return "on a GPU" if on_gpu else f"{db.num_threads()} threads"

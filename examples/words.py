@@ -1,0 +1,90 @@
+"""Words as vectors: common ones from a table, rare ones read letter by letter.
+
+Grains mix: a sentence of five common words is one look-up, and one with a rare word runs an LSTM
+over that word's letters, too. Rare words of all sentences run together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.nodes.base import Node
+from examples.seq2seq.vocabulary import Array, Vocabulary
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WordIds:
+    """One sentence of T words in ids.
+
+    Args:
+        common: ids of the words that have a vector, (C,).
+        rare:   ids of the letters of each of the others, T - C arrays.
+        order:  (T,) where each word is among the common ones followed by the rare ones.
+    """
+
+    common: Array
+    rare: list[Array]
+    order: Array
+
+
+class Lexicon:
+    """The words that some sentences have `min_count` times or more, and all their characters."""
+
+    def __init__(self, sentences: Sequence[Sequence[str]], min_count: int) -> None:
+        self.words = Vocabulary.build(sentences, min_count)
+        self.characters = Vocabulary.build(word for words in sentences for word in words)
+        self._spell = cache(self.characters.encode)
+
+    def encode(self, words: Sequence[str]) -> WordIds:
+        """A sentence in ids."""
+        is_rare = np.array([word not in self.words for word in words], bool)
+        order = np.empty(len(words), np.int64)
+        order[np.argsort(is_rare, kind="stable")] = np.arange(len(words))
+        return WordIds(
+            common=self.words.encode([word for word in words if word in self.words]),
+            rare=[self._spell(word) for word in words if word not in self.words],
+            order=order,
+        )
+
+
+class WordVectors(models.Module):
+    """A sentence's words as vectors, (T, features).
+
+    Args:
+        lexicon:  which words have a vector of their own.
+        features: of a vector, an even number: each direction of the letters' LSTM gives half.
+        letters:  features of a letter.
+
+    Source: Ling et al. 2015, arXiv:1508.02096, for rare words only, as in Neubig, Goldberg & Dyer
+        2017, arXiv:1705.07860, section 4.
+    """
+
+    def __init__(self, lexicon: Lexicon, features: int, letters: int) -> None:
+        self.words = models.Embedding(len(lexicon.words), features)
+        self.letters = models.Embedding(len(lexicon.characters), letters)
+        self.spelling = models.LSTM(letters, features // 2, bidirectional=True)
+
+    def spell(self, graph: db.Graph, letters: Array) -> Node:
+        """The vector of a rare word: the last states of both directions."""
+        _, ((forward, _), (backward, _)) = self.spelling(
+            self.letters(graph, letters), return_state=True
+        )
+        return F.concat([forward, backward])
+
+    def __call__(self, graph: db.Graph, ids: WordIds) -> Node:
+        rows = [self.words(graph, ids.common)]
+        rows += [F.unsqueeze(self.spell(graph, word), 0) for word in ids.rare]
+        return F.gather_rows(F.concat(rows, dim=0), ids.order)
+
+
+def spelled_share(sentences: Sequence[WordIds]) -> float:
+    """The share of words that have no vector of their own."""
+    words = sum([ids.order.size for ids in sentences])
+    return sum([len(ids.rare) for ids in sentences]) / max(1, words)

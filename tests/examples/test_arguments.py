@@ -1,0 +1,37 @@
+from dataclasses import dataclass
+
+import pytest
+
+from examples.arguments import option, parse, share
+
+
+@dataclass
+class Sizes:
+    hidden_size: int = option(3, "units of a layer")
+    dropout: float = option(0.5, "share of features", share)
+    data: str | None = option(None, "a file", str)
+    crf: bool = option(False, "score transitions")
+
+
+def settings(*argv):
+    return parse(Sizes, argv, "train", "Train.")
+
+
+def test_a_dataclass_is_a_command_line():
+    assert settings() == Sizes(3, 0.5, None, False)
+    given = settings("--hidden-size", "7", "--dropout", "0", "--data", "x.tgz", "--crf")
+    assert given == Sizes(7, 0.0, "x.tgz", True)
+
+
+@pytest.mark.parametrize("argv", [["--hidden-size", "0"], ["--dropout", "1"], ["--crf", "yes"]])
+def test_what_is_out_of_range_is_refused_with_the_usage(argv, capsys):
+    with pytest.raises(SystemExit) as caught:
+        settings(*argv)
+    assert caught.value.code == 2 and "usage: train" in capsys.readouterr().err
+
+
+def test_help_shows_defaults(capsys):
+    with pytest.raises(SystemExit):
+        settings("--help")
+    shown = capsys.readouterr().out
+    assert "units of a layer (3)" in shown and "a file\n" in shown
