@@ -38,9 +38,28 @@ class Translator(models.Module):
         return [self.model.loss(graph, *pair) for pair in PAIRS]
 
 
+class Trees(models.Module):
+    """One kind of Tree-LSTM; `trees` are its trees by number of tokens."""
+
+    def __init__(self, kind, trees):
+        self.embed = models.Embedding(20, 5, rng=0)
+        self.tree_lstm = kind(5, 4, rng=1)
+        self.project = models.Linear(4, 5, rng=2)
+        self._trees = trees
+
+    def losses(self, graph):
+        found = []
+        for words, tags in sentences(self._trees):
+            hs, root = self.tree_lstm(self.embed(graph, words), self._trees[len(words)])
+            found.append(F.cross_entropy(self.project(hs[: len(words)]), tags) + F.sum(root))
+        return found
+
+
 MODELS = {
     "tagger": Tagger,
     "tagger, dropout": lambda: Tagger(0.3),
+    "binary trees": lambda: Trees(models.BinaryTreeLSTM, {3: [(1, 2), (0, 3)], 1: []}),
+    "child-sum trees": lambda: Trees(models.ChildSumTreeLSTM, {3: [-1, 0, 0], 2: [1, -1]}),
     "seq2seq": Translator,
     "seq2seq, general, 2 layers": lambda: Translator("general", layers=2),
     "seq2seq, dropout, smoothing": lambda: Translator(dropout=0.2, label_smoothing=0.1),
