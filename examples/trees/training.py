@@ -15,7 +15,7 @@ from dynbatch import backend, optim
 from dynbatch import nodes as F
 from dynbatch.train import SentenceBatches, Trainer, padding_ratio
 from dynbatch.train.batching import epoch_order
-from examples.seq2seq.options import above_zero, positive, share
+from examples.arguments import above_zero, positive, share
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
