@@ -114,9 +114,9 @@ def test_the_command_trains_and_reports(monkeypatch, capsys):
     options = ["--epochs", "2", "--hidden", "6", "--batch-size", "3", "--quiet", "--threads", "1"]
     assert train.main([*options, "--no-tags"]) == 0
     printed = capsys.readouterr().out
-    assert printed.count("development set: UAS") == 2
-    assert "Test set, 5 sentences of 26 words, 17 batched runs" in printed
-    assert "head is the word before     UAS" in printed
+    assert "5 sentences, 5 for test; 5 actions" in printed
+    assert "Test set, 5 sentences of 26 words, parsed in 17 batched runs" in printed
+    assert "this parser                 UAS" in printed
 
 
 def test_without_data_the_command_says_what_to_install(monkeypatch, capsys):
