@@ -14,6 +14,9 @@ from examples.parser.transitions import follow
 Tree = tuple[Sequence[int], Sequence[str]]
 """Heads and labels of one sentence."""
 
+PUBLISHED = "UAS 90.92%  LAS 89.09%"
+"""Of a parser on PetroGold v2, an earlier split: not exactly comparable."""
+
 BATCH = 128
 """Sentences that are parsed side by side."""
 

@@ -1,0 +1,1 @@
+"""A graph-based dependency parser with biaffine scores, on PetroGold."""
