@@ -10,6 +10,7 @@ from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.search import beam_search, greedy_search
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.models.spanning_tree import maximum_spanning_tree
+from dynbatch.models.text_cnn import TextCNN
 from dynbatch.models.tree_lstm import BinaryTreeLSTM, ChildSumTreeLSTM
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "Linear",
     "Module",
     "Seq2Seq",
+    "TextCNN",
     "beam_search",
     "greedy_search",
     "maximum_spanning_tree",

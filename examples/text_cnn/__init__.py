@@ -1,0 +1,1 @@
+"""A convolutional network that tells categories of text, on the Brown corpus."""

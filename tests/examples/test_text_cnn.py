@@ -1,0 +1,37 @@
+"""The text CNN: passages of documents, and that it learns what words tell."""
+
+import re
+
+import numpy as np
+
+from examples.corpora import brown
+from examples.corpora.brown import Sentence
+from examples.text_cnn.train import main, passages
+
+
+def sentence(text, document, category="news"):
+    words = tuple(text.split())
+    return Sentence(words, ("nn",) * len(words), document, category)
+
+
+def test_passages_do_not_cross_documents():
+    sentences = [sentence(text, text[0]) for text in ("a One", "a two", "a three", "b four")]
+    found = [" ".join(passage.words) for passage in passages(sentences, 2)]
+    assert found == ["a one a two", "a three", "b four"]
+
+
+def test_categories_are_learned_and_told_beside_the_most_frequent(monkeypatch, capsys):
+    rng = np.random.default_rng(0)
+    words = {"news": "a b c", "humor": "a b d", "lore": "c d e"}
+    made_up = [
+        sentence(
+            " ".join(rng.choice(words[category].split(), rng.integers(4, 20))), f"d{k:03}", category
+        )
+        for k, category in enumerate(rng.choice(list(words), 300))
+    ]
+    monkeypatch.setattr(brown, "load", lambda path: made_up)
+    sizes = ["--features", "8", "--filters", "8", "--dropout", "0", "--sentences", "1"]
+    assert main([*sizes, "--epochs", "8", "--lr", "0.02", "--warmup", "5", "--quiet"]) == 0
+    printed = capsys.readouterr().out
+    majority, found = [float(x) for x in re.findall(r"([\d.]+)%$", printed, re.M)]
+    assert majority < 60 and found > 90, printed
