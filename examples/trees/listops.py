@@ -7,25 +7,33 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 import dynbatch as db
 from dynbatch import models
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+from examples.arguments import option
 from examples.corpora.listops import DIGITS, TOKENS, Expression, draw, numbered
-from examples.trees.training import Array, Settings, accuracy, begin, fit
+from examples.training import command, place
+from examples.trees.training import TreeSettings, accuracy, fit
 
-COMMAND = "python -m examples.trees.listops"
-
-USUAL = Settings(limit=20_000, epochs=5, embed=64, hidden=64)
-
-HELD_OUT = 1000
-"""Expressions of the development set, and of the test set."""
+NUM_TEST = 1000
+"""Expressions to test on."""
 
 LONGEST_TRAINED = 100
 """Tokens; longer expressions are only tested on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(TreeSettings):
+    """The example's own defaults."""
+
+    limit: int = option(20_000, "draw X expressions to train on; long ones are left out")
+    epochs: int = option(3, "passes over the data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class TreeEvaluator(models.Module):
         self.tree_lstm = models.BinaryTreeLSTM(embed, hidden)
         self.project = models.Linear(hidden, len(DIGITS))
 
-    def scores(self, graph: db.Graph, expression: Evaluation) -> db.Node:
+    def scores(self, graph: db.Graph, expression: Evaluation) -> Node:
         """(10,)."""
         _, root = self.tree_lstm(self.embed(graph, expression.ids), expression.pairs)
         return self.project(root)
@@ -64,7 +72,7 @@ class SequenceEvaluator(models.Module):
         self.lstm = models.LSTM(embed, hidden)
         self.project = models.Linear(hidden, len(DIGITS))
 
-    def scores(self, graph: db.Graph, expression: Evaluation) -> db.Node:
+    def scores(self, graph: db.Graph, expression: Evaluation) -> Node:
         """(10,)."""
         _, [(h, _)] = self.lstm(self.embed(graph, expression.ids), return_state=True)
         return self.project(h)
@@ -77,24 +85,29 @@ def evaluation(expression: Expression) -> Evaluation:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train both and print their accuracies."""
-    settings = begin(COMMAND, "Evaluate nested lists of digits.", USUAL, argv)
-    count = settings.limit or 90_000
-    drawn = [evaluation(one) for one in draw(count + 2 * HELD_OUT, settings.seed)]
-    test, dev = drawn[:HELD_OUT], drawn[HELD_OUT : 2 * HELD_OUT]
-    train = [one for one in drawn[2 * HELD_OUT :] if len(one.ids) <= LONGEST_TRAINED]
-    kinds: dict[str, Any] = {"Tree-LSTM": TreeEvaluator, "LSTM": SequenceEvaluator}
-    print(f"{len(train):,} expressions of at most {LONGEST_TRAINED} tokens to train on")
-    for name, kind in kinds.items():
-        model = kind(settings.embed, settings.hidden)
-        print(f"{name}, {model.num_parameters():,} parameters")
-        speed = fit(model, train, dev, settings)
-        print(f"  {speed}")
-        print(f"  {accuracy(model, test):.2%} of {len(test):,} test expressions right", flush=True)
+    """Train both and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    what = "Evaluate nested lists of digits by a Tree-LSTM and by an LSTM."
+    return command(Settings, run, argv, "examples.trees.listops", what)
+
+
+def run(settings: Settings) -> None:
+    """Train both models and print their accuracies on expressions of all lengths."""
+    drawn = [evaluation(one) for one in draw(NUM_TEST + settings.limit, settings.seed)]
+    test, rest = drawn[:NUM_TEST], drawn[NUM_TEST:]
+    train = [one for one in rest if len(one.ids) <= LONGEST_TRAINED]
+    print(
+        f"{len(train):,} expressions of at most {LONGEST_TRAINED} tokens, {len(test):,} of at most "
+        f"{max(len(one.ids) for one in test)} for test; {place(settings)}"
+    )
     most = np.bincount(np.concatenate([one.labels for one in train])).argmax()
     usual = np.mean([one.labels[0] == most for one in test])
-    print(f"always {most}, the most frequent value in training: {usual:.2%}")
-    return 0
+    print(f"always {most}, the most frequent value: {usual:.2%} right", flush=True)
+    for name, kind in {"tree-lstm": TreeEvaluator, "lstm": SequenceEvaluator}.items():
+        model = kind(settings.embed, settings.hidden)
+        print(f"{name}, {model.num_parameters():,} parameters", flush=True)
+        folder = None if settings.output is None else str(Path(settings.output, name))
+        print(f"  {fit(model, train, replace(settings, output=folder))}")
+        print(f"  {accuracy(model, test):.2%} right", flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,8 @@ import numpy as np
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from examples.trees.training import Array
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class NodeClassifier(models.Module):
         self.join = models.Linear(2 * hidden, hidden)
         self.project = models.Linear(hidden, classes)
 
-    def scores(self, graph: db.Graph, tree: LabelledTree) -> db.Node:
+    def scores(self, graph: db.Graph, tree: LabelledTree) -> Node:
         """(n, classes)."""
         xs, *others = [
             embedding(graph, ids)

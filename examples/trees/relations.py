@@ -10,18 +10,26 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from dynbatch.errors import DataError
-from examples.corpora.petrogold import Sentence, load
+from examples.arguments import option, share
+from examples.corpora import petrogold
+from examples.corpora.petrogold import Sentence
 from examples.seq2seq.vocabulary import Vocabulary
+from examples.training import command, place, sample
 from examples.trees.node_classifier import LabelledTree, NodeClassifier
-from examples.trees.training import Settings, accuracy, begin, first, fit
+from examples.trees.training import TreeSettings, accuracy, fit
 
-COMMAND = "python -m examples.trees.relations"
 
-USUAL = Settings(epochs=4, embed=64, hidden=64, dropout=0.3)
+@dataclass(frozen=True, kw_only=True)
+class Settings(TreeSettings):
+    """The example's own defaults."""
+
+    epochs: int = option(4, "passes over the data")
+    dropout: float = option(0.3, "probability that a feature is dropped while training", share)
+
 
 SIDES = ("root", "head to the left", "head to the right")
 
@@ -53,25 +61,27 @@ def by_word(train: Iterable[Sentence], test: Iterable[Sentence]) -> float:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train and print the accuracy beside the baseline's."""
-    settings = begin(COMMAND, "Label the edges of dependency trees.", USUAL, argv)
-    try:
-        train, dev, test = first(load("train"), settings), load("dev"), load("test")
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    """Train and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    what = "Name the relations of PetroGold's dependency trees by a child-sum Tree-LSTM."
+    return command(Settings, run, argv, "examples.trees.relations", what)
+
+
+def run(settings: Settings) -> None:
+    """Train, and print the accuracy beside the baseline's."""
+    train, test = sample(petrogold.load("train"), settings), petrogold.load("test")
     words = Vocabulary.build([map(str.lower, one.words) for one in train], min_count=2)
     labels = Vocabulary.build([one.labels for one in train])
     model = NodeClassifier(
         (len(words), len(SIDES)), len(labels), settings.embed, settings.hidden, settings.dropout
     )
-    print(f"{len(train):,} sentences to train on; {model.num_parameters():,} parameters")
-    parts = [[labelled_tree(one, words, labels) for one in part] for part in (train, dev, test)]
-    speed = fit(model, parts[0], parts[1], settings)
-    print(f"  {speed}")
-    print(f"  {accuracy(model, parts[2]):.2%} of the labels of {len(test):,} test sentences right")
-    print(f"each word's most frequent label: {by_word(train, test):.2%}")
-    return 0
+    print(
+        f"{len(train):,} sentences, {len(test):,} for test; {model.num_parameters():,} parameters; "
+        f"{place(settings)}"
+    )
+    print(f"each word's most frequent label: {by_word(train, test):.2%} right", flush=True)
+    print(fit(model, [labelled_tree(one, words, labels) for one in train], settings))
+    found = accuracy(model, [labelled_tree(one, words, labels) for one in test])
+    print(f"child-sum Tree-LSTM: {found:.2%} right")
 
 
 if __name__ == "__main__":

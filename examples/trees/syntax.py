@@ -11,18 +11,26 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from dynbatch.errors import DataError
+from dynbatch.parameter import Array
+from examples.arguments import option
 from examples.corpora.syntax import Function, load
 from examples.seq2seq.vocabulary import Vocabulary
+from examples.training import command, place, sample
 from examples.trees.node_classifier import LabelledTree, NodeClassifier
-from examples.trees.training import Array, Settings, accuracy, begin, first, fit
+from examples.trees.training import TreeSettings, accuracy, fit
 
-COMMAND = "python -m examples.trees.syntax"
 
-USUAL = Settings(limit=3000, epochs=3, embed=64, hidden=64)
+@dataclass(frozen=True, kw_only=True)
+class Settings(TreeSettings):
+    """The example's own defaults."""
+
+    limit: int | None = option(3000, "train on X functions, drawn at random")
+    epochs: int = option(3, "passes over the data")
+
 
 HIDDEN_SHARE = 0.15
 
@@ -54,12 +62,12 @@ def by_place(train: Iterable[Function], test: Iterable[Function]) -> float:
     overall: Counter[str] = Counter()
     for function in train:
         overall.update(function.kinds[1:])
-        for kind, place in _places(function, range(1, len(function.kinds))):
-            counts.setdefault(place, Counter())[kind] += 1
+        for kind, where in _places(function, range(1, len(function.kinds))):
+            counts.setdefault(where, Counter())[kind] += 1
     found = [
-        counts.get(place, overall).most_common(1)[0][0] == kind
+        counts.get(where, overall).most_common(1)[0][0] == kind
         for number, function in enumerate(test)
-        for kind, place in _places(function, hidden_nodes(function, number))
+        for kind, where in _places(function, hidden_nodes(function, number))
     ]
     return float(np.mean(found))
 
@@ -67,34 +75,34 @@ def by_place(train: Iterable[Function], test: Iterable[Function]) -> float:
 def _places(function: Function, nodes: Iterable[int]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Kind, and (head's kind, field), of some nodes."""
     for node in nodes:
-        place = (function.kinds[function.heads[node]], function.fields[node])
-        yield function.kinds[node], place
+        head = function.kinds[function.heads[node]]
+        yield function.kinds[node], (head, function.fields[node])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train and print the accuracy beside the baselines'."""
-    settings = begin(COMMAND, "Find the kinds of hidden nodes of syntax trees.", USUAL, argv)
-    try:
-        train, dev, test = first(load("train"), settings), load("dev"), load("test")
-    except DataError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    """Train and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    what = "Find hidden nodes of Python's syntax trees by a child-sum Tree-LSTM."
+    return command(Settings, run, argv, "examples.trees.syntax", what)
+
+
+def run(settings: Settings) -> None:
+    """Train, and print the accuracy beside those of the baselines."""
+    train, test = sample(load("train"), settings), load("test")
     kinds = Vocabulary.build([one.kinds for one in train])
     fields = Vocabulary.build([one.fields for one in train])
     sizes = (len(kinds), len(fields))
     model = NodeClassifier(sizes, len(kinds), settings.embed, settings.hidden, settings.dropout)
-    print(f"{len(train):,} functions to train on; {model.num_parameters():,} parameters")
-    parts = [labelled_trees(part, kinds, fields) for part in (train, dev, test)]
-    speed = fit(model, parts[0], parts[1], settings)
-    print(f"  {speed}")
-    print(f"  {accuracy(model, parts[2]):.2%} of the hidden nodes of {len(test):,} test functions")
-    most = kinds.encode(
-        [Counter([kind for one in train for kind in one.kinds]).most_common(1)[0][0]]
+    tested = labelled_trees(test, kinds, fields)
+    print(
+        f"{len(train):,} functions, {len(test):,} for test; {model.num_parameters():,} parameters; "
+        f"{place(settings)}"
     )
-    usual = np.mean(np.concatenate([tree.labels for tree in parts[2]]) == most)
-    print(f"the most frequent kind: {usual:.2%}")
-    print(f"the most frequent kind in that field of that head: {by_place(train, test):.2%}")
-    return 0
+    ((most, _),) = Counter([kind for one in train for kind in one.kinds]).most_common(1)
+    usual = np.mean(np.concatenate([tree.labels for tree in tested]) == kinds.encode([most]))
+    print(f"always {most}, the most frequent kind: {usual:.2%} right")
+    print(f"most frequent kind in each field of each head: {by_place(train, test):.2%} right")
+    print(fit(model, labelled_trees(train, kinds, fields), settings))
+    print(f"child-sum Tree-LSTM: {accuracy(model, tested):.2%} right")
 
 
 if __name__ == "__main__":

@@ -38,12 +38,12 @@ def test_the_baseline_is_the_usual_label_of_a_word():
 
 
 def test_the_example_trains_and_reports(capsys, monkeypatch):
-    monkeypatch.setattr(relations, "load", lambda split: [SENTENCE] * 4)
+    monkeypatch.setattr("examples.corpora.petrogold.load", lambda split: [SENTENCE] * 4)
     arguments = ["--epochs", "20", "--batch-size", "2", "--lr", "0.05", "--dropout", "0", "--quiet"]
     assert relations.main(arguments) == 0
     printed = capsys.readouterr().out
-    assert "100.00% of the labels of 4 test sentences right" in printed
-    assert "each word's most frequent label: 100.00%" in printed
+    assert "Tree-LSTM: 100.00% right" in printed
+    assert "each word's most frequent label: 100.00% right" in printed
 
 
 def test_missing_data_is_an_error_with_its_fix(capsys, monkeypatch):
