@@ -6,7 +6,7 @@ import statistics
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import dynbatch as db
@@ -35,7 +35,7 @@ class StepCost:
         peak_bytes:     most bytes of arenas in use at once.
         uploads:        copies of index tables to a GPU.
         build_seconds:  of the step, until all nodes are made.
-        plans:          of its runs.
+        lower_bound:    the fewest batches possible; 0 unless the step was timed alone.
         cells:          applications of a cell, each a node.
 
     On a GPU nothing is waited for: the step ends when all of it is queued.
@@ -50,18 +50,13 @@ class StepCost:
     peak_bytes: int
     uploads: int = 0
     build_seconds: float = 0.0
-    plans: Sequence[Plan] = ()
+    lower_bound: int = 0
     cells: int = 0
 
     @property
     def host_share(self) -> float:
         """Share of the step spent outside kernels and update: build, schedule, dispatch."""
         return 1.0 - (self.kernel_seconds + self.update_seconds) / self.step_seconds
-
-    @property
-    def lower_bound(self) -> int:
-        """The fewest batches possible."""
-        return sum(plan.lower_bound for plan in self.plans)
 
     @property
     def host_us_per_cell(self) -> float:
@@ -84,12 +79,14 @@ def load_values(model: Module, values: Mapping[str, Array]) -> None:
 
 
 class DynbatchContender(Contender):
-    """A model of one sentence's loss, trained on whole batches by Adam."""
+    """A model of one sentence's loss, trained on whole batches by Adam; `policy` is the graph's."""
 
     name = "dynbatch"
+    policy = "by_agenda"
 
     def __init__(self, parameters: list[db.Parameter], device: str = "cpu") -> None:
         self.costs: list[StepCost] = []
+        self._plans: list[Plan] = []
         self.device = backend.device(device)
         for parameter in parameters:
             parameter.to(self.device)
@@ -104,7 +101,7 @@ class DynbatchContender(Contender):
         return 0
 
     def loss(self, prepared: Batch) -> float:
-        with db.Graph(self.device, grad=False) as graph:
+        with db.Graph(self.device, policy=self.policy, grad=False) as graph:
             return float(self._mean_loss(graph, prepared).value)
 
     def train(self, prepared: Batch) -> float:
@@ -112,7 +109,7 @@ class DynbatchContender(Contender):
 
     def start(self, prepared: Batch) -> Callable[[], float]:
         start = time.perf_counter()
-        with db.Graph(self.device) as graph:
+        with db.Graph(self.device, policy=self.policy) as graph:
             loss = self._mean_loss(graph, prepared)
             built = time.perf_counter()
             graph.backward(loss)
@@ -131,11 +128,17 @@ class DynbatchContender(Contender):
                 peak_bytes=cost.peak_bytes,
                 uploads=cost.uploads,
                 build_seconds=built - start,
-                plans=graph.plans,
                 cells=self.num_cells(prepared),
             )
         )
+        self._plans = graph.plans
         return lambda: float(loss.value)
+
+    def timed_train(self, prepared: Batch) -> float:
+        seconds = super().timed_train(prepared)
+        bound = sum(plan.lower_bound for plan in self._plans)
+        self.costs[-1] = replace(self.costs[-1], lower_bound=bound)
+        return seconds
 
     def wait(self) -> None:
         if self.device.is_cuda:
