@@ -102,7 +102,7 @@ class GenericStep:
         batch = self._at(n)
         batch.inputs = tuple(None if x is None else self._ragged(x, n, self._memories) for x in xs)
         batch.output = None if y is None else self._rows(y, n)
-        batch.saved = self._saved.pop(t, {})
+        batch.saved = self._saved.get(t, {})  # kept: another loss may follow
         batch.accumulate = True
         targets: list[Ragged | None] = []
         added: list[tuple[Ragged, Ragged]] = []

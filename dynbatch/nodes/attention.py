@@ -135,7 +135,7 @@ class AttentionBase(Node):
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
         """After the last step of a scan: what its steps left is added to the dxs of the memory."""
-        later = None if batch.cache is None else batch.cache.get("later")
+        later = None if batch.cache is None else batch.cache.pop("later", None)
         if later is not None:
             _, dk, dv = dxs
             assert dk is not None and dv is not None

@@ -13,6 +13,7 @@ from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Parameter
 from dynbatch.testing.probe import probe
 from dynbatch.testing.random_cells import CELL_OPERATIONS, WIDTHS
+from dynbatch.testing.random_functions import FUNCTION_OPERATIONS
 
 Function = Callable[[Node], Node]
 
@@ -158,19 +159,20 @@ class Program:
     def _apply(self, instruction: Instruction) -> Node:
         a = self.nodes[instruction.a % len(self.nodes)]
         if instruction.operation == "call":
-            matrix = self._choose(instruction.a, [n for n in self.nodes if n.ndim == 2])
+            matrix = self.choose(instruction.a, [n for n in self.nodes if n.ndim == 2])
             functions = self.plan.functions
             return functions[instruction.b % len(functions)](matrix)
         return OPERATIONS[instruction.operation](self, a, instruction)
 
-    def _choose(self, number: int, candidates: Sequence[Node]) -> Node:
+    def choose(self, number: int, candidates: Sequence[Node]) -> Node:
+        """The candidate of a number; numbers may be larger than there are candidates."""
         return candidates[number % len(candidates)]
 
     # Operations, each total: it takes any `a`, and finds operands that fit -----------------------
 
     def same(self, a: Node, i: Instruction) -> Node:
         """A node of the shape of `a`; `a` itself among them."""
-        return self._choose(i.b, [n for n in self.nodes if n.shape == a.shape])
+        return self.choose(i.b, [n for n in self.nodes if n.shape == a.shape])
 
     def multiply(self, a: Node, i: Instruction) -> Node:
         self.products += 1
@@ -193,7 +195,7 @@ class Program:
         if not a.shape:
             return a + a
         fits = [n for n in self.nodes if n.shape in shapes]
-        return a - self._choose(i.b, fits)
+        return a - self.choose(i.b, fits)
 
     def linear(self, a: Node, i: Instruction) -> Node:
         if a.ndim == 0 or a.width not in WIDTHS:
@@ -212,13 +214,13 @@ class Program:
         if a.ndim == 0:
             return F.sigmoid(a)
         fits = [n for n in self.nodes if n.ndim == a.ndim and n.shape[:-1] == a.shape[:-1]]
-        return F.concat([a, self._choose(i.b, fits), self._choose(i.a + i.b, fits)])
+        return F.concat([a, self.choose(i.b, fits), self.choose(i.a + i.b, fits)])
 
     def append(self, a: Node, i: Instruction) -> Node:
         if a.ndim == 0:
             return F.softplus(a)
         fits = [n for n in self.nodes if n.ndim == a.ndim and n.width == a.width]
-        return F.concat([self._choose(i.b, fits), a], dim=0)
+        return F.concat([self.choose(i.b, fits), a], dim=0)
 
     def cross_entropy(self, a: Node, i: Instruction) -> Node:
         if a.ndim == 0:
@@ -246,5 +248,6 @@ OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
     "concat": Program.concat,
     "append": Program.append,
     "cross_entropy": Program.cross_entropy,
+    **FUNCTION_OPERATIONS,
     **CELL_OPERATIONS,
 }

@@ -10,15 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.parameter import Array
-from dynbatch.testing.random_graph import (
-    OPERATIONS,
-    PARAMETERS,
-    TAILS,
-    Function,
-    Instruction,
-    RandomGraph,
-    Sentence,
-)
+from dynbatch.testing.random_graph import OPERATIONS, Function, RandomGraph
+from dynbatch.testing.random_graphs import write
 
 try:
     from hypothesis import strategies as st
@@ -67,24 +60,10 @@ def random_graphs(
         ... def test_my_node_batches_in_any_graph(random_graph):
         ...     db.testing.check_policies(random_graph)
     """
-    names = [*operations, *["call"] * (len(operations) if functions else 0)]
-    operand = st.integers(0, 63)
-    instruction = st.builds(
-        Instruction, st.sampled_from(names), operand, operand, st.sampled_from([-1.5, 0.5, 2.0])
-    )
-    program = st.lists(instruction, min_size=1, max_size=most_instructions).map(tuple)
-    programs = draw(st.lists(program, min_size=1, max_size=2))
-    sentences = [
-        Sentence(length, draw(st.sampled_from(programs)))
-        for length in draw(lengths(most_sentences=4, longest=4))
-    ]
-    return RandomGraph(
-        sentences=tuple(sentences),
-        count=count,
-        reads=0 if count else draw(st.sampled_from([0, 0, 1, 3])),
-        tail=draw(st.sampled_from(TAILS)),
-        backwards=draw(st.sampled_from([1, 1, 1, 2])),
-        frozen=draw(st.frozensets(st.sampled_from(sorted(PARAMETERS)), max_size=3)),
-        functions=tuple(functions),
-        seed=draw(st.integers(0, 2**32 - 1)),
+    return write(
+        lambda options: draw(st.sampled_from(options)),
+        functions,
+        most_instructions,
+        operations,
+        count,
     )

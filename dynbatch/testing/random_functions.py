@@ -1,0 +1,106 @@
+"""Operations of random programs on whole sentences: softmax, attention, scans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dynbatch import nodes as F
+from dynbatch.cells import cell, scan
+from dynbatch.nodes.base import Node
+from dynbatch.testing.random_cells import WIDTHS
+
+if TYPE_CHECKING:
+    from dynbatch.testing.random_graph import Instruction, Program
+
+
+@cell
+def elman(x: Node, h: Node, p: Any) -> tuple[Node, Node]:
+    """A recurrent step of width 2."""
+    h = F.tanh(F.linear(x, p[f"weight{x.width}2"]) + F.linear(h, p["gate22"]))
+    return h, h
+
+
+@cell
+def running_mean(x: Node, h: Node, params: None) -> tuple[Node, Node]:
+    """A state of the token's width, and no parameters."""
+    h = 0.5 * h + F.tanh(x) * 0.5
+    return h * x, h
+
+
+@cell
+def attending(
+    x: Node, state: tuple[Node, Node], params: None, memory: Node
+) -> tuple[Node, tuple[Node, Node]]:
+    """A state of two parts, and a memory to attend to."""
+    h, c = state
+    h = F.tanh(x + F.attention(h, memory))
+    c = F.sigmoid(x) * c + h
+    return F.concat([h * x, c]), (h, c)
+
+
+def recurrent(x: Node, program: Program) -> Node:
+    """A scan from a given state; its outputs and its last state are both read."""
+    if x.width not in WIDTHS:
+        return -x
+    initial = F.sigmoid(F.input(x.graph, [0.0, 1.0]))
+    ys, last = scan(elman, x, init=initial, params=program.parameters)
+    return F.concat([ys, F.reverse(ys) * last])
+
+
+def averaged(x: Node, program: Program) -> Node:
+    """A scan whose program has no parameters."""
+    last: Node
+    ys, last = scan(running_mean, x, init=F.constant(x.graph, 0.1, (x.width,)))
+    return ys * last
+
+
+def backwards(x: Node, program: Program) -> Node:
+    """A scan from the last token to the first, one part of its state given."""
+    init = (F.constant(x.graph, 0.2, (x.width,)), x.width)
+    memory = F.tanh(F.reverse(x))
+    ys, (h, c) = scan(attending, x, init=init, memory=memory, reverse=True)
+    return ys * F.concat([c, h])
+
+
+def halves_swapped(x: Node, program: Program) -> Node:
+    """The second half of the tokens, then the first."""
+    half = x.rows // 2
+    first, second = F.split(x, [half, x.rows - half], dim=0)
+    return F.concat([second, first], dim=0)
+
+
+FUNCTIONS: dict[str, Callable[[Node, Program], Node]] = {
+    "softmax": lambda x, program: F.softmax(x),
+    "log_softmax": lambda x, program: F.log_softmax(x),
+    "layer_norm": lambda x, program: F.layer_norm(x),
+    "reverse": lambda x, program: F.reverse(x),
+    "softmax over tokens": lambda x, program: F.softmax(x, dim=0),
+    "dropout": lambda x, program: F.dropout(x, 0.3),
+    "attention": lambda x, program: F.attention(x, x, x),
+    "sum": lambda x, program: F.sum(x, dim=0),
+    "mean": lambda x, program: F.mean(x, dim=-1),
+    "logsumexp": lambda x, program: F.logsumexp(x, dim=-1),
+    "max": lambda x, program: F.max(x, dim=-1) + F.min(x, dim=-1),
+    "stack": lambda x, program: F.stack([F.sum(x, dim=0), F.sum(x * x, dim=0)]),
+    "halves swapped": halves_swapped,
+    "transpose": lambda x, program: F.transpose(x) if x.rows else x,
+    "gather_rows": lambda x, program: F.gather_rows(x, [0, x.rows - 1, 0] if x.rows else []),
+    "scan": averaged,
+    "scan from a state": recurrent,
+    "scan backwards": backwards,
+}
+
+
+def _of_matrix(
+    function: Callable[[Node, Program], Node],
+) -> Callable[[Program, Node, Instruction], Node]:
+    def operation(program: Program, a: Node, i: Instruction) -> Node:
+        matrices = [node for node in program.nodes if node.ndim == 2]
+        return function(a if a.ndim == 2 else program.choose(i.b, matrices), program)
+
+    return operation
+
+
+FUNCTION_OPERATIONS = {name: _of_matrix(function) for name, function in FUNCTIONS.items()}
+"""Each takes any node, and chooses a matrix where it is none."""
