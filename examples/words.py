@@ -67,8 +67,8 @@ class WordVectors(models.Module):
     """
 
     def __init__(self, lexicon: Lexicon, features: int, letters: int) -> None:
-        self.words = models.Embedding(len(lexicon.words), features)
-        self.letters = models.Embedding(len(lexicon.characters), letters)
+        self.words = models.Embedding(len(lexicon.words), features, scale=0.1)
+        self.letters = models.Embedding(len(lexicon.characters), letters, scale=0.1)
         self.spelling = models.LSTM(letters, features // 2, bidirectional=True)
 
     def spell(self, graph: db.Graph, letters: Array) -> Node:

@@ -58,6 +58,14 @@ def query_and_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     return tuple([generator.standard_normal(shape) for shape in shapes])
 
 
+def choices(generator: Generator, length: int) -> tuple[Any, ...]:
+    """A query for each token, one more key, and what is chosen; some of it is ignored."""
+    shapes = ((length, 3), (length + 1, 3))
+    targets = generator.integers(0, length + 1, length)
+    targets[2:3] = -100
+    return (*[generator.standard_normal(shape) for shape in shapes], targets)
+
+
 def some_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     """The same with at least one key: without any PyTorch gives NaN, dynbatch zeros."""
     return query_and_memory(generator, max(1, length))

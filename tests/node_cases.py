@@ -17,6 +17,7 @@ from dynbatch.testing.probe import probe, variable
 from tests.node_arguments import (
     Generator,
     at_least,
+    choices,
     emissions_and_tags,
     ids,
     matrix,
@@ -360,6 +361,9 @@ CASES = [
          pair, (),
          lambda torch, x, y: torch.nn.functional.binary_cross_entropy_with_logits(
              x, y, reduction="sum"), {"BinaryCrossEntropy": 1}),
+    Case("pointer_loss", lambda graph, q, k, ids: F.pointer_loss(q, k, ids, reduction="sum"),
+         choices, (), lambda torch, q, k, ids: torch.nn.functional.cross_entropy(
+             q @ k.T, ids, reduction="sum"), {"PointerLoss": 1}),
     Case("crf", lambda graph, x, tags, w, b, e: F.crf(x, tags, w, b, e), emissions_and_tags,
          [(4, 4), (4,), (4,)], torch_crf, {"Crf": 1}),
     Case("viterbi", lambda graph, x, w, b, e: F.viterbi(x, w, b, e), matrix,

@@ -19,8 +19,8 @@ PUBLIC = {
         clip concat constant crf cross_entropy divide dropout elu exp expand gather_rows gelu
         general_attention input kl_div layer_norm leaky_relu linear log log_softmax logsumexp lookup
         matmul max max_pool mean mean_pool min mse_loss multiply negative nll_loss parameter pick
-        pow relu repeat reshape reverse sigmoid silu slice softmax softplus split sqrt squeeze stack
-        subtract sum tanh transpose unsqueeze viterbi windows
+        pointer_loss pow relu repeat reshape reverse sigmoid silu slice softmax softplus split sqrt
+        squeeze stack subtract sum tanh transpose unsqueeze viterbi windows
     """,
     "dynbatch.testing": "NanPool Probe check_batching check_device check_gradient in_float64",
     "dynbatch.memory": """

@@ -30,8 +30,12 @@ class BiaffineArcs(Module):
         self.weight = Parameter(np.zeros((features, features), np.float32))
         self.bias = Parameter(np.zeros(features, np.float32))
 
+    def turn(self, dependents: Node) -> Node:
+        """U d_i + u, whose products with the heads are the scores."""
+        return F.linear(dependents, self.weight, self.bias)
+
     def __call__(self, dependents: Node, heads: Node) -> Node:
-        return F.linear(dependents, self.weight, self.bias) @ F.transpose(heads)
+        return self.turn(dependents) @ F.transpose(heads)
 
 
 class BiaffineLabels(Module):
@@ -109,8 +113,7 @@ class BiaffineParser(Module):
         Args:
             states: (T, states), T > 0.
         """
-        heads = self._project(self.arc_head, self._with_root(states))
-        return self.arc_scores(self._project(self.arc_dependent, states), heads)
+        return self.arc_scores(*self._arc_sides(states))
 
     def labels(self, states: Node, heads: Any) -> Node:
         """Scores (T, K) of the labels of the arcs to given heads.
@@ -130,8 +133,15 @@ class BiaffineParser(Module):
             heads:  (T,) columns of `arcs`.
             labels: (T,) numbers below K.
         """
-        arcs = F.cross_entropy(self.arcs(states), heads, reduction="sum")
+        dependents, candidates = self._arc_sides(states)
+        turned = self.arc_scores.turn(dependents)
+        arcs = F.pointer_loss(turned, candidates, heads, reduction="sum")
         return arcs + F.cross_entropy(self.labels(states, heads), labels, reduction="sum")
+
+    def _arc_sides(self, states: Node) -> tuple[Node, Node]:
+        """What the words are as dependents, and as heads with the root before them."""
+        heads = self._project(self.arc_head, self._with_root(states))
+        return self._project(self.arc_dependent, states), heads
 
     def _with_root(self, states: Node) -> Node:
         root = F.unsqueeze(F.parameter(states.graph, self.root), 0)

@@ -23,16 +23,25 @@ class Embedding(Module):
         num_embeddings: rows of the table, V.
         dim:            features, D.
         freeze:         keep the table as it is.
-        rng:            generator or seed of the initial values, N(0, 1) as PyTorch's; by default
+        scale:          deviation of the initial values; 1 as PyTorch's. Adam moves a row by about
+                        its learning rate an update, so that words seen a few dozen times are
+                        learned from 0.1, and hardly from 1.
+        rng:            generator or seed of the initial values, normally distributed; by default
                         they follow from `dynbatch.seed`.
 
     Parameters: weight (V, D).
     """
 
     def __init__(
-        self, num_embeddings: int, dim: int, *, freeze: bool = False, rng: Rng = None
+        self,
+        num_embeddings: int,
+        dim: int,
+        *,
+        freeze: bool = False,
+        scale: float = 1.0,
+        rng: Rng = None,
     ) -> None:
-        self.weight = normal(generator(rng), (num_embeddings, dim))
+        self.weight = normal(generator(rng), (num_embeddings, dim), scale)
         self.weight.frozen = freeze
 
     def __call__(self, graph: Owner, ids: Any) -> Node:

@@ -35,6 +35,7 @@ from dynbatch.nodes.indexing import (
 from dynbatch.nodes.layer_norm import layer_norm
 from dynbatch.nodes.linear import affine, linear, matmul
 from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_loss, nll_loss
+from dynbatch.nodes.pointer import pointer_loss
 from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
 from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
@@ -84,6 +85,7 @@ __all__ = [
     "nll_loss",
     "parameter",
     "pick",
+    "pointer_loss",
     "pow",
     "relu",
     "repeat",

@@ -12,7 +12,12 @@ from dynbatch.parameter import Array
 
 
 def class_targets(
-    what: str, x: Node, targets: Any, ignore_index: int | None, reduction: str
+    what: str,
+    x: Node,
+    targets: Any,
+    ignore_index: int | None,
+    reduction: str,
+    classes: int | None = None,
 ) -> tuple[Array, Array]:
     """Ids (T,) and weights (T,) of each token's loss, so that a sentence's loss is their sum.
 
@@ -21,6 +26,7 @@ def class_targets(
         targets:      T ids below V; or one id.
         ignore_index: tokens with this target get weight 0, and id 0; None where all count.
         reduction:    "mean" over the tokens that count (0 if none does), or "sum".
+        classes:      V where it is not the width of x.
 
     Raises:
         ShapeError:      numbers of rows and targets differ.
@@ -35,22 +41,22 @@ def class_targets(
         "one target for each row",
         "give the sentence's own targets, unpadded",
     )
-    dtype = x.graph.dtype
+    dtype, classes = x.graph.dtype, x.width if classes is None else classes
     # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
-    ignores_a_class = ignore_index is not None and 0 <= ignore_index < x.width
-    if ids.size and not ignores_a_class and int(ids.view(np.uint64).max()) < x.width:
+    ignores_a_class = ignore_index is not None and 0 <= ignore_index < classes
+    if ids.size and not ignores_a_class and int(ids.view(np.uint64).max()) < classes:
         scale = 1 / ids.size if reduction == "mean" else 1
         return ids, np.full(ids.size, scale, dtype)
     counted = np.ones(ids.size, bool) if ignore_index is None else ids != ignore_index
-    wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= x.width)))
+    wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= classes)))
     if wrong.size:
         place = int(wrong[0])
-        rule, fix = f"0 <= target < {x.width}", "map unknown targets to one class"
+        rule, fix = f"0 <= target < {classes}", "map unknown targets to one class"
         if ignore_index is not None:
             rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
         raise VocabularyError(
             f"{what}: target {ids[place]} at position {place} of {ids.size} is outside the "
-            f"{x.width} classes.\n"
+            f"{classes} classes.\n"
             f"  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
         )
     count = int(counted.sum())

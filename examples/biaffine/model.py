@@ -54,7 +54,7 @@ class Parser(models.Module):
         hidden: int, layers: int, dropout: float,
     ) -> None:  # fmt: skip
         self.vectors = WordVectors(lexicon, features, letters)
-        self.tags = models.Embedding(num_tags, features // 2) if num_tags else None
+        self.tags = models.Embedding(num_tags, features // 2, scale=0.1) if num_tags else None
         width = features + (features // 2 if num_tags else 0)
         self.context = models.LSTM(width, hidden, layers, bidirectional=True, dropout=dropout)
         self.scores = models.BiaffineParser(2 * hidden, num_labels, dropout=dropout)

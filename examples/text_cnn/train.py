@@ -57,7 +57,7 @@ class Classifier(models.Module):
     """Words to scores of categories."""
 
     def __init__(self, words: int, categories: int, settings: Settings) -> None:
-        self.words = models.Embedding(words, settings.features)
+        self.words = models.Embedding(words, settings.features, scale=0.1)
         self.network = models.TextCNN(
             settings.features, categories, filters=settings.filters, dropout=settings.dropout
         )

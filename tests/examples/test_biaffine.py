@@ -45,7 +45,7 @@ def test_trees_are_learned_and_scored_beside_rules(options, monkeypatch, capsys)
     parts = {"train": list(made_up(160)), "test": list(made_up(40, seed=1))}
     monkeypatch.setattr(petrogold, "load", lambda part: parts[part])
     sizes = ["--features", "12", "--letters", "4", "--hidden", "12", "--layers", "1"]
-    training = ["--epochs", "6", "--lr", "0.02", "--warmup", "5", "--dropout", "0", "--quiet"]
+    training = ["--epochs", "12", "--lr", "0.02", "--warmup", "5", "--dropout", "0", "--quiet"]
     assert main([*sizes, *training, "--batch-size", "16", *options]) == 0
     printed = capsys.readouterr().out
     found = re.findall(r"UAS +([\d.]+)% +LAS +([\d.]+)%", printed)

@@ -89,4 +89,4 @@ def test_a_run_goes_on_where_it_was(tmp_path, monkeypatch, capsys):
     first = capsys.readouterr().out
     assert main([*common, *output, "--resume"]) == 0
     assert capsys.readouterr().out == first
-    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 4
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 8

@@ -1,0 +1,46 @@
+"""Launches of `pointer.cu`: cross-entropy of choices among a sentence's own rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.segments import row_grid
+from dynbatch.kernels.pointer import Choices, num_pairs
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+THREADS = 256
+
+
+def pointer_loss(
+    packed: Choices, ids: Array, weights: Array, probabilities: Any, losses: Any
+) -> None:
+    """losses_i = weights_i (log Σ_j exp(q_i · k_j) - q_i · k_ids_i), in one launch."""
+    queries, keys, *_ = packed
+    args = (queries, keys, probabilities, losses, ids, weights, *_tables(packed), keys.shape[1])
+    launch(losses, "pointer_loss", (queries.shape[0],), (THREADS,), args)
+
+
+def pointer_loss_backward(
+    packed: Choices, ids: Array, weights: Array, probabilities: Any, dy: Any, wanted: Choices
+) -> None:
+    """Gradients of queries and keys: a launch each."""
+    queries, keys, *_ = packed
+    (rows, width), tables = keys.shape, _tables(packed)
+    slopes = queue().empty(num_pairs(packed), keys.dtype)
+    args = (keys, probabilities, dy, slopes, wanted.queries, ids, weights, *tables, width)
+    launch(keys, "pointer_loss_backward", (queries.shape[0],), (THREADS,), args)
+    if wanted.keys is not None:
+        grid, block = row_grid(rows, width)
+        by_key = (queries, slopes, wanted.keys, *tables, rows, width)
+        launch(keys, "pointer_loss_backward_keys", grid, block, by_key)
+
+
+def _tables(packed: Choices) -> tuple[Array, Array, Array, int]:
+    """First query, key and pair of each sentence, and how many sentences there are."""
+    _, _, queries, keys = packed
+    pairs = np.diff(queries) * np.diff(keys)
+    return queries, keys, np.cumsum(pairs) - pairs, len(pairs)
