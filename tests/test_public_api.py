@@ -22,7 +22,10 @@ PUBLIC = {
         pointer_loss pow relu repeat reshape reverse sigmoid silu slice softmax softplus split sqrt
         squeeze stack subtract sum tanh transpose unsqueeze viterbi windows
     """,
-    "dynbatch.testing": "NanPool Probe check_batching check_device check_gradient in_float64",
+    "dynbatch.testing": """
+        NanPool Probe check_batching check_device check_gradient check_policies check_sentences
+        in_float64
+    """,
     "dynbatch.memory": """
         DeviceMemory HostMemory Interval Pool Upstream default_pool live_peak plan_offsets
     """,
