@@ -10,7 +10,8 @@ from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes, TreeSiz
 from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
 
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
-TREE_PEERS = ("pytorch-levels", "pytorch-nodes")
+TREE_PEERS = ("pytorch-levels", "pytorch-nodes", "dynet")
+_NAMES = {TaggerSizes: "tagger", Seq2SeqSizes: "seq2seq", TreeSizes: "tree"}
 
 
 def build_peers(
@@ -36,8 +37,7 @@ def build_peers(
             if name == "dynet" and device != "cpu":
                 raise PeerUnavailable("DyNet's wheel runs on the CPU only.")
             if name == "dynet":
-                workload = "tagger" if isinstance(sizes, TaggerSizes) else "seq2seq"
-                built.append(DynetContender(workload, values, dynet_python))
+                built.append(DynetContender(_NAMES[type(sizes)], values, dynet_python))
             else:
                 built.append(_pytorch(name, sizes, values, threads, device))
         except PeerUnavailable as reason:

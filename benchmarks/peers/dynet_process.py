@@ -28,7 +28,7 @@ class DynetContender(Contender):
     """DyNet with automatic batching, in a process of its own.
 
     Args:
-        workload: "tagger" or "seq2seq".
+        workload: "tagger", "seq2seq" or "tree".
         values:   initial values, as PyTorch names them.
         python:   an interpreter that can import `dynet`; the running one if empty.
 
@@ -94,8 +94,5 @@ class DynetContender(Contender):
 
 
 def _request(what: str, batch: Batch) -> dict[str, Any]:
-    return {
-        "do": what,
-        "sources": [words.tolist() for words in batch.sources],
-        "targets": [words.tolist() for words in batch.targets],
-    }
+    sentences = [[np.asarray(part).tolist() for part in parts] for parts in batch.sentences()]
+    return {"do": what, "sentences": sentences}

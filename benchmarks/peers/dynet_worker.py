@@ -3,7 +3,7 @@
 Run by `dynet_process` as a file, not as a module, so that it needs nothing but DyNet and NumPy and
 may run under another Python. Requests and answers are JSON objects, one a line:
     {"do": "build", "workload": "tagger", "values": "/tmp/….npz", "learning_rate": 0.001}
-    {"do": "loss" | "train", "sources": [[id, …], …], "targets": [[…], …]}
+    {"do": "loss" | "train", "sentences": [[[id, …], [id, …]], …]}
         -> {"loss": nats, "seconds": wall clock of graph, forward, backward and update}
 """
 
@@ -109,22 +109,64 @@ class Seq2Seq:
         return losses
 
 
+class TreeLstm:
+    """A state (h, c) for each node of the tree, bottom up, and its class."""
+
+    def __init__(self, collection: Any, values: Values) -> None:
+        self._embedding = _table(collection, values["embedding.weight"])
+        self._leaf, self._compose, self._output = (
+            [
+                collection.parameters_from_numpy(values[f"{name}.{kind}"])
+                for kind in ("bias", "weight")
+            ]
+            for name in ("leaf", "compose", "output")
+        )
+        self._hidden = len(values["leaf.bias"]) // 3
+
+    def losses(
+        self, words: Sequence[int], tree: Sequence[Sequence[int]], classes: Sequence[int]
+    ) -> list[Expression]:
+        states = [self._of_word(self._embedding[word]) for word in words]
+        for left, right in tree:
+            states.append(self._of_pair(states[left], states[right]))
+        logits = [dy.affine_transform([*self._output, h]) for h, _ in states]
+        return [dy.pickneglogsoftmax(z, true) for z, true in zip(logits, classes, strict=True)]
+
+    def _of_word(self, x: Expression) -> tuple[Expression, Expression]:
+        i, o, u = self._parts(dy.affine_transform([*self._leaf, x]), 3)
+        c = dy.cmult(dy.logistic(i), dy.tanh(u))
+        return dy.cmult(dy.logistic(o), dy.tanh(c)), c
+
+    def _of_pair(self, left: Sequence[Expression], right: Sequence[Expression]) -> Any:
+        h = dy.concatenate([left[0], right[0]])
+        i, o, f_left, f_right, u = self._parts(dy.affine_transform([*self._compose, h]), 5)
+        kept = dy.cmult(dy.logistic(f_left), left[1]) + dy.cmult(dy.logistic(f_right), right[1])
+        c = dy.cmult(dy.logistic(i), dy.tanh(u)) + kept
+        return dy.cmult(dy.logistic(o), dy.tanh(c)), c
+
+    def _parts(self, gates: Expression, count: int) -> list[Expression]:
+        hidden = self._hidden
+        return [dy.pickrange(gates, k * hidden, (k + 1) * hidden) for k in range(count)]
+
+
+NETWORKS = {"tagger": Tagger, "seq2seq": Seq2Seq, "tree": TreeLstm}
+
+
 class Worker:
     def __init__(self, workload: str, values: str, learning_rate: float) -> None:
         # Kept: DyNet frees the parameters with their collection, whoever still uses them.
         self._collection = collection = dy.ParameterCollection()
         with np.load(values) as arrays:
-            network = Tagger if workload == "tagger" else Seq2Seq
-            self._network = network(collection, dict(arrays))
+            self._network: Any = NETWORKS[workload](collection, dict(arrays))
         self._trainer = dy.AdamTrainer(collection, learning_rate)
         self._trainer.set_clip_threshold(-1)  # DyNet clips by default; nobody else here does
 
     def run(self, request: Mapping[str, Any]) -> dict[str, float]:
         """Build the graph, run it, and, if asked to train, go back and update."""
-        sentences = list(zip(request["sources"], request["targets"], strict=True))
+        sentences = request["sentences"]
         start = time.perf_counter()
         dy.renew_cg()
-        losses = [loss for pair in sentences for loss in self._network.losses(*pair)]
+        losses = [loss for sentence in sentences for loss in self._network.losses(*sentence)]
         mean = dy.esum(losses) / len(sentences)
         loss = mean.value()
         if request["do"] == "train":

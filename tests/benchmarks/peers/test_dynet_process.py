@@ -7,13 +7,15 @@ import pytest
 
 from benchmarks.lengths import Corpus
 from benchmarks.measure import require_agreement
-from benchmarks.networks import Seq2SeqSizes, TaggerSizes, initial_values
+from benchmarks.networks import Seq2SeqSizes, TaggerSizes, TreeSizes, initial_values
 from benchmarks.peers import dynet_process
 from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
+from benchmarks.trees import TreeCorpus
 
 CASES = {
     "tagger": TaggerSizes(vocabulary=30, embedding=6, hidden=5, tags=4),
     "seq2seq": Seq2SeqSizes(source_vocabulary=30, target_vocabulary=4, embedding=6, hidden=5),
+    "tree": TreeSizes(vocabulary=30, embedding=6, hidden=5, classes=4),
 }
 
 
@@ -55,12 +57,16 @@ def test_dynet_computes_what_pytorch_computes(workload):
     pytest.importorskip("torch", reason="the other side is PyTorch's")
     from benchmarks.peers.pytorch_seq2seq import Seq2SeqContender
     from benchmarks.peers.pytorch_tagger import PackedTagger
+    from benchmarks.peers.pytorch_tree import LevelTree
 
     sizes, rng = CASES[workload], np.random.default_rng(1)
     values = initial_values(sizes, rng)
-    batch = Corpus(30, 4, is_aligned=workload == "tagger").random_batches(rng, 1, 7)[0]
+    corpus = TreeCorpus(30, 4) if workload == "tree" else Corpus(30, 4, workload == "tagger")
+    batch = corpus.random_batches(rng, 1, 7)[0]
     if isinstance(sizes, TaggerSizes):
         reference = PackedTagger(sizes, values)
+    elif isinstance(sizes, TreeSizes):
+        reference = LevelTree(sizes, values)
     else:
         reference = Seq2SeqContender("packed", sizes, values, packs=True)
     dynet = DynetContender(workload, values)
