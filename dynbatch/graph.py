@@ -20,6 +20,7 @@ from dynbatch.batcher import unbatched
 from dynbatch.batcher.check import CheckedExecutor
 from dynbatch.batcher.dot import dot, sentence_nodes
 from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.guard import GuardedExecutor, place_of_creation
 from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
@@ -60,11 +61,14 @@ class Graph:
             first difference ends the run with a CheckError that names node, sentence and numbers.
             For finding errors, not for training: it takes several times as long, waits for the GPU
             after each batch, and makes an upload a batch there.
+        guard:  True looks for NaN and infinity after each batch; the first, of a value or of a
+            gradient, ends the run with a NumericError that names the node that made it, its line,
+            its sentence, and what it read (see `dynbatch.batcher.guard`). For finding errors, too.
 
     Raises:
         BackendError: the device is not available.
         DtypeError:   another dtype.
-        ValueError:   unknown policy.
+        ValueError:   unknown policy, or both `check` and `guard`.
 
     Example:
         >>> import dynbatch as db
@@ -84,6 +88,7 @@ class Graph:
         seed: int | None = None,
         pool: Pool | None = None,
         check: bool = False,
+        guard: bool = False,
     ) -> None:
         self.device = backend.device(device)
         self.dtype = np.dtype(dtype)
@@ -101,8 +106,12 @@ class Graph:
         self._final: dict[int, Array] = {}
         self._losses: dict[int, Later] = {}
         self._streams = Streams(self.seed)
-        self._executor = (CheckedExecutor if check else Executor)(
-            self.device, self.dtype, policy, pool or pool_of(self.device), grad
+        if check and guard:
+            raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
+        kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
+        self._executor = kind(self.device, self.dtype, policy, pool or pool_of(self.device), grad)
+        self._places = (
+            self._executor.places if isinstance(self._executor, GuardedExecutor) else None
         )
         self._differentiated = False
         self._closed = False
@@ -235,6 +244,8 @@ class Graph:
         index = len(self._nodes)
         self._nodes.append(node)
         self._pending.append(node)
+        if self._places is not None:
+            self._places[index] = place_of_creation()
         return index
 
     def absorb(self, node: Node) -> None:
@@ -436,6 +447,6 @@ def _require_finite(loss: Node, value: Array, state: str) -> None:
     if not math.isfinite(value.item()):
         raise NumericError(
             f"{loss.label()}: the loss is {value.item()}; {state}.\n"
-            "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0; to\n"
-            "        find the sentence, read each loss's `value` before backward"
+            "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0;\n"
+            "        db.Graph(guard=True) names the node and the sentence it came from"
         )

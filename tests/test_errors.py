@@ -219,7 +219,7 @@ WHILE_RUNNING = [
     Mistake(freed_value, errors.FreedError, (
         "Tanh #2: the value was freed", "fix:  call node.keep")),
     Mistake(nan_loss, errors.NumericError, (
-        "Sum #2: the loss is nan", "fix:", "read each loss's `value` before backward")),
+        "Sum #2: the loss is nan", "fix:", "guard=True) names the node")),
     Mistake(exploding_loss, errors.NumericError, ("the loss is inf", "fix:")),
     Mistake(lambda graph: db.Graph(device="tpu"), errors.BackendError, (
         "device 'tpu' is unknown", "fix:")),

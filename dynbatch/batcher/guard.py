@@ -1,0 +1,203 @@
+"""`Graph(guard=True)`: the first NaN or infinity is an error that names the node it came from.
+
+Looked at after each batch step, in the order in which steps run: the values that forward wrote, the
+gradients that backward wrote for each input and for each parameter, and sums of gradients. Whatever
+ran before is finite, so the first number that is not was made by the node named, or was given: an
+array of `F.input`, or a parameter.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.batcher.block import Block
+from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.gradients import StepGradients
+from dynbatch.batcher.step import StepRun
+from dynbatch.batcher.twin import dense_on_host, totals
+from dynbatch.errors import NumericError
+from dynbatch.kernels.transfer import to_host
+from dynbatch.nodes.base import Node, Shape, heading
+from dynbatch.parameter import Array
+
+INSIDE = __file__.rsplit("batcher", 1)[0]
+MOST_VALUES = 6  # inputs and parameters whose range a message gives
+
+
+def place_of_creation() -> str:
+    """File, line and function of the innermost frame outside dynbatch."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+class GuardedExecutor(Executor):
+    """An `Executor` that looks at every number it makes.
+
+    Attributes:
+        places: where each node was made, by index.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.places: dict[int, str] = {}
+
+    def _step(self, nodes: Sequence[Node]) -> StepRun:
+        return GuardedStep(nodes, self._dtype, self._device.xp, self)
+
+    def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Any]) -> None:
+        """One after the other, so that the first is the first."""
+        for step, task in zip(steps, tasks, strict=True):
+            self._on_device(step, task)
+
+    def _commit(self, gradients: Sequence[StepGradients]) -> None:
+        with np.errstate(all="ignore"):
+            super()._commit(gradients)
+        self.flush()
+        for parameter in {p.uid: p for step in gradients for p in step.parameters()}.values():
+            grad = dense_on_host(parameter.grad)
+            if not np.isfinite(grad).all():
+                raise NumericError(
+                    f"the gradient of parameter {parameter.name!r}, after this graph's was added, "
+                    f"{described(grad)}.\n  rule: what all batches left for it was finite\n"
+                    "  fix:  zero_grad() before it, if it was not finite then; otherwise the sum "
+                    "overflows:\n        scale the loss down"
+                )
+
+
+class GuardedStep(StepRun):
+    """A batch step that looks at what its kernels wrote."""
+
+    __slots__ = ("executor",)
+
+    def __init__(
+        self, nodes: Sequence[Node], dtype: Any, xp: Any, executor: GuardedExecutor
+    ) -> None:
+        super().__init__(nodes, dtype, xp)
+        self.executor = executor
+
+    @property
+    def work(self) -> int:
+        """None that is worth a thread: steps run in order, so that the first is found."""
+        return 0
+
+    def run_forward(self, arena: Array) -> None:
+        super().run_forward(arena)
+        self.executor.flush()
+        for number, block in enumerate(self.blocks):
+            flat = to_host(block.values().flat)
+            if not np.isfinite(flat).all():
+                name = f"last state {number - 1}" if number else "value"
+                shapes = [(block.width,) if number else node.shape for node in self.nodes]
+                self._refuse("forward", f"its {name}", flat, self.nodes, shapes)
+        if self.fused:
+            self._look_at_gradients(arena, "forward and backward")
+
+    def run_backward(self, arena: Array) -> None:
+        super().run_backward(arena)
+        self._look_at_gradients(arena, "backward")
+
+    def add_gradients(self, arena: Array) -> None:
+        super().add_gradients(arena)
+        self.executor.flush()
+        for block in self._added_to():
+            flat = to_host(block.gradients().flat)
+            if not np.isfinite(flat).all():
+                owns = block.nodes[0]._block is block  # else it is of last states
+                shapes = [node.shape if owns else (block.width,) for node in block.nodes]
+                what = f"the sum of its gradients, after {self.nodes[0].label()} added to it,"
+                self._refuse("backward", what, flat, block.nodes, shapes)
+
+    def _added_to(self) -> Iterable[Block]:
+        found = dict.fromkeys(
+            [block for source, target in zip(self.sources, self.targets, strict=True)
+             if target is not None for block in source.blocks]
+        )  # fmt: skip
+        return [block for block in found if block.gradient is not None]
+
+    def _look_at_gradients(self, arena: Array, when: str) -> None:
+        """Gradients of the inputs that carry one, then those of the parameters."""
+        self.executor.flush()
+        views = self._target_views(arena)
+        for source, view in zip(self.sources, views, strict=True):
+            if view is None:
+                continue
+            flat = to_host(view.flat)
+            if np.isfinite(flat).all():
+                continue
+            pairs = list(zip(self.nodes, source.nodes, strict=False))
+            if self.kind.variadic:
+                pairs = [(node, x) for node in self.nodes for x in node.reads()]
+            start = 0
+            for node, x in pairs:
+                own = flat[start : start + x.rows * x.width]
+                start += own.size
+                if x._block.gradient is not None and not np.isfinite(own).all():
+                    self._refuse(when, f"its gradient for {x.label()}", own, [node], [x.shape])
+        if self.gradients is not None:
+            for parameter, array in totals(self.gradients).values():
+                if not np.isfinite(array).all():
+                    what = f"its gradient for parameter {parameter.name!r}"
+                    self._refuse(when, what, array.ravel(), self.nodes[:1], [parameter.shape])
+
+    def _refuse(
+        self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
+    ) -> None:
+        """Raise NumericError for the first of the nodes whose numbers are not all finite."""
+        start = 0
+        for node, shape in zip(nodes, shapes, strict=True):
+            own = flat[start : start + int(np.prod(shape))].reshape(shape)
+            start += own.size
+            if np.isfinite(own).all():
+                continue
+            kind, place = type(node).__name__, self.executor.places.get(node.index)
+            given = not node.inputs
+            fix = (
+                "correct the array or the parameter; a mask of -inf is a boolean mask here"
+                if given
+                else "look for log(0), 0/0, exp of large numbers, sqrt or pow at 0; clip or shift\n"
+                "        what it reads, or lower the learning rate"
+            )
+            raise NumericError(
+                heading(node, f"{what} {described(own)}")
+                + "".join([f"\n  {line}" for line in self._known(node, when)])
+                + f"\n  in {when} of a batch of {len(self.nodes)} {self.kind.__name__}"
+                + ("" if self.kind.__name__ == kind else f", {kind} before it")
+                + f"\n  rule: {'what is given is finite' if given else 'all before it was finite'}"
+                f"\n  fix:  {fix}" + (f"\n  made at {place}" if place else "")
+            )
+
+    def _known(self, node: Node, when: str) -> list[str]:
+        """The ranges of what a node reads, as far as it is still there."""
+        lines = []
+        retains = self.kind.retains
+        for position, x in enumerate(node.inputs[:MOST_VALUES]):
+            if (when == "forward" or retains.input(position)) and x._block.array is not None:
+                lines.append(f"{x.label()} {described(to_host(x._block.node_values(x)))}")
+        if when != "forward" and node._block is self.block:
+            gradient = to_host(node._block.node_gradient(node))
+            lines.append(f"the gradient of {node.label()} {described(gradient)}")
+        for parameter in node.all_parameters()[:MOST_VALUES]:
+            value = to_host(parameter.value)
+            lines.append(f"parameter {parameter.name!r} {value.shape} {described(value)}")
+        return lines
+
+
+def described(array: Array) -> str:
+    """Its range; or how many of its numbers are not finite, and the first of them."""
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        where = f" at {place}" if place else ""
+        return (
+            f"has {int(wrong.sum())} of {array.size} numbers that are not finite, "
+            f"the first {array[place]}{where}"
+        )
+    if not array.size:
+        return "is empty"
+    return f"is from {array.min():.4g} to {array.max():.4g}"
