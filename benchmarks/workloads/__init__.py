@@ -19,6 +19,7 @@ from benchmarks.networks import (
     initial_values,
 )
 from benchmarks.peers import PEERS, TREE_PEERS, build_peers
+from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
 from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
@@ -86,7 +87,11 @@ class Workload:
         frameworks = [name for name in names if name not in self.rivals]
         peers, skipped = build_peers(frameworks, self.sizes, values, threads, dynet_python, device)
         for name in names[len(frameworks) :]:
-            rival = self.rivals[name](self.sizes, values, device)
+            try:
+                rival = self.rivals[name](self.sizes, values, device)
+            except PeerUnavailable as reason:
+                skipped[name] = str(reason)
+                continue
             rival.name = name
             peers.append(rival)
         return ours, peers, skipped

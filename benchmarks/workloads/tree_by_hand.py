@@ -15,9 +15,9 @@ import numpy as np
 import dynbatch as db
 from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array, TreeSizes
+from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeBatch, levels
-from dynbatch import backend, optim
-from dynbatch.errors import BackendError
+from dynbatch import optim
 from dynbatch.kernels import arrays, blas, cross_entropy, segment
 from dynbatch.kernels.elementwise import sigmoid
 from dynbatch.testing.precision import dense_gradient
@@ -58,8 +58,8 @@ class HandBatchedTree(Contender):
     """Forward and backward over whole levels; Adam as dynbatch's side has it."""
 
     def __init__(self, sizes: TreeSizes, values: Mapping[str, Array], device: str = "cpu") -> None:
-        if backend.device(device).is_cuda:
-            raise BackendError("The tree batched by hand runs on the CPU only.")
+        if device != "cpu":
+            raise PeerUnavailable("it is written for the CPU.")
         self._hidden = sizes.hidden
         self._parameters = {name: db.Parameter(v.copy(), name) for name, v in values.items()}
         self._adam = optim.Adam(list(self._parameters.values()), lr=LEARNING_RATE)

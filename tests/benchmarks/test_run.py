@@ -101,6 +101,15 @@ def test_the_table_on_a_gpu_counts_what_is_queued_as_the_hosts(small, cuda, caps
     assert "1 threads, on cuda" in printed.err and "card       " in printed.err
 
 
+def test_a_rival_that_cannot_run_there_is_left_out_with_the_reason():
+    def refuses(sizes, values, device):
+        return HandBatchedTree(sizes, values, "cuda")
+
+    model = Workload(TREE, DynbatchTree, frameworks=(), rivals={"by-hand": refuses})
+    _, peers, skipped = model.build(np.random.default_rng(1), None, threads=1)
+    assert not peers and skipped == {"by-hand": "it is written for the CPU."}
+
+
 def test_without_a_gpu_the_command_says_so(small, capsys):
     if devices.has_gpu():
         pytest.skip("there is one")
