@@ -3,7 +3,6 @@
 import re
 
 import numpy as np
-import pytest
 
 import dynbatch as db
 from dynbatch.testing import check_batching
@@ -40,13 +39,12 @@ def test_sentences_of_all_lengths_batch_and_parse_to_trees():
         assert heads.tolist().count(0) == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--no-tags"]])
-def test_trees_are_learned_and_scored_beside_rules(options, monkeypatch, capsys):
-    parts = {"train": list(made_up(160)), "test": list(made_up(40, seed=1))}
+def test_trees_are_learned_from_words_alone_and_scored_beside_rules(monkeypatch, capsys):
+    parts = {"train": list(made_up(120)), "test": list(made_up(40, seed=1))}
     monkeypatch.setattr(petrogold, "load", lambda part: parts[part])
     sizes = ["--features", "12", "--letters", "4", "--hidden", "12", "--layers", "1"]
-    training = ["--epochs", "12", "--lr", "0.02", "--warmup", "5", "--dropout", "0", "--quiet"]
-    assert main([*sizes, *training, "--batch-size", "16", *options]) == 0
+    training = ["--epochs", "8", "--lr", "0.03", "--warmup", "5", "--dropout", "0", "--quiet"]
+    assert main([*sizes, *training, "--batch-size", "12", "--no-tags"]) == 0
     printed = capsys.readouterr().out
     found = re.findall(r"UAS +([\d.]+)% +LAS +([\d.]+)%", printed)
     this, before, following = [[float(x) for x in row] for row in found[:3]]

@@ -66,9 +66,9 @@ def made_up(count):
 
 @pytest.mark.parametrize("options", [[], ["--crf"]])
 def test_endings_of_words_never_seen_are_learned(options, monkeypatch, capsys):
-    monkeypatch.setattr(brown, "load", lambda path: list(made_up(300)))
+    monkeypatch.setattr(brown, "load", lambda path: list(made_up(200)))
     sizes = ["--features", "16", "--letters", "8", "--hidden", "8", "--dropout", "0"]
-    training = ["--epochs", "4", "--lr", "0.03", "--warmup", "5", "--quiet"]
+    training = ["--epochs", "4", "--lr", "0.03", "--warmup", "5", "--batch-size", "8", "--quiet"]
     assert main([*sizes, *training, *options]) == 0
     printed = capsys.readouterr().out
     baseline, found = re.findall(r"([\d.]+)% +([\d.]+)%$", printed, re.M)

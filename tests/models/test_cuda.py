@@ -55,7 +55,30 @@ class Trees(models.Module):
         return found
 
 
+class Heads(models.Module):
+    """A CRF, a biaffine parser and a text CNN on the same words."""
+
+    def __init__(self):
+        self.embed = models.Embedding(20, 5, rng=0)
+        self.project, self.crf = models.Linear(5, 5, rng=1), models.CRF(5, rng=2)
+        self.parser = models.BiaffineParser(5, num_labels=5, arcs=4, labels=3, rng=3)
+        self.classify = models.TextCNN(5, num_classes=3, sizes=(2, 3), filters=4, rng=4)
+
+    def losses(self, graph):
+        found = []
+        for words, tags in sentences(LENGTHS):
+            x = self.embed(graph, words)
+            heads = np.arange(len(words))  # the word before, the root for the first
+            found.append(
+                self.crf.loss(self.project(x), tags)
+                + self.parser.loss(x, heads, tags)
+                + F.cross_entropy(self.classify(x), len(words) % 3)
+            )
+        return found
+
+
 MODELS = {
+    "CRF, biaffine, text CNN": Heads,
     "tagger": Tagger,
     "tagger, dropout": lambda: Tagger(0.3),
     "binary trees": lambda: Trees(models.BinaryTreeLSTM, {3: [(1, 2), (0, 3)], 1: []}),
