@@ -19,6 +19,7 @@ from dynbatch.atomic import replacing
 from dynbatch.batcher import unbatched
 from dynbatch.batcher.check import CheckedExecutor
 from dynbatch.batcher.dot import dot, sentence_nodes
+from dynbatch.batcher.dump import Writer, runs_of, write
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.guard import GuardedExecutor, place_of_creation
 from dynbatch.batcher.page import page
@@ -98,6 +99,7 @@ class Graph:
             raise ValueError(f"Graph(policy={policy!r}): known policies are {sorted(POLICIES)}.")
         self.uid = next(_uids)
         self.grad = grad
+        self.policy = policy
         self.seed = random.next_seed() if seed is None else int(seed) & 0xFFFFFFFF
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
@@ -105,6 +107,7 @@ class Graph:
         self._kept: dict[int, Node] = {}
         self._final: dict[int, Array] = {}
         self._losses: dict[int, Later] = {}
+        self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
         self._streams = Streams(self.seed)
         if check and guard:
             raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
@@ -186,6 +189,7 @@ class Graph:
         """
         self._open("backward")
         self._check_loss(loss)
+        self._backwards.append((len(self._executor.steps), loss.index))
         self._kept.setdefault(loss.index, loss)
         fresh = loss._block is None
         nodes = self._ancestors([loss]) if fresh else []
@@ -423,6 +427,33 @@ class Graph:
         nodes = self._nodes if sentence is None else sentence_nodes(self._nodes, sentence)
         title = repr(self) if sentence is None else f"sentence {sentence}"
         return dot(nodes, self._executor.step_numbers(), title)
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph, as far as it is built, to a file from which it can be built again.
+
+        Nodes with their attributes and arrays, parameters' values as they are now, what was kept
+        and what was run; no code. `python -m dynbatch.testing.replay path` runs it under every
+        policy, `dynbatch.testing.load_graph(path)` gives it back. It works after a run that failed,
+        inside the `with` block. The file is replaced whole or not at all.
+
+        Raises:
+            GraphError: the graph is closed, or a node holds what cannot be written; it is named.
+            OSError:    the file cannot be written.
+        """
+        self._open("dump")
+        writer = Writer()
+        document = {
+            "nodes": writer.nodes(self._nodes),
+            "device": self.device.name,
+            "dtype": self.dtype.name,
+            "policy": self.policy,
+            "grad": self.grad,
+            "seed": self.seed,
+            "absorbed": sorted(self._absorbed),
+            "kept": sorted(self._kept),
+            "runs": runs_of(self._executor.plans, self._executor.steps, self._backwards),
+        }
+        write(Path(path), document, writer)
 
     def _record(self) -> Record:
         return self._executor.record(self._begin)

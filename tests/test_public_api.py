@@ -24,7 +24,7 @@ PUBLIC = {
     """,
     "dynbatch.testing": """
         NanPool Probe check_batching check_device check_gradient check_policies check_sentences
-        in_float64
+        in_float64 load_graph replay
     """,
     "dynbatch.memory": """
         DeviceMemory HostMemory Interval Pool Upstream default_pool live_peak plan_offsets

@@ -73,3 +73,13 @@ def test_the_page_for_those_who_come_from_pytorch_runs_and_learns(tmp_path, monk
         for found, (_, tags) in zip(namespace["found"], namespace["batch"], strict=True)
     ]
     assert np.concatenate(right).all()
+
+
+def test_the_page_on_trust_shows_what_the_guard_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    run_blocks("trust.md")
+    said = capsys.readouterr().out
+    page = (README.parent / "docs" / "trust.md").read_text("utf-8")
+    shown = page.split("```\nLog #")[1].split("  ...")[0]
+    assert said.startswith("Log #" + shown)
+    assert "under every policy: NumericError: Total #9" in said

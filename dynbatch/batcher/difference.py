@@ -9,6 +9,8 @@ import numpy as np
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.parameter import Array
 
+DUMP = 'graph.dump("graph.npz") writes a file that reproduces it (docs/trust.md)'
+
 TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
 
 
@@ -43,10 +45,11 @@ class Checker:
         if kind is not None and not kind.names_kernels:
             return (
                 f"{kind.__name__}.forward and backward may use each node's own rows only, and\n"
-                "        compute the same with NumPy and CuPy; db.testing checks them alone"
+                f"        compute the same with NumPy and CuPy; db.testing checks them alone;\n"
+                f"        {DUMP}"
             )
         way = 'device="cpu"' if self.on_device else 'policy="one_by_one"'
-        return f"report it, with this message; {way} goes round it"
+        return f"report it, with this message; {way} goes round it;\n        {DUMP}"
 
 
 def magnitude(array: Array) -> float:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.batcher.block import Block
+from dynbatch.batcher.difference import DUMP
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.batcher.step import StepRun
@@ -169,7 +170,7 @@ class GuardedStep(StepRun):
                 + f"\n  in {when} of a batch of {len(self.nodes)} {self.kind.__name__}"
                 + ("" if self.kind.__name__ == kind else f", {kind} before it")
                 + f"\n  rule: {'what is given is finite' if given else 'all before it was finite'}"
-                f"\n  fix:  {fix}" + (f"\n  made at {place}" if place else "")
+                f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {place}" if place else "")
             )
 
     def _known(self, node: Node, when: str) -> list[str]:

@@ -13,6 +13,7 @@ from dynbatch.testing.policies import check_policies, check_sentences
 from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import in_float64
 from dynbatch.testing.probe import Probe
+from dynbatch.testing.replay import load_graph, replay
 
 __all__ = [
     "NanPool",
@@ -23,4 +24,6 @@ __all__ = [
     "check_policies",
     "check_sentences",
     "in_float64",
+    "load_graph",
+    "replay",
 ]

@@ -133,7 +133,15 @@ def _merged(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def _compare(title: str, found: Outcome, expected: Outcome, tolerance: float) -> None:
-    """Raise AssertionError at the first element that differs."""
+    report = difference(title, found, expected, tolerance)
+    if report is not None:
+        raise AssertionError(
+            f"{report}\n  rule: neither the order of nodes nor other sentences change a number"
+        )
+
+
+def difference(title: str, found: Outcome, expected: Outcome, tolerance: float) -> str | None:
+    """The first element that differs by more than `tolerance` times its array's largest."""
     for name, array in expected.items():
         if name not in found and name.endswith("value"):
             continue  # reading another value ran this node in one graph, and nothing in the other
@@ -143,9 +151,9 @@ def _compare(title: str, found: Outcome, expected: Outcome, tolerance: float) ->
             wrong = ~(same | (np.abs(found[name] - array) <= tolerance * scale))
         if wrong.any():
             place = tuple(int(i) for i in np.argwhere(wrong)[0])
-            raise AssertionError(
+            return (
                 f"{name}, element {place} of shape {array.shape}: {found[name][place]:.17g} "
-                f"{title}, {array[place]:.17g} expected.\n"
-                f"  {int(wrong.sum())} of {wrong.size} elements differ\n"
-                "  rule: neither the order of nodes nor other sentences change a number"
+                f"{title}, {array[place]:.17g} expected; {int(wrong.sum())} of {wrong.size} "
+                "elements differ"
             )
+    return None

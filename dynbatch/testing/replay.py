@@ -1,0 +1,196 @@
+"""`load_graph` and `replay`: a dumped graph again, under every policy.
+
+python -m dynbatch.testing.replay graph.npz
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dynbatch.batcher.dump import Reader, read
+from dynbatch.batcher.policies import POLICIES
+from dynbatch.errors import DynbatchError, FreedError
+from dynbatch.graph import Graph
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array, Parameter
+from dynbatch.testing.policies import Outcome, difference
+from dynbatch.testing.precision import dense_gradient
+from dynbatch.testing.probe import gradient_of
+
+TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
+
+
+@dataclass
+class LoadedGraph:
+    """A graph read from a file. Nothing of it has run; close it, or use it in a `with` block.
+
+    Attributes:
+        nodes:      in order of creation; their indices are those of the graph that was dumped.
+        parameters: of their own, with the values that were dumped and no gradients.
+        losses:     of the calls of `backward` that there were, or were tried.
+        runs:       what was run before the dump, in order: nodes of a forward, or a loss.
+        policy:     the one it was dumped under.
+    """
+
+    graph: Graph
+    nodes: list[Node]
+    parameters: list[Parameter]
+    losses: list[Node]
+    runs: list[list[Node] | Node]
+    policy: str
+
+    def __enter__(self) -> LoadedGraph:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.graph.close()
+
+    def run(self) -> None:
+        """Run what was run before the dump, in the same parts, and the rest unless backward was."""
+        for run in self.runs:
+            if isinstance(run, Node):
+                self.graph.backward(run)
+            else:
+                self.graph.values(run)
+        if not self.losses:
+            self.graph.forward()
+
+
+def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
+    """Build a graph again from what `graph.dump(path)` wrote.
+
+    Node types are imported by the names in the file, so load files only of those whom you let
+    choose what is imported; otherwise nothing in it is executed.
+
+    Args:
+        options: of `Graph`, instead of those of the dumped one: device, policy, check, guard, pool.
+
+    Raises:
+        GraphError: the file holds no graph, or a node type cannot be imported.
+    """
+    document, arrays = read(Path(path))
+    given = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
+    graph = Graph(**(given | options))
+    reader = Reader(document, arrays, graph.device)
+    nodes = reader.nodes(document["nodes"], graph)
+    for place in document["absorbed"]:
+        graph.absorb(nodes[place])
+    for place in document["kept"]:
+        nodes[place].keep()
+    runs = [
+        nodes[run] if isinstance(run, int) else [nodes[k] for k in run] for run in document["runs"]
+    ]
+    losses = [run for run in runs if isinstance(run, Node)]
+    return LoadedGraph(graph, nodes, reader.parameters, losses, runs, document["policy"])
+
+
+def replay(
+    path: str | os.PathLike[str],
+    policies: Sequence[str] = tuple(POLICIES),
+    tolerance: float | None = None,
+    **options: Any,
+) -> str | None:
+    """Run a dumped graph under every policy, and compare with one by one.
+
+    First what was run is run again, with what was kept then. If something differs, once more with
+    every node kept, to find the first that differs: of values in order of creation, of gradients
+    in the reverse order.
+
+    Args:
+        tolerance: times the largest element of an array, at least 1. Default: 1e-4 for float32,
+                   1e-9 for float64.
+        options:   of `Graph`: device, check, guard.
+
+    Returns:
+        The first difference or error in words; None if there is none.
+    """
+    expected = _outcome(path, "one_by_one", False, options)
+    for policy in policies:
+        found = _outcome(path, policy, False, options)
+        report = _compared(policy, found, expected, tolerance)
+        if report is not None:
+            found = _outcome(path, policy, True, options)
+            expected = _outcome(path, "one_by_one", True, options)
+            return _compared(policy, found, expected, tolerance) or report
+    return f"under every policy: {expected}" if isinstance(expected, str) else None
+
+
+def _compared(
+    policy: str, found: Outcome | str, expected: Outcome | str, tolerance: float | None
+) -> str | None:
+    if isinstance(found, str) or isinstance(expected, str):
+        if isinstance(found, str) and isinstance(expected, str):
+            return None  # both raise, and one by one is what is reported
+        one, error = (policy, found) if isinstance(found, str) else ("one_by_one", expected)
+        return f"under {one} only: {error}"
+    array = next(iter(expected.values()))
+    return difference(f"under {policy}", found, expected, tolerance or TOLERANCES[array.dtype.name])
+
+
+def _outcome(path: Any, policy: str, keep: bool, options: dict[str, Any]) -> Outcome | str:
+    """Everything that can be read after the runs, by name; or the error."""
+    values: Outcome = {}
+    gradients: Outcome = {}
+    with load_graph(path, **({"policy": policy} | options)) as loaded:
+        graph = loaded.graph
+        try:
+            if keep:
+                for node in loaded.nodes:
+                    node.keep()
+            loaded.run()
+            kept = [graph._kept[index] for index in sorted(graph._kept)]
+            for node in kept if loaded.losses else loaded.nodes:
+                sentence = graph.sentence(node)
+                name = f"{node.label()}, sentence {sentence}"
+                value = _read(lambda node=node: node.value)  # type: ignore[misc]
+                if node._block is not None and value is not None:
+                    values[f"{name}: value"] = value
+                if loaded.losses:
+                    gradients[f"{name}: gradient"] = gradient_of(node)
+        except (DynbatchError, ArithmeticError) as error:
+            return f"{type(error).__name__}: {error}"
+    parameters = {
+        f"parameter {k} {p.name!r}: gradient": dense_gradient(p)
+        for k, p in enumerate(loaded.parameters)
+    }
+    return values | dict(reversed(gradients.items())) | parameters
+
+
+def _read(read: Callable[[], Array]) -> Array | None:
+    """What may have been freed."""
+    try:
+        return read()
+    except FreedError:
+        return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay a file; 0 if every policy gives the same, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dynbatch.testing.replay",
+        description="Run what graph.dump(path) wrote under every policy, against one by one.",
+    )
+    parser.add_argument("path")
+    parser.add_argument("--policy", choices=["all", *POLICIES], default="all")
+    parser.add_argument("--device", default="cpu", help="default: cpu")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument("--check", action="store_true", help="also run every batch twice")
+    way.add_argument("--guard", action="store_true", help="also look for NaN and infinity")
+    given = parser.parse_args(arguments)
+    policies = tuple(POLICIES) if given.policy == "all" else (given.policy,)
+    with load_graph(given.path, device=given.device) as loaded:
+        print(f"{len(loaded.nodes)} nodes, dumped under {loaded.policy}, {loaded.graph.dtype}")
+    options = {"device": given.device, "check": given.check, "guard": given.guard}
+    report = replay(given.path, policies, **options)
+    print(report or f"no difference under {', '.join(policies)}")
+    return int(report is not None)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

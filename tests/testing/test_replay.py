@@ -1,0 +1,218 @@
+"""A dumped graph is the same graph, runs under every policy, and shows what differs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.errors import CheckError, GraphError, NumericError
+from dynbatch.nodes.elementwise import Tanh
+from dynbatch.testing import load_graph, replay
+from dynbatch.testing.precision import dense_gradient
+from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
+from dynbatch.testing.random_graphs import draw
+from dynbatch.testing.replay import main
+from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
+
+OWN = """
+import dynbatch as db
+import numpy as np
+
+class Tripled(db.Node):
+    __slots__ = ("shift",)
+    any_shape = True
+
+    def infer_shape(self, x):
+        return x
+
+    @classmethod
+    def forward(cls, batch, y, x):
+        np.multiply(x.flat, 3, out=y.flat)
+        y.flat[...] += batch.first.shift if {wrong} else np.repeat(batch.array("shift"), x.lengths)
+
+    @classmethod
+    def backward(cls, batch, dy, dx):
+        if dx is not None:
+            np.multiply(dy.flat, 3, out=dx.flat)
+"""
+
+
+@every_case
+def test_every_node_type_comes_back(case, tmp_path):
+    parameters = parameters_of(case)
+    path = tmp_path / "graph.npz"
+    with db.Graph(dtype="float64", seed=5) as graph:
+        outputs = []
+        for arguments in sentences_of(case):
+            outputs += outputs_of(case.build, graph, [*as_nodes(graph, arguments), *parameters])
+        for node in outputs:
+            node.keep()
+        loss = probe(outputs, random_like(outputs, 3))
+        graph.backward(loss)
+        graph.dump(path)
+        expected = [loss.value, *[node.value for node in outputs if node.index != loss.index]]
+        kept = [gradient_of(node) for node in outputs]
+        kinds = [(type(n), n.shape) for n in graph._nodes]
+    with load_graph(path) as loaded:
+        assert [(type(n), n.shape) for n in loaded.nodes] == kinds
+        loaded.run()
+        (again,) = loaded.losses
+        nodes = [loaded.nodes[node.index] for node in outputs]
+        found = [again.value, *[node.value for node in nodes if node.index != again.index]]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+        for one, other in zip([gradient_of(node) for node in nodes], kept, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_random_graphs_have_no_difference(seed, tmp_path):
+    random_graph = draw(seed, most_instructions=6)
+    with db.Graph(dtype="float64", seed=1) as graph:
+        built = random_graph.build(graph)
+        graph.backward(built.loss)
+        graph.dump(tmp_path / "graph.npz")
+        loss = built.loss.value
+    with load_graph(tmp_path / "graph.npz") as loaded:
+        loaded.run()
+        assert loaded.losses[-1].value == pytest.approx(loss, rel=1e-12)
+    assert replay(tmp_path / "graph.npz") is None
+
+
+def test_a_model_with_scans_dropout_and_a_folded_loss_comes_back(tmp_path):
+    model = models.Seq2Seq(8, 9, 5, 6, attention="additive", dropout=0.3, rng=0)
+    parameters = {parameter.name: parameter for parameter in model.parameters()}
+    path = tmp_path / "model.npz"
+    with db.Graph(seed=4) as graph:
+        losses = [model.loss(graph, [3, 4, 5], [7, 3]), model.loss(graph, [5], [4, 4, 3])]
+        _ = losses[0].value
+        graph.backward(F.mean(losses))
+        graph.dump(path)
+    with load_graph(path) as loaded:
+        loaded.run()
+        assert len(loaded.graph.plans) == len(graph.plans) == 2
+        found = {p.name: dense_gradient(p) for p in loaded.parameters}
+    assert found.keys() <= parameters.keys()
+    for name, gradient in found.items():
+        np.testing.assert_allclose(gradient, dense_gradient(parameters[name]), rtol=1e-4, atol=1e-6)
+
+
+def test_a_planted_fault_is_shown_at_the_first_node(tmp_path, capsys):
+    path = tmp_path / "graph.npz"
+    with db.Graph(dtype="float64") as graph:
+        ys = [F.tanh(F.input(graph, [0.1 * k, 1.0]).keep()) for k in range(3)]
+        zs = [F.sum(F.exp(y)) for y in ys]
+        graph.backward(F.sum(zs))
+        graph.dump(path)
+    forward = Tanh.forward.__func__
+
+    def wrong(cls, batch, y, *xs):
+        forward(cls, batch, y, *xs)
+        if len(batch.nodes) > 1:
+            y.flat[3] += 1e-3
+
+    with patch.object(Tanh, "forward", classmethod(wrong)):
+        report = replay(path)
+        assert f"{ys[1].label()}, sentence 1: value, element (1,)" in report
+        assert "under by_depth" in report
+        assert main([str(path), "--policy", "by_agenda"]) == 1
+        assert ys[1].label() in capsys.readouterr().out
+        assert "CheckError" in replay(path, ["by_agenda"], check=True)
+    assert main([str(path), "--check"]) == 0
+    assert "no difference" in capsys.readouterr().out
+
+
+def test_a_run_that_failed_is_dumped_and_fails_again(tmp_path):
+    path = tmp_path / "graph.npz"
+    with db.Graph(guard=True) as graph:
+        good = F.input(graph, [1.0]).value
+        loss = F.sum(F.log(F.input(graph, [0.0, good[0]])))
+        with pytest.raises(NumericError, match="Log #"):
+            graph.backward(loss)
+        graph.dump(path)
+    assert "NumericError: Log #" in replay(path, guard=True)
+    with load_graph(path, guard=True) as loaded, pytest.raises(NumericError, match="Log #"):
+        loaded.run()
+
+
+def test_errors_of_check_and_guard_tell_about_dump():
+    with db.Graph(guard=True) as graph, pytest.raises(NumericError, match=r"graph\.dump\("):
+        _ = F.log(F.input(graph, [0.0])).value
+
+    def wrong(cls, batch, y, *xs):
+        y.flat[...] = len(batch.nodes)
+
+    with patch.object(Tanh, "forward", classmethod(wrong)):
+        with db.Graph(check=True) as graph, pytest.raises(CheckError, match=r"graph\.dump\("):
+            graph.values([F.tanh(F.input(graph, [0.0])) for _ in range(2)])
+
+
+def own_type(folder, wrong):
+    Path(folder, "tripled_for_replay.py").write_text(OWN.format(wrong=wrong))
+
+
+def test_node_types_of_the_user_are_imported(tmp_path, monkeypatch):
+    own_type(tmp_path, wrong=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    from tripled_for_replay import Tripled
+
+    path = tmp_path / "graph.npz"
+    with db.Graph(dtype="float64") as graph:
+        ys = [Tripled(F.input(graph, [1.0]), shift=float(k)) for k in range(2)]
+        graph.backward(F.sum([F.sum(y) for y in ys]))
+        graph.dump(path)
+    assert f"{ys[1].label()}, sentence 1: value" in replay(path)
+    monkeypatch.undo()
+    del sys.modules["tripled_for_replay"]
+    with pytest.raises(GraphError, match=r"tripled_for_replay.*cannot be imported"):
+        load_graph(path)
+
+
+def test_what_cannot_be_dumped_is_named(tmp_path):
+    class Holding(Tanh):
+        __slots__ = ("function",)
+
+    with db.Graph() as graph:
+        node = Holding(F.input(graph, [1.0]), function=len)
+        with pytest.raises(GraphError, match=rf"{node.label()}: its attribute 'function'"):
+            graph.dump(tmp_path / "graph.npz")
+    assert not (tmp_path / "graph.npz").exists()
+    with pytest.raises(GraphError, match="closed"):
+        graph.dump(tmp_path / "graph.npz")
+
+
+def test_other_files_and_types_that_are_no_nodes_are_refused(tmp_path):
+    path = tmp_path / "graph.npz"
+    np.savez(path, a=np.ones(2))
+    with pytest.raises(GraphError, match="does not hold a graph"):
+        load_graph(path)
+    with db.Graph() as graph:
+        F.input(graph, [1.0])
+        graph.dump(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    for change, message in (({"version": 99}, "version 99"), ({}, "is no Node type")):
+        document = json.loads(arrays["graph"].tobytes()) | change
+        document["nodes"][0]["type"] = "os:PathLike"
+        text = np.frombuffer(json.dumps(document).encode(), np.uint8)
+        np.savez(path, **(arrays | {"graph": text}))
+        with pytest.raises(GraphError, match=message):
+            load_graph(path)
+
+
+def test_the_command(tmp_path):
+    with db.Graph() as graph:
+        graph.backward(F.sum(F.tanh(F.input(graph, [1.0]))))
+        graph.dump(tmp_path / "graph.npz")
+    command = [sys.executable, "-m", "dynbatch.testing.replay", str(tmp_path / "graph.npz")]
+    result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
+    assert result.returncode == 0, result.stderr
+    assert "3 nodes" in result.stdout and "no difference" in result.stdout
