@@ -42,7 +42,7 @@ class EmptyBatchError(DynbatchError, ValueError):
 
 
 class NumericError(DynbatchError, ArithmeticError):
-    """A loss or gradient is NaN or infinite."""
+    """A value, loss or gradient is NaN or infinite."""
 
 
 class CheckError(DynbatchError, ArithmeticError):

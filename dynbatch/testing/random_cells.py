@@ -137,15 +137,24 @@ def _two(result: Any) -> tuple[Sequence[Node], Any]:
     return (h, c), result
 
 
+def _aliased(result: Any) -> tuple[Sequence[Node], Any]:
+    """As `_two`, of one value twice, or of arguments.
+
+    Only for the function are these one node, with one gradient; so they are read, not compared.
+    """
+    h, c = result
+    return (-h, -c), result
+
+
 def _first(result: Any) -> tuple[Sequence[Node], Any]:
     h, score = result
     return (h, score), h
 
 
 def _nested(result: Any) -> tuple[Sequence[Node], Any]:
-    y, state = result
+    y, state = result  # y is h: see `_aliased`
     h, c = state
-    return (h, c, y), state
+    return (h, c, -y), state
 
 
 ELMAN = Kind(elman, ("x", "h"), _one)
@@ -155,8 +164,8 @@ TREE_LSTM = Kind(tree_lstm, ("hc", "hc"), _two)
 OPEN_PAIR = Kind(open_pair, ("h", "x"), _two)
 CLOSE_PAIR = Kind(close_pair, ("hc", "x"), _one)
 MERGE = Kind(merge, ("h", "h", "h"), _one, has_parameters=False)
-SWAP = Kind(swap, ("h", "h"), _two, has_parameters=False)
-TWICE = Kind(twice, ("h", "h"), _two)
+SWAP = Kind(swap, ("h", "h"), _aliased, has_parameters=False)
+TWICE = Kind(twice, ("h", "h"), _aliased)
 ATTEND = Kind(attend, ("x", "h"), _one)
 SCORED = Kind(scored, ("h",), _first)
 SPREAD = Kind(spread, ("xs", "h"), _one)
