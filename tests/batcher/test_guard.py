@@ -8,6 +8,8 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError
+from dynbatch.testing.probe import outputs_of, probe, random_like
+from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
 
 
@@ -37,6 +39,16 @@ def test_a_healthy_graph_gives_the_same(device):
         parameter.to("cpu")
     for found, expected in zip(gradients(guarded), gradients(plain), strict=True):
         assert np.array_equal(found, expected)
+
+
+@every_case
+def test_every_node_type_passes(case):
+    with db.Graph(dtype="float64", guard=True, seed=0) as graph:
+        outputs = []
+        for arguments in sentences_of(case):
+            given = [*as_nodes(graph, arguments), *parameters_of(case)]
+            outputs += outputs_of(case.build, graph, given)
+        graph.backward(probe(outputs, random_like(outputs, 3)))
 
 
 @pytest.mark.parametrize("policy", ["by_agenda", "one_by_one"])
