@@ -22,6 +22,7 @@ from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.trace import Trace, TraceGraph
 from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
+from dynbatch.kernels.sight import EVERYTHING
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Array, Parameter
 
@@ -66,6 +67,8 @@ class Writer:
             return {"parameter": self._once(value, self.parameters, self._parameter)}
         if isinstance(value, CompiledCell):
             return {"cell": self._once(value, self.cells, self._cell)}
+        if value is EVERYTHING:  # kernels tell it from equal ones
+            return {"everything": None}
         if isinstance(value, slice | range):
             return {type(value).__name__: [value.start, value.stop, value.step]}
         if isinstance(value, list | tuple):
@@ -217,6 +220,8 @@ class Reader:
             return self.parameters[content]
         if kind == "cell":
             return self.cells[content]
+        if kind == "everything":
+            return EVERYTHING
         if kind in ("slice", "range"):
             return slice(*content) if kind == "slice" else range(*content)
         if kind == "named":
