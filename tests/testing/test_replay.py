@@ -18,6 +18,8 @@ from dynbatch.nodes.elementwise import Tanh
 from dynbatch.testing import load_graph, replay
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
+from dynbatch.testing.random_cells import CELL_OPERATIONS
+from dynbatch.testing.random_graph import OPERATIONS
 from dynbatch.testing.random_graphs import draw
 from dynbatch.testing.replay import main
 from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
@@ -45,6 +47,11 @@ class Tripled(db.Node):
 """
 
 
+# Rows and calls of cells may be more than their attributes; then dump refuses them.
+MAY_BE_REFUSED = ("calls", "pick", "squeeze and unsqueeze")
+WITHOUT_CALLS = [name for name in OPERATIONS if name not in CELL_OPERATIONS]
+
+
 @every_case
 def test_every_node_type_comes_back(case, tmp_path):
     parameters = parameters_of(case)
@@ -57,7 +64,11 @@ def test_every_node_type_comes_back(case, tmp_path):
             node.keep()
         loss = probe(outputs, random_like(outputs, 3))
         graph.backward(loss)
-        graph.dump(path)
+        try:
+            graph.dump(path)
+        except GraphError as error:
+            assert case.name in MAY_BE_REFUSED and "cannot be dumped" in str(error)
+            pytest.skip(str(error).splitlines()[0])
         expected = [loss.value, *[node.value for node in outputs if node.index != loss.index]]
         kept = [gradient_of(node) for node in outputs]
         kinds = [(type(n), n.shape) for n in graph._nodes]
@@ -75,7 +86,7 @@ def test_every_node_type_comes_back(case, tmp_path):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_random_graphs_have_no_difference(seed, tmp_path):
-    random_graph = draw(seed, most_instructions=6)
+    random_graph = draw(seed, operations=WITHOUT_CALLS, most_instructions=8)
     with db.Graph(dtype="float64", seed=1) as graph:
         built = random_graph.build(graph)
         graph.backward(built.loss)
