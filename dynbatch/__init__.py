@@ -13,7 +13,7 @@ import importlib
 from typing import Any
 
 from dynbatch import errors, memory, models, nodes, optim, testing
-from dynbatch.cells import Cell, cell, scan
+from dynbatch.cells import Cell, cell, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
 from dynbatch.graph import Graph
@@ -45,7 +45,9 @@ __all__ = [
     "scan",
     "seed",
     "set_num_threads",
+    "stack",
     "testing",
+    "total",
     "train",
 ]
 

@@ -22,12 +22,14 @@ from dynbatch.batcher.dot import dot, sentence_nodes
 from dynbatch.batcher.dump import Writer, runs_of, write
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.guard import GuardedExecutor, place_of_creation
+from dynbatch.batcher.needed import ancestors, ancestors_with_calls
 from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.batcher.report import Record, report
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.timeline import trace
+from dynbatch.cells.table import CallTable, Kinds
 from dynbatch.errors import (
     DtypeError,
     FreedError,
@@ -80,6 +82,8 @@ class Graph:
         [[1.0, 2.0], [3.0, 6.0]]
     """
 
+    is_trace = False
+
     def __init__(
         self,
         device: str | backend.Device = "cpu",
@@ -109,6 +113,8 @@ class Graph:
         self._losses: dict[int, Later] = {}
         self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
         self._streams = Streams(self.seed)
+        self.tables: list[CallTable] = []
+        self.kinds = Kinds()
         if check and guard:
             raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
         kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
@@ -148,6 +154,9 @@ class Graph:
             self._kept.clear()
             self._absorbed.clear()
             self._streams.clear()
+            for table in self.tables:
+                table.close()
+            self.tables.clear()
         if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics):
             unbatched.warn(self._record())
 
@@ -170,8 +179,7 @@ class Graph:
     def forward(self) -> None:
         """Compute every node that has not been computed, batched."""
         self._open("forward")
-        nodes = [n for n in self._pending if n.index not in self._absorbed]
-        self._run(self._ancestors(nodes))
+        self._run(self._ancestors(self._waiting()))
 
     def backward(self, loss: Node) -> None:
         """Add d loss / d parameter to every parameter's `grad`; runs forward where needed.
@@ -224,23 +232,40 @@ class Graph:
             self._executor.run(nodes, None, self._kept.values())
             self._finish(nodes)
 
+    def _waiting(self) -> list[Node]:
+        """All that has not been computed, but what only others compute with."""
+        nodes = [n for n in self._pending if n.index not in self._absorbed]
+        calls = [call for table in self.tables for call in table.waiting()]
+        return [*nodes, *calls]
+
     def _finish(self, nodes: list[Node], add_gradients: bool = False) -> None:
         self._executor.finish(add_gradients)
         computed = {node.index for node in nodes}
         self._pending = [n for n in self._pending if n.index not in computed]
 
     def _ancestors(self, targets: list[Node]) -> list[Node]:
-        """Uncomputed nodes that the targets need, in creation order."""
-        seen = {node.index: node for node in targets if node._block is None}
-        stack = list(seen.values())
-        while stack:
-            for x in stack.pop().inputs:
-                if x._block is None and x.index not in seen:
-                    seen[x.index] = x
-                    stack.append(x)
-        return [seen[index] for index in sorted(seen)]
+        """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
+        if not self.tables:
+            return ancestors(targets)
+        return ancestors_with_calls(targets, self.tables, self.policy)
 
     # What nodes ask -------------------------------------------------------------------------------
+
+    def add_light(self, node: Node) -> int:
+        """Own a node that runs only if someone reads it; its index is as of `add`."""
+        index = len(self._nodes)
+        self._nodes.append(node)
+        return index
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes in creation order."""
+        return self._nodes
+
+    def add_table(self, table: CallTable) -> None:
+        """Own the calls of a cell."""
+        self._open(f"cell {table.cell.__name__!r}")
+        self.tables.append(table)
 
     def add(self, node: Node) -> int:
         """Own a node; its index is its place in creation order."""
@@ -309,9 +334,8 @@ class Graph:
         """A node's value in the arena, after a run where it needs one."""
         self._open(f"value of {node.label()}")
         if node._block is None:
-            pending = [n for n in self._pending if n.index not in self._absorbed or n is node]
             # After backward other nodes may wait in vain for values that were freed.
-            self._run(self._ancestors([node] if self._differentiated else pending))
+            self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
         values: Array = node._block.node_values(node)
         return values
 
@@ -367,6 +391,11 @@ class Graph:
     def peak_bytes(self) -> int:
         """Most bytes of arenas in use at once."""
         return self._executor.statistics.peak_bytes
+
+    @property
+    def lower_bound(self) -> int:
+        """The fewest batches that all runs so far could have had; beside `statistics.batches`."""
+        return self._record().lower_bound
 
     @property
     def plans(self) -> list[Plan]:

@@ -127,6 +127,22 @@ def scan_dropping(graph, x):
     return [F.dropout(ys, 0.2), last]
 
 
+def calls_elman(graph, x, weight_input, weight_state, bias):
+    """One call more than there are rows, since a sentence may have none."""
+    params = named(input=weight_input, state=weight_state, bias=bias)
+    rows = [F.constant(graph, 0.5, (x.width,)), *[x[t] for t in range(x.rows)]]
+    states, h = [], 3
+    for row in rows:
+        _, h = elman(row, h, params)
+        states.append(h)
+    return [db.stack(states), F.tanh(h)]
+
+
+def torch_calls_elman(torch, x, *parameters):
+    ys, last = torch_elman(torch, torch.cat([torch.full((1, x.shape[1]), 0.5), x]), *parameters)
+    return [ys, torch.tanh(last)]
+
+
 def torch_elman(torch, x, weight_input, weight_state, bias):
     h, outputs = torch.zeros(3), [torch.zeros(0, 3)]
     for row in x:
@@ -377,4 +393,6 @@ CASES = [
     Case("scan of two states", scan_gated, matrix, [(4, 8)], None, {"Scan": 1, "Port": 1}),
     Case("scan with memory", scan_attending, pair, [(4, 4)], None, {"Scan": 1}),
     Case("scan with dropout", scan_dropping, matrix),
+    Case("calls", calls_elman, matrix, [(3, 4), (3, 3), (3,)], torch_calls_elman,
+         {"RegionNode": 1, "StackCalls": 1, "Tanh": 1}),
 ]  # fmt: skip

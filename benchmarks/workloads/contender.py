@@ -15,7 +15,6 @@ from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
 from dynbatch import backend, optim
 from dynbatch import nodes as F
-from dynbatch.batcher.plan import Plan
 from dynbatch.models.module import Module
 from dynbatch.testing import in_float64
 from dynbatch.testing.precision import dense_gradient
@@ -86,7 +85,7 @@ class DynbatchContender(Contender):
 
     def __init__(self, parameters: list[db.Parameter], device: str = "cpu") -> None:
         self.costs: list[StepCost] = []
-        self._plans: list[Plan] = []
+        self._graph: db.Graph | None = None
         self.device = backend.device(device)
         for parameter in parameters:
             parameter.to(self.device)
@@ -131,12 +130,13 @@ class DynbatchContender(Contender):
                 cells=self.num_cells(prepared),
             )
         )
-        self._plans = graph.plans
+        self._graph = graph
         return lambda: float(loss.value)
 
     def timed_train(self, prepared: Batch) -> float:
         seconds = super().timed_train(prepared)
-        bound = sum(plan.lower_bound for plan in self._plans)
+        assert self._graph is not None
+        bound = self._graph.lower_bound
         self.costs[-1] = replace(self.costs[-1], lower_bound=bound)
         return seconds
 

@@ -49,7 +49,8 @@ class TreeLSTM(models.Module):
         states = [leaf(words[k], self) for k in range(len(ids))]
         for left, right in tree:
             states.append(compose(states[left], states[right], self))
-        logits = self.output(F.stack([h for h, _ in states]))
+        h, _ = db.stack(states)
+        logits = self.output(h)
         return F.cross_entropy(logits, classes, reduction="sum")
 
 

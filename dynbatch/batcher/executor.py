@@ -349,8 +349,8 @@ class Executor:
         if self._run.times is not None:
             self._times.append(self._run.times)
         statistics = self.statistics
-        statistics.nodes += sum([len(step.nodes) for step in new])
-        statistics.batches += len(new)
+        statistics.nodes += sum([step.num_nodes for step in new])
+        statistics.batches += sum([step.num_batches for step in new])
         if self._queue is None:
             statistics.launches = sum([step.batch.launches for step in self.steps])
         statistics.copied_bytes = sum([step.copied_bytes for step in self.steps])

@@ -212,7 +212,9 @@ class Layout:
             return
         if block.gradient_interval is None and step.kind.moves_all:  # type: ignore[attr-defined]
             positions = [n._position for n in nodes if n._block is block]  # type: ignore[attr-defined]
-            if len(positions) == len(block.nodes) == len(set(positions)):
+            # A call is a part of its block: its position is None.
+            whole = len(positions) == len(block.nodes) == len(set(positions))
+            if whole and None not in positions:
                 target.assigned.add(block)
                 block.gradient_interval = self._gradient(block, time)
                 return

@@ -11,6 +11,7 @@ from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.reasons import Known, Names, apart, names_of, notes
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import Span, StepRun
+from dynbatch.cells.region_node import RegionNode
 from dynbatch.memory import Interval
 
 SHOWN = 3
@@ -29,6 +30,8 @@ class Row(NamedTuple):
     prepare_seconds: float
     spans: Sequence[Span]
     parameters: Names
+    batches: int
+    lower_bound: int
 
     @property
     def seconds(self) -> float:
@@ -76,7 +79,8 @@ class Record(NamedTuple):
     @property
     def lower_bound(self) -> int:
         """The fewest batches that all runs together could have had."""
-        return sum([plan.lower_bound for plan in self.plans])
+        of_calls = sum([row.lower_bound - 1 for row in self.rows])
+        return sum([plan.lower_bound for plan in self.plans]) + of_calls
 
     @property
     def host_share(self) -> float:
@@ -98,8 +102,8 @@ class Record(NamedTuple):
 def row_of(step: StepRun) -> Row:
     """What the table says of a step."""
     return Row(
-        step.kind.__name__ + (" +grad" if step.fused else ""),
-        len(step.nodes),
+        _kind_of(step),
+        step.num_nodes,
         sum(step.block.lengths),
         step.block.width,
         step.copied_bytes,
@@ -107,7 +111,16 @@ def row_of(step: StepRun) -> Row:
         step.prepare_seconds,
         step.spans,
         names_of(step.nodes[0].all_parameters()),
+        step.num_batches,
+        step.lower_bound,
     )
+
+
+def _kind_of(step: StepRun) -> str:
+    first = step.nodes[0]
+    if isinstance(first, RegionNode):
+        return first.label()
+    return step.kind.__name__ + (" +grad" if step.fused else "")
 
 
 def needs(layout: Layout, itemsize: int) -> str:

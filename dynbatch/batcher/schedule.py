@@ -14,10 +14,13 @@ _plans: OrderedDict[tuple[str, Structure], Plan] = OrderedDict()
 
 
 def structure_of(nodes: Sequence[Node]) -> Structure:
-    """The structure of nodes in creation order; inputs outside `nodes` are already computed."""
+    """The structure of nodes in a topological order; others are already computed."""
     position = {node.index: i for i, node in enumerate(nodes)}
     inputs = tuple(
-        [tuple([position[x.index] for x in node.inputs if x.index in position]) for node in nodes]
+        [
+            tuple([position[x.index] for x in node.producers() if x.index in position])
+            for node in nodes
+        ]
     )
     return Structure(tuple([node.sig for node in nodes]), inputs)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from dynbatch.batcher.block import Block, Source, freed
 from dynbatch.batcher.gradients import StepGradients
+from dynbatch.cells.region_node import RegionNode
 from dynbatch.kernels import move
 from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node
@@ -39,12 +40,14 @@ class GradientTarget:
 class StepRun:
     """A batch step: its nodes, inputs, output block, and what its kernels cost.
 
-    `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran.
+    `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran. A
+    region of calls counts as the nodes, batches and least batches of its calls.
     """
 
     __slots__ = (
-        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind", "nodes",
-        "parameters", "prepare_seconds", "repacked", "saved", "sources", "spans", "stage",
+        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind",
+        "lower_bound", "nodes", "num_batches", "num_nodes", "parameters",
+        "prepare_seconds", "repacked", "saved", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
@@ -56,6 +59,10 @@ class StepRun:
         self.batch = Batch(nodes, dtype, xp)
         self.is_structural = issubclass(self.kind, Structural)
         self.parameters: tuple[Parameter, ...] = first.parameters()
+        region = first.region if isinstance(first, RegionNode) else None
+        self.num_nodes = len(nodes) if region is None else region.count
+        self.num_batches = 1 if region is None else len(region.batches)
+        self.lower_bound = 1 if region is None else region.lower_bound
         self.fused = False
         self.stage = 0
         self.prepare_seconds = 0.0
@@ -67,14 +74,7 @@ class StepRun:
         self.workspace_backward: Interval | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[Interval | None] = []
-        if self.kind.variadic:
-            flat = [x for node in nodes for x in node.reads()]
-            self.sources = [Source(flat)] if flat else []
-        else:
-            self.sources = [
-                Source([node.inputs[position] for node in nodes])
-                for position in range(len(first.inputs))
-            ]
+        self.sources = [Source(places) for places in self.kind.sources(nodes)]
 
     @property
     def blocks(self) -> list[Block]:

@@ -7,7 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.call import Call, Part
+from dynbatch.cells.calls import Calls
 from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.given import Total, structure_of
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import trace_cell
@@ -21,10 +24,11 @@ CACHED_PROGRAMS = 64
 
 
 class Cell:
-    """One step of one sentence: (token, state, params[, memory]) -> (output, next state).
+    """One step of one sentence, or one node of a tree.
 
-    Called on nodes it is that function. Given to `scan` it is traced once for each set of widths
-    and parameters, split into what can run before and after the loop, and compiled.
+    Called on nodes it is one node. Given to `scan`, as (token, state, params[, memory]) -> (output,
+    next state), it runs along a sentence. Either way it is traced once for each set of widths and
+    parameters, split into what can run before and after the loop, and compiled.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -34,9 +38,27 @@ class Cell:
         self._programs: list[tuple[tuple[Any, ...], CompiledCell]] = []  # the last used at the end
         self._found: dict[tuple[Any, ...], tuple[Any, CompiledCell]] = {}  # in the present graph
         self._graph = -1
+        self._calls = Calls(self)
 
     def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
+        """One step, as one node: what the function returns, of the values that nodes stand for.
+
+        Args:
+            arguments: what the function takes. Values are vectors or scalars, what calls returned,
+                tuples of these, widths for zeros, and sums (`db.total`); one argument may be the
+                cell's parameters.
+
+        Returns:
+            a node; where the function returns a tuple, that tuple: it can be unpacked and indexed,
+            and given as a whole to other calls.
+
+        Raises:
+            ShapeError: the function returns something else than vectors, scalars and tuples.
+            GraphError: it reads a value, sets a parameter, uses a node from outside, or builds
+                other operators when it runs again; the arguments belong to different graphs.
+            DtypeError: two arguments could be the parameters, or there is no node among them.
+        """
+        return self._calls.make(arguments)
 
     def compiled(
         self, xs: Node, states: tuple[int, ...], single: bool, memories: Sequence[Node], params: Any
@@ -142,6 +164,8 @@ def scan_node(
 ) -> tuple[Node, Scan]:
     """The outputs and the `Scan` itself, without nodes for the last state."""
     _check(cell, xs)
+    if isinstance(init, Call | Part | Total):
+        init = structure_of(init)
     single = not isinstance(init, tuple)
     parts = tuple([_part(xs, p) for p in ((init,) if single else init)])
     memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)

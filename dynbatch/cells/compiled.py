@@ -12,6 +12,7 @@ import numpy as np
 from dynbatch.cells.cuda.cell import DeviceCell
 from dynbatch.cells.emit_backward import Backward
 from dynbatch.cells.emit_forward import (
+    emit_ahead,
     emit_forward,
     kernel_name,
     numbered_generic,
@@ -33,49 +34,42 @@ from dynbatch.parameter import Parameter
 _uids = itertools.count()
 
 
-class CompiledCell:
-    """Everything about a cell that does not depend on the mini-batch.
+class CompiledLoop:
+    """A program, stored, and compiled: everything that does not depend on the mini-batch.
 
     Attributes:
-        trace, parts, program, storage: the stages of compilation, for those who look.
+        program, storage, reverse_pass: the stages of compilation, for those who look.
         launches, launches_backward: kernels of one step.
         from_state: those of forward that are linear maps of the state.
-        source: the generated Python of forward and backward.
-        maps:   wide linear maps by number.
+        source: the generated Python: `ahead` of the loop, `forward` and `backward`.
+        maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
+        generic: operators that run by their node type's own kernels, by number.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, program: Program) -> None:
         self.uid = next(_uids)
-        self.trace = trace
-        self.parts: Split = split(trace)
-        self.program = Program(trace, self.parts)
-        widen(self.program)
-        self.storage = Storage(self.program)
-        self.reverse_pass = Backward(self.program, self.storage)
-        numbers = numbered_maps(self.program)
-        ops = [*self.program.stream_maps, *self.program.ops]
+        self.program = program
+        widen(program)
+        self.storage = Storage(program)
+        self.reverse_pass = Backward(program, self.storage)
+        numbers = numbered_maps(program)
+        ops = [*program.stream_maps, *program.ops]
         self.maps: dict[int, Op] = {numbers[id(op)]: op for op in ops if id(op) in numbers}
-        self.stream_maps = {numbers[id(op)]: op for op in self.program.stream_maps}
-        generic = numbered_generic(self.program)
+        self.stream_maps = {numbers[id(op)]: op for op in program.stream_maps}
+        generic = numbered_generic(program)
         self.generic: dict[int, Op] = {
-            generic[id(op)]: op for op in self.program.ops if id(op) in generic
+            generic[id(op)]: op for op in program.ops if id(op) in generic
         }
-        self.ahead = self._needed_before()
-        lines, self.launches = emit_forward(self.program, self.storage)
-        self.from_state = sum(map(reads_state, self.program.ops))
+        lines, self.launches = emit_forward(program, self.storage)
+        self.from_state = sum(map(reads_state, program.ops))
         self.launches_backward = len(self.reverse_pass.body) + len(self.reverse_pass.carry)
-        forward = "\n".join(lines)
-        backward = "\n".join(self.reverse_pass.lines())
-        self.source = f"{forward}\n\n\n{backward}\n"
+        parts = [emit_ahead(program, self.storage), lines, self.reverse_pass.lines()]
+        self.source = "\n\n\n".join(["\n".join(part) for part in parts]) + "\n"
         namespace = self._namespace()
         exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
+        self.ahead_of_loop: Callable[[dict[str, Any]], None] = namespace["ahead"]
         self.forward: Callable[[dict[str, Any], Any], None] = namespace["forward"]
         self.backward: Callable[[dict[str, Any], Any], None] = namespace["backward"]
-
-    @cached_property
-    def on_device(self) -> DeviceCell:
-        """The same loop for a GPU."""
-        return DeviceCell(self.program, numbered_maps(self.program))
 
     def _namespace(self) -> dict[str, Any]:
         names: dict[str, Any] = {
@@ -87,29 +81,6 @@ class CompiledCell:
             if isinstance(op.node, Unary | Binary):
                 names[kernel_name(op)] = op.node.kernel
         return names
-
-    def is_current(self, params: Any) -> bool:
-        """Whether `params` holds what the trace read from its own."""
-        return is_unchanged(params, self.trace.reads)
-
-    def check_parameters(self, graph: Owner) -> None:
-        """Raise an error unless the parameters are of the graph's dtype and on its device."""
-        for read in self.trace.reads.values():
-            if isinstance(read, Parameter):
-                check_parameter("scan", read, graph)
-
-    def _needed_before(self) -> list[Node]:
-        """The operators ahead of the loop that must be made as nodes, in order."""
-        program, trace = self.program, self.trace
-        wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
-        for node in self.parts.after:
-            wanted.update([x.index for x in node.inputs])
-        found = []
-        for node in reversed(self.parts.before):
-            if node.index in wanted:
-                found.append(node)
-                wanted.update([x.index for x in node.inputs])
-        return found[::-1]
 
     def all_parameters(self) -> tuple[Parameter, ...]:
         """Every parameter the loop uses, once."""
@@ -130,6 +101,48 @@ class CompiledCell:
     def plane_of(self, number: int) -> int:
         """Width of the planes of a wide linear map's output; 0 for plain rows."""
         return self.storage.place(self.maps[number].output)[0].plane
+
+
+class CompiledCell(CompiledLoop):
+    """A cell, split into what runs before its loop, the loop, and what runs after it.
+
+    Attributes:
+        trace, parts: what the cell built, and how it was split.
+        ahead:        the operators before the loop that must be made as nodes, in order.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.parts: Split = split(trace)
+        super().__init__(Program(trace, self.parts))
+        self.ahead = self._needed_before()
+
+    @cached_property
+    def on_device(self) -> DeviceCell:
+        """The same loop for a GPU."""
+        return DeviceCell(self.program, numbered_maps(self.program))
+
+    def is_current(self, params: Any) -> bool:
+        """Whether `params` holds what the trace read from its own."""
+        return is_unchanged(params, self.trace.reads)
+
+    def check_parameters(self, graph: Owner) -> None:
+        """Raise an error unless the parameters are of the graph's dtype and on its device."""
+        for read in self.trace.reads.values():
+            if isinstance(read, Parameter):
+                check_parameter("scan", read, graph)
+
+    def _needed_before(self) -> list[Node]:
+        program, trace = self.program, self.trace
+        wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
+        for node in self.parts.after:
+            wanted.update([x.index for x in node.inputs])
+        found = []
+        for node in reversed(self.parts.before):
+            if node.index in wanted:
+                found.append(node)
+                wanted.update([x.index for x in node.inputs])
+        return found[::-1]
 
     def __str__(self) -> str:
         parts = self.parts

@@ -301,7 +301,7 @@ class Backward(GradientLines):
                 rows += f"[:, {column}:{column + value.width}]"
             before.append(f"h{k} = I{k}[:n] if p < 0 else {rows}")
         # Nothing asks for the gradient of a state that was not given.
-        carry = [AFTER_ZEROS, *[f"    {line}" for line in self.carry]]
+        carry = [AFTER_ZEROS, *[f"    {line}" for line in self.carry]] if self.carry else []
         step = with_used([*before, *self.views.lines.values()], [*self.body, *carry])
         return lines + [f"            {line}" for line in step]
 

@@ -1,6 +1,6 @@
-"""Writes a program's forward pass as the source of one Python function.
+"""Writes a program's forward pass as the source of two Python functions: `ahead`, `forward`.
 
-The function works on one shard of the mini-batch: rows in prefix layout (`steps`), arrays by name:
+They work on one shard of the mini-batch: rows in prefix layout (`steps`, numbered), arrays by name:
 
     X0 …  streams, P0 … packed values, T0 … temporaries, W0 … weights (K, O), b0 … biases,
     I0 …  initial state parts, all zeros unless `given`,
@@ -99,6 +99,22 @@ def common_plane(placed: Iterable[tuple[Buffer, int]], width: int) -> int:
     return found.pop() if found else 0
 
 
+def emit_ahead(program: Program, storage: Storage) -> list[str]:
+    """Lines of `def ahead(A)`: the wide maps of streams, for all rows at once."""
+    maps = numbered_maps(program)
+    lines = ["def ahead(A):"]
+    for op in program.stream_maps:
+        number = maps[id(op)]
+        buffer = storage.place(op.output)[0]
+        out = buffer.name
+        product = "matmul_planes" if buffer.plane else "matmul"
+        lines.append(f"    {out} = A[{out!r}]")
+        lines.append(f"    {product}(A['X{op.inputs[0].place}'], A['W{number}'], {out})")
+        if has_bias(op):
+            lines.append(f"    add({out}, A['b{number}'], {out})")
+    return [*lines, "    return"]
+
+
 def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
     """Lines of `def forward(A, steps)`, and how many kernels a step launches."""
     views = Views(program, storage)
@@ -106,22 +122,12 @@ def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
     maps = numbered_maps(program)
     for op in program.ops:
         body += _forward_op(program, op, views, maps)
-    before = []
-    for op in program.stream_maps:
-        number = maps[id(op)]
-        buffer = storage.place(op.output)[0]
-        out = buffer.name
-        product = "matmul_planes" if buffer.plane else "matmul"
-        before.append(f"{product}(X{op.inputs[0].place}, W{number}, {out})")
-        if has_bias(op):
-            before.append(f"add({out}, b{number}, {out})")
     ends = [f"q{k} = {views.of(v)}" for k, v in enumerate(program.following)]
     starts = [f"h{k} = q{k}[:n]" for k in range(len(program.states))]
     lines = ["def forward(A, steps):"]
     lines += [f"    {name} = A[{name!r}]" for name in _arrays(program, storage, maps)]
-    lines += [f"    {line}" for line in before]
     lines += [f"    q{k} = I{k}" for k in range(len(program.states))]
-    lines += ["    for t, (s, e, n, p) in enumerate(steps):"]
+    lines += ["    for t, (s, e, n, p) in steps:"]
     step = with_used([*starts, *views.lines.values()], [*body, *ends])
     return [*lines, indent("\n".join(step), " " * 8)], len(body)
 
@@ -156,8 +162,8 @@ def argument(value: Value, views: Views) -> str:
 def _arrays(program: Program, storage: Storage, maps: dict[int, int]) -> list[str]:
     names = [f"X{k}" for k in range(len(program.streams))]
     names += [buffer.name for buffer in [*storage.packed, *storage.temporary]]
-    names += [f"W{number}" for number in maps.values()]
-    by_number = {maps[id(op)]: op for op in [*program.stream_maps, *program.ops] if id(op) in maps}
+    by_number = {maps[id(op)]: op for op in program.ops if id(op) in maps}
+    names += [f"W{number}" for number in by_number]
     names += [f"b{number}" for number, op in by_number.items() if has_bias(op)]
     names += [f"I{k}" for k in range(len(program.states))]
     names += ["given"] if any(map(reads_state, program.ops)) else []

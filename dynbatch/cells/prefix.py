@@ -41,11 +41,16 @@ class Shard:
         return self.steps[-1][1] if self.steps else 0
 
     @property
+    def numbered(self) -> list[tuple[int, Step]]:
+        """The steps with their numbers, counted from 0."""
+        return list(enumerate(self.steps))
+
+    @property
     def blocks(self) -> list[Block]:
         """(first row, end row, numbered steps): as many steps as make `BLOCK_ROWS` rows or more."""
         found: list[Block] = []
         first = 0
-        numbered = list(enumerate(self.steps))
+        numbered = self.numbered
         for t, (_, end, _, _) in numbered:
             start = self.steps[first][0]
             if end - start >= BLOCK_ROWS or t + 1 == len(self.steps):

@@ -7,6 +7,7 @@ gate by gate thus runs as the same few wide kernels that a hand-fused cell would
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.cells.trace import Split, Trace
@@ -124,6 +125,18 @@ class Program:
     """
 
     def __init__(self, trace: Trace, parts: Split) -> None:
+        self.begin(parts)
+        self._token = trace.token
+        self.states = [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
+        for node, value in zip(trace.states, self.states, strict=True):
+            self._by_node[node.index] = value
+        self._find_read_outside([trace.output, *trace.next_states])
+        for node in parts.loop:
+            self.add(node)
+        self.leave(parts.exports, trace.next_states)
+
+    def begin(self, parts: Split) -> None:
+        """An empty program."""
         self.streams: list[Value] = []
         self.stream_nodes: list[Node] = []
         self.memories: list[Value] = []
@@ -134,18 +147,19 @@ class Program:
         self._by_node: dict[int, Value] = {}
         self._parts = parts
         self._kinds = parts.kinds
-        self._token = trace.token
-        self.states = [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
-        for node, value in zip(trace.states, self.states, strict=True):
-            self._by_node[node.index] = value
+        self.states: list[Value] = []
         self._read_outside: set[int] = set()
-        self._find_read_outside(trace)
-        for node in parts.loop:
-            self._add(node)
+
+    def leave(self, exports: Sequence[Node], following: Sequence[Node]) -> None:
+        """Name what leaves a step: to the world outside, and to the next step."""
         taken: set[int] = set()
-        self.exports = [self._leaving(node, taken) for node in parts.exports]
+        self.exports = [self._leaving(node, taken) for node in exports]
         taken.clear()
-        self.following = [self._leaving(node, taken) for node in trace.next_states]
+        self.following = [self._leaving(node, taken) for node in following]
+
+    def enter(self, node: Node) -> None:
+        """A value that a step is given: a stream."""
+        self._by_node[node.index] = self._stream(node)
 
     def value(self, width: int, origin: str = "op", place: int = 0) -> Value:
         """A new value, known to the program."""
@@ -157,10 +171,10 @@ class Program:
         """Identities of the values that leave a step."""
         return {id(v) for v in [*self.exports, *self.following]}
 
-    def _find_read_outside(self, trace: Trace) -> None:
+    def _find_read_outside(self, leaving: Sequence[Node]) -> None:
         """What must be made as a node. Parts of a linear map that only the loop reads need not."""
         self._read_outside = {x.index for n in self._parts.after for x in n.inputs}
-        self._read_outside |= {n.index for n in [trace.output, *trace.next_states]}
+        self._read_outside |= {n.index for n in leaving}
         for node in reversed(self._parts.before):
             if not self._is_part_of_map(node):
                 self._read_outside |= {x.index for x in node.inputs}
@@ -177,7 +191,8 @@ class Program:
 
     # From nodes to operators ----------------------------------------------------------------------
 
-    def _add(self, node: Node) -> None:
+    def add(self, node: Node) -> None:
+        """An operator of the loop."""
         if isinstance(node, Structural):
             self._add_structural(node)
             return

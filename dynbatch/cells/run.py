@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,25 +13,22 @@ from dynbatch.cells.arrays import (
     in_planes,
     memory_rows,
     span_of,
-    stream_product,
     temporary,
-    write_transposed,
 )  # fmt: skip
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.emit_forward import reads_state
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.gradients import ParameterRows, ShardGradients
+from dynbatch.cells.gradients import ShardGradients
+from dynbatch.cells.maps import WeightGradients, stream_gradients, weights_of
 from dynbatch.cells.prefix import PrefixLayout, Shard
 from dynbatch.cells.program import Op
-from dynbatch.kernels import blas, parallel
+from dynbatch.kernels import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 # Sentences per shard below which a second thread does not pay: each packs the weights anew.
 LEAST_SENTENCES = 4
-# Products of weight gradients per thread from which threads share them, rather than each of them.
-LEAST_PRODUCTS = 2
 
 
 class ScanRun:
@@ -88,7 +84,7 @@ class ScanRun:
             rows = batch.saved[b.name] if batch.keeps else scratch.take(tokens, b.width)
             packed[b.name] = in_planes(rows, b)
         self.packed = packed
-        shared = self._weights(scratch, transposed=True)
+        shared = weights_of(cell, scratch, transposed=True)
         streams = [scratch.take(tokens, v.width) for v in cell.program.streams]
         self.arrays = []
         for shard in layout.shards:
@@ -110,7 +106,8 @@ class ScanRun:
         def task() -> None:
             for k, x in enumerate(self.streams):
                 self._take(x.values, self.layout.order[shard.span], arrays[f"X{k}"])
-            self.cell.forward(arrays, shard.steps)
+            self.cell.ahead_of_loop(arrays)
+            self.cell.forward(arrays, shard.numbered)
 
         return task
 
@@ -119,36 +116,6 @@ class ScanRun:
 
     def _take(self, rows: Array, index: Array, out: Array) -> None:
         np.take(rows, index, axis=0, out=out, mode="clip")
-
-    def _weights(self, scratch: Scratch, transposed: bool) -> dict[str, Array]:
-        """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
-
-        In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p).
-        """
-        arrays: dict[str, Array] = {}
-        for number, op in self.cell.maps.items():
-            inner, total = op.inputs[0].width, op.output.width
-            plane = self.cell.plane_of(number) or total
-            wide = scratch.take(total, inner)
-            if not transposed:
-                for piece in op.pieces:
-                    rows = slice(piece.column, piece.column + piece.width)
-                    wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
-                split = self.cell.plane_of(number)
-                arrays[f"V{number}"] = wide.reshape(-1, plane, inner) if split else wide
-                continue
-            wide = wide.reshape(total // plane, inner, plane)
-            bias = np.zeros(total, wide.dtype)
-            for piece in op.pieces:
-                write_transposed(piece, wide, plane)
-                for one, first in piece.biases:
-                    bias[piece.column : piece.column + piece.width] += one.value[
-                        first : first + piece.width
-                    ]
-            split = self.cell.plane_of(number)
-            arrays[f"W{number}"] = wide if split else wide[0]
-            arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
-        return arrays
 
     def _initial_states(self, shard: Shard, arrays: dict[str, Any], scratch: Scratch) -> None:
         arrays["given"] = any(self._given)
@@ -205,7 +172,7 @@ class ScanRun:
         self._read(tuple([batch.input(k) for k in range(len(batch.inputs))]))
         scratch = Scratch(batch.scratch)
         tokens = layout.order.size
-        shared: dict[str, Any] = self._weights(scratch, transposed=False)
+        shared: dict[str, Any] = dict(weights_of(cell, scratch, transposed=False))
         wide: dict[str, Array] = {"dY": scratch.take(tokens, dy.values.shape[1])}
         for k, value in enumerate(cell.program.streams):
             wide[f"X{k}"] = scratch.take(tokens, value.width)
@@ -255,35 +222,19 @@ class ScanRun:
             self.cell.backward(arrays, shard.blocks)
             for number in self.cell.generic:
                 arrays[f"G{number}"].finish()
-            self._stream_gradients(arrays)
+            stream_gradients(self.cell, arrays)
 
         return task
 
-    def _stream_gradients(self, arrays: dict[str, Any]) -> None:
-        """dx of each stream through its wide linear map, all rows of a shard at once."""
-        for number, op in self.cell.stream_maps.items():
-            name = self.cell.reverse_pass.of_maps.get(number)
-            if name is None:
-                continue
-            place = op.inputs[0].place
-            out, dy, weight = arrays[f"dX{place}"], arrays[name], arrays[f"V{number}"]
-            if weight.ndim == 2:
-                dy, weight = dy[None], weight[None]
-            add = place in self.cell.reverse_pass.streams
-            stream_product(dy, weight, out, add)
-
     def _weight_gradients(self, wide: dict[str, Array], scratch: Scratch) -> None:
         """Gradients of all weights and biases; threads share the products."""
-        products: list[Callable[[], None]] = []
+        gradients = WeightGradients(self.cell, self.batch.parameter_gradients())
         for number, op in self.cell.maps.items():
             name = self.cell.reverse_pass.of_maps.get(number)
             if name is not None:
-                products += self._map_gradient(op, self._map_input(op, wide, scratch), wide[name])
-        threads = parallel.available()
-        if len(products) < LEAST_PRODUCTS * threads:
-            _run_all(products)
-        else:
-            parallel.run([partial(_run_all, products[k::threads]) for k in range(threads)])
+                rows = self._map_input(op, wide, scratch)
+                gradients.add(op, rows, wide[name], self._zero_rows(op))
+        gradients.run()
 
     def _zero_rows(self, op: Op) -> int:
         """How many of the first rows that a wide linear map multiplied are known to be zeros."""
@@ -318,29 +269,6 @@ class ScanRun:
             rows[first] = arrays[f"I{part}"][:running]
         wide[f"H{part}"] = rows
         return rows
-
-    def _map_gradient(self, op: Op, x: Array, dy: Array) -> list[Callable[[], None]]:
-        """Makes gradients of one wide map's weights and biases: rows of them, plane by plane."""
-        products: list[Callable[[], None]] = []
-        rows = ParameterRows(self.batch.parameter_gradients())
-        zero = self._zero_rows(op)
-        planes = dy if dy.ndim == 3 else dy[None]
-        plane = planes.shape[2]
-        for piece in op.pieces:
-            for start in range(piece.column, piece.column + piece.width, plane):
-                width = min(plane, piece.column + piece.width - start)
-                column = start % plane
-                part = planes[start // plane][:, column : column + width]
-                offset = start - piece.column
-                if not piece.weight.frozen:
-                    out = rows.take(piece.weight, piece.first + offset, width)
-                    products.append(partial(blas.matmul_outer, x[zero:], part[zero:], out))
-                trained = [(b, f) for b, f in piece.biases if not b.frozen]
-                if trained:
-                    total = np.ones(part.shape[0], part.dtype) @ part
-                    for bias, first in trained:
-                        rows.take(bias, first + offset, width)[...] = total
-        return products
 
     def _input_gradients(self, wide: dict[str, Array], dxs: tuple[Ragged | None, ...]) -> None:
         reached = set(self.cell.reverse_pass.streams)
@@ -391,8 +319,3 @@ class ScanRun:
         steps = sum([len(shard.steps) for shard in shards])
         zeros = 0 if any(self._given) else sum([len(shard.steps) > 0 for shard in shards])
         self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around
-
-
-def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
-    for task in tasks:
-        task()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.nodes.arithmetic import Binary, expand
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.dropout import Dropout, Ones, dropout
 from dynbatch.nodes.indexing import slice as slice_node
 
@@ -60,7 +60,7 @@ class Surroundings:
 
     def _make(self, node: Node) -> None:
         if not node.inputs:
-            made = self._source(node)
+            made = copy_of_source(node, self._xs.graph)
         elif self._compiled.parts.kinds[node.index] == "memory":
             made = self._once(node, [self.whole(x) for x in node.inputs])
         elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:
@@ -78,8 +78,9 @@ class Surroundings:
             inputs = [expand(x, rows) for x in inputs]
         return node.rebuild(*inputs)
 
-    def _source(self, node: Node) -> Node:
-        """A constant of the cell, or a parameter used as a value."""
-        names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
-        own = {n: getattr(node, n) for n in names if n not in Node.__slots__}
-        return type(node)(graph=self._xs.graph, **own)
+
+def copy_of_source(node: Node, graph: Owner) -> Node:
+    """A constant of a cell, or a parameter used as a value, in a graph."""
+    names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
+    own = {n: getattr(node, n) for n in names if n not in Node.__slots__}
+    return type(node)(graph=graph, **own)

@@ -44,6 +44,8 @@ class TraceGraph:
     """Owns the nodes of one trace. Nothing runs in it."""
 
     uid = -1
+    is_trace = True
+    kinds = None
 
     def __init__(self, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
@@ -115,30 +117,40 @@ def trace_cell(
     memory: list[Any] = []
     if memory_nodes:
         memory = [memory_nodes[0] if len(memory_nodes) == 1 else tuple(memory_nodes)]
-    arguments = [x, state, recorder, *memory]
     name = getattr(function, "__name__", "cell")
+    returned = run_traced(function, [x, state, recorder, *memory], params)
+    output, following = _returned(name, returned, state_nodes, single)
+    require_inside(name, [output, *following], graph)
+    reads = reads_of(recorder)
+    return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
+
+
+def run_traced(function: Callable[..., Any], arguments: Sequence[Any], params: Any) -> Any:
+    """What a cell returns; names the parameters where it missed them."""
     try:
-        returned = function(*arguments)
+        return function(*arguments)
     except (AttributeError, TypeError) as error:
         if params is not None or "NoneType" not in str(error):
             raise
         raise GraphError(
-            f"cell {name!r} reads its parameters, and none were given ({error}).\n"
-            "  rule: what a cell gets as its third argument comes from the caller\n"
+            f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and none were "
+            f"given ({error}).\n"
+            "  rule: what a cell gets as its parameters comes from the caller\n"
             "  fix:  db.scan(cell, xs, init, params), with a module, a namespace or a dict\n"
             f"  made at {caller()}"
         ) from error
-    output, following = _returned(name, returned, state_nodes, single)
-    for node in [output, *following]:
+
+
+def require_inside(name: str, returned: Sequence[Node], graph: TraceGraph) -> None:
+    """Raise `GraphError` if a cell returned a node that was made outside it."""
+    for node in returned:
         if node.graph is not graph:
             raise GraphError(
                 f"cell {name!r} returned {node!r}, which was made outside it.\n"
                 "  rule: a cell runs once for many sentences; it reads its arguments only\n"
-                "  fix:  give it what it reads of the sentence as `memory`\n"
-                f"  made at {caller()}"
+                "  fix:  give it what it reads of the sentence as an argument; db.scan has `memory`"
+                f"\n  made at {caller()}"
             )
-    reads = reads_of(recorder)
-    return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
 
 
 def _returned(
@@ -186,8 +198,8 @@ class Split:
 
 def split(trace: Trace) -> Split:
     """Sort the operators of a trace into before, loop and after; leave out what nothing reads."""
-    needed = _ancestors([trace.output, *trace.next_states])
-    for_state = _ancestors(trace.next_states)
+    needed = ancestors([trace.output, *trace.next_states])
+    for_state = ancestors(trace.next_states)
     order = [n for n in trace.nodes if n.index in needed and not isinstance(n, Placeholder)]
     kinds = {n.index: n.role for n in trace.nodes if isinstance(n, Placeholder)}
     readers: dict[int, list[int]] = {}
@@ -202,7 +214,7 @@ def split(trace: Trace) -> Split:
                 kinds[node.index] = "after"
     parts = {kind: [n for n in order if kinds[n.index] == kind] for kind in ("loop", "after")}
     for node in [*parts["loop"], *parts["after"], trace.output]:
-        _require_vector(node)
+        require_vector(node)
     wanted = [trace.output, *[x for n in parts["after"] for x in n.inputs]]
     exports = {x.index: x for x in wanted if kinds[x.index] in ("loop", "state")}
     exports = exports or {trace.states[0].index: trace.states[0]}
@@ -222,7 +234,8 @@ def _kind(node: Node, kinds: dict[int, str]) -> str:
     return "token"
 
 
-def _ancestors(targets: Sequence[Node]) -> set[int]:
+def ancestors(targets: Sequence[Node]) -> set[int]:
+    """Indices of the targets and of all that they read."""
     seen = {node.index for node in targets}
     stack = list(targets)
     while stack:
@@ -233,7 +246,8 @@ def _ancestors(targets: Sequence[Node]) -> set[int]:
     return seen
 
 
-def _require_vector(node: Node) -> None:
+def require_vector(node: Node) -> None:
+    """Raise `ShapeError` if a value of a step is a matrix."""
     if node.ndim > 1:
         raise ShapeError(
             f"cell: {node.label()} is a matrix {node.shape}, in a step of one sentence.\n"

@@ -38,7 +38,14 @@ class Owner(Protocol):
     dtype: np.dtype[Any]
     uid: int
 
+    is_trace: bool
+
+    @property
+    def kinds(self) -> Any: ...
+
     def add(self, node: Node) -> int: ...
+
+    def add_light(self, node: Node) -> int: ...
 
     def absorb(self, node: Node) -> None: ...
 
@@ -98,7 +105,7 @@ class Node:
 
     __slots__ = (
         "__weakref__", "_block", "_position", "_start",
-        "graph", "index", "inputs", "ndim", "rows", "sig", "width",
+        "graph", "index", "inputs", "ndim", "phase", "row_kind", "rows", "sig", "width",
     )  # fmt: skip
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -114,6 +121,8 @@ class Node:
 
     graph: Owner
     inputs: tuple[Node, ...]
+    phase: int  # how many runs of calls a value waits for, one after the other; see `cells.call`
+    row_kind: int  # what a call needs to know of a row of this matrix; set when one is taken
     _block: Any
     _position: int
     _start: int
@@ -139,6 +148,7 @@ class Node:
                 "an empty sentence of D features is np.zeros((0, D))",
             )
         self.sig = self.signature()
+        self.phase = max([node.phase for node in inputs]) if inputs else 0
         self._block: Any = None
         self.index = self.graph.add(self)
 
@@ -225,9 +235,25 @@ class Node:
         """Widths of further outputs, one vector a node each, which `Port` nodes read."""
         return ()
 
+    def producer(self) -> Node:
+        """The node that computes this value: itself, but for calls, which a region runs."""
+        return self
+
+    def producers(self) -> Sequence[Node]:
+        """The nodes that compute the inputs, some perhaps several times."""
+        return [x.producer() for x in self.inputs] if self.phase else self.inputs
+
     def reads(self) -> Sequence[Any]:
         """The places this node reads: its inputs, unless it reads a port of one."""
         return self.inputs
+
+    @classmethod
+    def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
+        """The places that each packed input of a batch of these nodes is made of, in order."""
+        if cls.variadic:
+            flat = [x for node in nodes for x in node.reads()]
+            return [flat] if flat else []
+        return [[node.inputs[place] for node in nodes] for place in range(len(nodes[0].inputs))]
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -342,6 +368,8 @@ class Node:
         return OPERATIONS["pow"](self, exponent)
 
     def __getitem__(self, rows: Any) -> Node:
+        if type(rows) is int and self.ndim == 2 and 0 <= rows < self.rows:
+            return OPERATIONS["row"](self, rows)
         return OPERATIONS["getitem"](self, rows)
 
     def __iter__(self) -> Any:
@@ -460,4 +488,6 @@ def same_width(nodes: Sequence[Node]) -> bool:
 def in_order(nodes: Sequence[Any]) -> bool:
     """Whether the values lie one after the other in one block, so that they are one stretch."""
     block, first = nodes[0]._block, nodes[0]._position
+    if first is None:  # some columns of a row: see `cells.call`
+        return False
     return all([x._block is block and x._position == place for place, x in enumerate(nodes, first)])

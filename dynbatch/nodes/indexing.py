@@ -15,7 +15,15 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.segment import gather_rows as gather_kernel
 from dynbatch.kernels.segment import scatter_rows
 from dynbatch.nodes.axes import TOKENS, axis
-from dynbatch.nodes.base import OPERATIONS, Node, Shape, as_ids, caller, describe
+from dynbatch.nodes.base import (
+    OPERATIONS,
+    Node,
+    Shape,
+    as_ids,
+    caller,
+    describe,
+    intern_signature,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.structure import Rectangle, Structural
 from dynbatch.parameter import Array
@@ -83,6 +91,73 @@ class Slice(Structural):
             yield Rectangle(
                 x, rows.start, rows.step, columns.start, node, 0, 1, 0, len(rows), len(columns)
             )
+
+
+class Row(Slice):
+    """One token of a sentence, x[i]: made fast, since a step-by-step loop makes one a word.
+
+    It is cut only if something reads it: a call of a cell reads the row where it lies, unless it is
+    to be kept.
+    See `cells.call` for the attributes beside those of a node.
+    """
+
+    __slots__ = ("kind", "origin", "ready", "row", "source", "token")
+    ndim = 1
+    rows = 1
+    first = 0
+    features = None
+    origin: Node
+    row: int
+    kind: int
+    ready: int
+    source: Node
+    token: int
+
+    def __init__(self, origin: Node, row: int) -> None:
+        graph = self.graph = origin.graph
+        self.origin = self.source = origin
+        self.row = self.token = row
+        try:
+            self.kind = origin.row_kind
+        except AttributeError:
+            self.kind = origin.row_kind = graph.kinds.of(origin.width)
+        self.phase = origin.phase
+        self.ready = origin.phase + 1
+        self._block = None
+        self.index = graph.add_light(self)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        return (self.source,)
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.source.width
+
+    def keep(self) -> Node:
+        self.origin, self.row = self, 0
+        return super().keep()
+
+    @property
+    def sig(self) -> int:  # type: ignore[override]
+        return SLICE
+
+    @property
+    def tokens(self) -> int:  # type: ignore[override]
+        return self.token
+
+    @property
+    def taken(self) -> tuple[range, range]:  # type: ignore[override]
+        return range(self.token, self.token + 1), range(self.source.width)
+
+    def signature(self) -> int:
+        return SLICE
+
+    def rebuild(self, *inputs: Node) -> Node:
+        return Slice(inputs[0], tokens=self.token, features=None)
+
+
+SLICE = intern_signature(Slice, (Slice,))
 
 
 class GatherRows(Node):
@@ -287,7 +362,10 @@ def getitem(x: Node, key: Any) -> Node:
     if isinstance(key, tuple) and len(key) == 2:
         return Slice(x, tokens=_part(key[0]), features=_part(key[1]))
     if x.ndim == 2:
-        return Slice(x, tokens=_part(key), features=None)
+        token = _part(key)
+        if isinstance(token, int) and -x.rows <= token < x.rows:
+            return _row(x, token % x.rows)
+        return Slice(x, tokens=token, features=None)
     return Slice(x, tokens=None, features=_part(key))
 
 
@@ -304,4 +382,8 @@ def _part(key: Any) -> Part:
         ) from None
 
 
-OPERATIONS.update(getitem=getitem)
+def _row(x: Node, row: int) -> Node:
+    return Slice(x, tokens=row, features=None) if x.graph.is_trace else Row(x, row)
+
+
+OPERATIONS.update(getitem=getitem, row=_row)

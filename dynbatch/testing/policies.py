@@ -79,7 +79,10 @@ def check_policies(
             _compare(f"under {policy}", found, expected, tolerance)
     if inlined:
         found = outcome(replace(random_graph, inline=True), "one_by_one", parameters)
-        _compare("with cells as plain functions", found, expected, tolerance)
+        # The gradient of what a call returned is that of its readers; a plain function may read
+        # the value itself on the way to another one.
+        alike = {k: v for k, v in expected.items() if "kept node" not in k or "gradient" not in k}
+        _compare("with cells as plain functions", found, alike, tolerance)
 
 
 def check_sentences(

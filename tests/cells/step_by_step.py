@@ -80,7 +80,7 @@ def step_by_step(
     outputs = []
     memories = [] if memory is None else [memory]
     for t in reversed(range(xs.rows)) if reverse else range(xs.rows):
-        y, state = cell(xs[t], state, params, *memories)
+        y, state = cell.function(xs[t], state, params, *memories)
         outputs.append(y if y.ndim else F.unsqueeze(y))
     if not outputs:
         return None, state

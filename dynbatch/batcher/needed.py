@@ -1,0 +1,149 @@
+"""Which nodes and calls have to run for some targets, and in which order they can."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from dynbatch.batcher.entries import Pending
+from dynbatch.batcher.region_plan import RegionPlanner
+from dynbatch.cells.call import Call, Output
+from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.stack_calls import StackCalls
+from dynbatch.cells.table import NOT_RUN, CallTable
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+
+
+def ancestors(targets: Iterable[Node]) -> list[Node]:
+    """Uncomputed nodes that the targets need, in creation order; for graphs without calls."""
+    seen = {node.index: node for node in targets if node._block is None}
+    stack = list(seen.values())
+    while stack:
+        for x in stack.pop().inputs:
+            if x._block is None and x.index not in seen:
+                seen[x.index] = x
+                stack.append(x)
+    return [seen[index] for index in sorted(seen)]
+
+
+def ancestors_with_calls(
+    targets: Iterable[Node], tables: Sequence[CallTable], policy: str
+) -> list[Node]:
+    """The same for graphs with calls: these are gathered in regions, one node each.
+
+    The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
+    run as one. Regions come before the ordinary nodes of their phase, which is a topological order.
+    """
+    needed = Needed(tables)
+    needed.add(targets)
+    for phase in range(max([table.last_phase for table in tables], default=0), 0, -1):
+        needed.add_calls(phase)
+    planner = RegionPlanner(policy)
+    found: list[tuple[int, int, int, Node]] = []
+    for phase in sorted(needed.pending):
+        for node in planner.plan(needed.pending[phase]):
+            # A cell's constants are made only now.
+            needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
+            found.append((phase, 0, node.index, node))
+    found += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
+    return [node for _, _, _, node in sorted(found, key=lambda entry: entry[:3])]
+
+
+class Needed:
+    """Nodes and calls found so far.
+
+    Attributes:
+        nodes:   ordinary nodes by index.
+        pending: calls by phase.
+    """
+
+    def __init__(self, tables: Sequence[CallTable]) -> None:
+        self._tables = tables
+        self.nodes: dict[int, Node] = {}
+        self.pending: dict[int, list[Pending]] = {}
+        for table in tables:
+            table.update()
+            table.marked.clear()
+
+    def add(self, targets: Iterable[Node]) -> None:
+        """Targets, with the ordinary nodes they need; of calls, those they read themselves."""
+        stack: list[Node] = []
+        self._find(targets, stack)
+        while stack:
+            node = stack.pop()
+            if type(node) is StackCalls:
+                for result in node.results:
+                    result.origin.marked.append(result.row)
+            else:
+                self._find(node.inputs, stack)
+
+    def _find(self, found: Iterable[Node], stack: list[Node]) -> None:
+        for x in found:
+            if isinstance(x, Call | Output):
+                x.origin.marked.append(x.row)
+            elif x._block is None and x.index not in self.nodes:
+                self.nodes[x.index] = x
+                stack.append(x)
+
+    def add_calls(self, phase: int) -> None:
+        """The calls of a phase that anything found so far needs, and what those need."""
+        waiting: list[tuple[CallTable, Array]] = []
+        marks = []
+        for table in self._tables:
+            rows = np.flatnonzero((table.run_of == NOT_RUN) & (table.ready == phase))
+            if rows.size:
+                waiting.append((table, rows))
+                marks.append(np.isin(rows, table.marked))
+        if not any([mark.any() for mark in marks]):
+            return
+        pending = [Pending(table, phase, rows) for table, rows in waiting]
+        for one, needed in zip(pending, _reached(pending, marks), strict=True):
+            if not needed.all():
+                one.keep(needed)
+        self.pending[phase] = pending = [one for one in pending if one.rows.size]
+        for one in pending:
+            for table in one.tables():
+                table.marked.extend(one.reads_before(table).tolist())
+            self.add(one.nodes())
+
+
+def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
+    """Which calls are marked, or read by such.
+
+    Calls that nothing reads are taken away, again and again; as a rule there are none.
+    """
+    starts = np.cumsum([0, *[one.rows.size for one in pending]])
+    place = {one.table: k for k, one in enumerate(pending)}
+    readers = np.concatenate(marks).astype(np.int64)
+    edges: list[tuple[Array, Array]] = []
+    for k, one in enumerate(pending):
+        for entries in one.columns:
+            for origin in entries.origins:
+                if origin not in place:
+                    continue
+                inside = one.reads_inside(entries, origin)
+                source = pending[place[origin]].rows
+                read = starts[place[origin]] + np.searchsorted(source, entries.row[inside])
+                readers += np.bincount(read, minlength=readers.size)
+                edges.append((starts[k] + entries.call_of(one.rows.size)[inside], read))
+    gone = np.flatnonzero(readers == 0).tolist()
+    if gone:
+        _take_away(gone, readers, edges)
+    alive = readers > 0
+    return [alive[a:b] for a, b in itertools.pairwise(starts.tolist())]
+
+
+def _take_away(gone: list[int], readers: Array, edges: Sequence[tuple[Array, Array]]) -> None:
+    """Lower the count of what calls without readers read; `gone` grows on the way."""
+    reads: dict[int, list[int]] = {}
+    for calls, read in edges:
+        for call, one in zip(calls.tolist(), read.tolist(), strict=True):
+            reads.setdefault(call, []).append(one)
+    for call in gone:
+        for one in reads.get(call, ()):
+            readers[one] -= 1
+            if not readers[one]:
+                gone.append(one)

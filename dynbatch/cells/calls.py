@@ -1,0 +1,188 @@
+"""`Calls`: how a cell makes its calls, one node each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynbatch.cells.call import Call
+from dynbatch.cells.given import (
+    as_arguments,
+    form_given,
+    graphs_of,
+    holds_matrix,
+    is_value,
+    wrapped,
+)
+from dynbatch.cells.step import Form, StepTrace, trace_step
+from dynbatch.cells.table import CallTable
+from dynbatch.errors import DtypeError, GraphError, ShapeError
+from dynbatch.nodes.base import caller
+
+if TYPE_CHECKING:
+    from dynbatch.cells.cell import Cell
+
+CACHED_TRACES = 64
+
+
+@cache
+def maker(num_values: int, params_at: int | None) -> Callable[..., Callable[..., Any]]:
+    """Makes, of a cell's tables, the function that makes a call of so many values.
+
+    A call is one of thousands a mini-batch, so the function is written out for the number of its
+    arguments, and knows the table by integers that its values carry (see `call.Light`).
+    """
+    values = [f"a{k}" for k in range(num_values)]
+    taken = values.copy()
+    if params_at is not None:
+        taken.insert(params_at, "p")
+    adds = [f"add{k}" for k in range(num_values)]
+    lines = [
+        "def made_with(tables, slowly, new, Call):",
+        "    def make(arguments):",
+        "        try:",
+        f"            {', '.join(taken)}, = arguments",
+        f"            table = tables[{', '.join([f'{a}.kind' for a in values])}, "
+        f"{'0' if params_at is None else 'id(p)'}]",
+        "        except (AttributeError, KeyError, ValueError):",
+        "            return slowly(arguments)",
+        f"        {', '.join(adds)}, add, nodes = table.adds",
+        "        depth = ready = 0",
+    ]
+    for add, a in zip(adds, values, strict=True):
+        lines += [
+            f"        {add}({a})",
+            f"        if {a}.origin is table and {a}.depth >= depth: depth = {a}.depth + 1",
+            f"        if {a}.ready > ready: ready = {a}.ready",
+        ]
+    lines += [
+        "        call = new(Call)",
+        "        call.origin, call.kind, call.depth = table, table.kind, depth",
+        "        call.ready, call.row, call.index = ready, len(table.calls), len(nodes)",
+        "        nodes.append(call)",
+        "        add(call)",
+        "        return call",
+        "    return make",
+    ]
+    namespace: dict[str, Any] = {}
+    exec(compile("\n".join(lines), f"<calls of {num_values} values>", "exec"), namespace)
+    made: Callable[..., Callable[..., Any]] = namespace["made_with"]
+    return made
+
+
+class Calls:
+    """The tables that a cell's calls go to, by what the calls are given.
+
+    `make` makes a call of light values whose table is known; what else it is given, it leaves to
+    `make_slowly`, which makes values light, tables, and errors.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._tables: dict[tuple[int, ...], CallTable] = {}
+        self._traces: list[tuple[tuple[Any, ...], StepTrace]] = []  # the last used at the end
+        self._made_for: tuple[int, int | None] | None = None
+        self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
+
+    def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
+        """A call of anything that a cell can be given."""
+        at = self._find_params(arguments)
+        values = [value for k, value in enumerate(arguments) if k != at]
+        graph = self._graph(values)
+        if graph.is_trace or graph.device.is_cuda or any(map(holds_matrix, values)):
+            return self._inline(arguments, at, graph)
+        lights = [wrapped(value, graph) for value in values]
+        params = None if at is None else arguments[at]
+        key = (*[light.kind for light in lights], 0 if at is None else id(params))
+        table = self._tables.get(key)
+        if table is None:
+            self._check_widths(values)
+            forms = [form_given(value) for value in values]
+            trace = self._trace(forms, at, params, graph)
+            if not trace.batches:
+                return self._inline(arguments, at, graph)
+            table = self._tables[key] = self._table(trace, forms, graph)
+            table.held.append((key, params))
+        arity = (len(values), at)
+        if self._made_for != arity:
+            self._made_for = arity
+            self.make = maker(*arity)(self._tables, self.make_slowly, Call.__new__, Call)
+        return self.make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
+
+    def _table(self, trace: StepTrace, forms: Sequence[Form], graph: Any) -> CallTable:
+        """The table of a graph for a trace: one for all that hold the same parameters."""
+        for table in graph.tables:
+            if table.trace is trace:
+                found: CallTable = table
+                return found
+        made = CallTable(self._cell, trace, forms, graph, self._forget)
+        graph.add_table(made)
+        return made
+
+    def _forget(self, keys: Iterable[tuple[int, ...]]) -> None:
+        for key in keys:
+            self._tables.pop(key, None)
+
+    def _find_params(self, arguments: Sequence[Any]) -> int | None:
+        """Which argument is the cell's parameters."""
+        found = [k for k, argument in enumerate(arguments) if not is_value(argument)]
+        if len(found) > 1:
+            named = " and ".join([repr(arguments[k]) for k in found])
+            raise DtypeError(
+                f"cell {self._cell.__name__!r}: {named} are no values.\n"
+                "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
+                "zeros,\n        and its parameters as one argument\n"
+                "  fix:  make arrays nodes with F.input(graph, array); put parameters in one "
+                f"module\n  made at {caller()}"
+            )
+        return found[0] if found else None
+
+    def _graph(self, values: Sequence[Any]) -> Any:
+        graphs = list(dict.fromkeys(graphs_of(values)))
+        if len(graphs) == 1:
+            return graphs[0]
+        name = self._cell.__name__
+        if not graphs:
+            raise DtypeError(
+                f"cell {name!r}: there is no node among its arguments {values!r}.\n"
+                "  rule: a call belongs to the graph of the nodes it is given\n"
+                f"  fix:  give it at least one node, F.input(graph, array)\n  made at {caller()}"
+            )
+        raise GraphError(
+            f"cell {name!r}: its arguments belong to different graphs.\n"
+            "  rule: every node of an expression has one owner\n"
+            "  fix:  build the sentence in one `with db.Graph()` block; what a cell reads comes\n"
+            f"        in through its arguments\n  made at {caller()}"
+        )
+
+    def _check_widths(self, values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, tuple):
+                self._check_widths(value)
+            elif isinstance(value, int | np.integer) and value < 1:
+                raise ShapeError(
+                    f"cell {self._cell.__name__!r}: zeros of width {value}.\n"
+                    "  rule: an integer stands for a vector of that many zeros\n"
+                    f"  fix:  give a width of at least 1\n  made at {caller()}"
+                )
+
+    def _trace(self, forms: Sequence[Form], at: int | None, params: Any, graph: Any) -> StepTrace:
+        """The trace for these forms and what `params` holds now."""
+        key = (tuple(forms), at, graph.dtype.char)
+        for place, (known, trace) in enumerate(self._traces):
+            if known == key and trace.is_current(params):
+                self._traces.append(self._traces.pop(place))
+                break
+        else:
+            trace = trace_step(self._cell.function, forms, at, params, graph.dtype)
+            self._traces = [*self._traces, (key, trace)][-CACHED_TRACES:]
+        trace.check_parameters(self._cell.__name__, graph)
+        return trace
+
+    def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
+        """The function itself: operators as nodes, where a call cannot be one node."""
+        given = [a if k == at else as_arguments(a, graph) for k, a in enumerate(arguments)]
+        return self._cell.function(*given)

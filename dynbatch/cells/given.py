@@ -1,0 +1,244 @@
+"""What calls are given besides other calls: nodes, zeros, tuples of parts, and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.call import Call, Light, Output, Part
+from dynbatch.cells.step import Form, leaves
+from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.nodes.base import Node, Owner, caller
+from dynbatch.nodes.indexing import Row
+from dynbatch.nodes.reduce import sum as sum_of
+from dynbatch.nodes.sources import constant
+from dynbatch.nodes.structure import stack as stack_nodes
+
+
+class Given:
+    """An ordinary vector or scalar, or zeros, with the attributes of a `Light`."""
+
+    __slots__ = ("first", "kind", "origin", "ready", "row")
+
+    def __init__(self, origin: Node | None, kind: int) -> None:
+        self.origin = origin
+        self.row = 0
+        self.first = 0
+        self.kind = kind
+        self.ready = 0 if origin is None else origin.phase + 1
+
+
+class Mixed:
+    """A tuple whose parts come from several places: one light value for each leaf."""
+
+    __slots__ = ("kind", "ready", "values")
+    origin = None
+
+    def __init__(self, values: Sequence[Any], kind: int) -> None:
+        self.values = values
+        self.kind = kind
+        self.ready = max([value.ready for value in values])
+
+
+class Total(Sequence[Any]):
+    """The sum of what several calls returned, part by part. Made by `total`."""
+
+    __slots__ = ("_nodes", "form", "kind", "members", "ready")
+    origin = None
+
+    def __init__(self, members: Sequence[Any], form: Form) -> None:
+        self.members = members
+        self.form = form
+        self.kind: int = members[0].kind
+        self.ready: int = max([member.ready for member in members])
+        self._nodes: Any = None
+
+    @property
+    def nodes(self) -> Any:
+        """The sum as ordinary nodes, in the structure of what the calls returned."""
+        if self._nodes is None:
+            self._nodes = _sums([structure_of(member) for member in self.members])
+        return self._nodes
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.nodes[key]
+
+    def __repr__(self) -> str:
+        return f"total of {len(self.members)}: {self.form}"
+
+
+def structure_of(value: Any) -> Any:
+    """What a call returned, as nodes and tuples of nodes."""
+    if isinstance(value, Total):
+        return value.nodes
+    if isinstance(value, Call) and isinstance(value.origin.form, tuple):
+        return tuple([structure_of(part) for part in value])
+    if isinstance(value, Part | tuple):
+        return tuple([structure_of(part) for part in value])
+    return value
+
+
+def total(results: Sequence[Any]) -> Any:
+    """The sum of what calls of a cell returned, part by part; an argument for another call.
+
+    A tree node has any number of children. Their sum is gathered by the call that is given it: no
+    node of its own, and nodes with 1 and with 20 children run in the same batch.
+
+    Args:
+        results: at least one; all of one form. Where there may be none, give the widths of zeros
+            instead, as in `db.scan`'s `init`: `db.total(children) if children else (64, 64)`.
+
+    Raises:
+        EmptyBatchError: `results` is empty.
+        ShapeError:      the forms differ.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> @db.cell
+        ... def node(x, below):
+        ...     return x + below
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [1.0])
+        ...     leaves = [node(x, 1) for _ in range(3)]
+        ...     node(x, db.total(leaves)).value.tolist()
+        [4.0]
+    """
+    results = list(results)
+    if not results:
+        raise EmptyBatchError(
+            "total: at least one result is needed.\n"
+            "  fix:  give the call the widths of its state instead, which stand for zeros\n"
+            f"  made at {caller()}"
+        )
+    if not all([isinstance(result, Call | Part | Output) for result in results]):
+        return _sums([structure_of(result) for result in results])
+    if len({result.kind for result in results}) > 1:
+        raise ShapeError(
+            f"total: the results have different forms: {results[0]!r} and others.\n"
+            "  rule: the sum is taken part by part\n"
+            f"  fix:  sum results of cells that return the same widths\n  made at {caller()}"
+        )
+    return results[0] if len(results) == 1 else Total(results, form_of(results[0]))
+
+
+def form_of(value: Call | Part | Output) -> Form:
+    """The form of what a call, or a part of it, stands for."""
+    if isinstance(value, Part):
+        return value.form
+    return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
+
+
+def _sums(structures: Sequence[Any]) -> Any:
+    first = structures[0]
+    if isinstance(first, tuple):
+        parts = zip(*structures, strict=True)
+        return tuple([_sums(part) for part in parts])
+    return first if len(structures) == 1 else sum_of(stack_nodes(structures), dim=0)
+
+
+# What a call may be given ------------------------------------------------------------------------
+
+
+def is_value(argument: Any) -> bool:
+    """Whether an argument of a call is a value, and not its parameters."""
+    if isinstance(argument, Node | Part | Total | int | np.integer):
+        return not isinstance(argument, bool)
+    return isinstance(argument, tuple) and bool(argument) and all(map(is_value, argument))
+
+
+def graphs_of(values: Sequence[Any]) -> Iterator[Owner]:
+    """The graphs of all nodes among some arguments."""
+    for value in values:
+        if isinstance(value, Node):
+            yield value.graph
+        elif isinstance(value, Part):
+            yield value.call.graph
+        elif isinstance(value, Total):
+            yield from graphs_of(value.members)
+        elif isinstance(value, tuple):
+            yield from graphs_of(value)
+
+
+def form_given(value: Any) -> Form:
+    """The form of an argument, or an error for a matrix or a width below 1."""
+    if isinstance(value, Call | Part | Output):
+        return form_of(value)
+    if isinstance(value, Total):
+        return value.form
+    if isinstance(value, tuple):
+        return tuple([form_given(part) for part in value])
+    if isinstance(value, Node):
+        return value.width if value.ndim else 0
+    return int(value)
+
+
+def holds_matrix(value: Any) -> bool:
+    """Whether a matrix is among an argument's values."""
+    if isinstance(value, tuple):
+        return any(map(holds_matrix, value))
+    return isinstance(value, Node) and not isinstance(value, Call) and value.ndim > 1
+
+
+def wrapped(value: Any, graph: Any) -> Any:
+    """An argument with the attributes of a `Light`."""
+    if isinstance(value, Light | Part | Total | Row):
+        return value
+    if isinstance(value, tuple):
+        whole = _whole(value)
+        if whole is not None:
+            return whole
+        lights = [light for part in value for light in _lights(part, graph)]
+        return Mixed(lights, graph.kinds.of(form_given(value)))
+    if isinstance(value, Node):
+        return Given(value, graph.kinds.of(value.width if value.ndim else 0))
+    return Given(None, graph.kinds.of(int(value)))
+
+
+def _whole(value: tuple[Any, ...]) -> Call | Part | None:
+    """The call, or part of it, that was unpacked to this very tuple."""
+    first = value[0]
+    if not isinstance(first, Output | Part):
+        return None
+    call, start = first.call, first.first
+    forms = tuple([form_given(part) for part in value])
+    firsts, end = [], start
+    for form in forms:
+        firsts.append(end)
+        end += len(leaves(form))
+    for part, place in zip(value, firsts, strict=True):
+        if not isinstance(part, Output | Part) or part.call is not call or part.first != place:
+            return None
+    if start == 0 and forms == call.origin.form:
+        return call
+    return Part(call, forms, start)
+
+
+def _lights(value: Any, graph: Any) -> list[Any]:
+    """One light value for each leaf of an argument."""
+    light = wrapped(value, graph)
+    if isinstance(light, Mixed):
+        return list(light.values)
+    if isinstance(light, Total) and isinstance(light.form, tuple):
+        return [one for part in light.nodes for one in _lights(part, graph)]
+    if isinstance(light, Call) and isinstance(light.origin.form, tuple):
+        return [one for part in light for one in _lights(part, graph)]
+    if isinstance(light, Part):
+        return [one for part in light for one in _lights(part, graph)]
+    return [light]
+
+
+def as_arguments(value: Any, graph: Owner) -> Any:
+    """An argument as the cell's own function takes it: nodes, and tuples of them."""
+    if isinstance(value, tuple):
+        return tuple([as_arguments(part, graph) for part in value])
+    if isinstance(value, Total):
+        return value.nodes
+    if isinstance(value, Node | Part):
+        return value
+    return constant(graph, 0.0, (int(value),))

@@ -1,0 +1,117 @@
+"""The wide linear maps of a loop: their weights packed for a run, and the gradients of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.arrays import Scratch, stream_product, write_transposed
+from dynbatch.cells.compiled import CompiledLoop
+from dynbatch.cells.gradients import ParameterRows
+from dynbatch.cells.program import Op
+from dynbatch.kernels import blas, parallel
+from dynbatch.nodes.batch import Gradients
+from dynbatch.parameter import Array
+
+# Products of weight gradients per thread from which threads share them, rather than each of them.
+LEAST_PRODUCTS = 2
+
+
+def weight_elements(cell: CompiledLoop) -> int:
+    """Scratch elements of `weights_of`."""
+    return sum([p.weight.size for op in cell.maps.values() for p in op.pieces])
+
+
+def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[str, Array]:
+    """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
+
+    In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p).
+    """
+    arrays: dict[str, Array] = {}
+    for number, op in cell.maps.items():
+        inner, total = op.inputs[0].width, op.output.width
+        plane = cell.plane_of(number) or total
+        wide = scratch.take(total, inner)
+        if not transposed:
+            for piece in op.pieces:
+                rows = slice(piece.column, piece.column + piece.width)
+                wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
+            split = cell.plane_of(number)
+            arrays[f"V{number}"] = wide.reshape(-1, plane, inner) if split else wide
+            continue
+        wide = wide.reshape(total // plane, inner, plane)
+        bias = np.zeros(total, wide.dtype)
+        for piece in op.pieces:
+            write_transposed(piece, wide, plane)
+            for one, first in piece.biases:
+                bias[piece.column : piece.column + piece.width] += one.value[
+                    first : first + piece.width
+                ]
+        split = cell.plane_of(number)
+        arrays[f"W{number}"] = wide if split else wide[0]
+        arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
+    return arrays
+
+
+def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any]) -> None:
+    """dx of each stream through its wide linear map, all rows at once."""
+    for number, op in cell.stream_maps.items():
+        name = cell.reverse_pass.of_maps.get(number)
+        if name is None:
+            continue
+        place = op.inputs[0].place
+        out, dy, weight = arrays[f"dX{place}"], arrays[name], arrays[f"V{number}"]
+        if weight.ndim == 2:
+            dy, weight = dy[None], weight[None]
+        stream_product(dy, weight, out, add=place in cell.reverse_pass.streams)
+
+
+class WeightGradients:
+    """Gradients of a loop's weights and biases: one product for all steps of each map, or plane."""
+
+    def __init__(self, cell: CompiledLoop, gradients: Gradients) -> None:
+        self._cell = cell
+        self._gradients = gradients
+        self._products: list[Callable[[], None]] = []
+
+    def add(self, op: Op, x: Array, dy: Array, zero: int = 0) -> None:
+        """Those of one wide map, of its rows x and the gradients dy of what it gave.
+
+        Args:
+            zero: how many of the first rows of x are known to be zeros.
+        """
+        rows = ParameterRows(self._gradients)
+        planes = dy if dy.ndim == 3 else dy[None]
+        plane = planes.shape[2]
+        for piece in op.pieces:
+            for start in range(piece.column, piece.column + piece.width, plane):
+                width = min(plane, piece.column + piece.width - start)
+                column = start % plane
+                part = planes[start // plane][:, column : column + width]
+                offset = start - piece.column
+                if not piece.weight.frozen:
+                    out = rows.take(piece.weight, piece.first + offset, width)
+                    product = partial(blas.matmul_outer, x[zero:], part[zero:], out)
+                    self._products.append(product)
+                trained = [(b, f) for b, f in piece.biases if not b.frozen]
+                if trained:
+                    total = np.ones(part.shape[0], part.dtype) @ part
+                    for bias, first in trained:
+                        rows.take(bias, first + offset, width)[...] = total
+
+    def run(self) -> None:
+        """Make them all; threads share the products."""
+        threads = parallel.available()
+        if len(self._products) < LEAST_PRODUCTS * threads:
+            _run_all(self._products)
+        else:
+            shares = [self._products[k::threads] for k in range(threads)]
+            parallel.run([partial(_run_all, share) for share in shares])
+
+
+def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
+    for task in tasks:
+        task()

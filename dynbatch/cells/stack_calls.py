@@ -1,0 +1,204 @@
+"""`stack`: what many calls returned, as rows of a matrix; one gather for the whole mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.cells.call import Call, Output, Part
+from dynbatch.cells.given import form_of, structure_of
+from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.region_run import add_rows_at
+from dynbatch.cells.step import build, leaves
+from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.nodes.base import Node, Shape, caller, intern_signature
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.structure import stack as stack_nodes
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Piece(NamedTuple):
+    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all)."""
+
+    source: int
+    offset: int
+    count: int
+    total: int
+    column: int
+    targets: Array | None
+    positions: Array
+
+
+class StackCalls(Node):
+    """One value of each of several calls, as rows of a matrix (K, D), or scalars as a vector (K,).
+
+    Batches with:  every other StackCalls of its width.
+    """
+
+    __slots__ = ("leaf", "located", "results")
+    results: Sequence[Any]
+    leaf: int
+    located: tuple[list[RegionNode], list[Piece]]
+
+    def __init__(self, results: Sequence[Any], leaf: int) -> None:
+        first = results[0]
+        width = first.origin.widths[first.first + leaf]
+        self.graph = first.origin.graph
+        self.results = results
+        self.leaf = leaf
+        self.ndim = 2 if width else 1
+        self.rows = len(results) if width else 1
+        self.width = width or len(results)
+        self.sig = intern_signature(StackCalls, (StackCalls, width))
+        self.phase = max([result.ready for result in results])
+        self._block = None
+        self.index = self.graph.add(self)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        return tuple([getattr(result, "call", result) for result in self.results])
+
+    def producers(self) -> Sequence[Node]:
+        homes: dict[Node, None] = {}
+        for table in {result.origin: None for result in self.results}:
+            if len(table.runs) == 1:
+                homes[table.runs[0]] = None
+                continue
+            rows = [result.row for result in self.results if result.origin is table]
+            for run in np.unique(table.run_of[rows]).tolist():
+                homes[table.runs[run]] = None
+        return list(homes)
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return self.shape
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        return ["width"]
+
+    @classmethod
+    def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
+        first = nodes[0]
+        assert isinstance(first, StackCalls)
+        first.located = _locate(nodes)
+        return [[home] for home in first.located[0]]
+
+    @classmethod
+    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        first = batch.first
+        width = first.width if first.ndim == 2 else 1
+        rows = y.flat.reshape(-1, width)
+        for piece in first.located[1]:
+            values = _block(xs[piece.source], piece)[:, piece.column : piece.column + width]
+            if piece.targets is None:
+                rows[...] = values[piece.positions]
+            else:
+                rows[piece.targets] = values[piece.positions]
+        batch.launches += len(first.located[1]) - 1
+
+    @classmethod
+    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        first = batch.first
+        width = first.width if first.ndim == 2 else 1
+        rows = dy.flat.reshape(-1, width)
+        for dx in dxs:
+            if dx is not None:
+                dx.values[...] = 0
+        for piece in first.located[1]:
+            dx = dxs[piece.source]
+            if dx is None:
+                continue
+            part = rows if piece.targets is None else rows[piece.targets]
+            values = _block(dx, piece)[:, piece.column : piece.column + width]
+            add_rows_at(part, piece.positions, values)
+        batch.launches += len(first.located[1]) - 1
+
+
+def _block(packed: Ragged, piece: Piece) -> Array:
+    end = piece.offset + piece.count * piece.total
+    return packed.flat[piece.offset : end].reshape(piece.count, piece.total)
+
+
+def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
+    """Where the rows of a batch of nodes are: the regions read, and the pieces of each."""
+    results = [result for node in nodes for result in node.results]  # type: ignore[attr-defined]
+    leaves_of = np.array([node.leaf for node in nodes])  # type: ignore[attr-defined]
+    counts = [len(node.results) for node in nodes]  # type: ignore[attr-defined]
+    tables = dict.fromkeys([result.origin for result in results])
+    rows = np.array([result.row for result in results])
+    first = np.array([result.first for result in results]) + np.repeat(leaves_of, counts)
+    number = {table: k for k, table in enumerate(tables)}
+    code = np.array([number[result.origin] for result in results])
+    homes: dict[RegionNode, int] = {}
+    pieces: list[Piece] = []
+    for table, k in number.items():
+        of_table = np.flatnonzero(code == k)
+        place = np.stack([table.run_of[rows[of_table]], first[of_table]])
+        for run, value in np.unique(place, axis=1).T:
+            chosen = of_table[(place[0] == run) & (place[1] == value)]
+            home = table.runs[run]
+            group = home.places[id(table)]
+            cell = group.cell
+            source = homes.setdefault(home, len(homes))
+            positions = table.position[rows[chosen]]
+            targets = None if chosen.size == len(results) else chosen
+            pieces.append(
+                Piece(
+                    source, group.offset, group.count, cell.width, cell.columns[value],
+                    targets, positions,
+                )
+            )  # fmt: skip
+    return list(homes), pieces
+
+
+def stack(results: Sequence[Any]) -> Any:
+    """What several calls returned, part by part as rows: one node and one gather for each part.
+
+    Args:
+        results: K results of one form: vectors, scalars, or tuples of them.
+
+    Returns:
+        in the structure of one result, matrices (K, D) for vectors and vectors (K,) for scalars. A
+        part that nothing reads costs nothing.
+
+    Raises:
+        EmptyBatchError: `results` is empty.
+        ShapeError:      the forms differ.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> @db.cell
+        ... def twice(x):
+        ...     return x + x, x * x
+        >>> with db.Graph() as graph:
+        ...     doubled, squared = db.stack([twice(F.input(graph, [k])) for k in (1.0, 3.0)])
+        ...     doubled.value.tolist(), squared.value.tolist()
+        ([[2.0], [6.0]], [[1.0], [9.0]])
+    """
+    results = list(results)
+    if not results:
+        raise EmptyBatchError(
+            "stack: at least one result is needed.\n"
+            f"  fix:  skip a sentence without any\n  made at {caller()}"
+        )
+    if not all([isinstance(result, Call | Part | Output) for result in results]):
+        return _stacked([structure_of(result) for result in results])
+    if len({result.kind for result in results}) > 1:
+        raise ShapeError(
+            f"stack: the results have different forms: {results[0]!r} and others.\n"
+            "  rule: each part is stacked by itself\n"
+            f"  fix:  stack what cells of the same widths returned\n  made at {caller()}"
+        )
+    form = form_of(results[0])
+    nodes = [StackCalls(results, leaf) for leaf in range(len(leaves(form)))]
+    return build(form, iter(nodes))
+
+
+def _stacked(structures: Sequence[Any]) -> Any:
+    if isinstance(structures[0], tuple):
+        return tuple([_stacked(part) for part in zip(*structures, strict=True)])
+    return stack_nodes(structures)

@@ -1,0 +1,167 @@
+"""`CallTable`: all calls of one cell, with one set of forms and parameters, in one graph."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dynbatch.cells.call import Call, Light, Part
+from dynbatch.cells.given import Given, Mixed, Total
+from dynbatch.cells.step import CompiledStep, Form, StepTrace, leaves
+from dynbatch.cells.surroundings import copy_of_source
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.indexing import Row
+from dynbatch.parameter import Array
+
+if TYPE_CHECKING:
+    from dynbatch.cells.cell import Cell
+    from dynbatch.cells.region_node import RegionNode
+
+_kinds = itertools.count(1)
+NOT_RUN = -1
+
+
+class Kinds:
+    """Integers for the forms of one graph: equal ones are equal forms, and no other graph's."""
+
+    def __init__(self) -> None:
+        self._known: dict[Form, int] = {}
+
+    def of(self, form: Form) -> int:
+        """The integer of a form."""
+        found = self._known.get(form)
+        if found is None:
+            found = self._known[form] = next(_kinds)
+        return found
+
+
+class CallTable:
+    """Calls as columns: what each was given, and once it has run, where its values are.
+
+    Attributes:
+        forms:   leaves of each argument of the cell.
+        columns: for each argument, what each call was given.
+        calls:   the calls; a call's row is its place here.
+        adds:    what appends to each column, and to the calls; and the nodes of the graph.
+        form, widths: of what a call returns, and of its leaves (0 for a scalar).
+        ready, depth: phase of each call (see `call.Light`), and how many calls of this table it
+                 waits for, one after the other; as far as `update` has been called.
+        held:    the keys by which the cell finds the table, and the parameters whose identity is
+                 part of them, so that it stays their own.
+        runs, run_of, position: regions that have run calls; of each call which, and its row there.
+    """
+
+    def __init__(
+        self,
+        cell: Cell,
+        trace: StepTrace,
+        forms: Sequence[Form],
+        graph: Any,
+        forget: Callable[[Iterable[tuple[int, ...]]], None],
+    ) -> None:
+        self.cell = cell
+        self.trace = trace
+        self.graph = graph
+        self.form = trace.form
+        self.widths = leaves(trace.form)
+        self.kind: int = graph.kinds.of(trace.form)
+        self.forms = [len(leaves(form)) for form in forms]
+        self.columns: list[list[Any]] = [[] for _ in forms]
+        self.calls: list[Call] = []
+        self.adds = (*[column.append for column in self.columns], self.calls.append, graph.nodes)
+        self.constants: dict[int, Node] = {}
+        self.runs: list[RegionNode] = []
+        self.ready: Array = np.empty(0, np.int64)
+        self.depth: Array = np.empty(0, np.int64)
+        self.last_phase = 0
+        self.run_of: Array = np.empty(0, np.int64)
+        self.position: Array = np.empty(0, np.int64)
+        self.marked: list[int] = []
+        self.held: list[tuple[tuple[int, ...], Any]] = []
+        self._forget = forget
+
+    def update(self) -> None:
+        """Bring the arrays up to the calls recorded so far."""
+        while self.runs and self.runs[-1]._block is None:  # that run failed
+            self.runs.pop()
+            self.run_of[self.run_of == len(self.runs)] = NOT_RUN
+        known, count = self.ready.size, len(self.calls)
+        if known == count:
+            return
+        fresh = self.calls[known:]
+        ready = np.array([call.ready for call in fresh], np.int64)
+        depth = np.array([call.depth for call in fresh], np.int64)
+        nothing = np.full(count - known, NOT_RUN, np.int64)
+        self.last_phase = max(self.last_phase, int(ready.max()))
+        self.ready = np.concatenate([self.ready, ready])
+        self.depth = np.concatenate([self.depth, depth])
+        self.run_of = np.concatenate([self.run_of, nothing])
+        self.position = np.concatenate([self.position, nothing])
+
+    def waiting(self) -> list[Call]:
+        """The calls that have not run."""
+        self.update()
+        return [self.calls[row] for row in np.flatnonzero(self.run_of == NOT_RUN)]
+
+    def home(self, row: int) -> RegionNode | None:
+        """The region that has run a call, or None."""
+        run = self.run_of[row] if row < self.run_of.size else NOT_RUN
+        if run == NOT_RUN:
+            return None
+        home = self.runs[run]
+        return home if home._block is not None else None
+
+    def settle(self, rows: Array, home: RegionNode) -> None:
+        """These calls, in this order, are the rows of a region."""
+        self.run_of[rows] = len(self.runs)
+        self.position[rows] = np.arange(rows.size)
+        self.runs.append(home)
+
+    def inputs_of(self, row: int) -> tuple[Node, ...]:
+        """The nodes that a call was given."""
+        found: list[Node] = []
+        for column in self.columns:
+            _collect(column[row], found)
+        return tuple(found)
+
+    def constant_nodes(self, cell: CompiledStep) -> list[Node]:
+        """Nodes of this graph in place of a compiled cell's constants, each made once."""
+        for node in cell.parts.before:
+            if cell.parts.kinds[node.index] == "memory" and node.index not in self.constants:
+                inputs = [self.constants[x.index] for x in node.inputs]
+                made = node.rebuild(*inputs) if inputs else copy_of_source(node, self.graph)
+                self.constants[node.index] = made
+        return [self.constants[node.index] for node in cell.program.constants]
+
+    def compiled(self, tokens: frozenset[int]) -> CompiledStep:
+        """The cell, compiled for these tokens."""
+        found = self.trace.compiled.get(tokens)
+        if found is None:
+            found = self.trace.compiled[tokens] = CompiledStep(self.trace, tokens)
+        return found
+
+    def close(self) -> None:
+        """Forget all calls; the cell forgets the table."""
+        self._forget([key for key, _ in self.held])
+        self.held = []
+        self.columns = []
+        self.adds = ()
+        self.constants = {}
+        self.calls = []
+        self.runs = []
+
+
+def _collect(value: Any, found: list[Node]) -> None:
+    if isinstance(value, Light | Row):
+        found.append(value)
+    elif isinstance(value, Part):
+        found.append(value.call)
+    elif isinstance(value, Given):
+        if value.origin is not None:
+            found.append(value.origin)
+    elif isinstance(value, Mixed | Total):
+        for one in value.values if isinstance(value, Mixed) else value.members:
+            _collect(one, found)
