@@ -16,6 +16,7 @@ from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.cells import Cell, cell, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
+from dynbatch.garbage import set_gc_threshold
 from dynbatch.graph import Graph
 from dynbatch.kernels.parallel import num_threads, set_num_threads
 from dynbatch.nodes.base import Node, Retain
@@ -44,6 +45,7 @@ __all__ = [
     "optim",
     "scan",
     "seed",
+    "set_gc_threshold",
     "set_num_threads",
     "stack",
     "testing",

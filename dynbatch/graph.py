@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from dynbatch import backend, random
+from dynbatch import backend, garbage, random
 from dynbatch.atomic import replacing
 from dynbatch.batcher import unbatched
 from dynbatch.batcher.check import CheckedExecutor
@@ -127,6 +127,7 @@ class Graph:
         self._begin = time.perf_counter()
 
     def __enter__(self) -> Self:
+        garbage.enter()
         return self
 
     def __exit__(
@@ -135,7 +136,10 @@ class Graph:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        try:
+            self.close()
+        finally:
+            garbage.leave()
 
     def close(self) -> None:
         """Free every node and give the memory back. Kept values and the loss stay readable.

@@ -12,7 +12,8 @@ import dynbatch as db
 PUBLIC = {
     "dynbatch": """
         Cell DynbatchError Graph Node Parameter Ragged Retain RowSparse cell drive errors memory
-        models nodes num_threads optim scan seed set_num_threads testing train
+        models nodes num_threads optim scan seed set_gc_threshold set_num_threads
+        stack testing total train
     """,
     "dynbatch.nodes": """
         abs add additive_attention affine argmax attention binary_cross_entropy_with_logits chunk

@@ -24,6 +24,7 @@ from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.sight import EVERYTHING
 from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.indexing import Row, Slice
 from dynbatch.parameter import Array, Parameter
 
 VERSION = 1
@@ -50,7 +51,7 @@ class Writer:
         return [self._node(node, [places[x.index] for x in node.inputs]) for node in nodes]
 
     def _node(self, node: Node, inputs: list[int]) -> dict[str, Any]:
-        kind = type(node)
+        kind = Slice if isinstance(node, Row) else type(node)
         own = attributes_of(node)
         if isinstance(own.get("cell"), CompiledCell):
             own.pop("uid", None)  # of this process; the rebuilt cell has its own
@@ -119,6 +120,8 @@ class Writer:
 
 def attributes_of(node: Node) -> dict[str, Any]:
     """What a node has besides what every node has, by name."""
+    if isinstance(node, Row):
+        return {"tokens": node.token, "features": None}
     names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
     own = {n: getattr(node, n) for n in names if n not in Node.__slots__ and hasattr(node, n)}
     return own | getattr(node, "__dict__", {})

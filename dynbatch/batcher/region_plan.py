@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -76,6 +77,14 @@ class Reads:
     targets: Array
 
 
+class Inside(NamedTuple):
+    """Entries that are one value of calls of a group of the same region: gathers, by batch."""
+
+    group: int
+    value: int
+    cut: list[tuple[int, Fetch]]
+
+
 class RegionBuilder:
     """One region on its way: sources and spaces, entered as arguments ask for them."""
 
@@ -86,6 +95,7 @@ class RegionBuilder:
         self._sources: list[list[Node]] = []
         self._spaces: dict[Space, int] = {}
         self._place = {one.table: k for k, one in enumerate(pending)}
+        self._places = [np.argsort(order) for order in ordered.order]  # rows of pending calls
         self._fetches: list[list[list[tuple[int, Fetch]]]] = []
 
     def node(self, number: int) -> RegionNode:
@@ -95,9 +105,9 @@ class RegionBuilder:
             offset = self._add_group(k, offset)
         batches = []
         taken = [0] * len(self._groups)
-        for group, first, end in self._ordered.batches:
-            batches.append(CallBatch(group, first, end, self._fetches[group][taken[group]]))
-            taken[group] += 1
+        for k, first, end in self._ordered.batches:
+            batches.append(CallBatch(k, first, end, self._fetches[k][taken[k]]))
+            taken[k] += 1
         region = Region(
             self._groups, batches, self._sources, list(self._spaces), self._ordered.lower_bound,
             number,
@@ -112,24 +122,32 @@ class RegionBuilder:
     def _add_group(self, k: int, offset: int) -> int:
         pending, order = self._pending[k], self._ordered.order[k]
         table = pending.table
-        place = np.empty(order.size, np.int64)
-        place[order] = np.arange(order.size)
-        reads = []
-        for entries, shift in pending.leaves:
+        place = self._places[k]
+        by_entries: dict[Entries, tuple[Array, Array, Array | None]] = {}
+        for entries in pending.columns:
             calls = place[entries.call_of(order.size)]
             by_target = order if entries.counts is None else np.argsort(calls, kind="stable")
-            reads.append(Reads(entries, shift, by_target, calls[by_target]))
-        inside = [self._inside(pending, read.entries) for read in reads]
+            marks = self._inside(pending, entries)
+            by_entries[entries] = (by_target, calls[by_target], marks)
+        reads = [Reads(one, shift, *by_entries[one][:2]) for one, shift in pending.leaves]
+        inside = [by_entries[one][2] for one, _ in pending.leaves]
         tokens = frozenset([i for i, marks in enumerate(inside) if marks is None])
         cell = table.compiled(tokens)
         ends = np.array([end for group, _, end in self._ordered.batches if group == k])
         fetches: list[list[tuple[int, Fetch]]] = [[] for _ in ends]
         arguments = []
+        known: dict[Entries, list[Inside]] = {}
         for i, (read, marks) in enumerate(zip(reads, inside, strict=True)):
             width = cell.program.streams[i].width
             arguments.append(Argument(width, self._ahead(read, marks, width, order.size)))
-            if marks is not None:
-                self._inner(i, read, marks, ends, fetches)
+            if marks is None:
+                continue
+            if read.entries not in known:  # the leaves of one argument share them
+                known[read.entries] = self._inner(read, marks, ends)
+            for group, value, cut in known[read.entries]:
+                space = self._space(Inner(group, value + read.shift))
+                for number, fetch in cut:
+                    fetches[number].append((i, fetch._replace(space=space)))
         constants = [self._source([node]) for node in table.constant_nodes(cell)]
         self._groups.append(Group(table, cell, pending.rows[order], offset, arguments, constants))
         self._fetches.append(fetches)
@@ -206,48 +224,24 @@ class RegionBuilder:
 
     # What earlier batches make --------------------------------------------------------------------
 
-    def _inner(
-        self, stream: int, read: Reads, inside: Array, ends: Array,
-        fetches: list[list[tuple[int, Fetch]]],
-    ) -> None:  # fmt: skip
+    def _inner(self, read: Reads, inside: Array, ends: Array) -> list[Inside]:
+        """The entries that are calls of this region, by the table and value they stand for."""
         entries = read.entries
         code, rows = entries.code[read.order], entries.row[read.order]
-        leaf = (entries.first + read.shift)[read.order]
-        inner = inside[read.order]
+        first, inner = entries.first[read.order], inside[read.order]
+        found: list[Inside] = []
         for number, origin in enumerate(entries.origins):
             group = self._place.get(origin)
             if group is None:
                 continue
             of_origin = inner & (code == number)
-            other, order = self._pending[group], self._ordered.order[group]
-            place = np.empty(order.size, np.int64)
-            place[order] = np.arange(order.size)
-            for value in np.unique(leaf[of_origin]).tolist():
-                chosen = of_origin & (leaf == value)
-                places = place[np.searchsorted(other.rows, rows[chosen])]
-                space = self._space(Inner(group, value))
-                self._by_batch(
-                    stream, space, places, read.targets[chosen], ends, fetches,
-                    entries.counts is not None,
-                )  # fmt: skip
-
-    def _by_batch(
-        self, stream: int, space: int, rows: Array, targets: Array, ends: Array,
-        fetches: list[list[tuple[int, Fetch]]], sums: bool,
-    ) -> None:  # fmt: skip
-        unique = _is_unique(rows)
-        cuts = np.searchsorted(targets, ends).tolist()
-        low = first = 0
-        for number, (high, end) in enumerate(zip(cuts, ends.tolist(), strict=True)):
-            if low < high:
-                part: Array | None = targets[low:high] - first
-                starts = None
-                if sums:
-                    part, starts = np.unique(targets[low:high] - first, return_index=True)
-                elif high - low == end - first:
-                    part = None
-                fetches[number].append((stream, Fetch(space, rows[low:high], part, starts, unique)))
-            low, first = high, end
+            source = self._pending[group].rows
+            for value in np.unique(first[of_origin]).tolist():
+                chosen = of_origin & (first == value)
+                places = self._places[group][np.searchsorted(source, rows[chosen])]
+                cut = _by_batch(places, read.targets[chosen], ends, entries.counts is not None)
+                found.append(Inside(group, value, cut))
+        return found
 
     def _source(self, nodes: list[Node]) -> int:
         """The number of a packed input."""
@@ -259,6 +253,25 @@ class RegionBuilder:
 
     def _space(self, space: Space) -> int:
         return self._spaces.setdefault(space, len(self._spaces))
+
+
+def _by_batch(rows: Array, targets: Array, ends: Array, sums: bool) -> list[tuple[int, Fetch]]:
+    """Gathers of `rows` for `targets` of a group, cut into its batches; the space is to be set."""
+    unique = _is_unique(rows)
+    cuts = np.searchsorted(targets, ends).tolist()
+    found = []
+    low = first = 0
+    for number, (high, end) in enumerate(zip(cuts, ends.tolist(), strict=True)):
+        if low < high:
+            part: Array | None = targets[low:high] - first
+            starts = None
+            if sums:
+                part, starts = np.unique(targets[low:high] - first, return_index=True)
+            elif high - low == end - first:
+                part = None
+            found.append((number, Fetch(0, rows[low:high], part, starts, unique)))
+        low, first = high, end
+    return found
 
 
 def _is_unique(rows: Array) -> bool:

@@ -38,7 +38,6 @@ class Light(Node):
     kind: int
     ready: int
     rows = 1
-    inputs = ()  # type: ignore[assignment]
     sig = -1
 
     @property
@@ -51,15 +50,15 @@ class Light(Node):
         return self.origin.home(self.row)
 
     def producer(self) -> Node:
-        table = self.origin
-        return table.runs[table.run_of[self.row]]
+        home: Node = self.origin.runs[self.origin.run_of[self.row]]
+        return home
 
     @property
     def phase(self) -> int:  # type: ignore[override]
         return self.ready
 
     @property
-    def _block(self) -> Any:  # type: ignore[override]
+    def _block(self) -> Any:
         home = self.origin.home(self.row)
         return None if home is None else home._block
 
@@ -121,6 +120,7 @@ class Call(Light):
 
     __slots__ = ("depth", "index", "kind", "origin", "ready", "row")
     first = 0
+    depth: int
 
     @property
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]

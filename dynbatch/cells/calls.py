@@ -55,7 +55,10 @@ def maker(num_values: int, params_at: int | None) -> Callable[..., Callable[...,
     for add, a in zip(adds, values, strict=True):
         lines += [
             f"        {add}({a})",
-            f"        if {a}.origin is table and {a}.depth >= depth: depth = {a}.depth + 1",
+            f"        if {a}.origin is table:",
+            f"            if {a}.depth >= depth: depth = {a}.depth + 1",
+            f"        elif {a}.origin is None and {a}.depths:",
+            f"            depth = max(depth, {a}.depths.get(table, -1) + 1)",
             f"        if {a}.ready > ready: ready = {a}.ready",
         ]
     lines += [

@@ -21,6 +21,7 @@ class Given:
     """An ordinary vector or scalar, or zeros, with the attributes of a `Light`."""
 
     __slots__ = ("first", "kind", "origin", "ready", "row")
+    depths = None
 
     def __init__(self, origin: Node | None, kind: int) -> None:
         self.origin = origin
@@ -31,25 +32,30 @@ class Given:
 
 
 class Mixed:
-    """A tuple whose parts come from several places: one light value for each leaf."""
+    """A tuple whose parts come from several places: one light value for each leaf.
 
-    __slots__ = ("kind", "ready", "values")
+    depths: of each table of calls among them, the greatest depth.
+    """
+
+    __slots__ = ("depths", "kind", "ready", "values")
     origin = None
 
     def __init__(self, values: Sequence[Any], kind: int) -> None:
         self.values = values
+        self.depths = depths_of(values)
         self.kind = kind
         self.ready = max([value.ready for value in values])
 
 
 class Total(Sequence[Any]):
-    """The sum of what several calls returned, part by part. Made by `total`."""
+    """The sum of what several calls returned, part by part. Made by `total`; see `Mixed`."""
 
-    __slots__ = ("_nodes", "form", "kind", "members", "ready")
+    __slots__ = ("_nodes", "depths", "form", "kind", "members", "ready")
     origin = None
 
     def __init__(self, members: Sequence[Any], form: Form) -> None:
         self.members = members
+        self.depths = depths_of(members)
         self.form = form
         self.kind: int = members[0].kind
         self.ready: int = max([member.ready for member in members])
@@ -70,6 +76,18 @@ class Total(Sequence[Any]):
 
     def __repr__(self) -> str:
         return f"total of {len(self.members)}: {self.form}"
+
+
+def depths_of(values: Sequence[Any]) -> dict[Any, int]:
+    """Of each table of calls that the values come from, the greatest depth."""
+    found: dict[Any, int] = {}
+    for value in values:
+        if isinstance(value, Call | Output | Part):
+            found[value.origin] = max(found.get(value.origin, -1), value.depth)
+        elif isinstance(value, Total):
+            for table, depth in value.depths.items():
+                found[table] = max(found.get(table, -1), depth)
+    return found
 
 
 def structure_of(value: Any) -> Any:

@@ -127,7 +127,7 @@ class Program:
     def __init__(self, trace: Trace, parts: Split) -> None:
         self.begin(parts)
         self._token = trace.token
-        self.states = [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
+        self.states += [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
         for node, value in zip(trace.states, self.states, strict=True):
             self._by_node[node.index] = value
         self._find_read_outside([trace.output, *trace.next_states])
@@ -137,6 +137,7 @@ class Program:
 
     def begin(self, parts: Split) -> None:
         """An empty program."""
+        self.states: list[Value] = []
         self.streams: list[Value] = []
         self.stream_nodes: list[Node] = []
         self.memories: list[Value] = []
@@ -147,7 +148,6 @@ class Program:
         self._by_node: dict[int, Value] = {}
         self._parts = parts
         self._kinds = parts.kinds
-        self.states: list[Value] = []
         self._read_outside: set[int] = set()
 
     def leave(self, exports: Sequence[Node], following: Sequence[Node]) -> None:

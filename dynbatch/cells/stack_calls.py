@@ -21,11 +21,14 @@ from dynbatch.ragged import Ragged
 
 
 class Piece(NamedTuple):
-    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all)."""
+    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all).
+
+    The region's value holds `num_calls` rows of `total` elements from `offset` on.
+    """
 
     source: int
     offset: int
-    count: int
+    num_calls: int
     total: int
     column: int
     targets: Array | None
@@ -118,8 +121,8 @@ class StackCalls(Node):
 
 
 def _block(packed: Ragged, piece: Piece) -> Array:
-    end = piece.offset + piece.count * piece.total
-    return packed.flat[piece.offset : end].reshape(piece.count, piece.total)
+    end = piece.offset + piece.num_calls * piece.total
+    return packed.flat[piece.offset : end].reshape(piece.num_calls, piece.total)
 
 
 def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
@@ -129,26 +132,29 @@ def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
     counts = [len(node.results) for node in nodes]  # type: ignore[attr-defined]
     tables = dict.fromkeys([result.origin for result in results])
     rows = np.array([result.row for result in results])
-    first = np.array([result.first for result in results]) + np.repeat(leaves_of, counts)
+    first = np.repeat(leaves_of, counts)
+    if not all([type(result) is Call for result in results]):
+        first = first + np.array([result.first for result in results])
     number = {table: k for k, table in enumerate(tables)}
     code = np.array([number[result.origin] for result in results])
     homes: dict[RegionNode, int] = {}
     pieces: list[Piece] = []
     for table, k in number.items():
-        of_table = np.flatnonzero(code == k)
-        place = np.stack([table.run_of[rows[of_table]], first[of_table]])
-        for run, value in np.unique(place, axis=1).T:
-            chosen = of_table[(place[0] == run) & (place[1] == value)]
+        of_table = np.flatnonzero(code == k) if len(number) > 1 else np.arange(code.size)
+        own = rows[of_table]
+        place = table.run_of[own] * len(table.widths) + first[of_table]
+        distinct = [place[0]] if (place == place[0]).all() else np.unique(place)
+        for one in distinct:
+            chosen = slice(None) if len(distinct) == 1 else place == one
+            run, value = divmod(int(one), len(table.widths))
             home = table.runs[run]
             group = home.places[id(table)]
-            cell = group.cell
-            source = homes.setdefault(home, len(homes))
-            positions = table.position[rows[chosen]]
-            targets = None if chosen.size == len(results) else chosen
+            targets = of_table[chosen]
             pieces.append(
                 Piece(
-                    source, group.offset, group.count, cell.width, cell.columns[value],
-                    targets, positions,
+                    homes.setdefault(home, len(homes)), group.offset, group.count,
+                    group.cell.width, group.cell.columns[value],
+                    None if targets.size == code.size else targets, table.position[own[chosen]],
                 )
             )  # fmt: skip
     return list(homes), pieces

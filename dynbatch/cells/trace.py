@@ -55,6 +55,8 @@ class TraceGraph:
         self.nodes.append(node)
         return len(self.nodes) - 1
 
+    add_light = add
+
     def absorb(self, node: Node) -> None:
         raise GraphError("a loss cannot be part of a cell; compute it from the scan's outputs.")
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch import nodes as F
-from dynbatch.cells.cell import cell
+from dynbatch.cells import cell, stack, total
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
 from dynbatch.models.trees import checked_pairs, tree_of_heads
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.base import Node
 
 State = Any
 """(h, c) of one node of a tree, (H,) each, as a cell gives it."""
@@ -120,8 +120,8 @@ class BinaryTreeLSTM(Module):
         states = [self.leaf(xs[t]) for t in range(xs.rows)]
         for left, right in joined:
             states.append(self.compose(states[left], states[right]))
-        hs = [state[0] for state in states]
-        return F.stack(hs), hs[-1]
+        hs, _ = stack(states)
+        return hs, states[-1][0]
 
 
 class ChildSumTreeLSTM(Module):
@@ -164,7 +164,8 @@ class ChildSumTreeLSTM(Module):
     def compose(self, x: Node, children: Sequence[State] = ()) -> State:
         """(h, c) of a node with token x (I,) from those of its children."""
         taken = [remember(x, child, self) for child in children]
-        return child_sum_compose(x, _total(taken, x.graph, self.hidden_size), self)
+        below = total(taken) if taken else (self.hidden_size, self.hidden_size)
+        return child_sum_compose(x, below, self)
 
     def __call__(self, xs: Node, heads: Any) -> tuple[Node, Node]:
         """h of all nodes of one tree, (T, H) in the order of xs, and h of its root, (H,).
@@ -182,15 +183,5 @@ class ChildSumTreeLSTM(Module):
         for node in tree.order:
             children = [states[child] for child in tree.children[node]]
             states[node] = self.compose(xs[node], children)
-        hs = [state[0] for state in states]
-        return F.stack(hs), hs[tree.root]
-
-
-def _total(states: Sequence[State], graph: Owner, width: int) -> State:
-    """The states' sums, part by part; zeros where there are none."""
-    if not states:
-        zeros = F.constant(graph, 0.0, (width,))
-        return zeros, zeros
-    if len(states) == 1:
-        return states[0]
-    return tuple([F.sum(F.stack(part), dim=0) for part in zip(*states, strict=True)])
+        hs, _ = stack(states)
+        return hs, states[tree.root][0]

@@ -214,6 +214,21 @@ def test_arguments_from_many_places():
         np.testing.assert_allclose(b, a, rtol=1e-12)
 
 
+@pytest.mark.parametrize("link", ["mixed", "total"])
+def test_a_chain_whose_links_are_tuples_or_sums_runs_in_order(link):
+    p, found = tree_parameters(), []
+    for function in (True, False):
+        cell = mix.function if function else mix
+        with db.Graph(dtype="float64") as graph, poisoned_memory():
+            x = F.input(graph, np.linspace(-1, 1, H))
+            state = other = cell(x, (x, x), p)
+            for _ in range(4):
+                below = (state[1], other[0]) if link == "mixed" else db.total([state, other])
+                state, other = cell(x, below, p), state
+            found.append(F.sum(state[0]).value)
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
 def test_a_kept_call_has_its_value_and_gradient():
     p = tree_parameters()
     found = []

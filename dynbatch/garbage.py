@@ -1,0 +1,55 @@
+"""Python's cyclic garbage collector, which runs more rarely while a graph is open.
+
+A mini-batch makes thousands of nodes that all live until the graph closes, and none of them is part
+of a cycle. The collector looks through them again and again, after every 700 new objects: measured,
+a fifth of the time that a graph of trees takes to build.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+_lock = threading.Lock()
+_objects: int | None = 100_000
+_open = 0
+_before: tuple[int, int, int] | None = None
+
+
+def set_gc_threshold(objects: int | None) -> None:
+    """How many new objects start a garbage collection while a graph is open.
+
+    Inside of a `with db.Graph()` block only; afterwards the collector is as it was. A collector
+    that was disabled, or has a higher threshold, stays so.
+
+    Args:
+        objects: a number of objects, by default 100,000; None leaves the collector alone.
+
+    Raises:
+        ValueError: less than 1 object.
+    """
+    global _objects
+    if objects is not None and objects < 1:
+        raise ValueError(f"set_gc_threshold({objects}): a number of objects, or None.")
+    _objects = objects
+
+
+def enter() -> None:
+    """A graph opens."""
+    global _open, _before
+    with _lock:
+        _open += 1
+        threshold = gc.get_threshold()
+        if _open == 1 and _objects is not None and 0 < threshold[0] < _objects:
+            _before = threshold
+            gc.set_threshold(_objects, *threshold[1:])
+
+
+def leave() -> None:
+    """A graph closes; with the last one the collector is as it was."""
+    global _open, _before
+    with _lock:
+        _open -= 1
+        if not _open and _before is not None:
+            gc.set_threshold(*_before)
+            _before = None
