@@ -2,6 +2,7 @@
 
 from hypothesis import given, settings
 
+import dynbatch as db
 from dynbatch.testing import check_policies, check_sentences, strategies
 from dynbatch.testing.random_cells import CELL_OPERATIONS
 
@@ -19,3 +20,11 @@ def test_cells_equal_their_functions_under_every_policy(random_graph):
 @given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=4))
 def test_no_sentence_changes_another(random_graph):
     check_sentences(random_graph)
+
+
+@settings(max_examples=8)
+@given(strategies.random_graphs(operations=MOSTLY_CELLS, most_instructions=3))
+def test_check_and_guard_find_nothing_in_them(random_graph):
+    for way in ("check", "guard"):
+        with db.Graph(dtype="float64", seed=0, **{way: True}) as graph:
+            graph.backward(random_graph.build(graph).loss)
