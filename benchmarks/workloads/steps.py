@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 import dynbatch as db
 from benchmarks.lengths import Batch
+from benchmarks.networks import Array, TaggerSizes
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
 from dynbatch import models
@@ -20,12 +21,18 @@ from dynbatch.models.seq2seq import decoder_cell
 class StepTagger(DynbatchTagger):
     """The tagger whose bi-LSTM calls `lstm_cell` word by word, instead of `models.LSTM`."""
 
+    def __init__(
+        self, sizes: TaggerSizes, values: Mapping[str, Array], device: str = "cpu"
+    ) -> None:
+        super().__init__(sizes, values, device)
+        self._left, self._right = (weights(self._model.encoder, s) for s in ("", "_reverse"))
+
     def sentence_loss(self, graph: db.Graph, *sentence: Any) -> db.Node:
         ids, tags = sentence
         model = self._model
         words, order = model.embedding(graph, ids), range(len(ids))
-        left, right = (weights(model.encoder, suffix) for suffix in ("", "_reverse"))
-        states = F.concat([along(words, order, left), along(words, order[::-1], right)])
+        left, right = along(words, order, self._left), along(words, order[::-1], self._right)
+        states = F.concat([left, right])
         return F.cross_entropy(model.output(states), tags, reduction="sum")
 
     def num_cells(self, batch: Batch) -> int:
@@ -39,7 +46,7 @@ def weights(lstm: models.LSTM, suffix: str) -> Weights:
 
 def along(words: db.Node, order: Iterable[int], p: Weights) -> db.Node:
     """Outputs (T, H) of one direction."""
-    state = (zeros(words.graph, p.weight_hh.shape[1]),) * 2
+    state = (p.weight_hh.shape[1],) * 2  # the widths of zeros
     outputs = {}
     for t in order:
         outputs[t], state = lstm_cell(words[t], state, p)
@@ -52,10 +59,9 @@ class StepSeq2Seq(DynbatchSeq2Seq):
     def sentence_loss(self, graph: db.Graph, *sentence: Any) -> db.Node:
         source, target = sentence
         model = self._model
-        widths, memory = model.encode(graph, source)
+        state, memory = model.encode(graph, source)
         before = np.concatenate(([model.begin], target[:-1]))
         words = model.target_embedding(graph, before)
-        state = tuple(zeros(graph, width) for width in widths)
         feeds = []
         for t in range(len(target)):
             feed, state = decoder_cell(words[t], state, model.decoder, memory)
@@ -64,8 +70,3 @@ class StepSeq2Seq(DynbatchSeq2Seq):
 
     def num_cells(self, batch: Batch) -> int:
         return sum(map(len, batch.targets))
-
-
-def zeros(graph: Any, width: int) -> db.Node:
-    """The state that a sentence begins with."""
-    return F.constant(graph, 0.0, (width,))
