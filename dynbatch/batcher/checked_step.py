@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.batcher.block import Block, Source
+from dynbatch.batcher.block import Block
 from dynbatch.batcher.difference import Checker, differing, largest, magnitude
 from dynbatch.batcher.step import StepRun
 from dynbatch.batcher.twin import Twins, on_host, totals
 from dynbatch.errors import CheckError
+from dynbatch.kernels.arrays import download
 from dynbatch.kernels.transfer import to_host
 from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node, Shape, heading
@@ -82,6 +83,10 @@ class CheckedStep(StepRun):
             self._compare_parameters(given, [dy], xs)
 
     def run_backward(self, arena: Array) -> None:
+        self.checker.kernels()
+        dys = [
+            download(block.gradients().values) for block in self.blocks
+        ]  # calls add to their own
         super().run_backward(arena)
         self.launched = self.checker.kernels()
         # Without any, forward comes later: what needs no values is differentiated first.
@@ -90,7 +95,6 @@ class CheckedStep(StepRun):
         places = [place if retains.input(k) else None for k, place in enumerate(self.repacked)]
         inputs = self._inputs(arena, places, retains.input)
         output = to_host(self.block.values().flat) if retains.output else None
-        dys = [to_host(block.gradients().values) for block in self.blocks]
         with on_host(self.nodes[0].all_parameters(), self.checker.copies):
             dxs, sink = twins.backward(inputs, output, dys[0].reshape(-1), dys[1:], self._wanted())
             given = totals(sink)
@@ -209,20 +213,14 @@ class CheckedStep(StepRun):
         self, arena: Array, dxs: Sequence[Array | None], dys: Sequence[Array]
     ) -> None:
         views = self._target_views(arena)
-        for position, (source, view, dx) in enumerate(zip(self.sources, views, dxs, strict=True)):
+        for position, (view, dx) in enumerate(zip(views, dxs, strict=True)):
             if view is None or dx is None:
                 continue
             pieces = [
                 Piece(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
-                for node, x in self._readers(position, source)
+                for node, x in self.readers(position)
             ]
             self._compare("backward", pieces, to_host(view.flat), dx)
-
-    def _readers(self, position: int, source: Source) -> list[tuple[Node, Node]]:
-        """For each node of an input the node that reads it."""
-        if self.kind.variadic:
-            return [(node, x) for node in self.nodes for x in node.reads()]
-        return list(zip(self.nodes, source.nodes, strict=True))
 
     def _compare_parameters(
         self,

@@ -125,17 +125,14 @@ class GuardedStep(StepRun):
         """Gradients of the inputs that carry one, then those of the parameters."""
         self.executor.flush()
         views = self._target_views(arena)
-        for source, view in zip(self.sources, views, strict=True):
+        for position, view in enumerate(views):
             if view is None:
                 continue
             flat = to_host(view.flat)
             if np.isfinite(flat).all():
                 continue
-            pairs = list(zip(self.nodes, source.nodes, strict=False))
-            if self.kind.variadic:
-                pairs = [(node, x) for node in self.nodes for x in node.reads()]
             start = 0
-            for node, x in pairs:
+            for node, x in self.readers(position):
                 own = flat[start : start + x.rows * x.width]
                 start += own.size
                 if x._block.gradient is not None and not np.isfinite(own).all():

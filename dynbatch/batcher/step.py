@@ -86,6 +86,14 @@ class StepRun:
         """Elements read and written: decides whether a thread of its own is worth it."""
         return self.block.size + sum(source.size for source in self.sources)
 
+    def readers(self, position: int) -> list[tuple[Node, Any]]:
+        """For each place that an input is packed from, in order, the node that reads it."""
+        found: list[tuple[Node, Any]] = []
+        for node in self.nodes:
+            sources = self.kind.sources([node])
+            found += [(node, x) for x in (sources[position] if sources else ())]
+        return found
+
     # Kernels --------------------------------------------------------------------------------------
 
     def run_forward(self, arena: Array) -> None:

@@ -37,7 +37,7 @@ class Twins:
         self.batches = [Batch(nodes, self.dtype) for nodes in groups]
         for batch in self.batches:
             batch.keeps = keeps
-        self._reads = [_reads(self.kind, nodes) for nodes in groups]
+        self._reads = [self.kind.sources(nodes) for nodes in groups]
         positions = max([len(reads) for reads in self._reads])
         self._bounds = [
             _bounds([_size(reads[p]) if p < len(reads) else 0 for reads in self._reads])
@@ -170,14 +170,6 @@ def on_host(parameters: Iterable[Parameter], copies: dict[int, Array]) -> Iterat
     finally:
         for parameter, value in before:
             parameter.value = value
-
-
-def _reads(kind: type[Node], nodes: Sequence[Node]) -> list[list[Any]]:
-    """For each input of a batch the nodes that it reads."""
-    if kind.variadic:
-        flat = [x for node in nodes for x in node.reads()]
-        return [flat] if flat else []
-    return [[node.inputs[position] for node in nodes] for position in range(len(nodes[0].inputs))]
 
 
 def _packed(flat: Array, nodes: Sequence[Any]) -> Ragged:
