@@ -6,7 +6,6 @@ python -m examples.text_cnn.train
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -22,6 +21,7 @@ from examples.arguments import option
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
 from examples.seq2seq.vocabulary import Vocabulary
+from examples.text_cnn.baselines import NaiveBayes, most_frequent
 from examples.training import TrainingSettings, command, place, sample, train, values
 
 
@@ -80,21 +80,23 @@ def run(settings: Settings) -> None:
     all_passages, test = [passages(part, settings.sentences) for part in parts]
     chosen = sample(all_passages, settings)
     vocabulary = Vocabulary.build([passage.words for passage in chosen], settings.min_count)
-    categories = sorted({passage.category for passage in chosen})
+    categories = sorted({passage.category for passage in all_passages})
     classifier = Classifier(len(vocabulary), len(categories), settings)
     print(
         f"{len(chosen):,} passages, {len(test):,} for test; {len(categories)} categories; "
         f"{len(vocabulary):,} words\n{classifier.num_parameters():,} parameters; {place(settings)}",
         flush=True,
     )
-    examples = [
-        Example(vocabulary.encode(passage.words), categories.index(passage.category))
-        for passage in chosen
+    examples, held_out = [
+        [
+            Example(vocabulary.encode(passage.words), categories.index(passage.category))
+            for passage in part
+        ]
+        for part in (chosen, test)
     ]
     train(classifier, category_loss, examples, settings)
-    numbered = [Example(vocabulary.encode(passage.words), 0) for passage in test]
-    found = [categories[np.argmax(y)] for y in values(classifier, classifier.scores, numbered)]
-    report(chosen, test, found)
+    scores = values(classifier, classifier.scores, held_out)
+    report(examples, held_out, [int(y.argmax()) for y in scores], categories, len(vocabulary))
 
 
 def passages(sentences: Sequence[Sentence], length: int) -> list[Passage]:
@@ -114,14 +116,22 @@ def category_loss(graph: db.Graph, classifier: Classifier, example: Example) -> 
     return F.cross_entropy(classifier.scores(graph, example), example.category)
 
 
-def report(chosen: Sequence[Passage], test: Sequence[Passage], found: Sequence[str]) -> None:
-    """Print the shares of right categories, of the most frequent one and of those found."""
-    ((usual, _),) = Counter([passage.category for passage in chosen]).most_common(1)
-    answers = [passage.category for passage in test]
-    right = sum([category == answer for category, answer in zip(found, answers, strict=True)])
+def report(
+    examples: Sequence[Example], held_out: Sequence[Example], found: Sequence[int],
+    names: Sequence[str], num_words: int,
+) -> None:  # fmt: skip
+    """Print the shares of right categories: of the baselines and of those found."""
+    known, answers = [[each.category for each in part] for part in (examples, held_out)]
+    usual = most_frequent(known)
+    bayes = NaiveBayes([each.ids for each in examples], known, num_words)
+    rows = {
+        f"always {names[usual]}": [usual] * len(answers),
+        "naive Bayes": [bayes.classify(each.ids) for each in held_out],
+        "text CNN": found,
+    }
     print("\nright categories of the test set")
-    print(f"{f'always {usual}':24}  {answers.count(usual) / len(test):7.2%}")
-    print(f"{'text CNN':24}  {right / len(test):7.2%}")
+    for name, categories in rows.items():
+        print(f"{name:24}  {np.equal(categories, answers).mean():7.2%}")
 
 
 if __name__ == "__main__":
