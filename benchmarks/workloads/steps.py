@@ -50,7 +50,7 @@ def along(words: db.Node, order: Iterable[int], p: Weights) -> db.Node:
     outputs = {}
     for t in order:
         outputs[t], state = lstm_cell(words[t], state, p)
-    return F.stack([outputs[t] for t in range(len(outputs))])
+    return db.stack([outputs[t] for t in range(len(outputs))])
 
 
 class StepSeq2Seq(DynbatchSeq2Seq):
@@ -66,7 +66,7 @@ class StepSeq2Seq(DynbatchSeq2Seq):
         for t in range(len(target)):
             feed, state = decoder_cell(words[t], state, model.decoder, memory)
             feeds.append(feed)
-        return F.cross_entropy(model.output(F.stack(feeds)), target, reduction="sum")
+        return F.cross_entropy(model.output(db.stack(feeds)), target, reduction="sum")
 
     def num_cells(self, batch: Batch) -> int:
         return sum(map(len, batch.targets))
