@@ -90,8 +90,6 @@ def test_a_seq2seq_model_passes(device, attention):
 
 @every_case
 def test_every_node_type_passes(case, device):
-    if case.name == "calls":
-        pytest.skip("a region of calls is not run one by one yet")
     parameters = parameters_of(case)
     for parameter in parameters:
         parameter.to(device)
