@@ -117,7 +117,8 @@ class CheckedStep(StepRun):
     # What the second run gets ---------------------------------------------------------------------
 
     def _make_twins(self) -> Twins:
-        groups = [self.nodes] if self.checker.on_device else [[node] for node in self.nodes]
+        together = self.checker.on_device or not self.splits
+        groups = [self.nodes] if together else [[node] for node in self.nodes]
         return Twins(groups, self.batch.dtype, self.batch.keeps)
 
     def _inputs(

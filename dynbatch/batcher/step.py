@@ -86,13 +86,19 @@ class StepRun:
         """Elements read and written: decides whether a thread of its own is worth it."""
         return self.block.size + sum(source.size for source in self.sources)
 
+    @property
+    def splits(self) -> bool:
+        """Whether a part of the batch is a batch: not if its nodes find their places together."""
+        return self.kind.sources.__func__ is Node.sources.__func__  # type: ignore[attr-defined]
+
     def readers(self, position: int) -> list[tuple[Node, Any]]:
         """For each place that an input is packed from, in order, the node that reads it."""
-        found: list[tuple[Node, Any]] = []
-        for node in self.nodes:
-            sources = self.kind.sources([node])
-            found += [(node, x) for x in (sources[position] if sources else ())]
-        return found
+        places = self.sources[position].nodes
+        if not self.splits:
+            return [(self.nodes[0], x) for x in places]
+        if self.kind.variadic:
+            return [(node, x) for node in self.nodes for x in node.reads()]
+        return list(zip(self.nodes, places, strict=True))
 
     # Kernels --------------------------------------------------------------------------------------
 

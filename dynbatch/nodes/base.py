@@ -435,7 +435,8 @@ def heading(node: Node, problem: str) -> str:
     where = "" if sentence is None else f", sentence {sentence}"
     lines = [f"{node.label()}{where}: {problem}."]
     for name, source in zip("abcdefgh", node.inputs, strict=False):
-        lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {source.shape}")
+        shape = repr(source).removeprefix(source.label()).strip()  # or that of a tuple of values
+        lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {shape}")
     if len(node.inputs) > 8:
         lines.append(f"  … {len(node.inputs) - 8} more inputs")
     return "\n".join(lines)
