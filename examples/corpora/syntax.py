@@ -1,6 +1,6 @@
 """Syntax trees of the functions of Python's own standard library: no download.
 
-Natural trees of very different sizes, 1 to 1,800 nodes of about 90 kinds. Numbers depend on the
+Natural trees of very different sizes, 3 to 1,800 nodes of about 90 kinds. Numbers depend on the
 Python version; its tests and what is installed beside it are left out.
 """
 

@@ -16,6 +16,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
+from dynbatch.train.batching import epoch_order
 from examples.arguments import option
 from examples.corpora.listops import DIGITS, TOKENS, Expression, draw, numbered
 from examples.training import command, place
@@ -32,7 +33,7 @@ LONGEST_TRAINED = 100
 class Settings(TreeSettings):
     """The example's own defaults."""
 
-    limit: int = option(20_000, "draw X expressions to train on; long ones are left out")
+    limit: int = option(10_000, "draw X expressions to train on; long ones are left out")
     epochs: int = option(3, "passes over the data")
 
 
@@ -93,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(settings: Settings) -> None:
     """Train both models and print their accuracies on expressions of all lengths."""
     drawn = [evaluation(one) for one in draw(NUM_TEST + settings.limit, settings.seed)]
-    test, rest = drawn[:NUM_TEST], drawn[NUM_TEST:]
+    order = epoch_order(len(drawn), settings.seed, epoch=0).tolist()  # as drawn, short ones lead
+    test = [drawn[index] for index in order[:NUM_TEST]]
+    rest = [drawn[index] for index in order[NUM_TEST:]]
     train = [one for one in rest if len(one.ids) <= LONGEST_TRAINED]
     print(
         f"{len(train):,} expressions of at most {LONGEST_TRAINED} tokens, {len(test):,} of at most "

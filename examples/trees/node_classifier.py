@@ -46,7 +46,7 @@ class NodeClassifier(models.Module):
     def __init__(
         self, sizes: Sequence[int], classes: int, embed: int, hidden: int, dropout: float = 0.0
     ) -> None:
-        self.embeddings = [models.Embedding(size, embed) for size in sizes]
+        self.embeddings = [models.Embedding(size, embed, scale=0.1) for size in sizes]
         self.dropout = models.Dropout(dropout)
         self.tree_lstm = models.ChildSumTreeLSTM(embed, hidden)
         self.above_root = db.Parameter(np.zeros(hidden, np.float32))
