@@ -54,7 +54,7 @@ class Graph:
     Args:
         device: "cpu", or "cuda" for CuPy's current device; parameters must be there too.
         dtype:  of every value, float32 or float64; parameters must have the same.
-        policy: how nodes are grouped: "by_agenda", "by_depth", "by_bound", "learned" or
+        policy: how nodes are grouped: "by_bound", "by_agenda", "by_depth", "learned" or
             "one_by_one" (see `dynbatch.batcher.policies`).
         grad:   False keeps nothing for backward (inference).
         seed:   of the dropout masks; by default the next of `dynbatch.random`.
@@ -88,7 +88,7 @@ class Graph:
         self,
         device: str | backend.Device = "cpu",
         dtype: Any = "float32",
-        policy: str = "by_agenda",
+        policy: str = "by_bound",
         grad: bool = True,
         seed: int | None = None,
         pool: Pool | None = None,

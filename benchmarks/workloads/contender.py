@@ -81,7 +81,7 @@ class DynbatchContender(Contender):
     """A model of one sentence's loss, trained on whole batches by Adam; `policy` is the graph's."""
 
     name = "dynbatch"
-    policy = "by_agenda"
+    policy = "by_bound"
 
     def __init__(self, parameters: list[db.Parameter], device: str = "cpu") -> None:
         self.costs: list[StepCost] = []

@@ -25,7 +25,7 @@ def structure_of(nodes: Sequence[Node]) -> Structure:
     return Structure(tuple([node.sig for node in nodes]), inputs)
 
 
-def schedule(nodes: Sequence[Node], policy: str = "by_agenda") -> Plan:
+def schedule(nodes: Sequence[Node], policy: str = "by_bound") -> Plan:
     """Group nodes into batches.
 
     Args:

@@ -37,6 +37,7 @@ class Light(Node):
     first: int
     kind: int
     ready: int
+    is_light = True
     rows = 1
     sig = -1
 
@@ -74,17 +75,22 @@ class Light(Node):
 class Output(Light):
     """One vector or scalar of what a call returned."""
 
-    __slots__ = ("call", "first", "index", "kind", "ready", "row", "width")
+    __slots__ = ("call", "first", "index", "kind", "ready", "row")
 
     def __init__(self, call: Call, first: int) -> None:
-        table = call.origin
         self.call = call
         self.row = call.row
         self.first = first
         self.ready = call.ready
-        self.width = table.widths[first] or 1
-        self.kind = table.graph.kinds.of(table.widths[first])
-        self.index = table.graph.add_light(self)
+        table = call.origin
+        self.kind = table.kinds[first]
+        nodes = table.nodes
+        self.index = len(nodes)
+        nodes.append(self)
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.call.origin.widths[self.first] or 1
 
     @property
     def origin(self) -> CallTable:  # type: ignore[override]
@@ -153,6 +159,8 @@ class Call(Light):
         form = self.origin.form
         if not isinstance(form, tuple):
             return super().__getitem__(key)
+        if key == 0 and not isinstance(form[0], tuple):
+            return Output(self, 0)
         if isinstance(key, slice):
             return tuple([self[k] for k in range(*key.indices(len(form)))])
         return part_of(self, form, 0, key)
@@ -161,7 +169,12 @@ class Call(Light):
         form = self.origin.form
         if not isinstance(form, tuple):
             return super().__iter__()
-        return iter([part_of(self, form, 0, k) for k in range(len(form))])
+        return iter(
+            [
+                Output(self, first) if part is None else Part(self, part, first, kind)
+                for first, part, kind in self.origin.parts
+            ]
+        )
 
     def label(self) -> str:
         return f"{self.origin.cell.__name__} #{self.index}"
@@ -175,7 +188,7 @@ class Part(Sequence[Any]):
 
     __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
 
-    def __init__(self, call: Call, form: Form, first: int) -> None:
+    def __init__(self, call: Call, form: Form, first: int, kind: int) -> None:
         self.call = call
         self.origin = call.origin
         self.row = call.row
@@ -183,7 +196,7 @@ class Part(Sequence[Any]):
         self.depth = call.depth
         self.form = form
         self.first = first
-        self.kind = call.origin.graph.kinds.of(form)
+        self.kind = kind
 
     def __len__(self) -> int:
         return len(self.form)
@@ -204,4 +217,6 @@ def part_of(call: Call, form: tuple[Form, ...], first: int, key: int) -> Output 
         raise IndexError(f"{call.label()} returned {len(form)} values; there is no number {key}")
     first += sum([len(leaves(part)) for part in form[:place]])
     part = form[place]
-    return Part(call, part, first) if isinstance(part, tuple) else Output(call, first)
+    if not isinstance(part, tuple):
+        return Output(call, first)
+    return Part(call, part, first, call.origin.graph.kinds.of(part))

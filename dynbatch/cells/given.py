@@ -234,7 +234,7 @@ def _whole(value: tuple[Any, ...]) -> Call | Part | None:
             return None
     if start == 0 and forms == call.origin.form:
         return call
-    return Part(call, forms, start)
+    return Part(call, forms, start, call.origin.graph.kinds.of(forms))
 
 
 def _lights(value: Any, graph: Any) -> list[Any]:

@@ -12,12 +12,15 @@ from dynbatch.cells.given import form_of, structure_of
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.cells.region_run import add_rows_at
 from dynbatch.cells.step import build, leaves
+from dynbatch.cells.table import CallTable
 from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.nodes.base import Node, Shape, caller, intern_signature
+from dynbatch.nodes.base import OPERATIONS, Node, Shape, caller, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.structure import stack as stack_nodes
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
+
+LIGHT = frozenset((Call, Output, Part))
 
 
 class Piece(NamedTuple):
@@ -41,13 +44,17 @@ class StackCalls(Node):
     Batches with:  every other StackCalls of its width.
     """
 
-    __slots__ = ("leaf", "located", "results")
+    __slots__ = ("leaf", "located", "results", "tables")
     results: Sequence[Any]
     leaf: int
+    tables: Sequence[CallTable]
     located: tuple[list[RegionNode], list[Piece]]
 
-    def __init__(self, results: Sequence[Any], leaf: int) -> None:
+    def __init__(
+        self, results: Sequence[Any], leaf: int, tables: Sequence[CallTable], phase: int
+    ) -> None:
         first = results[0]
+        self.tables = tables
         width = first.origin.widths[first.first + leaf]
         self.graph = first.origin.graph
         self.results = results
@@ -56,7 +63,7 @@ class StackCalls(Node):
         self.rows = len(results) if width else 1
         self.width = width or len(results)
         self.sig = intern_signature(StackCalls, (StackCalls, width))
-        self.phase = max([result.ready for result in results])
+        self.phase = phase
         self._block = None
         self.index = self.graph.add(self)
 
@@ -66,7 +73,7 @@ class StackCalls(Node):
 
     def producers(self) -> Sequence[Node]:
         homes: dict[Node, None] = {}
-        for table in {result.origin: None for result in self.results}:
+        for table in self.tables:
             if len(table.runs) == 1:
                 homes[table.runs[0]] = None
                 continue
@@ -191,7 +198,7 @@ def stack(results: Sequence[Any]) -> Any:
             "stack: at least one result is needed.\n"
             f"  fix:  skip a sentence without any\n  made at {caller()}"
         )
-    if not all([isinstance(result, Call | Part | Output) for result in results]):
+    if not all([type(result) in LIGHT for result in results]):
         return _stacked([structure_of(result) for result in results])
     if len({result.kind for result in results}) > 1:
         raise ShapeError(
@@ -200,8 +207,13 @@ def stack(results: Sequence[Any]) -> Any:
             f"  fix:  stack what cells of the same widths returned\n  made at {caller()}"
         )
     form = form_of(results[0])
-    nodes = [StackCalls(results, leaf) for leaf in range(len(leaves(form)))]
+    tables = list({result.origin: None for result in results})
+    phase = max([result.ready for result in results])
+    nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))
+
+
+OPERATIONS.update(stack=stack)
 
 
 def _stacked(structures: Sequence[Any]) -> Any:

@@ -45,6 +45,8 @@ class CallTable:
         forms:   leaves of each argument of the cell.
         columns: for each argument, what each call was given.
         calls:   the calls; a call's row is its place here.
+        kinds, parts: integers of the leaves' forms; of each part of the returned tuple its first
+                 leaf, its form if it is a tuple itself, and the integer of that.
         adds:    what appends to each column, and to the calls; and the nodes of the graph.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
         ready, depth: phase of each call (see `call.Light`), and how many calls of this table it
@@ -68,6 +70,14 @@ class CallTable:
         self.form = trace.form
         self.widths = leaves(trace.form)
         self.kind: int = graph.kinds.of(trace.form)
+        self.kinds = [graph.kinds.of(width) for width in self.widths]
+        self.parts: list[tuple[int, Form | None, int]] = []
+        first = 0
+        for part in self.form if isinstance(self.form, tuple) else ():
+            whole = part if isinstance(part, tuple) else None
+            self.parts.append((first, whole, graph.kinds.of(part)))
+            first += len(leaves(part))
+        self.nodes: list[Node] = graph.nodes
         self.forms = [len(leaves(form)) for form in forms]
         self.columns: list[list[Any]] = [[] for _ in forms]
         self.calls: list[Call] = []

@@ -99,6 +99,8 @@ class Node:
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
 
+    `is_light` is True for what calls of cells return: see `cells.call`.
+
     `names_kernels` is True for dynbatch's own types, which call kernels only. Another type may
     compute with `batch.xp`; on a GPU everything before it is therefore started first.
     """
@@ -117,6 +119,7 @@ class Node:
     differentiable: ClassVar[bool] = True
     fuses_backward: ClassVar[bool] = False
     names_kernels: ClassVar[bool] = True
+    is_light: ClassVar[bool] = False
     __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
 
     graph: Owner

@@ -109,11 +109,11 @@ def _check(case: Case) -> None:
     for policy in POLICIES:
         runs.append((f"the whole mini-batch, policy {policy}", everyone, policy))
     shuffled = np.random.default_rng(case.seed).permutation(len(everyone)).tolist()
-    runs.append(("the sentences in reverse order", everyone[::-1], "by_agenda"))
-    runs.append((f"the sentences in order {shuffled}", shuffled, "by_agenda"))
-    runs += [(f"sentence {k} left out", [*everyone[:k], *everyone[k + 1 :]], "by_agenda")
+    runs.append(("the sentences in reverse order", everyone[::-1], "by_bound"))
+    runs.append((f"the sentences in order {shuffled}", shuffled, "by_bound"))
+    runs += [(f"sentence {k} left out", [*everyone[:k], *everyone[k + 1 :]], "by_bound")
              for k in everyone if len(everyone) > 1]  # fmt: skip
-    runs += [(f"a batch of sentence {k} alone", [k], "by_agenda") for k in everyone]
+    runs += [(f"a batch of sentence {k} alone", [k], "by_bound") for k in everyone]
     for title, sentences, policy in runs:
         for reads in (False, True):
             outcome = run(case, sentences, policy, reads)

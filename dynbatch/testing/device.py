@@ -40,11 +40,11 @@ def check_device(
     with in_float64(parameters) as found:
         case = Case(build, given, found, seed, rtol, atol)
         for reads in (False, True):
-            expected = run(case, everyone, "by_agenda", reads)
+            expected = run(case, everyone, "by_bound", reads)
             for parameter in found:
                 parameter.to(device)
             try:
-                outcome = run(case, everyone, "by_agenda", reads, device)
+                outcome = run(case, everyone, "by_bound", reads, device)
             finally:
                 for parameter in found:
                     parameter.grad = None

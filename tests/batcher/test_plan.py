@@ -51,7 +51,7 @@ def test_equal_plans_compare_equal():
 
 
 GOLDEN = """\
-plan by by_agenda: 17 nodes in 5 batches (lower bound 5)
+plan by by_bound: 17 nodes in 5 batches (lower bound 5)
      0  Lookup               x 4
      1  Linear               x 4
      2  Tanh                 x 4
@@ -66,7 +66,7 @@ def test_the_plan_of_the_tagger_is_the_golden_one():
 
 
 LATE_SUMS = """\
-plan by by_agenda: 12 nodes in 5 batches (lower bound 5)
+plan by by_bound: 12 nodes in 5 batches (lower bound 5)
      0  Input                x 3
      1  Tanh                 x 2
      2  Sigmoid              x 2
