@@ -3,7 +3,7 @@
 What is compared, after each batch step, given the very inputs that the step had:
 
     on a GPU     with the same batch run by the NumPy twins of its kernels
-    on the CPU   with the step's nodes run one by one
+    on the CPU   with the step's nodes run one by one; calls of cells too, with gathers of their own
 
 Values and last states; gradients of inputs and of parameters; what is copied together for a batch;
 structural moves, against plain indexing; gradients added up in nodes and in parameters. The second
@@ -23,17 +23,25 @@ from typing import Any
 import numpy as np
 
 from dynbatch.batcher.block import Block
+from dynbatch.batcher.checked_region import CheckedRegion, CheckedStack
 from dynbatch.batcher.checked_step import CheckedStep
 from dynbatch.batcher.difference import Checker, differing, magnitude
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.batcher.step import StepRun
 from dynbatch.batcher.twin import dense_on_host, totals
+from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.stack_calls import StackCalls
 from dynbatch.errors import CheckError
 from dynbatch.kernels import transfer
 from dynbatch.kernels.arrays import download
 from dynbatch.nodes.base import Node, heading
 from dynbatch.parameter import Array, Parameter, RowSparse
+
+CHECKED: dict[type[Node], type[CheckedStep]] = {
+    RegionNode: CheckedRegion,
+    StackCalls: CheckedStack,
+}
 
 
 class CheckedExecutor(Executor):
@@ -59,7 +67,8 @@ class CheckedExecutor(Executor):
         return ", ".join(dict.fromkeys(names))
 
     def _step(self, nodes: Sequence[Node]) -> StepRun:
-        return CheckedStep(nodes, self._dtype, self._device.xp, self.checker)
+        kind = CHECKED.get(type(nodes[0]), CheckedStep)
+        return kind(nodes, self._dtype, self._device.xp, self.checker)
 
     def _clear(self, block: Block) -> None:
         super()._clear(block)

@@ -241,6 +241,13 @@ class CheckedStep(StepRun):
             piece = Piece(node, what, parameter.shape, partial(float, scale))
             self._compare("backward", [piece], found.ravel(), expected.ravel())
 
+    def _batch_text(self) -> str:
+        count = len(self.nodes)
+        return (
+            f"a batch of {count} node{'s' * (count > 1)}, {self.kind.__name__}, "
+            f"first {self.nodes[0].label()}"
+        )
+
     def _terms(self, node: Node) -> float:
         """The largest of what a node reads."""
         return largest([to_host(x._block.node_values(x)) for x in node.reads()])
@@ -256,11 +263,9 @@ class CheckedStep(StepRun):
             places = differing(found[own], expected[own], piece.scale())
             if places.size:
                 where = self.checker.difference(piece.shape, places, found[own], expected[own])
-                sentences = f"{len(self.nodes)} node{'s' * (len(self.nodes) > 1)}"
                 kernels = f"; launched: {self.launched}" if self.launched else ""
                 raise CheckError(
                     heading(piece.node, f"its {piece.what} is wrong") + f"\n  {where}\n"
-                    f"  in {when} of a batch of {sentences}, {self.kind.__name__}, "
-                    f"first {self.nodes[0].label()}{kernels}\n"
+                    f"  in {when} of {self._batch_text()}{kernels}\n"
                     f"  fix:  {self.checker.advice(self.kind)}"
                 )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynbatch.cells.step import Form, leaves
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node, Shape, caller
 
 if TYPE_CHECKING:
     from dynbatch.cells.region_node import RegionNode
@@ -146,6 +146,10 @@ class Call(Light):
                 f"  fix:  h, c = cell(...), or cell(...)[0]\n  made at {caller()}"
             )
         return int(form) or 1
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple([(width,) if width else () for width in self.origin.widths])
 
     def content(self) -> bytes:
         """What tells it from calls of other cells with the same inputs; see `nodes.stream`."""

@@ -22,12 +22,14 @@ class RegionNode(Node):
 
     __slots__ = ("places", "region")
     retains = Retain(inputs=True)
+    joins_sentences = True
     region: Region
     places: dict[int, Group]
 
     def __init__(self, *inputs: Node, graph: Any, region: Region) -> None:
         self.places = {id(group.table): group for group in region.groups}
         super().__init__(*inputs, graph=graph, region=region)
+        graph.absorb(self)  # its calls are run, by another region if this run fails
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return (self.region.size,)

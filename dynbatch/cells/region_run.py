@@ -246,20 +246,26 @@ class RegionRun:
         self, group: Group, arrays: dict[str, Any], dxs: Sequence[Ragged | None]
     ) -> None:
         cell = group.cell
-        reached = cell.reverse_pass.streams | {
-            op.inputs[0].place
-            for number, op in cell.stream_maps.items()
-            if number in cell.reverse_pass.of_maps
-        }
         for k, argument in enumerate(group.arguments):
-            if k in reached:
+            if k in cell.reached:
                 for fetch in argument.ahead:
                     self._give_back(fetch, arrays[f"dX{k}"])
                 self.batch.launches += len(argument.ahead)
         for k, source in enumerate(group.constants, start=len(group.arguments)):
             dx = dxs[source]
-            if dx is not None and k in reached:
+            if dx is not None and k in cell.reached:
                 dx.flat[...] += arrays[f"dX{k}"].sum(axis=0)
+
+    def gradients(self) -> list[tuple[Array, dict[int, Array]]]:
+        """After backward, of each group: gradients of what its calls returned, side by side
+        (count, width), and of what they were given, (count, width of it) by stream.
+        """
+        return [
+            (rows, {k: arrays[f"dX{k}"] for k in group.cell.reached if k < len(group.arguments)})
+            for rows, group, arrays in zip(
+                self._of_groups, self.region.groups, self.arrays, strict=True
+            )
+        ]
 
     def _generic_steps(self, number: int, group: Group, arrays: dict[str, Any]) -> None:
         batch = self.batch

@@ -217,6 +217,7 @@ class CompiledStep(CompiledLoop):
 
     Attributes:
         num_arguments: streams that calls are given; the rest are constants.
+        reached:       streams that backward gives a gradient.
         columns:       first column of each output among the exports, and their total width.
     """
 
@@ -231,3 +232,8 @@ class CompiledStep(CompiledLoop):
         ends = np.cumsum([value.width for value in self.program.exports]).tolist()
         self.columns: list[int] = [0, *ends[:-1]]
         self.width: int = ends[-1]
+        self.reached = self.reverse_pass.streams | {
+            op.inputs[0].place
+            for number, op in self.stream_maps.items()
+            if number in self.reverse_pass.of_maps
+        }

@@ -120,6 +120,7 @@ class Node:
     fuses_backward: ClassVar[bool] = False
     names_kernels: ClassVar[bool] = True
     is_light: ClassVar[bool] = False
+    joins_sentences: ClassVar[bool] = False  # True for what runs calls of all sentences
     __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
 
     graph: Owner
@@ -292,6 +293,11 @@ class Node:
         return (self.width,) if self.ndim == 1 else ()
 
     @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Of all values it stands for: its own, unless it is a call that returned a tuple."""
+        return (self.shape,)
+
+    @property
     def value(self) -> Array:
         """A copy of the value as a NumPy array; runs what is needed, batched."""
         return self.graph.value(self)
@@ -438,8 +444,8 @@ def heading(node: Node, problem: str) -> str:
     where = "" if sentence is None else f", sentence {sentence}"
     lines = [f"{node.label()}{where}: {problem}."]
     for name, source in zip("abcdefgh", node.inputs, strict=False):
-        shape = repr(source).removeprefix(source.label()).strip()  # or that of a tuple of values
-        lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {shape}")
+        shapes = ", ".join(map(str, source.shapes))
+        lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {shapes}")
     if len(node.inputs) > 8:
         lines.append(f"  … {len(node.inputs) - 8} more inputs")
     return "\n".join(lines)

@@ -1,0 +1,126 @@
+"""`singly`: a region's calls one after the other, planned again from what each call was given."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.call import Call
+from dynbatch.cells.given import Mixed, Total
+from dynbatch.cells.region import (
+    Argument,
+    CallBatch,
+    Earlier,
+    Fetch,
+    Group,
+    Inner,
+    Packed,
+    Region,
+    Space,
+)
+from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.table import CallTable
+
+
+def calls_of(region: Region) -> list[tuple[int, int, Call]]:
+    """The calls of a region in order of creation: group, row in the group's order, and the call."""
+    found = [
+        (number, row, group.table.calls[own])
+        for number, group in enumerate(region.groups)
+        for row, own in enumerate(group.rows.tolist())
+    ]
+    return sorted(found, key=lambda each: each[2].index)
+
+
+def singly(node: RegionNode) -> RegionNode:
+    """The same calls, each a batch of its own, in order of creation; not a node of the graph.
+
+    Nothing is taken over of the region's plan but the order of its rows: what a call reads is read
+    off the table of calls, nothing is hoisted, and each source is one node.
+    """
+    made = copy.copy(node)
+    made.region = _Single(node).region()
+    return made
+
+
+class _Single:
+    """The region of single calls on its way."""
+
+    def __init__(self, node: RegionNode) -> None:
+        self._node = node
+        self._nodes = list(node.inputs)
+        self._spaces: dict[Space, int] = {}
+        self._groups: dict[CallTable, int] = {}
+        self._rows: list[dict[int, int]] = []  # of a table, to rows of its group
+
+    def region(self) -> Region:
+        old = self._node.region
+        groups = []
+        for number, group in enumerate(old.groups):
+            self._groups[group.table] = number
+            self._rows.append({own: row for row, own in enumerate(group.rows.tolist())})
+            cell = group.table.compiled(frozenset())
+            widths = [value.width for value in cell.program.streams]
+            arguments = [Argument(width) for width in widths[: cell.num_arguments]]
+            constants = [self._nodes.index(x) for x in group.table.constant_nodes(cell)]
+            groups.append(Group(group.table, cell, group.rows, group.offset, arguments, constants))
+        batches = [
+            CallBatch(number, row, row + 1, list(self._fetches(groups[number], call)))
+            for number, row, call in calls_of(old)
+        ]
+        sources = [[x] for x in self._nodes]
+        spaces = list(self._spaces)
+        return Region(groups, batches, sources, spaces, len(batches), old.number)
+
+    def _fetches(self, group: Group, call: Call) -> Iterator[tuple[int, Fetch]]:
+        """A gather for each value that a call is given, zeros left out."""
+        stream = 0
+        for column, form in zip(group.table.columns, group.table.forms, strict=True):
+            for leaf in range(form):
+                terms = list(_terms(column[call.row], leaf))
+                for origin, row, value in terms:
+                    if origin is not None:
+                        width = group.arguments[stream].width
+                        space, place = self._find(origin, row, value, width)
+                        yield stream, _fetch(space, place, len(terms) > 1)
+                stream += 1
+
+    def _find(self, origin: Any, row: int, value: int, width: int) -> tuple[int, int]:
+        """The space that a value of `origin` lies in, and its row there."""
+        space: Space
+        if not isinstance(origin, CallTable):
+            space = Packed(self._nodes.index(origin), width)
+        elif row in self._inside(origin):
+            number = self._groups[origin]
+            space, row = Inner(number, value), self._rows[number][row]
+        else:
+            home = origin.runs[origin.run_of[row]]
+            group = home.places[id(origin)]
+            first = group.cell.columns[value]
+            source = self._nodes.index(home)
+            space = Earlier(source, group.offset, group.count, group.cell.width, first, width)
+            row = int(origin.position[row])
+        return self._spaces.setdefault(space, len(self._spaces)), row
+
+    def _inside(self, table: CallTable) -> dict[int, int]:
+        number = self._groups.get(table)
+        return {} if number is None else self._rows[number]
+
+
+def _terms(given: Any, leaf: int) -> Iterator[tuple[Any, int, int]]:
+    """What one value of an argument is the sum of: origin, row there, and value of a call there."""
+    if isinstance(given, Mixed):
+        yield from _terms(given.values[leaf], 0)
+    elif isinstance(given, Total):
+        for member in given.members:
+            yield from _terms(member, leaf)
+    else:
+        yield given.origin, given.row, given.first + leaf
+
+
+def _fetch(space: int, row: int, adds: bool) -> Fetch:
+    only = np.zeros(1, np.int64) if adds else None
+    return Fetch(space, np.array([row]), only, only, True)

@@ -1,0 +1,164 @@
+"""`Graph(check=True)` runs calls of cells one by one, and names the call that a fault is in."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.batcher import region_plan
+from dynbatch.cells import region_run, stack_calls
+from dynbatch.cells.region_run import RegionRun
+from tests.batcher.test_check import caught
+from tests.cells.test_calls import binary, branching, compose, leaf, tree_parameters, trees
+
+every_tree = pytest.mark.parametrize("make", [binary, branching])
+
+
+@every_tree
+@pytest.mark.parametrize("stacked", [True, False])
+def test_trees_pass_and_compute_the_same(make, stacked):
+    checked, plain = [trees(make, stacked=stacked, check=check) for check in (True, False)]
+    for found, expected in zip(checked[0], plain[0], strict=True):
+        assert np.array_equal(found, expected)
+
+
+def test_several_phases_and_runs_pass():
+    p = tree_parameters()
+    with db.Graph(dtype="float64", check=True) as graph:
+        losses = []
+        for words in (3, 1, 2):
+            xs = F.input(graph, np.random.default_rng(words).normal(size=(words, 3)))
+            h, c = leaf(xs[0], p)
+            above = compose((F.tanh(h), c), leaf(xs[words - 1], p), p)
+            if words == 1:
+                assert above[0].value.shape == (4,)
+            h, c = compose(above, (4, 4), p)
+            losses.append(F.sum(h * c))
+        graph.backward(F.mean(losses))
+
+
+def pairs(graph, p, count=3):
+    """Two leaves and their composition, for each of some sentences: nodes 0, 3, 4, ... of each."""
+    roots = []
+    for k in range(count):
+        xs = F.input(graph, [[0.1 * k, 1.0, -1.0], [0.3, 0.2, 0.1 * k]]).keep()
+        roots.append(compose(leaf(xs[0], p), leaf(xs[1], p), p))
+    return roots
+
+
+def test_a_row_gathered_from_the_wrong_call(monkeypatch):
+    by_batch = region_plan._by_batch
+
+    def wrong(rows, *args):
+        if rows.size > 2:
+            rows = rows.copy()
+            rows[2] = rows[1]
+        return by_batch(rows, *args)
+
+    monkeypatch.setattr(region_plan, "_by_batch", wrong)
+    with db.Graph(dtype="float64", check=True) as graph:
+        roots = pairs(graph, tree_parameters())
+        caught(
+            graph.forward,
+            f"{roots[2].label()}, sentence 2: its result 0 is wrong.",
+            "a  leaf #", "float64 (4,), (4,)",
+            "element (0,) of shape (4,) is", "batched,", "one by one; 4 of 4 elements differ",
+            "in forward of 2 batches of 9 calls of leaf, compose",
+        )  # fmt: skip
+
+
+def test_a_kernel_that_is_wrong_in_batches(monkeypatch):
+    gather = RegionRun._gather
+
+    def wrong(self, fetch, out):
+        gather(self, fetch, out)
+        if len(out) == 3 and out.shape[1] == 4:
+            out[1] += 1e-3
+
+    monkeypatch.setattr(RegionRun, "_gather", wrong)
+    with db.Graph(dtype="float64", check=True) as graph:
+        roots = pairs(graph, tree_parameters())
+        caught(graph.forward, f"{roots[1].label()}, sentence 1: its result 0 is wrong.")
+        monkeypatch.undo()
+        graph.forward()  # the graph is as it was
+        assert [graph.sentence(root) for root in roots] == [0, 1, 2]
+        graph.backward(F.sum([F.sum(h * c) for h, c in roots]))
+        assert graph.statistics.nodes == 13 + 7
+
+
+def test_a_gradient_that_comes_to_the_wrong_call(monkeypatch):
+    add = region_run.add_rows_at
+
+    def wrong(rows, positions, out, unique=False):
+        add(rows, positions[::-1] if len(positions) == 3 else positions, out, unique)
+
+    monkeypatch.setattr(region_run, "add_rows_at", wrong)
+    with db.Graph(dtype="float64", check=True) as graph:
+        roots = pairs(graph, tree_parameters())
+        loss = F.sum([F.sum(h * c) for h, c in roots])
+        right = roots[2].origin.columns[1][2]
+        caught(
+            lambda: graph.backward(loss),
+            f"{right.label()}, sentence 2: its gradient of result 0, the sum over its readers, is",
+            "in backward of 2 batches",
+        )  # fmt: skip
+
+
+def test_a_gradient_of_an_argument(monkeypatch):
+    backward_batch = RegionRun._backward_batch
+
+    def wrong(self, t):
+        backward_batch(self, t)
+        step = self.region.batches[t]
+        if step.end - step.first == 3:
+            self.arrays[step.group]["dX2"][step.first + 1] += 1e-3
+
+    monkeypatch.setattr(RegionRun, "_backward_batch", wrong)
+    with db.Graph(dtype="float64", check=True) as graph:
+        roots = pairs(graph, tree_parameters())
+        caught(
+            lambda: graph.backward(F.sum([F.sum(h * c) for h, c in roots])),
+            f"{roots[1].label()}, sentence 1: its gradient for argument 1[0] is wrong",
+        )
+
+
+def test_a_gradient_of_a_parameter(monkeypatch):
+    add, seen = region_run.WeightGradients.add, []
+
+    def lost(self, op, x, dy):
+        seen.append(op)
+        add(self, op, x, dy * (len(seen) > 1))
+
+    monkeypatch.setattr(region_run.WeightGradients, "add", lost)
+    p = tree_parameters()
+    with db.Graph(dtype="float64", check=True) as graph:
+        roots = pairs(graph, p)
+        loss = F.sum([F.sum(h * c) for h, c in roots])
+        caught(lambda: graph.backward(loss), "calls of leaf, compose: its gradient for parameter")
+
+
+@pytest.mark.parametrize("when", ["value", "gradient"])
+def test_rows_stacked_from_the_wrong_calls(monkeypatch, when):
+    locate = stack_calls._locate
+
+    def wrong(nodes):
+        homes, pieces = locate(nodes)
+        return homes, [piece._replace(positions=piece.positions[::-1]) for piece in pieces]
+
+    with db.Graph(dtype="float64", check=True) as graph:
+        h, _ = db.stack(pairs(graph, tree_parameters()))
+        loss = F.sum(h * h)
+        if when == "value":
+            monkeypatch.setattr(stack_calls, "_locate", wrong)
+            caught(
+                graph.forward,
+                f"{h.label()}", "its value is wrong", "a  compose #", "(4,), (4,)",
+                "element (0, 0) of shape (3, 4)",
+            )  # fmt: skip
+        else:
+            graph.forward()
+            h.located = wrong(h._block.nodes)
+            caught(
+                lambda: graph.backward(loss),
+                f"{h.label()}", "its gradient of calls of leaf, compose is wrong",
+            )  # fmt: skip
