@@ -21,7 +21,7 @@ from dynbatch.batcher.check import CheckedExecutor
 from dynbatch.batcher.dot import dot, sentence_nodes
 from dynbatch.batcher.dump import Writer, runs_of, write
 from dynbatch.batcher.executor import Executor
-from dynbatch.batcher.guard import GuardedExecutor, place_of_creation
+from dynbatch.batcher.guard import GuardedExecutor, PlacedNodes
 from dynbatch.batcher.needed import ancestors, ancestors_with_calls
 from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
@@ -119,9 +119,8 @@ class Graph:
             raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
         kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
         self._executor = kind(self.device, self.dtype, policy, pool or pool_of(self.device), grad)
-        self._places = (
-            self._executor.places if isinstance(self._executor, GuardedExecutor) else None
-        )
+        if isinstance(self._executor, GuardedExecutor):
+            self._nodes = PlacedNodes(self._executor.places)
         self._differentiated = False
         self._closed = False
         self._begin = time.perf_counter()
@@ -277,8 +276,6 @@ class Graph:
         index = len(self._nodes)
         self._nodes.append(node)
         self._pending.append(node)
-        if self._places is not None:
-            self._places[index] = place_of_creation()
         return index
 
     def absorb(self, node: Node) -> None:

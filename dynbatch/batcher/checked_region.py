@@ -114,8 +114,7 @@ class CheckedRegion(CheckedStep):
         return [found.get(x) for x in self.nodes[0].inputs]
 
     def _batch_text(self) -> str:
-        region = self.nodes[0].region
-        return f"{len(region.batches)} batches of {region.count} {self.nodes[0].label()}"
+        return calls_text(self.nodes[0])
 
 
 class CheckedStack(CheckedStep):
@@ -176,6 +175,12 @@ def result_names(call: Call) -> list[str]:
     """What messages call the values that a call returned."""
     count = len(call.shapes)
     return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
+
+
+def calls_text(node: RegionNode) -> str:
+    """How many calls in how many batches, and of which cells."""
+    batches = len(node.region.batches)
+    return f"{batches} batch{'es' * (batches > 1)} of {node.region.count} {node.label()}"
 
 
 def argument_name(call: Call, stream: int) -> str:

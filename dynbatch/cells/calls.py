@@ -71,7 +71,8 @@ def maker(num_values: int, params_at: int | None) -> Callable[..., Callable[...,
         "    return make",
     ]
     namespace: dict[str, Any] = {}
-    exec(compile("\n".join(lines), f"<calls of {num_values} values>", "exec"), namespace)
+    file = f"{__file__}, calls of {num_values} values"  # inside dynbatch, for those who ask
+    exec(compile("\n".join(lines), file, "exec"), namespace)
     made: Callable[..., Callable[..., Any]] = namespace["made_with"]
     return made
 

@@ -153,3 +153,65 @@ def test_a_loss_that_is_not_finite_tells_about_the_guard():
 def test_check_and_guard_are_two_runs():
     with pytest.raises(ValueError, match="one at a time"):
         db.Graph(check=True, guard=True)
+
+
+# Calls of cells ----------------------------------------------------------------------------------
+
+
+@db.cell
+def root_of_sum(left, right):
+    """Not differentiable at 0; NaN below it."""
+    total = F.sqrt(left + right)
+    return total, total * 2.0
+
+
+def sentences_of_calls(graph, number, at=2):
+    """Three sentences of three calls each; the second call of sentence `at` gets a number."""
+    found = []
+    for sentence in range(3):
+        xs = F.input(graph, [[1.0, 1.0], [1.0, number if sentence == at else 1.0]]).keep()
+        first = root_of_sum(xs[0], 2)
+        second, line = root_of_sum(first[0], xs[1]), inspect.currentframe().f_lineno
+        found.append((second, root_of_sum(second[0], db.total([first[1], second[1]]))))
+    return found, line
+
+
+def test_a_value_of_a_call_names_the_call_and_its_line():
+    with db.Graph(guard=True) as graph:
+        found, line = sentences_of_calls(graph, -5.0)
+        call = found[2][0]
+        message = refused(
+            graph.forward,
+            f"{call.label()}, sentence 2: its result 0 has 1 of 2 numbers that are not finite, "
+            "the first nan at (1,).",
+            "a  root_of_sum #", "b  Row #",
+            "argument 0 is from 1 to 1", "argument 1 is from -5 to 1",
+            "in forward of 3 batches of 9 calls of root_of_sum",
+            f"made at {__file__}:{line} in sentences_of_calls",
+        )  # fmt: skip
+        assert "infinite" not in message
+        graph.values([found[0][0][0]])  # what the wrong sentence does not need
+
+
+def test_a_gradient_inside_a_region_names_the_call():
+    with db.Graph(guard=True) as graph:
+        found, line = sentences_of_calls(graph, -1.0, at=1)
+        call = found[1][0]
+        loss = F.sum([F.sum(F.tanh(last[0])) for _, last in found])
+        refused(
+            lambda: graph.backward(loss),
+            f"{call.label()}, sentence 1: its gradient for argument 0 has 1 of 2",
+            "the first inf at (1,)",
+            "argument 1 is from -1 to 1", "the gradient of what it returned is from",
+            "in backward of 3 batches of 9 calls",
+            f"made at {__file__}:{line} in sentences_of_calls",
+        )  # fmt: skip
+
+
+def test_an_error_of_a_second_call_is_at_the_line_of_the_user():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        root_of_sum(x, 1)
+        with pytest.raises(db.errors.ShapeError) as error:
+            root_of_sum(x, 0)
+        assert f"made at {__file__}:" in str(error.value)
