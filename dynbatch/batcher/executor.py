@@ -23,7 +23,7 @@ from dynbatch.batcher.step import StepRun
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
 from dynbatch.kernels.cuda.queue import Queue, queue, refused
-from dynbatch.memory import Pool, plan_offsets
+from dynbatch.memory import Interval, Pool, plan_offsets
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
 
@@ -33,7 +33,10 @@ WORTH_A_THREAD = 50_000
 
 @dataclass
 class Run:
-    """A run that is not finished: its nodes, and what there was of the rest before it."""
+    """A run that is not finished: its nodes, and what there was of the rest before it.
+
+    scratch: an arena that nothing needs after the run.
+    """
 
     nodes: Sequence[Node]
     steps: int
@@ -42,6 +45,8 @@ class Run:
     arena_bytes: int
     kernel_seconds: float = 0.0
     times: RunTimes | None = None
+    scratch: Array | None = None
+    scratch_bytes: int = 0
 
 
 class Executor:
@@ -242,14 +247,14 @@ class Executor:
         return StepRun(nodes, self._dtype, self._device.xp)
 
     def _allocate(self, layout: Layout) -> Array:
-        elements = plan_offsets(layout.intervals)
-        try:
-            arena = self._pool.take(elements, self._dtype)
-        except OutOfMemory as error:
-            raise OutOfMemory(f"{error}\n  {needs(layout, self._dtype.itemsize)}") from error
-        self._arenas.append(arena)
-        self._arena_bytes += elements * arena.itemsize
-        self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
+        arena = self._take(layout, layout.intervals)
+        scratch = layout.forward_scratch()
+        if scratch:
+            before = self._arena_bytes
+            self._run.scratch = self._take(layout, [interval for _, interval in scratch])
+            self._run.scratch_bytes = self._arena_bytes - before
+            for step, _ in scratch:
+                step.scratch = self._run.scratch
         if layout.loss is not None:
             _place(layout.loss, arena)
         for stage in layout.sequence:
@@ -259,6 +264,18 @@ class Executor:
                 for source in step.sources:
                     for block in source.blocks:
                         _place(block, arena)
+        return arena
+
+    def _take(self, layout: Layout, intervals: Sequence[Interval]) -> Array:
+        """An arena for some intervals, and their places in it."""
+        elements = plan_offsets(intervals)
+        try:
+            arena = self._pool.take(elements, self._dtype)
+        except OutOfMemory as error:
+            raise OutOfMemory(f"{error}\n  {needs(layout, self._dtype.itemsize)}") from error
+        self._arenas.append(arena)
+        self._arena_bytes += elements * arena.itemsize
+        self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
         return arena
 
     # The kernels ----------------------------------------------------------------------------------
@@ -346,6 +363,12 @@ class Executor:
         begin = time.perf_counter()
         new = self.steps[self._run.steps :]
         self._run.nodes = ()
+        scratch = self._run.scratch
+        if scratch is not None:
+            self._arenas = [arena for arena in self._arenas if arena is not scratch]
+            self._arena_bytes -= self._run.scratch_bytes
+            self._pool.give(scratch)
+            self._run.scratch = None
         if self._run.times is not None:
             self._times.append(self._run.times)
         statistics = self.statistics

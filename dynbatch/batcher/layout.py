@@ -78,6 +78,20 @@ class Layout:
             self._append(True, [s for s in stage if s not in done and not s.fused])
         self._plan()
 
+    def forward_scratch(self) -> list[tuple[StepRun, Interval]]:
+        """Scratch of a run without a loss, which is no part of `intervals`.
+
+        All values of such a run stay, and with them their arena; scratch in it would stay as well.
+        """
+        if self._differentiates:
+            return []
+        return [
+            (step, step.workspace)
+            for stage in self.sequence
+            for step in stage.steps
+            if step.workspace is not None
+        ]
+
     def _append(self, is_backward: bool, steps: list[StepRun]) -> None:
         if steps:
             self.sequence.append(Stage(is_backward, steps))
@@ -125,7 +139,9 @@ class Layout:
                 step.saved[name] = (interval, rows, width)
         workspace = 0 if step.is_structural else step.kind.workspace(step.batch)
         if workspace:
-            step.workspace = self._interval(workspace, time, time, 16)
+            step.workspace = Interval(workspace, time, time, 16)
+            if self._differentiates:
+                self.intervals.append(step.workspace)
         if step.fused:
             self._plan_gradients(step, time, stage)
 

@@ -47,7 +47,7 @@ class StepRun:
     __slots__ = (
         "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind",
         "lower_bound", "nodes", "num_batches", "num_nodes", "parameters",
-        "prepare_seconds", "repacked", "saved", "sources", "spans", "stage",
+        "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
@@ -71,6 +71,7 @@ class StepRun:
         self.saved: dict[str, tuple[Interval, int, int]] = {}
         self.gradients: StepGradients | None = None
         self.workspace: Interval | None = None
+        self.scratch: Array | None = None
         self.workspace_backward: Interval | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[Interval | None] = []
@@ -179,7 +180,8 @@ class StepRun:
         for name, (interval, rows, width) in self.saved.items():
             self.batch.saved[name] = _part(arena, interval).reshape(rows, width)
         if self.workspace is not None:
-            self.batch.scratch = _part(arena, self.workspace)
+            own = arena if self.scratch is None else self.scratch
+            self.batch.scratch = _part(own, self.workspace)
 
     def _target_views(self, arena: Array) -> list[Ragged | None]:
         views: list[Ragged | None] = []

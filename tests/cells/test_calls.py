@@ -309,6 +309,20 @@ def test_a_long_chain_needs_no_recursion(length):
         assert one.gradient == length
 
 
+def test_scratch_of_runs_for_values_does_not_stay():
+    """A parser reads a value after each decision: the packed weights of each run are not kept."""
+    p = tree_parameters()
+    with db.Graph(dtype="float64", grad=False) as graph:
+        xs = F.input(graph, np.ones((40, D)))
+        state, peaks = leaf(xs[0], p), []
+        for k in range(1, 40):
+            state = compose(state, leaf(xs[k], p), p)
+            assert np.isfinite(state[0].value).all()
+            peaks.append(graph.peak_bytes)
+    weights = 8 * (p.L.size + p.R.size)
+    assert (peaks[-1] - peaks[9]) / 29 < weights / 2
+
+
 # Errors ------------------------------------------------------------------------------------------
 
 
