@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dynbatch.cells.call import Output
 from dynbatch.nodes.base import Node
+from dynbatch.nodes.indexing import Row
 from dynbatch.nodes.stream import Sentences
 
 
@@ -22,14 +24,15 @@ def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
     return [node for node in nodes if node.index in wanted]
 
 
-def dot(nodes: Sequence[Node], steps: Mapping[int, int], title: str) -> str:
+def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
     """A `digraph` of nodes with type, index, shape, parameters and batch.
 
     Args:
         nodes: in creation order; inputs outside them are left out.
-        steps: the number of the batch step of each node, by index; those that have not run lack.
+        steps: the batch step of each node in words, by index; those that have not run lack.
         title: of the drawing.
     """
+    nodes = [node for node in nodes if not node.joins_sentences]
     inside = {node.index for node in nodes}
     lines = [
         "digraph sentence {",
@@ -37,14 +40,23 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, int], title: str) -> str:
         '  node [shape=box, style=rounded, fontname="sans-serif"];',
     ]
     for node in nodes:
-        text = [f"{node.label()} {node.shape}"]
+        text = [f"{node.label()} {', '.join(map(str, node.shapes))}"]
         text += [f"{p.name} {p.shape}" for p in node.all_parameters()]
-        step = steps.get(node.index)
-        text.append("not run" if step is None else f"batch {step}")
+        text.append(_when(node, steps))
         lines.append(f"  n{node.index} [label={_quoted(*text)}];")
     for node in nodes:
         lines += [f"  n{x.index} -> n{node.index};" for x in node.inputs if x.index in inside]
     return "\n".join([*lines, "}", ""])
+
+
+def _when(node: Node, steps: Mapping[int, str]) -> str:
+    """In which batch a node ran."""
+    step = steps.get(node.call.index if isinstance(node, Output) else node.index)
+    if step is not None:
+        return f"batch {step}"
+    if isinstance(node, Row) and node.source.index in steps:
+        return "read where it lies"
+    return "not run"
 
 
 def _quoted(*lines: str) -> str:

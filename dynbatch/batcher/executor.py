@@ -20,6 +20,7 @@ from dynbatch.batcher.report import Record, Row, RunTimes, needs, row_of
 from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
+from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
 from dynbatch.kernels.cuda.queue import Queue, queue, refused
@@ -195,9 +196,19 @@ class Executor:
         """One row of the report for each batch step of all runs."""
         return self._ended + [row_of(step) for step in self.steps]
 
-    def step_numbers(self) -> dict[int, int]:
-        """The number of the batch step of each node that has run, by index."""
-        return {node.index: i for i, step in enumerate(self.steps) for node in step.nodes}
+    def step_numbers(self) -> dict[int, str]:
+        """The batch step of each node that has run, by index: "4", of a call "4, part 1 of 3"."""
+        found: dict[int, str] = {}
+        for number, step in enumerate(self.steps):
+            for node in step.nodes:
+                if isinstance(node, RegionNode):
+                    found |= {
+                        call.index: f"{number}, part {part} of {step.num_batches}"
+                        for call, part in node.calls()
+                    }
+                else:
+                    found[node.index] = str(number)
+        return found
 
     def record(self, built_from: float) -> Record:
         """What all runs did, for the reports; `built_from` is when the graph was made."""

@@ -13,14 +13,14 @@ from importlib.resources import files
 from string import Template
 
 from dynbatch.batcher.reasons import apart, notes, signature_text
-from dynbatch.batcher.report import Record
+from dynbatch.batcher.report import Record, Row
 from dynbatch.batcher.timeline import HOST, Bar, bars, lanes, signatures
 
 COLUMNS = (
     "batch", "plan", "signature", "nodes", "rows", "width", "bytes copied", "launches", "host ms",
-    "forward ms", "backward ms", "apart from",
+    "forward ms", "backward ms", "batches of calls", "apart from",
 )  # fmt: skip
-TEXT_COLUMNS = ("signature", "apart from")
+TEXT_COLUMNS = ("signature", "batches of calls", "apart from")
 STYLES = {"forward": "", "backward": " backward", "add gradients": " add"}
 TICKS = 5
 STEPS_LISTED = 12
@@ -149,10 +149,20 @@ def _batches(record: Record, texts: Sequence[str]) -> str:
                 f"{row.prepare_seconds * 1e3:.3f}",
                 f"{row.seconds * 1e3:.3f}",
                 f"{row.seconds_backward * 1e3:.3f}",
+                _inside(row),
                 "; ".join(beside.get(number, [])),
             )
         )
     return _rows(cells, [_style(name) for name in COLUMNS], "batch")
+
+
+def _inside(row: Row) -> str:
+    """Of a region of calls: how many batches, and of which."""
+    if not row.inside:
+        return ""
+    more = f", … {len(row.inside) - STEPS_LISTED} more" if len(row.inside) > STEPS_LISTED else ""
+    sizes = ", ".join([f"{name} {count}" for name, count in row.inside[:STEPS_LISTED]])
+    return f"{row.batches_text}: {sizes}{more}"
 
 
 def _steps(numbers: Sequence[int]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.batcher.plan import Plan
+from dynbatch.cells.region_node import RegionNode
 from dynbatch.nodes.base import Node, signature_parts, signature_type
 from dynbatch.parameter import UNNAMED, Parameter
 
@@ -100,6 +101,8 @@ def notes(found: Sequence[Apart]) -> dict[int, list[str]]:
 def difference(a: int, b: int, known: Known) -> str:
     """What keeps two signatures of one node type apart."""
     own, other = signature_parts(a), signature_parts(b)
+    if signature_type(a) is RegionNode:
+        return _regions_differ(a, b, known)
     found: dict[str, str] = {}
     if len(own) != len(other):
         counts = [dict(p).get("inputs") for p in (own, other)]
@@ -122,6 +125,9 @@ def difference(a: int, b: int, known: Known) -> str:
 
 def signature_text(signature: int, known: Known) -> str:
     """A signature in words: "Linear weight='proj.weight' bias='proj.bias' 4 → 3"."""
+    if signature_type(signature) is RegionNode:
+        cells, phase = [value for _, value in signature_parts(signature)[:2]]
+        return f"calls of {', '.join(cells)}" + (f", phase {phase}" if phase > 1 else "")
     parts = [
         f"{name}={_name(value, known) if _is_parameter(value) else _short(value)}"
         for name, value in signature_parts(signature)
@@ -170,6 +176,18 @@ def _cells_differ(own: Names, other: Names, known: Known) -> dict[str, str]:
             pair = _pair(("parameter", x), ("parameter", y), known)
             return {"parameter": f"parameter differs: {pair}"}
     return {COMPILED: "another cell, or other widths"}
+
+
+def _regions_differ(a: int, b: int, known: Known) -> str:
+    """Why calls are in two regions: their cells, what was between them, or what they read."""
+    (cells, phase), (others, later) = [
+        [value for _, value in signature_parts(signature)[:2]] for signature in (a, b)
+    ]
+    if set(cells).isdisjoint(others):
+        return "other cells, which do not read each other"
+    if phase != later:
+        return f"ordinary nodes between calls: phase {phase} / {later}"
+    return ", ".join(_cells_differ(known.owned[a], known.owned[b], known).values())
 
 
 def _is_parameter(value: Any) -> bool:

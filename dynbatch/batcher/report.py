@@ -19,7 +19,10 @@ SHOWN = 3
 
 
 class Row(NamedTuple):
-    """One batch step in the table; `width` is 0 where the nodes' widths differ."""
+    """One batch step in the table; `width` is 0 where the nodes' widths differ.
+
+    A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
+    """
 
     kind: str
     nodes: int
@@ -32,6 +35,14 @@ class Row(NamedTuple):
     parameters: Names
     batches: int
     lower_bound: int
+    inside: Sequence[tuple[str, int]]
+
+    @property
+    def batches_text(self) -> str:
+        """Of calls: "3 batches (lower bound 3)"."""
+        if not self.inside:
+            return ""
+        return f"{self.batches} batch{'es' * (self.batches > 1)} (lower bound {self.lower_bound})"
 
     @property
     def seconds(self) -> float:
@@ -101,18 +112,24 @@ class Record(NamedTuple):
 
 def row_of(step: StepRun) -> Row:
     """What the table says of a step."""
+    first = step.nodes[0]
+    rows, width = sum(step.block.lengths), step.block.width
+    if isinstance(first, RegionNode):
+        widths = {group.cell.width for group in first.region.groups}
+        rows, width = first.region.count, widths.pop() if len(widths) == 1 else 0
     return Row(
         _kind_of(step),
         step.num_nodes,
-        sum(step.block.lengths),
-        step.block.width,
+        rows,
+        width,
         step.copied_bytes,
         step.batch.launches,
         step.prepare_seconds,
         step.spans,
-        names_of(step.nodes[0].all_parameters()),
+        names_of(first.all_parameters()),
         step.num_batches,
         step.lower_bound,
+        first.batch_sizes() if isinstance(first, RegionNode) else (),
     )
 
 
@@ -150,6 +167,7 @@ def _size(intervals: Iterable[Interval | None]) -> int:
 def report(record: Record) -> str:
     """The batches of all runs as a table, with the lower bound, and beside each what ran apart."""
     statistics = record.statistics
+    wide = max([22, *[len(row.kind) for row in record.rows]])
     times = "host's times, no GPU is waited for" if record.is_cuda else "building not counted"
     lines = [
         f"{statistics.nodes} nodes in {statistics.batches} batches (lower bound "
@@ -158,7 +176,7 @@ def report(record: Record) -> str:
         f"kernels {statistics.kernel_seconds * 1e3:.2f} ms, "
         f"host {statistics.host_seconds * 1e3:.2f} ms (share {record.host_share:.0%}; {times}), "
         f"mean batch {record.mean_batch:.1f} nodes",
-        f"{'step':>4}  {'kind':<22} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
+        f"{'step':>4}  {'kind':<{wide}} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
         f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}  apart from",
     ]
     beside = notes(apart(record.plans, record.known))
@@ -166,10 +184,12 @@ def report(record: Record) -> str:
         reasons = beside.get(number, [])
         if len(reasons) > SHOWN:
             reasons = [*reasons[:SHOWN], f"{len(reasons) - SHOWN} more"]
+        if row.inside:
+            reasons = [row.batches_text, *reasons]
         line = (
-            f"{number:>4}  {row.kind:<22} {row.nodes:>6} {row.rows:>8} {row.width or 'mixed':>6} "
-            f"{row.copied_bytes:>10} {row.launches:>8} {row.seconds * 1e3:>10.3f} "
-            f"{row.seconds_backward * 1e3:>11.3f}  {'; '.join(reasons)}"
+            f"{number:>4}  {row.kind:<{wide}} {row.nodes:>6} {row.rows:>8} "
+            f"{row.width or 'mixed':>6} {row.copied_bytes:>10} {row.launches:>8} "
+            f"{row.seconds * 1e3:>10.3f} {row.seconds_backward * 1e3:>11.3f}  {'; '.join(reasons)}"
         )
         lines.append(line.rstrip())
     return "\n".join(lines)

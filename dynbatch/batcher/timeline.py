@@ -91,6 +91,9 @@ def trace(record: Record) -> str:
             "prepare ms": row.prepare_seconds * 1e3,
             "apart from": beside.get(bar.step, []),
         }
+        if row.inside:
+            arguments["batches of calls"] = [f"{name} {count}" for name, count in row.inside]
+            arguments["lower bound"] = row.lower_bound
         events.append(_event(bar, row.kind, 1 + lane, arguments))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 

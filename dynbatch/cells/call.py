@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynbatch.cells.step import Form, leaves
 from dynbatch.errors import DtypeError
 from dynbatch.nodes.base import Node, Shape, caller
+from dynbatch.parameter import Parameter
 
 if TYPE_CHECKING:
     from dynbatch.cells.region_node import RegionNode
@@ -150,6 +151,10 @@ class Call(Light):
     @property
     def shapes(self) -> tuple[Shape, ...]:
         return tuple([(width,) if width else () for width in self.origin.widths])
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        found = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
+        return tuple({parameter.uid: parameter for parameter in found}.values())
 
     def content(self) -> bytes:
         """What tells it from calls of other cells with the same inputs; see `nodes.stream`."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from dynbatch.cells.call import Call
 from dynbatch.cells.region import Group, Region
 from dynbatch.cells.region_run import RegionRun
 from dynbatch.cells.table import CallTable
@@ -35,12 +36,16 @@ class RegionNode(Node):
         return (self.region.size,)
 
     def signature(self) -> int:
-        kinds = tuple([group.cell.uid for group in self.region.groups])
-        return intern_signature(RegionNode, (RegionNode, kinds, self.region.number))
+        groups = self.region.groups
+        names = tuple([group.table.cell.__name__ for group in groups])
+        kinds = tuple([group.cell.uid for group in groups])
+        phase = int(groups[0].table.ready[groups[0].rows[0]])
+        key = (RegionNode, tuple(dict.fromkeys(names)), phase, kinds, self.region.number)
+        return intern_signature(RegionNode, key)
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
-        return ["cells", "phase"]
+        return ["cells", "phase", "compiled cells", "region"]
 
     @classmethod
     def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
@@ -61,6 +66,19 @@ class RegionNode(Node):
     def label(self) -> str:
         names = dict.fromkeys([group.table.cell.__name__ for group in self.region.groups])
         return f"calls of {', '.join(names)}"
+
+    def calls(self) -> Iterator[tuple[Call, int]]:
+        """The calls in the order in which they run, and in which batch each does, from 0."""
+        for number, step in enumerate(self.region.batches):
+            group = self.region.groups[step.group]
+            for row in group.rows[step.first : step.end].tolist():
+                yield group.table.calls[row], number
+
+    def batch_sizes(self) -> list[tuple[str, int]]:
+        """The cell and the number of calls of each batch, in order."""
+        region = self.region
+        names = [group.table.cell.__name__ for group in region.groups]
+        return [(names[step.group], step.end - step.first) for step in region.batches]
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:

@@ -105,3 +105,28 @@ def test_graphviz_takes_it():
         ["dot", "-Tplain"], input=text, capture_output=True, text=True, check=True
     )
     assert "evil [label" in drawn.stdout and not drawn.stderr
+
+
+@db.cell
+def chained(x, state):
+    h, total = state
+    return F.tanh(x + h), (x + h, total + F.sum(x))
+
+
+def test_calls_are_drawn_with_the_part_of_their_batch():
+    with db.Graph() as graph:
+        for length in (3, 1):
+            xs, state = F.input(graph, np.ones((length, 2))), (2, F.constant(graph, 0.0, ()))
+            for t in range(length):
+                y, state = chained(xs[t], state)
+            F.sum(y)
+        graph.forward()
+        labels, edges = parsed(graph.to_dot(sentence=0))
+        assert len(parsed(graph.to_dot())[0]) == len(graph.nodes) - 1  # without the region
+    texts = {" / ".join(label): index for index, label in labels.items()}
+    last = [text for text in texts if text.startswith("chained #") and "(2,), (2,), ()" in text][-1]
+    assert last.endswith("part 2 of 3")
+    call = texts[last]
+    row = next(a for a, b in edges if b == call and labels[a][0].startswith("Row"))
+    assert labels[row][-1] == "read where it lies"
+    assert any(labels[b][0].startswith(f"chained #{call}[0] (2,)") for a, b in edges if a == call)

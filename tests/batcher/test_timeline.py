@@ -84,3 +84,25 @@ def test_a_trace_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         trained_graph().to_trace(path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["trace.json"]
+
+
+@db.cell
+def halved(x, h):
+    return x + h * 0.5
+
+
+def test_a_region_of_calls_names_its_batches(tmp_path):
+    with db.Graph() as graph:
+        for length in (3, 1):
+            x = h = F.input(graph, [1.0])
+            for _ in range(length):
+                h = halved(x, h)
+        graph.forward()
+        graph.to_trace(tmp_path / "trace.json")
+        graph.explain(html=tmp_path / "page.html")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    (event,) = [event for event in events if event["name"] == "calls of halved"]
+    assert event["args"]["nodes"] == 4 and event["args"]["lower bound"] == 3
+    assert event["args"]["batches of calls"] == ["halved 2", "halved 1", "halved 1"]
+    page = (tmp_path / "page.html").read_text()
+    assert "3 batches (lower bound 3): halved 2, halved 1, halved 1" in page

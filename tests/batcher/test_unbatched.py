@@ -99,3 +99,24 @@ def test_an_error_in_the_block_is_not_hidden_by_the_warning():
             chain(graph)
             graph.forward()
             raise KeyError
+
+
+@db.cell
+def one_more(x, h):
+    return x + h
+
+
+@pytest.mark.parametrize(("sentences", "warns"), [(1, True), (3, False)])
+def test_calls_count_by_their_own_batches(sentences, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with db.Graph() as graph:
+            for _ in range(sentences):
+                x = h = F.input(graph, [1.0])
+                for _ in range(600):
+                    h = one_more(x, h)
+            graph.forward()
+    assert [w.category for w in caught] == [BatchingWarning] * warns
+    if warns:
+        assert "601 nodes ran in 601 batches" in str(caught[0].message)
+        assert "put all sentences of a mini-batch" in str(caught[0].message)
