@@ -6,7 +6,7 @@ values are asked for. Then all calls that can run are planned together (see `reg
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from dynbatch.cells.step import Form, leaves
@@ -192,7 +192,7 @@ class Call(Light):
         return f"{self.label()} {self.origin.form}"
 
 
-class Part(Sequence[Any]):
+class Part:
     """A tuple inside of what a call returned: the state, in (output, (h, c))."""
 
     __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
@@ -214,6 +214,9 @@ class Part(Sequence[Any]):
         if isinstance(key, slice):
             return tuple([self[k] for k in range(*key.indices(len(self.form)))])
         return part_of(self.call, self.form, self.first, key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[k] for k in range(len(self.form))])
 
     def __repr__(self) -> str:
         return f"{self.form} of {self.call.label()}"

@@ -47,7 +47,7 @@ class Mixed:
         self.ready = max([value.ready for value in values])
 
 
-class Total(Sequence[Any]):
+class Total:
     """The sum of what several calls returned, part by part. Made by `total`; see `Mixed`."""
 
     __slots__ = ("_nodes", "depths", "form", "kind", "members", "ready")
@@ -73,6 +73,9 @@ class Total(Sequence[Any]):
 
     def __getitem__(self, key: Any) -> Any:
         return self.nodes[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.nodes)
 
     def __repr__(self) -> str:
         return f"total of {len(self.members)}: {self.form}"
@@ -211,11 +214,20 @@ def wrapped(value: Any, graph: Any) -> Any:
         whole = _whole(value)
         if whole is not None:
             return whole
+        if _is_zeros(value):
+            return Given(None, graph.kinds.of(value))
         lights = [light for part in value for light in _lights(part, graph)]
         return Mixed(lights, graph.kinds.of(form_given(value)))
     if isinstance(value, Node):
         return Given(value, graph.kinds.of(value.width if value.ndim else 0))
     return Given(None, graph.kinds.of(int(value)))
+
+
+def _is_zeros(value: Any) -> bool:
+    """Whether an argument is made of widths only."""
+    if isinstance(value, tuple):
+        return all(map(_is_zeros, value))
+    return isinstance(value, int)
 
 
 def _whole(value: tuple[Any, ...]) -> Call | Part | None:
