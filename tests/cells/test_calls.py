@@ -294,7 +294,7 @@ def test_calls_know_parameters_by_what_was_read():
         assert graph.statistics.batches == 3
 
 
-@pytest.mark.parametrize("length", [1200])
+@pytest.mark.parametrize("length", [100_000])
 def test_a_long_chain_needs_no_recursion(length):
     @db.cell
     def add(x, total):
