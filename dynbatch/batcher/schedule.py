@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dynbatch.batcher.plan import BatchStep, Plan, Structure
 from dynbatch.batcher.policies import POLICIES
+from dynbatch.errors import GraphError
 from dynbatch.nodes.base import Node
 
 CACHED_PLANS = 64
@@ -14,7 +15,11 @@ _plans: OrderedDict[tuple[str, Structure], Plan] = OrderedDict()
 
 
 def structure_of(nodes: Sequence[Node]) -> Structure:
-    """The structure of nodes in a topological order; others are already computed."""
+    """The structure of nodes in a topological order; others are already computed.
+
+    Raises:
+        GraphError: a node reads one that follows it: somebody has made a cycle.
+    """
     position = {node.index: i for i, node in enumerate(nodes)}
     inputs = tuple(
         [
@@ -22,6 +27,13 @@ def structure_of(nodes: Sequence[Node]) -> Structure:
             for node in nodes
         ]
     )
+    for i, places in enumerate(inputs):
+        if places and max(places) >= i:
+            raise GraphError(
+                f"{nodes[i].label()} reads {nodes[max(places)].label()}, which was made after it.\n"
+                "  rule: a node reads nodes that were there when it was made: there are no cycles\n"
+                "  fix:  do not assign to `node.inputs`; make a new node"
+            )
     return Structure(tuple([node.sig for node in nodes]), inputs)
 
 

@@ -156,6 +156,10 @@ class Call(Light):
         found = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
         return tuple({parameter.uid: parameter for parameter in found}.values())
 
+    def keep(self) -> Node:
+        assert self.width  # one value, or an error: each part is a node of its own
+        return super().keep()
+
     def content(self) -> bytes:
         """What tells it from calls of other cells with the same inputs; see `nodes.stream`."""
         return self.origin.cell.__name__.encode()

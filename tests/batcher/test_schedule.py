@@ -15,7 +15,19 @@ from dynbatch.batcher.schedule import (
     schedule_structure,
     structure_of,
 )
+from dynbatch.errors import GraphError
 from tests.batcher.structures import structures
+
+
+def test_a_cycle_made_by_hand_is_an_error():
+    with db.Graph() as graph:
+        first = F.tanh(F.input(graph, [1.0]))
+        second = F.sigmoid(first)
+        first.inputs = (second,)
+        with pytest.raises(GraphError, match=r"Tanh #1 reads Sigmoid #2.*\n.*no cycles"):
+            second.value  # noqa: B018
+        first.inputs = ()
+        assert graph.values([F.tanh(F.input(graph, [0.0]))])[0] == 0
 
 
 def test_a_structure_seen_before_gives_the_same_plan_object():

@@ -343,6 +343,8 @@ def test_errors_of_calls():
             leaf(F.input(graph, np.ones(D + 1)), p)
         with pytest.raises(DtypeError, match="stands for 2 values"):
             F.tanh(state)
+        with pytest.raises(DtypeError, match="stands for 2 values"):
+            state.keep()
         with pytest.raises(IndexError, match="returned 2 values"):
             state[2]
         with pytest.raises(EmptyBatchError, match="total"):
