@@ -115,6 +115,7 @@ class Graph:
         self._streams = Streams(self.seed)
         self.tables: list[CallTable] = []
         self.kinds = Kinds()
+        self._num_regions = 0
         if check and guard:
             raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
         kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
@@ -264,6 +265,11 @@ class Graph:
     def nodes(self) -> list[Node]:
         """All nodes in creation order."""
         return self._nodes
+
+    def number_of_region(self) -> int:
+        """An index for a node that runs calls: negative, since it is none of the nodes."""
+        self._num_regions += 1
+        return -self._num_regions
 
     def add_table(self, table: CallTable) -> None:
         """Own the calls of a cell."""

@@ -32,7 +32,6 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
         steps: the batch step of each node in words, by index; those that have not run lack.
         title: of the drawing.
     """
-    nodes = [node for node in nodes if not node.joins_sentences]
     inside = {node.index for node in nodes}
     lines = [
         "digraph sentence {",

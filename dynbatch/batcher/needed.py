@@ -47,7 +47,7 @@ def ancestors_with_calls(
         for node in planner.plan(needed.pending[phase]):
             # A cell's constants are made only now.
             needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
-            found.append((phase, 0, node.index, node))
+            found.append((phase, 0, node.region.number, node))
     found += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
     return [node for _, _, _, node in sorted(found, key=lambda entry: entry[:3])]
 

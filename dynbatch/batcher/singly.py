@@ -51,7 +51,7 @@ class _Single:
 
     def __init__(self, node: RegionNode) -> None:
         self._node = node
-        self._nodes = list(node.inputs)
+        self._sources = {x: place for place, x in enumerate(node.inputs)}
         self._spaces: dict[Space, int] = {}
         self._groups: dict[CallTable, int] = {}
         self._rows: list[dict[int, int]] = []  # of a table, to rows of its group
@@ -65,13 +65,13 @@ class _Single:
             cell = group.table.compiled(frozenset())
             widths = [value.width for value in cell.program.streams]
             arguments = [Argument(width) for width in widths[: cell.num_arguments]]
-            constants = [self._nodes.index(x) for x in group.table.constant_nodes(cell)]
+            constants = [self._sources[x] for x in group.table.constant_nodes(cell)]
             groups.append(Group(group.table, cell, group.rows, group.offset, arguments, constants))
         batches = [
             CallBatch(number, row, row + 1, list(self._fetches(groups[number], call)))
             for number, row, call in calls_of(old)
         ]
-        sources = [[x] for x in self._nodes]
+        sources = [[x] for x in self._sources]
         spaces = list(self._spaces)
         return Region(groups, batches, sources, spaces, len(batches), old.number)
 
@@ -92,7 +92,7 @@ class _Single:
         """The space that a value of `origin` lies in, and its row there."""
         space: Space
         if not isinstance(origin, CallTable):
-            space = Packed(self._nodes.index(origin), width)
+            space = Packed(self._sources[origin], width)
         elif row in self._inside(origin):
             number = self._groups[origin]
             space, row = Inner(number, value), self._rows[number][row]
@@ -100,7 +100,7 @@ class _Single:
             home = origin.runs[origin.run_of[row]]
             group = home.places[id(origin)]
             first = group.cell.columns[value]
-            source = self._nodes.index(home)
+            source = self._sources[home]
             space = Earlier(source, group.offset, group.count, group.cell.width, first, width)
             row = int(origin.position[row])
         return self._spaces.setdefault(space, len(self._spaces)), row

@@ -9,7 +9,7 @@ from dynbatch.cells.call import Call
 from dynbatch.cells.region import Group, Region
 from dynbatch.cells.region_run import RegionRun
 from dynbatch.cells.table import CallTable
-from dynbatch.nodes.base import Node, Retain, Shape, intern_signature
+from dynbatch.nodes.base import Node, Retain, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -17,6 +17,8 @@ from dynbatch.ragged import Ragged
 
 class RegionNode(Node):
     """The calls of a region. Value: group after group, the outputs of each call side by side.
+
+    It is made for one run and is none of the graph's nodes; if that run fails, another is made.
 
     Batches with:  nothing: it is a batch itself, or as many as its calls need.
     """
@@ -29,11 +31,14 @@ class RegionNode(Node):
 
     def __init__(self, *inputs: Node, graph: Any, region: Region) -> None:
         self.places = {id(group.table): group for group in region.groups}
-        super().__init__(*inputs, graph=graph, region=region)
-        graph.absorb(self)  # its calls are run, by another region if this run fails
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.region.size,)
+        self.region = region
+        self.inputs = inputs
+        self.graph = graph
+        self.ndim, self.rows, self.width = 1, 1, region.size
+        self.sig = self.signature()
+        self.phase = max([node.phase for node in inputs])
+        self._block = None
+        self.index = graph.number_of_region()
 
     def signature(self) -> int:
         groups = self.region.groups

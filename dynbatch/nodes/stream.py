@@ -81,14 +81,14 @@ class Sentences:
 
         for one in nodes:
             parent[one.index] = one.index
-            if not (one.joins_sentences or _joins_scalars(one)):
+            if not _joins_scalars(one):
                 for x in one.inputs:
                     if not _is_shared(x):
                         parent[find(one.index)] = find(x.index)
         self._find = find
         self._roots: dict[int, int] = {}
         for one in nodes:
-            if not (one.joins_sentences or _is_shared(one) or _joins_scalars(one)):
+            if not (_is_shared(one) or _joins_scalars(one)):
                 self._roots.setdefault(find(one.index), len(self._roots))
 
     def __len__(self) -> int:
@@ -96,6 +96,8 @@ class Sentences:
 
     def of(self, node: Node) -> int | None:
         """The number of the sentence that `node` belongs to, or None."""
+        if node.joins_sentences:
+            return None
         find, roots = self._find, self._roots
         if getattr(node, "index", None) is None:
             return roots.get(find(node.inputs[0].index)) if node.inputs else None

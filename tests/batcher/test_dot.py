@@ -122,7 +122,7 @@ def test_calls_are_drawn_with_the_part_of_their_batch():
             F.sum(y)
         graph.forward()
         labels, edges = parsed(graph.to_dot(sentence=0))
-        assert len(parsed(graph.to_dot())[0]) == len(graph.nodes) - 1  # without the region
+        assert len(parsed(graph.to_dot())[0]) == len(graph.nodes)
     texts = {" / ".join(label): index for index, label in labels.items()}
     last = [text for text in texts if text.startswith("chained #") and "(2,), (2,), ()" in text][-1]
     assert last.endswith("part 2 of 3")
