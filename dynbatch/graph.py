@@ -477,9 +477,10 @@ class Graph:
             OSError:    the file cannot be written.
         """
         self._open("dump")
-        writer = Writer()
+        writer = Writer(self.tables)
         document = {
             "nodes": writer.nodes(self._nodes),
+            "tables": writer.calls.tables(),
             "device": self.device.name,
             "dtype": self.dtype.name,
             "policy": self.policy,

@@ -7,6 +7,7 @@ of a scan as the operators that it was traced to.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,22 +17,27 @@ from typing import Any
 import numpy as np
 
 from dynbatch.atomic import replacing
+from dynbatch.batcher.dump_calls import CallReader, CallWriter
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.step import StepRun
 from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.table import CallTable
 from dynbatch.cells.trace import Trace, TraceGraph
 from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.sight import EVERYTHING
 from dynbatch.nodes.base import Node, Owner
-from dynbatch.nodes.indexing import Row, Slice
 from dynbatch.parameter import Array, Parameter
 
-VERSION = 1
+VERSION = 2
 
 
 class Writer:
     """Turns nodes into a document for JSON.
+
+    Args:
+        tables: of the graph.
 
     Attributes:
         arrays:     of all attributes and parameters, by name.
@@ -39,7 +45,8 @@ class Writer:
         cells:      each once, as documents.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tables: Sequence[CallTable] = ()) -> None:
+        self.calls = CallWriter(tables, self.nodes)
         self.arrays: dict[str, Array] = {}
         self.parameters: list[dict[str, Any]] = []
         self.cells: list[dict[str, Any]] = []
@@ -48,11 +55,13 @@ class Writer:
     def nodes(self, nodes: Sequence[Node]) -> list[dict[str, Any]]:
         """Documents of nodes whose inputs are among them."""
         places = {node.index: place for place, node in enumerate(nodes)}
-        return [self._node(node, [places[x.index] for x in node.inputs]) for node in nodes]
+        return [
+            self.calls.node(node) or self._node(node, [places[x.index] for x in node.inputs])
+            for node in nodes
+        ]
 
     def _node(self, node: Node, inputs: list[int]) -> dict[str, Any]:
-        kind = Slice if isinstance(node, Row) else type(node)
-        own = attributes_of(node)
+        kind, own = type(node), attributes_of(node)
         if isinstance(own.get("cell"), CompiledCell):
             own.pop("uid", None)  # of this process; the rebuilt cell has its own
         made = {name: self._value(node, name, value) for name, value in own.items()}
@@ -120,8 +129,6 @@ class Writer:
 
 def attributes_of(node: Node) -> dict[str, Any]:
     """What a node has besides what every node has, by name."""
-    if isinstance(node, Row):
-        return {"tokens": node.token, "features": None}
     names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
     own = {n: getattr(node, n) for n in names if n not in Node.__slots__ and hasattr(node, n)}
     return own | getattr(node, "__dict__", {})
@@ -142,9 +149,17 @@ def runs_of(
     for plan in plans:
         end = start + len(plan.steps)
         if start not in [before for before, _ in backwards]:  # else it is that backward's forward
-            found.append((start, 0, sorted([n.index for s in steps[start:end] for n in s.nodes])))
+            nodes = [node for step in steps[start:end] for node in step.nodes]
+            found.append((start, 0, sorted(itertools.chain(*map(_indices, nodes)))))
         start = end
     return [run for _, _, run in sorted(found, key=lambda each: each[:2])]
+
+
+def _indices(node: Node) -> list[int]:
+    """Of a node, or of the calls that it ran."""
+    return (
+        [call.index for call, _ in node.calls()] if isinstance(node, RegionNode) else [node.index]
+    )
 
 
 def write(path: Path, document: dict[str, Any], writer: Writer) -> None:
@@ -200,10 +215,29 @@ class Reader:
         for each in document["cells"]:
             self.cells.append(self._cell(each))
 
-    def nodes(self, documents: Sequence[dict[str, Any]], graph: Owner) -> list[Node]:
-        """The nodes in a graph, in order."""
+    def graph(self, document: dict[str, Any], graph: Owner) -> list[Node]:
+        """The nodes in an empty graph, in order, and its tables of calls."""
         made: list[Node] = []
+        calls = CallReader(graph, made)
+        for table in document["tables"]:
+            calls.add_table(table, self._nodes(table["nodes"], TraceGraph(self.dtype), []))
+        self._nodes(document["nodes"], graph, made, calls)
+        calls.add_constants(document["tables"])
+        return made
+
+    def _nodes(
+        self,
+        documents: Sequence[dict[str, Any]],
+        graph: Owner,
+        made: list[Node],
+        calls: CallReader | None = None,
+    ) -> list[Node]:
+        """Append nodes to `made`, which are the inputs of later ones."""
         for document in documents:
+            light = None if calls is None else calls.node(document)
+            if light is not None:
+                made.append(light)
+                continue
             kind = _imported(document["type"], Node)
             own = {name: self._value(value) for name, value in document["own"].items()}
             if isinstance(own.get("cell"), CompiledCell):
@@ -234,7 +268,7 @@ class Reader:
 
     def _cell(self, document: dict[str, Any]) -> CompiledCell:
         graph = TraceGraph(self.dtype)
-        made = self.nodes(document["nodes"], graph)
+        made = self._nodes(document["nodes"], graph, [])
 
         def at(name: str) -> list[Node]:
             return [made[k] for k in document[name]]

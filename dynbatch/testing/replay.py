@@ -15,6 +15,7 @@ from typing import Any
 
 from dynbatch.batcher.dump import Reader, read
 from dynbatch.batcher.policies import POLICIES
+from dynbatch.cells.call import Call, Output
 from dynbatch.errors import DynbatchError, FreedError
 from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node
@@ -57,7 +58,7 @@ class LoadedGraph:
             if isinstance(run, Node):
                 self.graph.backward(run)
             else:
-                self.graph.values(run)
+                self.graph._run(self.graph._ancestors(run))
         if not self.losses:
             self.graph.forward()
 
@@ -78,7 +79,7 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
     given = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
     graph = Graph(**(given | options))
     reader = Reader(document, arrays, graph.device)
-    nodes = reader.nodes(document["nodes"], graph)
+    nodes = reader.graph(document, graph)
     for place in document["absorbed"]:
         graph.absorb(nodes[place])
     for place in document["kept"]:
@@ -141,11 +142,11 @@ def _outcome(path: Any, policy: str, keep: bool, options: dict[str, Any]) -> Out
         graph = loaded.graph
         try:
             if keep:
-                for node in loaded.nodes:
+                for node in readable(loaded.nodes):
                     node.keep()
             loaded.run()
             kept = [graph._kept[index] for index in sorted(graph._kept)]
-            for node in kept if loaded.losses else loaded.nodes:
+            for node in readable(kept if loaded.losses else loaded.nodes):
                 sentence = graph.sentence(node)
                 name = f"{node.label()}, sentence {sentence}"
                 value = _read(lambda node=node: node.value)  # type: ignore[misc]
@@ -160,6 +161,18 @@ def _outcome(path: Any, policy: str, keep: bool, options: dict[str, Any]) -> Out
         for k, p in enumerate(loaded.parameters)
     }
     return values | dict(reversed(gradients.items())) | parameters
+
+
+def readable(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes; in place of a call that returned a tuple its parts, which it stands for."""
+    found: list[Node] = []
+    for node in nodes:
+        if len(node.shapes) == 1:
+            found.append(node)
+        else:
+            assert isinstance(node, Call)
+            found += [Output(node, first) for first in range(len(node.shapes))]
+    return found
 
 
 def _read(read: Callable[[], Array]) -> Array | None:
