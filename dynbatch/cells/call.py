@@ -152,10 +152,6 @@ class Call(Light):
     def shapes(self) -> tuple[Shape, ...]:
         return tuple([(width,) if width else () for width in self.origin.widths])
 
-    def keep(self) -> Node:
-        _ = self.width  # parts of a tuple are kept one by one
-        return super().keep()
-
     def all_parameters(self) -> tuple[Parameter, ...]:
         found = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
         return tuple({parameter.uid: parameter for parameter in found}.values())
