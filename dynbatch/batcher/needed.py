@@ -96,7 +96,9 @@ class Needed:
             rows = np.flatnonzero((table.run_of == NOT_RUN) & (table.ready == phase))
             if rows.size:
                 waiting.append((table, rows))
-                marks.append(np.isin(rows, table.marked))
+                marked = np.zeros(len(table.calls), bool)
+                marked[table.marked] = True
+                marks.append(marked[rows])
         if not any([mark.any() for mark in marks]):
             return
         pending = [Pending(table, phase, rows) for table, rows in waiting]
