@@ -9,8 +9,10 @@ import numpy as np
 
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.difference import DUMP
+from dynbatch.batcher.singly import calls_of
 from dynbatch.batcher.step import StepRun
 from dynbatch.batcher.twin import totals
+from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import NumericError
 from dynbatch.kernels.transfer import to_host
 from dynbatch.nodes.base import Node, Shape, heading
@@ -105,6 +107,9 @@ class GuardedStep(StepRun):
             if np.isfinite(own).all():
                 continue
             kind = type(node).__name__
+            if isinstance(node, RegionNode):
+                kind = node.label()
+                node, own = first_call(node, own)
             batch = f"a batch of {len(self.nodes)} {self.kind.__name__}"
             batch += "" if self.kind.__name__ == kind else f", {kind} before it"
             self._raise(node, f"{what} {described(own)}", self._known(node, when), when, batch)
@@ -133,12 +138,25 @@ class GuardedStep(StepRun):
         lines = []
         retains = self.kind.retains
         for position, x in enumerate(node.inputs[:MOST_VALUES]):
+            if len(x.shapes) > 1:
+                continue
             if (when == "forward" or retains.input(position)) and x._block.array is not None:
                 lines.append(f"{x.label()} {described(to_host(x._block.node_values(x)))}")
         if when != "forward" and node._block is self.block:
             gradient = to_host(node._block.node_gradient(node))
             lines.append(f"the gradient of {node.label()} {described(gradient)}")
         return lines + ranges(node.all_parameters())
+
+
+def first_call(node: RegionNode, flat: Array) -> tuple[Node, Array]:
+    """The first call of a region whose part of `flat`, its values or gradients, is not finite."""
+    for number, row, call in calls_of(node.region):
+        group = node.region.groups[number]
+        first = group.offset + row * group.cell.width
+        own = flat[first : first + group.cell.width]
+        if not np.isfinite(own).all():
+            return call, own
+    return node, flat
 
 
 def ranges(parameters: Sequence[Parameter]) -> list[str]:

@@ -208,6 +208,21 @@ def test_a_gradient_inside_a_region_names_the_call():
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("stacked", [True, False])
+def test_a_sum_of_gradients_that_overflows_behind_calls(stacked):
+    with db.Graph(guard=True) as graph:
+        calls = [root_of_sum(F.input(graph, [k]).keep(), 1) for k in (1.0, 0.25)]
+        large = [F.input(graph, [number]) for number in (0.0, 3e38)]
+        roots = db.stack(calls)[0] if stacked else [call[0] for call in calls]
+        products = [roots[k] * large[k] for k in range(2) for _ in range(2)]
+        owner = roots if stacked else calls[1]
+        refused(
+            lambda: graph.backward(F.sum([F.sum(product * 1e-38) * 1e38 for product in products])),
+            f"{owner.label()}", "the sum of its gradients, after", "added to it, has 1 of 2",
+            "inf at", f"made at {__file__}",
+        )  # fmt: skip
+
+
 def test_an_error_of_a_second_call_is_at_the_line_of_the_user():
     with db.Graph() as graph:
         x = F.input(graph, [1.0])

@@ -25,6 +25,24 @@ def test_the_report_lists_what_ran_together():
     }
 
 
+def test_a_cell_with_dropout_is_inlined_and_its_operators_are_listed():
+    @db.cell
+    def dropped(x):
+        return F.dropout(F.tanh(x), 0.5)
+
+    @db.cell
+    def kept(x):
+        return F.tanh(x)
+
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        dropped(x), kept(x)
+        graph.forward()
+        kinds = [line.split()[1:4] for line in graph.explain().splitlines()[3:]]
+    assert ["calls", "of", "kept"] in kinds
+    assert {"Tanh", "Dropout"} <= {kind[0] for kind in kinds}
+
+
 def test_runs_follow_each_other():
     with db.Graph() as graph:
         x = F.input(graph, [1.0])
