@@ -73,13 +73,28 @@ def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _by_depth(k: int, pending: Pending, ordered: Ordered) -> None:
-    depth = pending.table.depth[pending.rows]
+    depth = _depths(pending)
     order = np.argsort(depth, kind="stable")
     changes = np.flatnonzero(np.diff(depth[order])) + 1
     ends = [*changes.tolist(), order.size]
     ordered.order[k] = order
     ordered.batches += [(k, a, b) for a, b in zip([0, *ends], ends, strict=False)]
     ordered.lower_bound += len(ends)
+
+
+def _depths(pending: Pending) -> Array:
+    """For how many calls of this run and table each waits, one after the other.
+
+    What was counted when the calls were made holds unless some have run by now.
+    """
+    if not pending.table.runs:
+        counted: Array = pending.table.depth[pending.rows]
+        return counted
+    depth = [0] * pending.rows.size
+    readers, read = pending.edges(pending)
+    for reader, one in sorted(zip(readers.tolist(), read.tolist(), strict=True)):
+        depth[reader] = max(depth[reader], depth[one] + 1)  # of `one`, all has been seen
+    return np.array(depth)
 
 
 def _by_policy(
@@ -94,16 +109,11 @@ def _by_policy(
     number[by_creation] = np.arange(index.size)
     inputs: list[list[int]] = [[] for _ in index]
     for i, k in enumerate(part):
-        for entries in pending[k].columns:
-            for j, other in enumerate(part):
-                table = pending[other].table
-                if table not in entries.origins:
-                    continue
-                inside = pending[k].reads_inside(entries, table)
-                readers = starts[i] + entries.call_of(pending[k].rows.size)[inside]
-                read = starts[j] + np.searchsorted(pending[other].rows, entries.row[inside])
-                for a, b in zip(number[readers].tolist(), number[read].tolist(), strict=True):
-                    inputs[a].append(b)
+        for j, other in enumerate(part):
+            readers, read = pending[k].edges(pending[other])
+            readers, read = number[starts[i] + readers], number[starts[j] + read]
+            for a, b in zip(readers.tolist(), read.tolist(), strict=True):
+                inputs[a].append(b)
     owner = np.repeat(np.arange(len(part)), np.diff(starts))[by_creation].tolist()
     structure = Structure(tuple(owner), tuple(map(tuple, inputs)))
     steps = tuple(POLICIES[policy](structure))

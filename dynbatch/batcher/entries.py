@@ -139,6 +139,16 @@ class Pending:
         inside: Array = chosen & fresh
         return inside
 
+    def edges(self, other: Pending) -> tuple[Array, Array]:
+        """Which of these calls read which of the other's, of those that run now: (M,) and (M,)."""
+        readers, read = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for entries in self.columns:
+            if other.table in entries.origins:
+                inside = self.reads_inside(entries, other.table)
+                readers.append(entries.call_of(self.rows.size)[inside])
+                read.append(np.searchsorted(other.rows, entries.row[inside]))
+        return np.concatenate(readers), np.concatenate(read)
+
     def reads_before(self, origin: CallTable) -> Array:
         """Rows of `origin` that these calls read, and that run in an earlier phase of this run."""
         found = []

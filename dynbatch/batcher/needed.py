@@ -12,7 +12,7 @@ from dynbatch.batcher.region_plan import RegionPlanner
 from dynbatch.cells.call import Call, Output
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.cells.stack_calls import StackCalls
-from dynbatch.cells.table import NOT_RUN, CallTable
+from dynbatch.cells.table import CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
@@ -39,7 +39,7 @@ def ancestors_with_calls(
     """
     needed = Needed(tables)
     needed.add(targets)
-    for phase in range(max([table.last_phase for table in tables], default=0), 0, -1):
+    for phase in sorted(needed.waiting, reverse=True):
         needed.add_calls(phase)
     planner = RegionPlanner(policy)
     found: list[tuple[int, int, int, Node]] = []
@@ -57,16 +57,19 @@ class Needed:
 
     Attributes:
         nodes:   ordinary nodes by index.
-        pending: calls by phase.
+        waiting: by phase, the tables that have calls which have not run, and the rows of these.
+        pending: the calls among them that are needed, by phase.
     """
 
     def __init__(self, tables: Sequence[CallTable]) -> None:
-        self._tables = tables
         self.nodes: dict[int, Node] = {}
+        self.waiting: dict[int, list[tuple[CallTable, Array]]] = {}
         self.pending: dict[int, list[Pending]] = {}
         for table in tables:
             table.update()
-            table.marked.clear()
+            table.marked = np.zeros(len(table.calls), bool)
+            for phase, rows in table.waiting_by_phase():
+                self.waiting.setdefault(phase, []).append((table, rows))
 
     def add(self, targets: Iterable[Node]) -> None:
         """Targets, with the ordinary nodes they need; of calls, those they read themselves."""
@@ -76,29 +79,22 @@ class Needed:
             node = stack.pop()
             if type(node) is StackCalls:
                 for result in node.results:
-                    result.origin.marked.append(result.row)
+                    result.origin.marked[result.row] = True
             else:
                 self._find(node.inputs, stack)
 
     def _find(self, found: Iterable[Node], stack: list[Node]) -> None:
         for x in found:
             if isinstance(x, Call | Output):
-                x.origin.marked.append(x.row)
+                x.origin.marked[x.row] = True
             elif x._block is None and x.index not in self.nodes:
                 self.nodes[x.index] = x
                 stack.append(x)
 
     def add_calls(self, phase: int) -> None:
         """The calls of a phase that anything found so far needs, and what those need."""
-        waiting: list[tuple[CallTable, Array]] = []
-        marks = []
-        for table in self._tables:
-            rows = np.flatnonzero((table.run_of == NOT_RUN) & (table.ready == phase))
-            if rows.size:
-                waiting.append((table, rows))
-                marked = np.zeros(len(table.calls), bool)
-                marked[table.marked] = True
-                marks.append(marked[rows])
+        waiting = self.waiting[phase]
+        marks = [table.marked[rows] for table, rows in waiting]
         if not any([mark.any() for mark in marks]):
             return
         pending = [Pending(table, phase, rows) for table, rows in waiting]
@@ -108,7 +104,7 @@ class Needed:
         self.pending[phase] = pending = [one for one in pending if one.rows.size]
         for one in pending:
             for table in one.tables():
-                table.marked.extend(one.reads_before(table).tolist())
+                table.marked[one.reads_before(table)] = True
             self.add(one.nodes())
 
 

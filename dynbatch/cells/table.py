@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,6 +54,7 @@ class CallTable:
         held:    the keys by which the cell finds the table, and the parameters whose identity is
                  part of them, so that it stays their own.
         runs, run_of, position: regions that have run calls; of each call which, and its row there.
+        marked:  which calls the run that is being planned needs (see `batcher.needed`).
     """
 
     def __init__(
@@ -86,10 +87,9 @@ class CallTable:
         self.runs: list[RegionNode] = []
         self.ready: Array = np.empty(0, np.int64)
         self.depth: Array = np.empty(0, np.int64)
-        self.last_phase = 0
         self.run_of: Array = np.empty(0, np.int64)
         self.position: Array = np.empty(0, np.int64)
-        self.marked: list[int] = []
+        self.marked: Array = np.empty(0, bool)
         self.held: list[tuple[tuple[int, ...], Any]] = []
         self._forget = forget
 
@@ -105,7 +105,6 @@ class CallTable:
         ready = np.array([call.ready for call in fresh], np.int64)
         depth = np.array([call.depth for call in fresh], np.int64)
         nothing = np.full(count - known, NOT_RUN, np.int64)
-        self.last_phase = max(self.last_phase, int(ready.max()))
         self.ready = np.concatenate([self.ready, ready])
         self.depth = np.concatenate([self.depth, depth])
         self.run_of = np.concatenate([self.run_of, nothing])
@@ -115,6 +114,13 @@ class CallTable:
         """The calls that have not run."""
         self.update()
         return [self.calls[row] for row in np.flatnonzero(self.run_of == NOT_RUN)]
+
+    def waiting_by_phase(self) -> Iterator[tuple[int, Array]]:
+        """The rows of the calls that have not run, phase by phase, as far as `update` went."""
+        rows = np.flatnonzero(self.run_of == NOT_RUN)
+        rows = rows[np.argsort(self.ready[rows], kind="stable")]
+        phases, starts = np.unique(self.ready[rows], return_index=True)
+        return zip(phases.tolist(), np.split(rows, starts[1:]), strict=False)
 
     def home(self, row: int) -> RegionNode | None:
         """The region that has run a call, or None."""

@@ -7,6 +7,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.batcher.needed import Needed
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import DtypeError, EmptyBatchError, FreedError, GraphError, ShapeError
@@ -307,6 +308,44 @@ def test_a_long_chain_needs_no_recursion(length):
         graph.backward(F.sum(total))
         assert total.graph is graph
         assert one.gradient == length
+
+
+def test_calls_that_do_not_wait_for_each_other_are_one_batch_in_later_runs_too():
+    """A parser: sentences of different lengths so far go on with a call each."""
+    p, found = tree_parameters(), []
+    for function in (True, False):
+        word, pair = (leaf.function, compose.function) if function else (leaf, compose)
+        with db.Graph(dtype="float64") as graph:
+            xs = F.input(graph, np.linspace(-1, 1, 5 * D).reshape(5, D))
+            words, states = [word(xs[k], p) for k in range(5)], []
+            for k in range(5):
+                states.append(words[k])
+                for _ in range(k):
+                    states[k] = pair(states[k], words[k], p)
+            graph.forward()
+            before = graph.statistics.batches
+            states = [pair(state, word, p) for state, word in zip(states, words, strict=True)]
+            last = pair(states[0], states[4], p)
+            phase = pair((F.tanh(states[1][0]), states[1][1]), states[3], p)
+            graph.forward()
+            if not function:
+                assert graph.statistics.batches - before == 4  # two, then tanh, then one
+            found.append(np.concatenate([last[0].value, phase[0].value]))
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_phases_that_have_run_are_not_looked_at_again(monkeypatch):
+    visited, add_calls = [], Needed.add_calls
+    monkeypatch.setattr(
+        Needed, "add_calls", lambda self, phase: (visited.append(phase), add_calls(self, phase))
+    )
+    p = tree_parameters()
+    with db.Graph(dtype="float64", grad=False) as graph:
+        x = F.input(graph, np.ones(H))
+        for _ in range(10):
+            x = F.tanh(mix(x, (x, H), p)[0])
+            assert np.isfinite(x.value).all()
+    assert visited == list(range(1, 11))
 
 
 def test_scratch_of_runs_for_values_does_not_stay():
