@@ -22,7 +22,8 @@ from dynbatch.parameter import Array
 class Ordered:
     """The batches of a region.
 
-    order:   for each table, its pending calls in the order in which they run.
+    order:   for each table, its pending calls in the order in which they run; in a batch those
+        whose memory comes first (see `Pending.by_memory`).
     batches: (table, first, end) in order: ranges of its calls in that order.
     """
 
@@ -74,7 +75,8 @@ def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
 
 def _by_depth(k: int, pending: Pending, ordered: Ordered) -> None:
     depth = _depths(pending)
-    order = np.argsort(depth, kind="stable")
+    memory = pending.by_memory
+    order = np.argsort(depth, kind="stable") if memory is None else np.lexsort((memory[1], depth))
     changes = np.flatnonzero(np.diff(depth[order])) + 1
     ends = [*changes.tolist(), order.size]
     ordered.order[k] = order
@@ -123,7 +125,9 @@ def _by_policy(
     for step in steps:
         mine = taken[step.signature]
         first = len(mine)
-        mine += [local[node] for node in step.nodes]
+        chosen = [local[node] for node in step.nodes]
+        memory = pending[part[step.signature]].by_memory
+        mine += chosen if memory is None else sorted(chosen, key=memory[1].__getitem__)
         ordered.batches.append((part[step.signature], first, len(mine)))
     for i, k in enumerate(part):
         ordered.order[k] = np.array(taken[i])

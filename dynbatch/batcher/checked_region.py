@@ -185,11 +185,14 @@ def calls_text(node: RegionNode) -> str:
 
 def argument_name(call: Call, stream: int) -> str:
     """Which argument a stream of a call's table is, and which of its values."""
-    for place, count in enumerate(call.origin.forms):
-        if stream < count:
-            return f"argument {place}" + (f"[{stream}]" if count > 1 else "")
-        stream -= count
-    return f"constant {stream}"
+    names = [
+        f"argument {place}" + (f"[{leaf}]" if count > 1 else "")
+        for place, count in enumerate(call.origin.forms)
+        for leaf in range(count)
+    ]
+    matrices = call.origin.matrices
+    vectors = [name for name, is_matrix in zip(names, matrices, strict=True) if not is_matrix]
+    return vectors[stream] if stream < len(vectors) else "what follows from its memory"
 
 
 def _present(flats: Flats) -> list[Array]:

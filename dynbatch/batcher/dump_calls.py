@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ from dynbatch.cells.call import Call, Output, Part
 from dynbatch.cells.calls import maker
 from dynbatch.cells.given import Given, Mixed, Total, form_of
 from dynbatch.cells.stack_calls import StackCalls
-from dynbatch.cells.step import Form, StepTrace
+from dynbatch.cells.step import Form, Matrix, StepTrace
 from dynbatch.cells.table import CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.indexing import Row
@@ -34,16 +35,22 @@ class CallWriter:
         self._nodes = nodes
 
     def tables(self) -> list[Document]:
-        """The cell of each table, and the nodes in place of its constants."""
+        """The cell of each table, and the nodes in place of what is made once."""
         return [
             {
                 "name": table.cell.__name__,
                 "nodes": self._nodes(table.trace.nodes),
                 "arguments": [node.index for node in table.trace.arguments],
+                "memories": [node.index for node in table.trace.memories],
                 "outputs": [node.index for node in table.trace.outputs],
                 "form": table.trace.form,
                 "leaves": table.forms,
-                "constants": [[place, node.index] for place, node in table.constants.items()],
+                "matrices": table.matrices,
+                "constants": _numbers(table.constants),
+                "of_memories": [
+                    [[node.index for node in memory], _numbers(made)]
+                    for memory, made in table.of_memories.items()
+                ],
             }
             for table in self._numbers
         ]
@@ -60,6 +67,10 @@ class CallWriter:
         if isinstance(node, StackCalls):
             return {"stack": [_given(result) for result in node.results], "leaf": node.leaf}
         return None
+
+
+def _numbers(made: Mapping[int, Node]) -> list[list[int]]:
+    return [[place, node.index] for place, node in made.items()]
 
 
 def _given(value: Any) -> Document:
@@ -94,21 +105,26 @@ class CallReader:
         trace = StepTrace(
             nodes,
             [nodes[place] for place in document["arguments"]],
+            [nodes[place] for place in document["memories"]],
             [nodes[place] for place in document["outputs"]],
             _form(document["form"]),
             {(("item", place),): parameter for place, parameter in enumerate(parameters)},
         )
         cell: Any = SimpleNamespace(__name__=document["name"])
-        forms = [(0,) * count for count in document["leaves"]]
+        leaves = iter([Matrix(0) if is_matrix else 0 for is_matrix in document["matrices"]])
+        forms = [tuple(islice(leaves, count)) for count in document["leaves"]]
         table = CallTable(cell, trace, forms, self._graph, lambda keys: None)
         self._tables.append(table)
         self._graph.add_table(table)
 
     def add_constants(self, documents: Sequence[Document]) -> None:
-        """Tell the tables which nodes are in place of their constants."""
+        """Tell the tables which nodes are in place of what is made once."""
         for table, document in zip(self._tables, documents, strict=True):
             for place, index in document["constants"]:
                 table.constants[place] = self._made[index]
+            for memory, places in document["of_memories"]:
+                key = tuple([self._made[index] for index in memory])
+                table.of_memories[key] = {place: self._made[index] for place, index in places}
 
     def node(self, document: Mapping[str, Any]) -> Node | None:
         """The node of a document of `CallWriter.node`; None of another."""
@@ -130,7 +146,7 @@ class CallReader:
     def _call(self, table: CallTable, given: Sequence[Document]) -> Node:
         """By the very function that makes the calls of a cell."""
         tables: dict[Any, CallTable] = defaultdict(lambda: table)
-        make = maker(len(given), None)(tables, None, Call.__new__, Call)
+        make = maker(len(given), None, frozenset())(tables, {}, None, Call.__new__, Call)
         made: Node = make(tuple([self._given(one) for one in given]))
         return made
 

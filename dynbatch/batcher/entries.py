@@ -84,7 +84,8 @@ class Pending:
 
     Attributes:
         rows:   (N,) their rows in the table, increasing.
-        leaves: the entries of each leaf of each argument, and what to add to their `first`.
+        leaves: the entries of each vector and scalar of each argument, and what to add to their
+            `first`; `memories`: those of each matrix.
     """
 
     def __init__(self, table: CallTable, phase: int, rows: Array) -> None:
@@ -99,6 +100,9 @@ class Pending:
             given = column if whole else [column[row] for row in picked]
             self.leaves += read_column(given, form)
         self.columns = list(dict.fromkeys([entries for entries, _ in self.leaves]))
+        found = list(zip(self.leaves, table.matrices, strict=True))
+        self.memories = [entries for (entries, _), is_matrix in found if is_matrix]
+        self.leaves = [leaf for leaf, is_matrix in found if not is_matrix]
 
     def keep(self, needed: Array) -> None:
         """Drop the calls that are not marked True."""
@@ -110,6 +114,27 @@ class Pending:
         """The ordinary nodes that the calls read."""
         found = [o for entries in self.columns for o in entries.origins if isinstance(o, Node)]
         return list(dict.fromkeys(found))
+
+    @cached_property
+    def by_memory(self) -> tuple[list[tuple[Node, ...]], Array] | None:
+        """The memories of the calls, those with the most calls first, and the place of each call's.
+
+        So the calls at one place of the longest sentences are, as a rule, those of the first
+        memories: these are read where they lie.
+        """
+        if not self.memories:
+            return None
+        codes = np.stack([entries.code for entries in self.memories])
+        distinct, which = np.unique(codes, axis=1, return_inverse=True)
+        which = which.reshape(-1)
+        order = np.argsort(-np.bincount(which), kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(order.size)
+        memories = [
+            tuple([one.origins[k] for one, k in zip(self.memories, column, strict=True)])
+            for column in distinct[:, order].T.tolist()
+        ]
+        return memories, place[which]
 
     @cached_property
     def reads_now(self) -> list[CallTable]:

@@ -22,6 +22,7 @@ from dynbatch.cells.region import (
     Space,
 )
 from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.step import CompiledStep
 from dynbatch.cells.table import NOT_RUN, CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
@@ -149,9 +150,30 @@ class RegionBuilder:
                 for number, fetch in cut:
                     fetches[number].append((i, fetch._replace(space=space)))
         constants = [self._source([node]) for node in table.constant_nodes(cell)]
-        self._groups.append(Group(table, cell, pending.rows[order], offset, arguments, constants))
+        memories, memory_of = self._memories(pending, cell, order, arguments)
+        self._groups.append(
+            Group(
+                table, cell, pending.rows[order], offset, arguments, constants, memories, memory_of
+            )
+        )  # fmt: skip
         self._fetches.append(fetches)
         return offset + order.size * cell.width
+
+    def _memories(
+        self, pending: Pending, cell: CompiledStep, order: Array, arguments: list[Argument]
+    ) -> tuple[list[list[int]], Array]:
+        """Sources of the loop's memories, and which each call reads; adds their summaries."""
+        if pending.by_memory is None:
+            return [], np.zeros(order.size, np.int64)
+        given, place = pending.by_memory
+        memory_of = place[order]
+        nodes = pending.table.memory_nodes(cell, given)
+        num_memories = len(cell.program.memory_nodes)
+        for node, made in zip(cell.program.summaries, nodes[num_memories:], strict=True):
+            space = self._space(Packed(self._source(made), node.width))
+            fetch = Fetch(space, memory_of, None, None, _is_unique(memory_of))
+            arguments.append(Argument(node.width, [fetch]))
+        return [[self._source(made)] for made in nodes[:num_memories]], memory_of
 
     def _inside(self, pending: Pending, entries: Entries) -> Array | None:
         """(M,) which entries are calls of this region; None if no one is."""

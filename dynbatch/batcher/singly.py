@@ -22,7 +22,10 @@ from dynbatch.cells.region import (
     Space,
 )
 from dynbatch.cells.region_node import RegionNode
+from dynbatch.cells.step import CompiledStep
 from dynbatch.cells.table import CallTable
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
 
 
 def calls_of(region: Region) -> list[tuple[int, int, Call]]:
@@ -55,6 +58,7 @@ class _Single:
         self._spaces: dict[Space, int] = {}
         self._groups: dict[CallTable, int] = {}
         self._rows: list[dict[int, int]] = []  # of a table, to rows of its group
+        self._summaries: dict[CallTable, list[list[Node]]] = {}
 
     def region(self) -> Region:
         old = self._node.region
@@ -64,29 +68,55 @@ class _Single:
             self._rows.append({own: row for row, own in enumerate(group.rows.tolist())})
             cell = group.table.compiled(frozenset())
             widths = [value.width for value in cell.program.streams]
-            arguments = [Argument(width) for width in widths[: cell.num_arguments]]
             constants = [self._sources[x] for x in group.table.constant_nodes(cell)]
-            groups.append(Group(group.table, cell, group.rows, group.offset, arguments, constants))
+            arguments = [Argument(width) for width in widths[: len(widths) - len(constants)]]
+            memories, memory_of = self._memories(group.table, cell, group.rows)
+            groups.append(
+                Group(
+                    group.table, cell, group.rows, group.offset, arguments, constants, memories,
+                    memory_of,
+                )
+            )  # fmt: skip
         batches = [
-            CallBatch(number, row, row + 1, list(self._fetches(groups[number], call)))
+            CallBatch(number, row, row + 1, list(self._fetches(groups[number], call, row)))
             for number, row, call in calls_of(old)
         ]
         sources = [[x] for x in self._sources]
         spaces = list(self._spaces)
         return Region(groups, batches, sources, spaces, len(batches), old.number)
 
-    def _fetches(self, group: Group, call: Call) -> Iterator[tuple[int, Fetch]]:
-        """A gather for each value that a call is given, zeros left out."""
+    def _memories(
+        self, table: CallTable, cell: CompiledStep, rows: Array
+    ) -> tuple[list[list[int]], Array]:
+        """Sources of the matrices that the loop reads, and the place there of each call's."""
+        given = []
+        for row in rows.tolist():
+            leaves = [leaf for leaf, is_matrix in _leaves(table, row) if is_matrix]
+            given.append(tuple([origin for leaf in leaves for origin, _, _ in leaf]))
+        place = {memory: k for k, memory in enumerate(dict.fromkeys(given))}
+        nodes = table.memory_nodes(cell, list(place))
+        count = len(cell.program.memory_nodes)
+        self._summaries[table] = nodes[count:]
+        sources = [[self._sources[x] for x in made] for made in nodes[:count]]
+        return sources, np.array([place[memory] for memory in given], np.int64)
+
+    def _fetches(self, group: Group, call: Call, own: int) -> Iterator[tuple[int, Fetch]]:
+        """A gather for each value that a call is given, zeros left out; and of its memory."""
         stream = 0
-        for column, form in zip(group.table.columns, group.table.forms, strict=True):
-            for leaf in range(form):
-                terms = list(_terms(column[call.row], leaf))
-                for origin, row, value in terms:
-                    if origin is not None:
-                        width = group.arguments[stream].width
-                        space, place = self._find(origin, row, value, width)
-                        yield stream, _fetch(space, place, len(terms) > 1)
-                stream += 1
+        for terms, is_matrix in _leaves(group.table, call.row):
+            if is_matrix:
+                continue
+            for origin, row, value in terms:
+                if origin is not None:
+                    width = group.arguments[stream].width
+                    space, place = self._find(origin, row, value, width)
+                    yield stream, _fetch(space, place, len(terms) > 1)
+            stream += 1
+        for made in self._summaries[group.table]:
+            node = made[group.memory_of[own]]
+            space, place = self._find(node, 0, 0, node.width)
+            yield stream, _fetch(space, place, False)
+            stream += 1
 
     def _find(self, origin: Any, row: int, value: int, width: int) -> tuple[int, int]:
         """The space that a value of `origin` lies in, and its row there."""
@@ -108,6 +138,14 @@ class _Single:
     def _inside(self, table: CallTable) -> dict[int, int]:
         number = self._groups.get(table)
         return {} if number is None else self._rows[number]
+
+
+def _leaves(table: CallTable, row: int) -> Iterator[tuple[list[tuple[Any, int, int]], bool]]:
+    """The terms of each leaf that a call is given, and whether it is a matrix."""
+    matrices = iter(table.matrices)
+    for column, count in zip(table.columns, table.forms, strict=True):
+        for leaf in range(count):
+            yield list(_terms(column[row], leaf)), next(matrices)
 
 
 def _terms(given: Any, leaf: int) -> Iterator[tuple[Any, int, int]]:

@@ -8,6 +8,7 @@ from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Piece
 from dynbatch.cells.storage import Buffer
 from dynbatch.kernels import blas
+from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -81,11 +82,18 @@ def columns_of(arrays: dict[str, Array], buffer: Buffer, column: int, width: int
     return rows if width == rows.shape[1] else rows[:, column : column + width]
 
 
-def memory_rows(memory: Ragged, shard: Shard) -> tuple[Array, Array]:
-    """Rows of a memory in the shard's order of sentences, and the sentences' lengths there."""
+def memory_rows(memory: Ragged, sentences: Array) -> tuple[Array, Array]:
+    """Rows of a memory in another order of sentences, perhaps some twice, and their lengths."""
     offsets = memory.offsets
-    lengths = np.diff(offsets)[shard.sentences]
+    lengths = np.diff(offsets)[sentences]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if ends.size else 0
     within = np.arange(total) - np.repeat(ends - lengths, lengths)
-    return np.repeat(offsets[:-1][shard.sentences], lengths) + within, lengths
+    return np.repeat(offsets[:-1][sentences], lengths) + within, lengths
+
+
+def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
+    """out[positions[n]] += rows[n], whatever repeats; the same bits every time."""
+    if not unique and np.bincount(positions).max(initial=0) > 1:
+        positions, rows = sum_rows_by_id(positions, rows)
+    out[positions] += rows

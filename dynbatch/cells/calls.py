@@ -17,9 +17,9 @@ from dynbatch.cells.given import (
     is_value,
     wrapped,
 )
-from dynbatch.cells.step import Form, StepTrace, trace_step
+from dynbatch.cells.step import NOT_TRACED, Form, StepTrace, trace_step
 from dynbatch.cells.table import CallTable
-from dynbatch.errors import DtypeError, GraphError, ShapeError
+from dynbatch.errors import DtypeError, DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.base import caller
 
 if TYPE_CHECKING:
@@ -29,11 +29,17 @@ CACHED_TRACES = 64
 
 
 @cache
-def maker(num_values: int, params_at: int | None) -> Callable[..., Callable[..., Any]]:
+def maker(
+    num_values: int, params_at: int | None, matrices: frozenset[int]
+) -> Callable[..., Callable[..., Any]]:
     """Makes, of a cell's tables, the function that makes a call of so many values.
 
     A call is one of thousands a mini-batch, so the function is written out for the number of its
     arguments, and knows the table by integers that its values carry (see `call.Light`).
+
+    Args:
+        matrices: values that are or hold matrices. Calls that share one are given the same object,
+            so it is made light once.
     """
     values = [f"a{k}" for k in range(num_values)]
     taken = values.copy()
@@ -41,10 +47,11 @@ def maker(num_values: int, params_at: int | None) -> Callable[..., Callable[...,
         taken.insert(params_at, "p")
     adds = [f"add{k}" for k in range(num_values)]
     lines = [
-        "def made_with(tables, slowly, new, Call):",
+        "def made_with(tables, known, slowly, new, Call):",
         "    def make(arguments):",
         "        try:",
         f"            {', '.join(taken)}, = arguments",
+        *[f"            a{k} = known[id(a{k})]" for k in sorted(matrices)],
         f"            table = tables[{', '.join([f'{a}.kind' for a in values])}, "
         f"{'0' if params_at is None else 'id(p)'}]",
         "        except (AttributeError, KeyError, ValueError):",
@@ -88,7 +95,11 @@ class Calls:
         self._cell = cell
         self._tables: dict[tuple[int, ...], CallTable] = {}
         self._traces: list[tuple[tuple[Any, ...], StepTrace]] = []  # the last used at the end
-        self._made_for: tuple[int, int | None] | None = None
+        self._known: dict[int, Any] = {}  # light values of arguments that hold matrices
+        self._held: list[Any] = []  # these arguments, so that their identities stay their own
+        self._graph_inlined = -1
+        self._inlined: dict[tuple[int, ...], Any] = {}  # keys in that graph, and the parameters
+        self._made_for: tuple[int, int | None, frozenset[int]] | None = None
         self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
 
     def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
@@ -96,24 +107,38 @@ class Calls:
         at = self._find_params(arguments)
         values = [value for k, value in enumerate(arguments) if k != at]
         graph = self._graph(values)
-        if graph.is_trace or graph.device.is_cuda or any(map(holds_matrix, values)):
+        if graph.is_trace or graph.device.is_cuda:
             return self._inline(arguments, at, graph)
+        matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
         lights = [wrapped(value, graph) for value in values]
         params = None if at is None else arguments[at]
         key = (*[light.kind for light in lights], 0 if at is None else id(params))
-        table = self._tables.get(key)
-        if table is None:
+        if graph.uid != self._graph_inlined:
+            self._graph_inlined, self._inlined = graph.uid, {}
+        if key in self._inlined:
+            return self._inline(arguments, at, graph)
+        if key not in self._tables:
             self._check_widths(values)
             forms = [form_given(value) for value in values]
-            trace = self._trace(forms, at, params, graph)
-            if not trace.batches:
-                return self._inline(arguments, at, graph)
+            trace = self._trace(forms, at, params, graph, bool(matrices))
+            if trace is None or not trace.batches:
+                made = self._inline(arguments, at, graph)
+                if trace is None:  # so it is no error
+                    self._remember(forms, at, graph, NOT_TRACED)
+                self._inlined[key] = params
+                return made
             table = self._tables[key] = self._table(trace, forms, graph)
             table.held.append((key, params))
-        arity = (len(values), at)
+        arity = (len(values), at, matrices)
         if self._made_for != arity:
             self._made_for = arity
-            self.make = maker(*arity)(self._tables, self.make_slowly, Call.__new__, Call)
+            made_with = maker(*arity)
+            self.make = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
+        for k in matrices:
+            if id(values[k]) not in self._known:
+                self._known[id(values[k])] = lights[k]
+                self._held.append(values[k])
+            lights[k] = values[k]
         return self.make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
 
     def _table(self, trace: StepTrace, forms: Sequence[Form], graph: Any) -> CallTable:
@@ -129,6 +154,8 @@ class Calls:
     def _forget(self, keys: Iterable[tuple[int, ...]]) -> None:
         for key in keys:
             self._tables.pop(key, None)
+        self._known.clear()
+        self._held.clear()
 
     def _find_params(self, arguments: Sequence[Any]) -> int | None:
         """Which argument is the cell's parameters."""
@@ -173,18 +200,33 @@ class Calls:
                     f"  fix:  give a width of at least 1\n  made at {caller()}"
                 )
 
-    def _trace(self, forms: Sequence[Form], at: int | None, params: Any, graph: Any) -> StepTrace:
-        """The trace for these forms and what `params` holds now."""
+    def _trace(
+        self, forms: Sequence[Form], at: int | None, params: Any, graph: Any, has_matrices: bool
+    ) -> StepTrace | None:
+        """The trace for these forms and what `params` holds now.
+
+        None where a function of matrices cannot be traced: it may still run, if it reads their
+        values, say, or depends on their number of rows.
+        """
         key = (tuple(forms), at, graph.dtype.char)
         for place, (known, trace) in enumerate(self._traces):
             if known == key and trace.is_current(params):
                 self._traces.append(self._traces.pop(place))
                 break
         else:
-            trace = trace_step(self._cell.function, forms, at, params, graph.dtype)
-            self._traces = [*self._traces, (key, trace)][-CACHED_TRACES:]
+            try:
+                trace = trace_step(self._cell.function, forms, at, params, graph.dtype)
+            except DynbatchError:
+                if has_matrices:
+                    return None
+                raise
+            self._remember(forms, at, graph, trace)
         trace.check_parameters(self._cell.__name__, graph)
         return trace
+
+    def _remember(self, forms: Sequence[Form], at: int | None, graph: Any, made: StepTrace) -> None:
+        key = (tuple(forms), at, graph.dtype.char)
+        self._traces = [*self._traces, (key, made)][-CACHED_TRACES:]
 
     def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
         """The function itself: operators as nodes, where a call cannot be one node."""

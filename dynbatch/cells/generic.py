@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.arrays import add_rows_at, memory_rows
 from dynbatch.cells.program import Op
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Batch, Gradients
@@ -39,22 +41,31 @@ class StandIn:
 class GenericStep:
     """One such operator in one shard, through all steps.
 
+    Where a step's sentences are the first ones, memories are read where they lie. What depends on
+    them alone is then kept from step to step, since later steps have fewer sentences.
+
     Args:
         op:       the operator.
         memories: packed rows of each memory, in the shard's order of sentences.
         sentences: of the shard.
         keeps:    whether backward will follow.
         xp:       array module of the values.
+        chosen:   of steps whose sentences are not the first ones in order, or read one memory
+            several times: which memories they read.
     """
 
     def __init__(
-        self, op: Op, memories: list[Ragged], sentences: int, dtype: Any, keeps: bool, xp: Any = np
-    ) -> None:
+        self, op: Op, memories: list[Ragged], sentences: int, dtype: Any, keeps: bool, xp: Any = np,
+        chosen: Mapping[int, Array] | None = None,
+    ) -> None:  # fmt: skip
         self._kind = type(op.node)
         self._origins = [x.base.origin for x in op.inputs]
         self._places = [x.base.place if x.base.origin == "memory" else None for x in op.inputs]
         self._accumulates: tuple[int, ...] = getattr(self._kind, "accumulates", ())
-        self._memories = memories
+        self.memories = memories
+        reads_memory = "memory" in self._origins
+        self._chosen = chosen if chosen and reads_memory else {}
+        self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
         self._nodes = [
@@ -67,11 +78,12 @@ class GenericStep:
                     for x in op.inputs
                 ],
             )
-            for k in range(sentences)
+            for k in range(len(memories[0]) if reads_memory else sentences)
         ]
         self._batch = Batch([op.node], dtype, xp)
-        self._batch.cache = {"count": sentences}
+        self._cache: dict[str, Any] = {"count": sentences}
         self._batch.keeps = keeps
+        self._most = 0  # sentences of the first step that reads memories where they lie
         self._saved: dict[int, dict[str, Array]] = {}
         self._running: dict[tuple[int, bool], tuple[Ragged, Ragged]] = {}
         self.memory_gradients: list[Ragged] = []
@@ -83,15 +95,19 @@ class GenericStep:
 
     def forward(self, t: int, n: int, out: Array, *xs: Any) -> None:
         """y = f(xs) for the n running sentences at step t."""
-        batch = self._at(n)
-        inputs = [self._ragged(x, n, self._memories) for x in xs]
+        batch = self._at(t, n)
+        inputs = [self._ragged(t, x, n) for x in xs]
         batch.inputs = tuple(inputs)
         if batch.keeps:
             sizes = self._kind.saved(batch)
             batch.saved = {name: batch.xp.empty(size, batch.dtype) for name, size in sizes.items()}
             self._saved[t] = batch.saved
-        if t == 0:  # later steps have fewer sentences
-            batch.scratch = batch.xp.empty(self._kind.workspace(batch), batch.dtype)
+        if n > self._most or t in self._chosen:
+            elements = self._kind.workspace(batch)
+            if elements > batch.scratch.size:
+                batch.scratch = batch.xp.empty(elements, batch.dtype)
+            if t not in self._chosen:
+                self._most = n
         batch.launches += 1
         self._kind.forward(batch, self._rows(out, n), *inputs)
 
@@ -99,49 +115,77 @@ class GenericStep:
         self, t: int, n: int, dy: Array, y: Any, xs: tuple[Any, ...], dxs: tuple[Any, ...]
     ) -> None:
         """Overwrite the dxs of values; add to the gradients of memories."""
-        batch = self._at(n)
-        batch.inputs = tuple(None if x is None else self._ragged(x, n, self._memories) for x in xs)
+        batch = self._at(t, n)
+        batch.inputs = tuple([None if x is None else self._ragged(t, x, n) for x in xs])
         batch.output = None if y is None else self._rows(y, n)
         batch.saved = self._saved.get(t, {})  # kept: another loss may follow
-        batch.accumulate = True
+        batch.accumulate = t not in self._chosen
         targets: list[Ragged | None] = []
-        added: list[tuple[Ragged, Ragged]] = []
+        added: list[tuple[int, Ragged]] = []
         for position, (x, dx) in enumerate(zip(xs, dxs, strict=True)):
             if self._origins[position] != "memory":
                 targets.append(None if dx is None else self._rows(dx, n))
                 continue
-            total = self._ragged(x, n, self.memory_gradients)
-            if position in self._accumulates:
-                targets.append(total)
+            if batch.accumulate and position in self._accumulates:
+                targets.append(self._first(x, n, self.memory_gradients))
                 continue
-            of_step = total.like(batch.xp.empty(total.values.shape, batch.dtype))
+            packed = batch.inputs[position]
+            assert packed is not None
+            of_step = packed.like(batch.xp.empty(packed.values.shape, batch.dtype))
             targets.append(of_step)
-            added.append((total, of_step))
+            added.append((x, of_step))
         batch.launches += 1 + len(added)
         self._kind.backward(batch, self._rows(dy, n), *targets)
-        for total, of_step in added:
-            arrays.accumulate(of_step.values, total.values)
+        for x, of_step in added:
+            if t in self._chosen:
+                rows, _ = self._rows_of(t, x)
+                add_rows_at(of_step.values, rows, self.memory_gradients[x].values)
+            else:
+                total = self._first(x, n, self.memory_gradients)
+                arrays.accumulate(of_step.values, total.values)
 
     def finish(self) -> None:
         """After the last step of backward: the rest of the memories' gradients."""
         if self._accumulates:
             targets = [
-                self.memory_gradients[x] if isinstance(x, int) else None for x in self._places
+                None if x is None else self._first(x, self._most, self.memory_gradients)
+                for x in self._places
             ]
+            self._batch.cache, self._batch.accumulate = self._cache, True
             self._kind.finish(self._batch, *targets)
 
     def give_gradients_to(self, gradients: Gradients) -> None:
         """Where the node type's parameter gradients go."""
         self._batch.gradients = gradients
 
-    def _at(self, n: int) -> Batch:
-        self._batch.nodes = self._nodes[:n]  # type: ignore[assignment]
-        return self._batch
+    def _at(self, t: int, n: int) -> Batch:
+        batch, chosen = self._batch, self._chosen.get(t)
+        if chosen is None:
+            batch.nodes = self._nodes[:n]  # type: ignore[assignment]
+            batch.cache = self._cache
+        else:
+            batch.nodes = [self._nodes[k] for k in chosen.tolist()]
+            batch.cache = {"count": n}  # other memories than those of the step before
+        return batch
 
-    def _ragged(self, x: Any, n: int, memories: list[Ragged]) -> Ragged:
+    def _ragged(self, t: int, x: Any, n: int) -> Ragged:
         if not isinstance(x, int):
             return self._rows(x, n)
-        key = (x, memories is self._memories)
+        if t not in self._chosen:
+            return self._first(x, n, self.memories)
+        rows, lengths = self._rows_of(t, x)
+        return Ragged(self.memories[x].values[rows], lengths)
+
+    def _rows_of(self, t: int, x: int) -> tuple[Array, list[int]]:
+        """The rows of a memory that a step reads, and how many of each sentence."""
+        if (t, x) not in self._rows_chosen:
+            rows, lengths = memory_rows(self.memories[x], self._chosen[t])
+            self._rows_chosen[t, x] = (rows, lengths.tolist())
+        return self._rows_chosen[t, x]
+
+    def _first(self, x: int, n: int, memories: list[Ragged]) -> Ragged:
+        """The rows of a memory, or its gradient, of the first n sentences."""
+        key = (x, memories is self.memories)
         whole = memories[x]
         known = self._running.get(key)
         if known is not None and known[0] is whole and len(known[1]) == n:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.call import Call, Light, Output, Part
-from dynbatch.cells.step import Form, leaves
+from dynbatch.cells.step import Form, Matrix, leaves
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller
 from dynbatch.nodes.indexing import Row
@@ -18,7 +18,7 @@ from dynbatch.nodes.structure import stack as stack_nodes
 
 
 class Given:
-    """An ordinary vector or scalar, or zeros, with the attributes of a `Light`."""
+    """An ordinary node, or zeros, with the attributes of a `Light`."""
 
     __slots__ = ("first", "kind", "origin", "ready", "row")
     depths = None
@@ -187,7 +187,7 @@ def graphs_of(values: Sequence[Any]) -> Iterator[Owner]:
 
 
 def form_given(value: Any) -> Form:
-    """The form of an argument, or an error for a matrix or a width below 1."""
+    """The form of an argument."""
     if isinstance(value, Call | Part | Output):
         return form_of(value)
     if isinstance(value, Total):
@@ -195,8 +195,12 @@ def form_given(value: Any) -> Form:
     if isinstance(value, tuple):
         return tuple([form_given(part) for part in value])
     if isinstance(value, Node):
-        return value.width if value.ndim else 0
+        return _form_of_node(value)
     return int(value)
+
+
+def _form_of_node(node: Node) -> Form:
+    return Matrix(node.width) if node.ndim > 1 else node.width if node.ndim else 0
 
 
 def holds_matrix(value: Any) -> bool:
@@ -219,7 +223,7 @@ def wrapped(value: Any, graph: Any) -> Any:
         lights = [light for part in value for light in _lights(part, graph)]
         return Mixed(lights, graph.kinds.of(form_given(value)))
     if isinstance(value, Node):
-        return Given(value, graph.kinds.of(value.width if value.ndim else 0))
+        return Given(value, graph.kinds.of(_form_of_node(value)))
     return Given(None, graph.kinds.of(int(value)))
 
 

@@ -81,7 +81,10 @@ class Group:
 
     rows:   their rows in the table, in the order in which they lie in the region's value.
     offset: first element in the region's value.
-    arguments: the streams that calls are given; constants follow, each a row of an input.
+    arguments: the streams that calls are given, and summaries of memories; constants follow, each
+        a row of an input.
+    memories: of each matrix that the loop reads, the inputs that hold those of all sentences, as a
+        rule one; `memory_of` (N,): the sentence, in the order of these, of each call.
     """
 
     table: CallTable
@@ -90,6 +93,8 @@ class Group:
     offset: int
     arguments: list[Argument]
     constants: list[int]
+    memories: list[list[int]]
+    memory_of: Array
 
     @property
     def count(self) -> int:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.arrays import Scratch, columns_of, in_planes
-from dynbatch.cells.generic import GenericStep
+from dynbatch.cells.arrays import Scratch, add_rows_at, columns_of, in_planes
 from dynbatch.cells.gradients import ShardGradients
 from dynbatch.cells.maps import WeightGradients, stream_gradients, weight_elements, weights_of
 from dynbatch.cells.program import Op
 from dynbatch.cells.region import Earlier, Fetch, Group, Inner, Packed, Region
+from dynbatch.cells.region_memory import finish, generic_steps, place_memories
 from dynbatch.cells.storage import Buffer
-from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -70,7 +69,7 @@ class RegionRun:
                 packed[b.name] = arrays[b.name] = in_planes(rows, b)
             for b in group.cell.storage.temporary:
                 arrays[b.name] = _temporary(self._most[number], b, scratch)
-            self._generic_steps(number, group, arrays)
+            arrays.update(generic_steps(self.region, number, self._most[number], self.batch, xs))
             self.arrays.append(arrays)
             self.packed.append(packed)
         self._place_inputs(xs)
@@ -155,6 +154,7 @@ class RegionRun:
             arrays = self.arrays[number]
             arrays.update(self._streams(number, group, scratch))
             sinks.append(self._prepare_backward(number, group, scratch))
+            place_memories(group, arrays, xs, dxs)
         self._gather_ahead(xs)
         for t in range(len(region.batches) - 1, -1, -1):
             self._backward_batch(t)
@@ -162,8 +162,7 @@ class RegionRun:
         for group, arrays, packed, sink in zip(
             region.groups, self.arrays, self.packed, sinks, strict=True
         ):
-            for number in group.cell.generic:
-                arrays[f"G{number}"].finish()
+            finish(group, arrays, dxs)
             sink.pass_on(gradients)
             stream_gradients(group.cell, arrays)
             weights = WeightGradients(group.cell, gradients)
@@ -266,20 +265,6 @@ class RegionRun:
                 self._of_groups, self.region.groups, self.arrays, strict=True
             )
         ]
-
-    def _generic_steps(self, number: int, group: Group, arrays: dict[str, Any]) -> None:
-        batch = self.batch
-        for generic, op in group.cell.generic.items():
-            arrays[f"G{generic}"] = GenericStep(
-                op, [], self._most[number], batch.dtype, batch.keeps
-            )
-
-
-def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
-    """out[positions[n]] += rows[n], whatever repeats; the same bits every time."""
-    if not unique and np.bincount(positions).max(initial=0) > 1:
-        positions, rows = sum_rows_by_id(positions, rows)
-    out[positions] += rows
 
 
 def _map_input(group: Group, op: Op, arrays: dict[str, Any], packed: dict[str, Array]) -> Array:

@@ -139,7 +139,7 @@ class ScanRun:
 
     def _sorted_memory(self, memory: Ragged, shard: Shard) -> Ragged:
         """A memory's rows in the shard's order of sentences."""
-        index, lengths = memory_rows(memory, shard)
+        index, lengths = memory_rows(memory, shard.sentences)
         return Ragged(memory.values[index], lengths.tolist())
 
     def _outputs(self, packed: dict[str, Array], y: Ragged) -> None:
@@ -294,7 +294,7 @@ class ScanRun:
             dx = dxs[position + place]
             if dx is not None:
                 for shard, arrays in self._shards():
-                    index, _ = memory_rows(memory, shard)
+                    index, _ = memory_rows(memory, shard.sentences)
                     dx.values[index] = arrays["memory gradients"][place].values
 
     def _prepare_memories(self, shard: Shard, arrays: dict[str, Any]) -> None:
@@ -302,7 +302,7 @@ class ScanRun:
             return
         gathered = []
         for memory in self.memories:
-            index, lengths = memory_rows(memory, shard)
+            index, lengths = memory_rows(memory, shard.sentences)
             zeros = np.zeros((index.size, memory.values.shape[1]), memory.values.dtype)
             gathered.append(Ragged(zeros, lengths.tolist()))
         arrays["memory gradients"] = gathered

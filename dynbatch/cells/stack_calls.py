@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.cells.arrays import add_rows_at
 from dynbatch.cells.call import Call, Output, Part
 from dynbatch.cells.given import form_of, structure_of
 from dynbatch.cells.region_node import RegionNode
-from dynbatch.cells.region_run import add_rows_at
 from dynbatch.cells.step import build, leaves
 from dynbatch.cells.table import CallTable
 from dynbatch.errors import EmptyBatchError, ShapeError

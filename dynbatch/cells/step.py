@@ -1,14 +1,18 @@
 """One application of a cell to nodes, traced and compiled: a program as a scan's, without a state.
 
-All that the cell is given are *streams*: rows that are gathered before a batch of calls runs. What
-is known of all calls before the first one runs (a word, say, which no call has made) is a *token*:
-its linear maps are one product for all calls.
+The vectors and scalars that the cell is given are *streams*: rows that are gathered before a batch
+of calls runs. What is known of all calls before the first one runs (a word, say, which no call has
+made) is a *token*: its linear maps are one product for all calls.
+
+The matrices are *memories*. What reads nothing else is no part of a call: it becomes ordinary
+nodes, once for each memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +20,7 @@ import numpy as np
 from dynbatch.cells.compiled import CompiledLoop
 from dynbatch.cells.program import Program
 from dynbatch.cells.recorder import Path, Recorder, is_unchanged, reads_of
+from dynbatch.cells.surroundings import attributes
 from dynbatch.cells.trace import (
     Placeholder,
     Split,
@@ -26,18 +31,29 @@ from dynbatch.cells.trace import (
     run_traced,
 )
 from dynbatch.errors import GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner, caller
+from dynbatch.nodes.arithmetic import Binary, Expand
+from dynbatch.nodes.base import Node, Owner, Shape, caller
 from dynbatch.nodes.dropout import Dropout
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
 Form = Any
-"""What a cell is given or returns: a vector's width, 0 for a scalar, or a tuple of forms."""
+"""What a cell is given or returns: a vector's width, 0 for a scalar, a `Matrix`, or a tuple."""
+
+# Rows of the matrices that a cell is traced with. What it builds must be the same for both.
+TRACED_ROWS = (7, 11)
 
 
-def leaves(form: Form) -> list[int]:
-    """The widths of a form's vectors and scalars, in order; 0 for a scalar."""
+@dataclass(frozen=True)
+class Matrix:
+    """The form of a matrix of any number of rows."""
+
+    width: int
+
+
+def leaves(form: Form) -> list[Any]:
+    """A form's parts that are no tuples, in order: widths, 0 for a scalar, and `Matrix`."""
     if not isinstance(form, tuple):
         return [form]
     return [width for part in form for width in leaves(part)]
@@ -54,6 +70,7 @@ def build(form: Form, values: Iterator[Any]) -> Any:
 class StepTrace:
     """What a cell built when it was given one value for each leaf.
 
+    arguments: vectors and scalars among these, and `memories` the matrices.
     form:     of what it returned.
     reads:    what it read from its parameters.
     compiled: for each set of tokens it was needed for.
@@ -61,6 +78,7 @@ class StepTrace:
 
     nodes: list[Node]
     arguments: list[Node]
+    memories: list[Node]
     outputs: list[Node]
     form: Form
     reads: dict[Path, Any]
@@ -76,13 +94,44 @@ class StepTrace:
             if isinstance(read, Parameter):
                 check_parameter(f"cell {name!r}", read, graph)
 
-    @property
+    @cached_property
+    def of_memory(self) -> frozenset[int]:
+        """Indices of the nodes that follow from memories, and from nothing else that is given."""
+        found = {node.index for node in self.memories}
+        given = {node.index for node in self.arguments}
+        for node in self.nodes:
+            read = {x.index for x in node.inputs}
+            if read & given:
+                given.add(node.index)
+            elif read & found:
+                found.add(node.index)
+        return frozenset(found)
+
+    @cached_property
     def batches(self) -> bool:
         """Whether calls can be one node each.
 
-        Not with dropout, whose masks belong to a sentence's nodes, nor with matrices.
+        Not with dropout, whose masks belong to a sentence's nodes, nor with matrices that do not
+        follow from those the cell is given.
         """
-        return not any([node.ndim > 1 or isinstance(node, Dropout) for node in self.nodes])
+        if self is NOT_TRACED:
+            return False
+        # A vector repeated beside a memory: made anew, it is repeated as each memory has rows.
+        repeated = {n.index for n in self.nodes if isinstance(n, Expand) and _adds_rows(n)}
+        for node in self.nodes:
+            follows = node.index in self.of_memory
+            if isinstance(node, Dropout) or (
+                node.ndim > 1 and not follows and node.index not in repeated
+            ):
+                return False
+            if not (follows and isinstance(node, Binary)):
+                if any([x.index in repeated for x in node.inputs]):
+                    return False
+        return True
+
+
+NOT_TRACED = StepTrace([], [], [], [], None, {})
+"""That of a function which runs, but cannot be traced."""
 
 
 def trace_step(
@@ -100,10 +149,10 @@ def trace_step(
 
     Raises:
         ShapeError: it returns something that is neither vector, scalar, nor tuple of them.
-        GraphError: it reads a value, sets a parameter, or uses a node from outside it.
+        GraphError: it reads a value, sets a parameter, or uses a node from outside it; or what it
+            builds depends on the number of rows of a matrix.
     """
-    first = _trace_once(function, forms, params_at, params, dtype)
-    again = _trace_once(function, forms, params_at, params, dtype)
+    first, again = [_trace_once(function, forms, params_at, params, dtype, n) for n in TRACED_ROWS]
     if first.form != again.form or _operators(first) != _operators(again):
         raise GraphError(
             f"cell {_name(function)!r} built other operators when it was run again.\n"
@@ -120,14 +169,18 @@ def _trace_once(
     params_at: int | None,
     params: Any,
     dtype: Any,
+    rows: int,
 ) -> StepTrace:
     graph = TraceGraph(dtype)
-    widths = [width for form in forms for width in leaves(form)]
-    placeholders: list[Node] = [
-        Placeholder(graph=graph, role="argument", place=k, given=(width,) if width else ())
-        for k, width in enumerate(widths)
-    ]
-    values = iter(placeholders)
+    vectors: list[Node] = []
+    memories: list[Node] = []
+    for leaf in [leaf for form in forms for leaf in leaves(form)]:
+        if isinstance(leaf, Matrix):
+            shape: Shape = (rows, leaf.width)
+            memories.append(_placeholder(graph, "memory", len(memories), shape))
+        else:
+            vectors.append(_placeholder(graph, "argument", len(vectors), (leaf,) if leaf else ()))
+    values = iter(sorted([*vectors, *memories], key=lambda node: node.index))
     arguments = [build(form, values) for form in forms]
     recorder = Recorder(params)
     if params_at is not None:
@@ -136,7 +189,11 @@ def _trace_once(
     outputs: list[Node] = []
     form = _form_of(_name(function), returned, outputs)
     require_inside(_name(function), outputs, graph)
-    return StepTrace(graph.nodes, placeholders, outputs, form, reads_of(recorder))
+    return StepTrace(graph.nodes, vectors, memories, outputs, form, reads_of(recorder))
+
+
+def _placeholder(graph: TraceGraph, role: str, place: int, shape: Shape) -> Node:
+    return Placeholder(graph=graph, role=role, place=place, given=shape)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -144,10 +201,26 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _operators(trace: StepTrace) -> list[tuple[Any, ...]]:
+    """What tells one trace from another: the operators, and what they were told."""
     return [
-        (type(node), node.sig, [x.index for x in node.inputs])
+        (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _told(node))
         for node in trace.nodes
-        if node.sig >= 0
+        if not isinstance(node, Placeholder)
+    ]
+
+
+def _adds_rows(node: Node) -> bool:
+    return node.ndim > 1 and node.inputs[0].ndim < 2
+
+
+def _told(node: Node) -> list[Any]:
+    if isinstance(node, Expand):
+        return []  # its shape
+    own = [value for name, value in attributes(node).items() if name not in node.static]
+    values = [value for value in own if not isinstance(value, Node)]
+    return [
+        (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+        for value in values
     ]
 
 
@@ -173,12 +246,13 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
         tokens: places of the arguments that are known of all calls before the first one runs.
     """
     needed = ancestors(trace.outputs)
-    given = {node.index for node in trace.arguments}
+    given = {node.index for node in [*trace.arguments, *trace.memories]}
     order = [n for n in trace.nodes if n.index in needed and n.index not in given]
     kinds = {
         node.index: "token argument" if place in tokens else "argument"
         for place, node in enumerate(trace.arguments)
     }
+    kinds.update({node.index: "memory" for node in trace.memories})
     returned = {node.index for node in trace.outputs}
     for node in order:
         read = {kinds[x.index] for x in node.inputs}
@@ -196,27 +270,31 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
 
 
 class StepProgram(Program):
-    """The program of one call: its arguments are its first streams, its outputs its exports."""
+    """The program of one call: its arguments are its first streams, its outputs its exports.
+
+    Attributes:
+        summaries: traced vectors and scalars that follow from memories: the streams that come next.
+        constants: traced nodes behind all further streams: parameters, say, as values.
+    """
 
     def __init__(self, trace: StepTrace, parts: Split) -> None:
         self.begin(parts)
-        for node in trace.arguments:
+        read = {x.index for node in parts.loop for x in node.inputs}
+        read |= {node.index for node in trace.outputs}
+        summaries = [n for n in parts.before if n.index in trace.of_memory and n.ndim < 2]
+        self.summaries = [node for node in summaries if node.index in read]
+        for node in [*trace.arguments, *self.summaries]:
             self.enter(node)
         for node in parts.loop:
             self.add(node)
         self.leave(trace.outputs, [])
-
-    @property
-    def constants(self) -> list[Node]:
-        """Traced nodes behind the streams that are no arguments: parameters, say, as values."""
-        return [n for n in self.stream_nodes if not isinstance(n, Placeholder)]
+        self.constants = self.stream_nodes[len(trace.arguments) + len(self.summaries) :]
 
 
 class CompiledStep(CompiledLoop):
     """A call, compiled for given tokens.
 
     Attributes:
-        num_arguments: streams that calls are given; the rest are constants.
         reached:       streams that backward gives a gradient.
         columns:       first column of each output among the exports, and their total width.
     """
@@ -228,7 +306,6 @@ class CompiledStep(CompiledLoop):
         self.tokens = tokens
         self.parts = split_step(trace, tokens)
         super().__init__(StepProgram(trace, self.parts))
-        self.num_arguments = len(trace.arguments)
         ends = np.cumsum([value.width for value in self.program.exports]).tolist()
         self.columns: list[int] = [0, *ends[:-1]]
         self.width: int = ends[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.nodes.arithmetic import Binary, expand
@@ -62,7 +63,7 @@ class Surroundings:
         if not node.inputs:
             made = copy_of_source(node, self._xs.graph)
         elif self._compiled.parts.kinds[node.index] == "memory":
-            made = self._once(node, [self.whole(x) for x in node.inputs])
+            made = once(node, [self.whole(x) for x in node.inputs])
         elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:
             # What is dropped is the same in all sentences; the mask must follow from this one.
             mask = dropout(Ones(self._xs, size=node.width), node.p)
@@ -71,16 +72,21 @@ class Surroundings:
             made = node.rebuild(*[self.rows(x) for x in node.inputs])
         self._made[node.index] = made
 
-    def _once(self, node: Node, inputs: list[Node]) -> Node:
-        """An operator that runs once for the sentence, whose memory has its own length."""
-        if isinstance(node, Binary) and inputs[0].shape != inputs[1].shape:
-            rows = max([x.shape for x in inputs if x.ndim == 2], default=inputs[0].shape)
-            inputs = [expand(x, rows) for x in inputs]
-        return node.rebuild(*inputs)
+
+def once(node: Node, inputs: list[Node]) -> Node:
+    """An operator that runs once for the sentence, whose memory has its own length."""
+    if isinstance(node, Binary) and inputs[0].shape != inputs[1].shape:
+        rows = max([x.shape for x in inputs if x.ndim == 2], default=inputs[0].shape)
+        inputs = [expand(x, rows) for x in inputs]
+    return node.rebuild(*inputs)
 
 
 def copy_of_source(node: Node, graph: Owner) -> Node:
     """A constant of a cell, or a parameter used as a value, in a graph."""
+    return type(node)(graph=graph, **attributes(node))
+
+
+def attributes(node: Node) -> dict[str, Any]:
+    """What a node was told besides its inputs."""
     names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
-    own = {n: getattr(node, n) for n in names if n not in Node.__slots__}
-    return type(node)(graph=graph, **own)
+    return {n: getattr(node, n) for n in names if n not in Node.__slots__}

@@ -10,8 +10,8 @@ import numpy as np
 
 from dynbatch.cells.call import Call, Light, Part
 from dynbatch.cells.given import Given, Mixed, Total
-from dynbatch.cells.step import CompiledStep, Form, StepTrace, leaves
-from dynbatch.cells.surroundings import copy_of_source
+from dynbatch.cells.step import CompiledStep, Form, Matrix, StepTrace, leaves
+from dynbatch.cells.surroundings import copy_of_source, once
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.indexing import Row
 from dynbatch.parameter import Array
@@ -42,7 +42,7 @@ class CallTable:
     """Calls as columns: what each was given, and once it has run, where its values are.
 
     Attributes:
-        forms:   leaves of each argument of the cell.
+        forms:   leaves of each argument of the cell; `matrices`: which of all leaves are matrices.
         columns: for each argument, what each call was given.
         calls:   the calls; a call's row is its place here.
         kinds, parts: integers of the leaves' forms; of each part of the returned tuple its first
@@ -53,6 +53,8 @@ class CallTable:
                  waits for, one after the other; as far as `update` has been called.
         held:    the keys by which the cell finds the table, and the parameters whose identity is
                  part of them, so that it stays their own.
+        constants, of_memories: nodes in place of traced ones, by the index of these: for all calls,
+                 and for those that are given the same matrices.
         runs, run_of, position: regions that have run calls; of each call which, and its row there.
         marked:  which calls the run that is being planned needs (see `batcher.needed`).
     """
@@ -80,10 +82,12 @@ class CallTable:
             first += len(leaves(part))
         self.nodes: list[Node] = graph.nodes
         self.forms = [len(leaves(form)) for form in forms]
+        self.matrices = [isinstance(leaf, Matrix) for form in forms for leaf in leaves(form)]
         self.columns: list[list[Any]] = [[] for _ in forms]
         self.calls: list[Call] = []
         self.adds = (*[column.append for column in self.columns], self.calls.append, graph.nodes)
         self.constants: dict[int, Node] = {}
+        self.of_memories: dict[tuple[Node, ...], dict[int, Node]] = {}
         self.runs: list[RegionNode] = []
         self.ready: Array = np.empty(0, np.int64)
         self.depth: Array = np.empty(0, np.int64)
@@ -145,12 +149,43 @@ class CallTable:
 
     def constant_nodes(self, cell: CompiledStep) -> list[Node]:
         """Nodes of this graph in place of a compiled cell's constants, each made once."""
-        for node in cell.parts.before:
-            if cell.parts.kinds[node.index] == "memory" and node.index not in self.constants:
-                inputs = [self.constants[x.index] for x in node.inputs]
-                made = node.rebuild(*inputs) if inputs else copy_of_source(node, self.graph)
-                self.constants[node.index] = made
+        self._make(cell, self.constants, of_memory=False)
         return [self.constants[node.index] for node in cell.program.constants]
+
+    def memory_nodes(
+        self, cell: CompiledStep, memories: Sequence[tuple[Node, ...]]
+    ) -> list[list[Node]]:
+        """The same in place of what follows from memories: for each such value, nodes of all.
+
+        Matrices that the loop reads, then summaries (see `StepProgram`).
+
+        Args:
+            memories: of each sentence, one for each matrix that the cell is given.
+        """
+        self._make(cell, self.constants, of_memory=False)
+        found = []
+        for given in memories:
+            made = self.of_memories.get(given)
+            if made is None:
+                placeholders = [node.index for node in self.trace.memories]
+                made = self.of_memories[given] = dict(zip(placeholders, given, strict=True))
+            self._make(cell, made, of_memory=True)
+            found.append(made)
+        wanted = [*cell.program.memory_nodes, *cell.program.summaries]
+        return [[made[node.index] for made in found] for node in wanted]
+
+    def _make(self, cell: CompiledStep, made: dict[int, Node], of_memory: bool) -> None:
+        for node in cell.parts.before:
+            follows = node.index in self.trace.of_memory
+            if cell.parts.kinds[node.index] != "memory" or follows is not of_memory:
+                continue
+            if node.index in made and not _is_freed(made[node.index]):
+                continue
+            if not node.inputs:
+                made[node.index] = copy_of_source(node, self.graph)
+                continue
+            known = self.constants | made
+            made[node.index] = once(node, [known[x.index] for x in node.inputs])
 
     def compiled(self, tokens: frozenset[int]) -> CompiledStep:
         """The cell, compiled for these tokens."""
@@ -166,8 +201,13 @@ class CallTable:
         self.columns = []
         self.adds = ()
         self.constants = {}
+        self.of_memories = {}
         self.calls = []
         self.runs = []
+
+
+def _is_freed(node: Node) -> bool:
+    return node._block is not None and node._block.array is None
 
 
 def _collect(value: Any, found: list[Node]) -> None:

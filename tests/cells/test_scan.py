@@ -202,6 +202,12 @@ def test_states_may_be_nodes_for_some_sentences_and_widths_for_others():
     assert_scan_equals_steps(case.cell, batch)
 
 
+@pytest.mark.parametrize("lengths", [(3, 0), (0, 2)])
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].memories])
+def test_a_sentence_without_tokens_may_have_a_memory(name, lengths):
+    assert_scan_equals_steps(CASES[name].cell, CASES[name].batch(lengths))
+
+
 def test_a_vector_may_be_a_memory():
     @db.cell
     def conditioned(x, h, p, memory):

@@ -156,7 +156,7 @@ class ScanRows:
         """Each memory's rows in the order of the sentences, or as many zeros."""
         found = []
         for memory in self.memories:
-            index, lengths = memory_rows(memory, self._shard)
+            index, lengths = memory_rows(memory, self._shard.sentences)
             rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
             if zeros:
                 arrays.fill(rows, 0)
@@ -167,5 +167,5 @@ class ScanRows:
 
     def memory_order(self, memory: Ragged) -> Array:
         """For each row of a memory, where it is among the sorted ones."""
-        index, _ = memory_rows(memory, self._shard)
+        index, _ = memory_rows(memory, self._shard.sentences)
         return np.argsort(index, kind="stable")
