@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from types import CodeType
 from typing import Any, TypeVar
 
+from dynbatch.cells.given import structure_of
 from dynbatch.errors import (
     BackendError,
     CheckError,
@@ -35,9 +36,10 @@ NAMED_FAILURES = 8
 def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> list[Result]:
     """Run all instances to their end; what they wait for is computed together, in one run a round.
 
-    An instance is a generator over one sentence. It yields a node, or a tuple, list or dict of
-    nodes, and gets the value, or the same of values, as NumPy arrays of its own. Between two yields
-    it is plain Python: it may decide, sample, stop, or go on with other generators by `yield from`.
+    An instance is a generator over one sentence. It yields a node, a tuple, list or dict of nodes,
+    or what a call of a cell returned, and gets the value, or the same of values, as NumPy arrays of
+    its own. Between two yields it is plain Python: it may decide, sample, stop, or go on with other
+    generators by `yield from`.
     A round begins when every instance waits or has ended. Its run computes what is asked for and
     what that needs, and no more; `graph.backward` over what the instances return does the rest.
 
@@ -189,10 +191,11 @@ class _Instance:
             self.nodes = []
 
     def _problem(self, node: Any) -> Exception | None:
-        if isinstance(node, Node) and node.graph is self._graph:
+        is_node = isinstance(node, Node) and not isinstance(structure_of(node), tuple)
+        if is_node and node.graph is self._graph:
             return None
         line = _waits_at(self.generator)
-        if isinstance(node, Node):
+        if is_node:
             return GraphError(
                 f"drive: instance {self.number} yielded {node!r} of another graph.\n"
                 "  rule: an instance asks for nodes of the graph that is driven\n"
@@ -201,7 +204,8 @@ class _Instance:
         return DtypeError(
             f"drive: instance {self.number} yielded {type(node).__name__}; a node expected.\n"
             "  rule: a node, or a tuple, list or dict of nodes\n"
-            f"  fix:  yield the node itself; numbers need no run\n  yielded at {line}"
+            "  fix:  yield the node itself, of what a call returned its parts; numbers need no run\n"
+            f"  yielded at {line}"
         )
 
 
@@ -243,11 +247,12 @@ def _opened(request: Any) -> tuple[list[Any], Callable[[list[Array]], Any]]:
     if isinstance(request, dict):
         keys = list(request)
         return list(request.values()), lambda values: dict(zip(keys, values, strict=True))
-    if isinstance(request, tuple):
-        return list(request), tuple
     if isinstance(request, list):
         return list(request), list
-    return [request], lambda values: values[0]
+    asked = structure_of(request)  # what a call returned is the tuple of its parts
+    if isinstance(asked, tuple):
+        return list(asked), tuple
+    return [asked], lambda values: values[0]
 
 
 def _error(failed: Sequence[_Instance], results: list[Any]) -> DriveError:

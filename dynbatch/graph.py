@@ -261,6 +261,8 @@ class Graph:
 
     def add_light(self, node: Node) -> int:
         """Own a node that runs only if someone reads it; its index is as of `add`."""
+        if self._closed:
+            self._open(type(node).__name__)
         index = len(self._nodes)
         self._nodes.append(node)
         return index

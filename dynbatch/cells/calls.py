@@ -110,6 +110,7 @@ class Calls:
         if graph.is_trace or graph.device.is_cuda:
             return self._inline(arguments, at, graph)
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
+        self._check_widths(values)
         lights = [wrapped(value, graph) for value in values]
         params = None if at is None else arguments[at]
         key = (*[light.kind for light in lights], 0 if at is None else id(params))
@@ -118,7 +119,6 @@ class Calls:
         if key in self._inlined:
             return self._inline(arguments, at, graph)
         if key not in self._tables:
-            self._check_widths(values)
             forms = [form_given(value) for value in values]
             trace = self._trace(forms, at, params, graph, bool(matrices))
             if trace is None or not trace.batches:

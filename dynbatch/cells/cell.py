@@ -52,6 +52,9 @@ class Cell:
             a node; where the function returns a tuple, that tuple: it can be unpacked and indexed,
             and given as a whole to other calls.
 
+        What the parameters hold is read at the first call of a graph: replacing one of them later
+        (`params.W = other`) holds from the next graph on. Other parameters are another object.
+
         Raises:
             ShapeError: the function returns something else than vectors, scalars and tuples.
             GraphError: it reads a value, sets a parameter, uses a node from outside, or builds

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.cells.call import Call, Light, Output, Part
 from dynbatch.cells.step import Form, Matrix, leaves
-from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller
 from dynbatch.nodes.indexing import Row
 from dynbatch.nodes.reduce import sum as sum_of
@@ -117,6 +117,7 @@ def total(results: Sequence[Any]) -> Any:
     Raises:
         EmptyBatchError: `results` is empty.
         ShapeError:      the forms differ.
+        GraphError:      the graphs differ.
 
     Example:
         >>> import dynbatch as db
@@ -139,6 +140,7 @@ def total(results: Sequence[Any]) -> Any:
         )
     if not all([isinstance(result, Call | Part | Output) for result in results]):
         return _sums([structure_of(result) for result in results])
+    require_one_graph("total", results)
     if len({result.kind for result in results}) > 1:
         raise ShapeError(
             f"total: the results have different forms: {results[0]!r} and others.\n"
@@ -146,6 +148,18 @@ def total(results: Sequence[Any]) -> Any:
             f"  fix:  sum results of cells that return the same widths\n  made at {caller()}"
         )
     return results[0] if len(results) == 1 else Total(results, form_of(results[0]))
+
+
+def require_one_graph(what: str, results: Sequence[Any]) -> None:
+    """Raise `GraphError` if calls, or parts of them, belong to several graphs."""
+    graph = results[0].origin.graph
+    for result in results:
+        if result.origin.graph is not graph:
+            raise GraphError(
+                f"{what}: the results belong to different graphs ({result!r}).\n"
+                "  rule: every node of an expression has one owner\n"
+                f"  fix:  build the sentence in one `with db.Graph()` block\n  made at {caller()}"
+            )
 
 
 def form_of(value: Call | Part | Output) -> Form:

@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.cells.arrays import add_rows_at
 from dynbatch.cells.call import Call, Output, Part
-from dynbatch.cells.given import form_of, structure_of
+from dynbatch.cells.given import form_of, require_one_graph, structure_of
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.cells.step import build, leaves
 from dynbatch.cells.table import CallTable
@@ -180,6 +180,7 @@ def stack(results: Sequence[Any]) -> Any:
     Raises:
         EmptyBatchError: `results` is empty.
         ShapeError:      the forms differ.
+        GraphError:      the graphs differ.
 
     Example:
         >>> import dynbatch as db
@@ -200,6 +201,7 @@ def stack(results: Sequence[Any]) -> Any:
         )
     if not all([type(result) in LIGHT for result in results]):
         return _stacked([structure_of(result) for result in results])
+    require_one_graph("stack", results)
     if len({result.kind for result in results}) > 1:
         raise ShapeError(
             f"stack: the results have different forms: {results[0]!r} and others.\n"

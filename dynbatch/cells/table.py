@@ -12,7 +12,8 @@ from dynbatch.cells.call import Call, Light, Part
 from dynbatch.cells.given import Given, Mixed, Total
 from dynbatch.cells.step import CompiledStep, Form, Matrix, StepTrace, leaves
 from dynbatch.cells.surroundings import copy_of_source, once
-from dynbatch.nodes.base import Node
+from dynbatch.errors import GraphError
+from dynbatch.nodes.base import Node, caller
 from dynbatch.nodes.indexing import Row
 from dynbatch.parameter import Array
 
@@ -204,6 +205,18 @@ class CallTable:
         self.of_memories = {}
         self.calls = []
         self.runs = []
+        self.nodes = _Ended()
+
+
+class _Ended(list[Node]):
+    """The nodes of a closed graph: no part of a call can be added to them."""
+
+    def __len__(self) -> int:
+        raise GraphError(
+            "part of a call: the graph is closed; its nodes ended with the `with` block.\n"
+            "  fix:  h, c = cell(...) inside the block, and keep() what is to be read after it\n"
+            f"  made at {caller()}"
+        )
 
 
 def _is_freed(node: Node) -> bool:

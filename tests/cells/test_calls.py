@@ -10,7 +10,14 @@ from dynbatch import nodes as F
 from dynbatch.batcher.needed import Needed
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.cells.region_node import RegionNode
-from dynbatch.errors import DtypeError, EmptyBatchError, FreedError, GraphError, ShapeError
+from dynbatch.errors import (
+    DriveError,
+    DtypeError,
+    EmptyBatchError,
+    FreedError,
+    GraphError,
+    ShapeError,
+)
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
@@ -405,11 +412,59 @@ def test_errors_of_calls():
             db.stack([])
         with pytest.raises(ShapeError, match="different forms"):
             db.total([state, state[0]])
+        elsewhere = leaf(F.input(other, np.ones(D)), p)
+        for combine in (db.total, db.stack):
+            with pytest.raises(GraphError, match="belong to different graphs"):
+                combine([state, elsewhere])
         assert np.isfinite(state[0].value).all()  # the graph is as it was
     with pytest.raises(GraphError, match="closed"):
         leaf(x, p)
     with pytest.raises(GraphError, match="closed"):
         compose(state, state, p)
+
+
+def test_zeros_of_width_0_are_an_error_where_scalars_are_known_too():
+    @db.cell
+    def scaled(x, factor):
+        return x * factor
+
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        scaled(x, F.sum(x))
+        with pytest.raises(ShapeError, match="zeros of width 0"):
+            scaled(x, 0)
+
+
+def test_after_the_block_there_are_no_further_parts_and_rows():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.ones((2, D))).keep()
+        state = leaf(xs[0], p)
+        h = state[0].keep()
+        graph.backward(F.sum(h))
+    assert h.value.shape == (H,)
+    for part in (lambda: state[0], lambda: tuple(state), lambda: xs[1]):
+        with pytest.raises(GraphError, match="the graph is closed"):
+            part()
+
+
+def test_an_instance_asks_for_what_a_call_returned():
+    p, found = tree_parameters(), []
+
+    def instance(x):
+        h, c = yield leaf(x, p)
+        return h, c
+
+    def wrong(x):
+        yield [leaf(x, p)]
+
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.linspace(0, 1, 2 * D).reshape(2, D))
+        found = db.drive(graph, [instance(xs[0]), instance(xs[1])])
+        for (h, c), state in zip(found, [leaf(xs[0], p), leaf(xs[1], p)], strict=True):
+            np.testing.assert_allclose([h, c], [state[0].value, state[1].value], rtol=1e-12)
+        with pytest.raises(DriveError, match="yielded Call; a node expected"):
+            db.drive(graph, [wrong(xs[0])])
 
 
 def test_a_cell_that_builds_something_else_each_time():
