@@ -204,7 +204,7 @@ class _Instance:
         return DtypeError(
             f"drive: instance {self.number} yielded {type(node).__name__}; a node expected.\n"
             "  rule: a node, or a tuple, list or dict of nodes\n"
-            "  fix:  yield the node itself, of what a call returned its parts; numbers need no run\n"
+            "  fix:  yield the node itself, of what a call returned the parts; no numbers\n"
             f"  yielded at {line}"
         )
 
