@@ -44,9 +44,9 @@ class Cell:
         """One step, as one node: what the function returns, of the values that nodes stand for.
 
         Args:
-            arguments: what the function takes. Values are vectors or scalars, what calls returned,
-                tuples of these, widths for zeros, and sums (`db.total`); one argument may be the
-                cell's parameters.
+            arguments: what the function takes. Values are vectors or scalars, matrices to attend
+                to, what calls returned, tuples of these, widths for zeros, and sums (`db.total`);
+                one argument may be the cell's parameters.
 
         Returns:
             a node; where the function returns a tuple, that tuple: it can be unpacked and indexed,

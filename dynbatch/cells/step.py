@@ -30,7 +30,7 @@ from dynbatch.cells.trace import (
     require_vector,
     run_traced,
 )
-from dynbatch.errors import GraphError, ShapeError
+from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.arithmetic import Binary, Expand
 from dynbatch.nodes.base import Node, Owner, Shape, caller
 from dynbatch.nodes.dropout import Dropout
@@ -41,8 +41,9 @@ from dynbatch.parameter import Parameter
 Form = Any
 """What a cell is given or returns: a vector's width, 0 for a scalar, a `Matrix`, or a tuple."""
 
-# Rows of the matrices that a cell is traced with. What it builds must be the same for both.
-TRACED_ROWS = (7, 11)
+# Rows of the matrices that a cell is traced with. What it builds must be the same for all; where
+# there are none it may raise an error instead.
+TRACED_ROWS = (7, 11, 0)
 
 
 @dataclass(frozen=True)
@@ -152,14 +153,21 @@ def trace_step(
         GraphError: it reads a value, sets a parameter, or uses a node from outside it; or what it
             builds depends on the number of rows of a matrix.
     """
-    first, again = [_trace_once(function, forms, params_at, params, dtype, n) for n in TRACED_ROWS]
-    if first.form != again.form or _operators(first) != _operators(again):
-        raise GraphError(
-            f"cell {_name(function)!r} built other operators when it was run again.\n"
-            "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
-            "  fix:  decide outside the cell, between several cells, or give what differs as an\n"
-            f"        argument\n  made at {caller()}"
-        )
+    first = _trace_once(function, forms, params_at, params, dtype, TRACED_ROWS[0])
+    for rows in TRACED_ROWS[1:] if first.memories else TRACED_ROWS[1:2]:
+        try:
+            again = _trace_once(function, forms, params_at, params, dtype, rows)
+        except DynbatchError:
+            if rows:
+                raise
+            break
+        if first.form != again.form or _operators(first) != _operators(again):
+            raise GraphError(
+                f"cell {_name(function)!r} built other operators when it was run again.\n"
+                "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
+                "  fix:  decide outside the cell, between several cells, or give what differs as\n"
+                f"        an argument\n  made at {caller()}"
+            )
     return first
 
 

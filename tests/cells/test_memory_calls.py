@@ -375,6 +375,11 @@ def number_of_rows(h, memory):
 
 
 @db.cell
+def nothing_where_there_is_nothing(h, memory):
+    return F.tanh(h + F.attention(h, memory)) if memory.rows else h
+
+
+@db.cell
 def a_matrix(h, memory):
     return F.tanh(memory + h)
 
@@ -409,7 +414,7 @@ def repeated_rows(h, memory):
     "cell",
     [
         last_row, first_row, a_loop_over_rows, number_of_rows, a_matrix, a_matrix_on_the_way,
-        read_values, masked, a_constant_matrix, repeated_rows,
+        nothing_where_there_is_nothing, read_values, masked, a_constant_matrix, repeated_rows,
     ],
 )  # fmt: skip
 def test_functions_of_how_many_rows_there_are(cell, step_by_step):
@@ -423,7 +428,9 @@ def test_functions_of_how_many_rows_there_are(cell, step_by_step):
                 if step_by_step:
                     h.value  # noqa: B018
             values.append(h.value)
-            if h.ndim == 1:
+            if cell is nothing_where_there_is_nothing:
+                values[-1] = [*values[-1], *call(h, s.matrix(0)).value]
+            elif h.ndim == 1:
                 values[-1] = [*values[-1], call(h, s.matrix(3)).value.sum()]
     np.testing.assert_allclose(*values, rtol=1e-12)
 
