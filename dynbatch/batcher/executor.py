@@ -37,6 +37,7 @@ class Run:
     """A run that is not finished: its nodes, and what there was of the rest before it.
 
     scratch: an arena that nothing needs after the run.
+    first:   the first step that it changes: its own, or with a backward perhaps any.
     """
 
     nodes: Sequence[Node]
@@ -48,6 +49,7 @@ class Run:
     times: RunTimes | None = None
     scratch: Array | None = None
     scratch_bytes: int = 0
+    first: int = 0
 
 
 class Executor:
@@ -114,6 +116,7 @@ class Executor:
         self._run = run = Run(
             nodes, len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
         )
+        run.first = run.steps if loss is None else 0
         try:
             forward = self._prepare(nodes)
             planned = time.perf_counter()
@@ -385,18 +388,23 @@ class Executor:
         statistics = self.statistics
         statistics.nodes += sum([step.num_nodes for step in new])
         statistics.batches += sum([step.num_batches for step in new])
+        changed = self.steps[self._run.first :]
+        if not self._run.first:  # with a backward, earlier steps are counted anew
+            statistics.copied_bytes = 0
+            if self._queue is None:
+                statistics.launches = 0
         if self._queue is None:
-            statistics.launches = sum([step.batch.launches for step in self.steps])
-        statistics.copied_bytes = sum([step.copied_bytes for step in self.steps])
+            statistics.launches += sum([step.batch.launches for step in changed])
+        statistics.copied_bytes += sum([step.copied_bytes for step in changed])
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
-        for block in [block for step in self.steps for block in step.blocks]:
+        for block in [block for step in changed for block in step.blocks]:
             if block.interval is not None and block.interval.last < END:
                 block.array = block.interval = None  # later runs must not place it again
             if block.gradient_interval is not None and block.gradient_interval.last < END:
                 block.gradient = None
             block.gradient_interval = None
-        for step in self.steps:
+        for step in changed:
             if any([interval.last < END for interval, _, _ in step.saved.values()]):
                 step.batch.saved.clear()
         statistics.host_seconds += time.perf_counter() - begin

@@ -59,8 +59,8 @@ class Layout:
         self._differentiates = loss is not None
         self.loss = loss
         # Earlier steps again, since nodes may have been kept after they ran.
-        for step in [*past, *[s for stage in forward for s in stage]]:
-            carries = _carries(step) and trains
+        for step in [*past, *[s for stage in forward for s in stage]] if trains else ():
+            carries = _carries(step)
             for block in step.blocks:
                 block.carries = carries
         backward: list[list[StepRun]] = []

@@ -9,6 +9,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.needed import Needed
 from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.step import StepRun
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import (
     DriveError,
@@ -366,6 +367,22 @@ def test_phases_that_have_run_are_not_looked_at_again(monkeypatch):
             x = F.tanh(mix(x, (x, H), p)[0])
             assert np.isfinite(x.value).all()
     assert visited == list(range(1, 11))
+
+
+def test_runs_for_values_do_not_look_at_earlier_runs(monkeypatch):
+    looked, blocks = [], StepRun.blocks
+    monkeypatch.setattr(
+        StepRun, "blocks", property(lambda step: looked.append(step) or blocks.fget(step))
+    )
+    p, counts = tree_parameters(), []
+    with db.Graph(dtype="float64", grad=False) as graph:
+        x = F.input(graph, np.ones(H))
+        for _ in range(6):
+            x = mix(x, (x, H), p)[0]
+            looked.clear()
+            assert np.isfinite(x.value).all()
+            counts.append(len(looked))
+    assert counts[5] == counts[2]
 
 
 def test_scratch_of_runs_for_values_does_not_stay():
