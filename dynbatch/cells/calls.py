@@ -166,8 +166,9 @@ class Calls:
                 f"cell {self._cell.__name__!r}: {named} are no values.\n"
                 "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
                 "zeros,\n        and its parameters as one argument\n"
-                "  fix:  make arrays nodes with F.input(graph, array); put parameters in one "
-                f"module\n  made at {caller()}"
+                "  fix:  make arrays nodes with F.input(graph, array), a parameter as value with\n"
+                "        F.parameter(graph, p), and lists tuples; put parameters in one module\n"
+                f"  made at {caller()}"
             )
         return found[0] if found else None
 

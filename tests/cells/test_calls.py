@@ -411,6 +411,8 @@ def test_errors_of_calls():
             leaf(3, p)
         with pytest.raises(DtypeError, match="are no values"):
             mix(x, np.ones(3), p)
+        with pytest.raises(DtypeError, match=r"F.parameter\(graph, p\), and lists tuples"):
+            mix(x, [p.b, p.b], p)
         with pytest.raises(GraphError, match="different graphs"):
             compose(state, leaf(F.input(other, np.ones(D)), p), p)
         with pytest.raises(ShapeError, match="zeros of width 0"):
