@@ -43,8 +43,10 @@ def maker(
     """
     values = [f"a{k}" for k in range(num_values)]
     taken = values.copy()
+    keys = [f"{a}.kind" for a in values]
     if params_at is not None:
         taken.insert(params_at, "p")
+        keys.insert(params_at, "id(p)")
     adds = [f"add{k}" for k in range(num_values)]
     lines = [
         "def made_with(tables, known, slowly, new, Call):",
@@ -52,8 +54,7 @@ def maker(
         "        try:",
         f"            {', '.join(taken)}, = arguments",
         *[f"            a{k} = known[id(a{k})]" for k in sorted(matrices)],
-        f"            table = tables[{', '.join([f'{a}.kind' for a in values])}, "
-        f"{'0' if params_at is None else 'id(p)'}]",
+        f"            table = tables[{', '.join(keys)},]",
         "        except (AttributeError, KeyError, ValueError):",
         "            return slowly(arguments)",
         f"        {', '.join(adds)}, add, nodes = table.adds",
@@ -113,7 +114,8 @@ class Calls:
         self._check_widths(values)
         lights = [wrapped(value, graph) for value in values]
         params = None if at is None else arguments[at]
-        key = (*[light.kind for light in lights], 0 if at is None else id(params))
+        kinds = [light.kind for light in lights]
+        key = tuple(kinds if at is None else [*kinds[:at], id(params), *kinds[at:]])
         if graph.uid != self._graph_inlined:
             self._graph_inlined, self._inlined = graph.uid, {}
         if key in self._inlined:

@@ -303,6 +303,19 @@ def test_calls_of_different_dropout_are_operators():
         assert set(y.value.tolist()) <= {0.0, 2.0}
 
 
+def test_parameters_may_come_before_and_behind_the_values():
+    @db.cell
+    def less(a, b):
+        a, b = [getattr(x, "scale", x) for x in (a, b)]
+        return a * 2.0 - b
+
+    with db.Graph(dtype="float64") as graph:
+        x, p = F.input(graph, [1.0, 5.0]), SimpleNamespace(scale=3.0)
+        assert less(x, p).value.tolist() == [-1, 7]
+        assert less(p, x).value.tolist() == [5, 1]
+        assert less(x, p).value.tolist() == [-1, 7]
+
+
 def test_calls_know_parameters_by_what_was_read():
     p = tree_parameters()
     with db.Graph(dtype="float64") as graph:
