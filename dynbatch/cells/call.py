@@ -157,7 +157,7 @@ class Call(Light):
         return tuple({parameter.uid: parameter for parameter in found}.values())
 
     def keep(self) -> Node:
-        assert self.width  # one value, or an error: each part is a node of its own
+        _ = self.width  # one value, or an error: each part is a node of its own
         return super().keep()
 
     def content(self) -> bytes:
