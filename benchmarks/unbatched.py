@@ -114,7 +114,7 @@ def table(rows: Sequence[Row], warning: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.unbatched", description=__doc__)
-    parser.add_argument("workloads", nargs="*", choices=COMPARED, default=COMPARED)
+    parser.add_argument("workloads", nargs="*", type=_compared, help=", ".join(COMPARED))
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=15, help="times each is timed")
     parser.add_argument("--seed", type=int, default=1)
@@ -126,13 +126,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("ignore", BatchingWarning)  # one by one, as it is meant here
         rows = [
             measure(workload, case, options.rounds, options.seed)
-            for workload in options.workloads
+            for workload in options.workloads or COMPARED
             for case in CASES
         ]
     print(table(rows, others.warning()), file=sys.stderr if options.json else sys.stdout)
     if options.json:
         print(json.dumps([{**asdict(row), "speed": round(row.speed, 3)} for row in rows]))
     return 0
+
+
+def _compared(name: str) -> str:
+    """A workload's name; `choices` would refuse that there is none, which means all."""
+    if name not in COMPARED:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(COMPARED)}")
+    return name
 
 
 if __name__ == "__main__":

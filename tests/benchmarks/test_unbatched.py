@@ -38,6 +38,15 @@ def test_the_command_prints_a_row_a_case(monkeypatch, capsys):
     assert "least gain" in printed.err
 
 
+def test_without_a_name_all_workloads_are_measured(monkeypatch, capsys):
+    monkeypatch.setattr(
+        unbatched, "measure", lambda workload, case, *_: Row(workload, case.name, 1.0, 1.0)
+    )
+    assert unbatched.main(["--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["workload"] for row in rows[:: len(CASES)]] == list(COMPARED)
+
+
 def test_the_last_line_names_the_least_gain():
     rows = [Row("tagger", "long", 2.0, 6.0), Row("tree", "short", 2.0, 1.9)]
     lines = table(rows, "").splitlines()
