@@ -6,8 +6,8 @@ values are asked for. Then all calls that can run are planned together (see `reg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynbatch.cells.step import Form, leaves
 from dynbatch.errors import DtypeError
@@ -16,7 +16,7 @@ from dynbatch.parameter import Parameter
 
 if TYPE_CHECKING:
     from dynbatch.cells.region_node import RegionNode
-    from dynbatch.cells.table import CallTable
+    from dynbatch.cells.table import CallTable, Kinds
 
 
 class Light(Node):
@@ -61,12 +61,12 @@ class Light(Node):
 
     @property
     def _block(self) -> Any:
-        home = self.origin.home(self.row)
+        home = self.home
         return None if home is None else home._block
 
     @property
     def _start(self) -> int:  # type: ignore[override]
-        home = self.origin.home(self.row)
+        home = self.home
         assert home is not None
         return home._start + home.place(self.origin, self.row, self.first)
 
@@ -172,22 +172,13 @@ class Call(Light):
         form = self.origin.form
         if not isinstance(form, tuple):
             return super().__getitem__(key)
-        if key == 0 and not isinstance(form[0], tuple):
-            return Output(self, 0)
-        if isinstance(key, slice):
-            return tuple([self[k] for k in range(*key.indices(len(form)))])
-        return part_of(self, form, 0, key)
+        return part_of(self, self.origin.parts, key)
 
     def __iter__(self) -> Any:
         form = self.origin.form
         if not isinstance(form, tuple):
             return super().__iter__()
-        return iter(
-            [
-                Output(self, first) if part is None else Part(self, part, first, kind)
-                for first, part, kind in self.origin.parts
-            ]
-        )
+        return iter([made(self, place) for place in self.origin.parts])
 
     def label(self) -> str:
         return f"{self.origin.cell.__name__} #{self.index}"
@@ -214,25 +205,52 @@ class Part:
     def __len__(self) -> int:
         return len(self.form)
 
+    @property
+    def parts(self) -> list[Place]:
+        """Where its own parts are."""
+        return places_of(self.form, self.first, self.origin.graph.kinds)
+
     def __getitem__(self, key: Any) -> Any:
-        if isinstance(key, slice):
-            return tuple([self[k] for k in range(*key.indices(len(self.form)))])
-        return part_of(self.call, self.form, self.first, key)
+        return part_of(self.call, self.parts, key)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([self[k] for k in range(len(self.form))])
+        return iter([made(self.call, place) for place in self.parts])
 
     def __repr__(self) -> str:
         return f"{self.form} of {self.call.label()}"
 
 
-def part_of(call: Call, form: tuple[Form, ...], first: int, key: int) -> Output | Part:
-    """The key-th part of a tuple whose first leaf is the call's value number `first`."""
-    place = key + len(form) if key < 0 else key
-    if not 0 <= place < len(form):
-        raise IndexError(f"{call.label()} returned {len(form)} values; there is no number {key}")
-    first += sum([len(leaves(part)) for part in form[:place]])
-    part = form[place]
-    if not isinstance(part, tuple):
-        return Output(call, first)
-    return Part(call, part, first, call.origin.graph.kinds.of(part))
+class Place(NamedTuple):
+    """Where a part of a returned tuple is: its first leaf, the integer of its form (see `Light`),
+    and the form itself if the part is a tuple.
+    """
+
+    first: int
+    kind: int
+    form: Form | None
+
+
+def places_of(form: Form, first: int, kinds: Kinds) -> list[Place]:
+    """The places of a tuple's parts, its first leaf being a call's value number `first`."""
+    found = []
+    for part in form:
+        found.append(Place(first, kinds.of(part), part if isinstance(part, tuple) else None))
+        first += len(leaves(part))
+    return found
+
+
+def made(call: Call, place: Place) -> Output | Part:
+    """The part of what a call returned that is at a place."""
+    first, kind, form = place
+    return Output(call, first) if form is None else Part(call, form, first, kind)
+
+
+def part_of(call: Call, places: Sequence[Place], key: Any) -> Any:
+    """The part at an index, or the parts of a slice."""
+    if isinstance(key, slice):
+        return tuple([made(call, place) for place in places[key]])
+    try:
+        return made(call, places[key])
+    except IndexError:
+        message = f"{call.label()} returned {len(places)} values; there is no number {key}"
+        raise IndexError(message) from None

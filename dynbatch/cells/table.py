@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynbatch.cells.call import Call, Light, Part
+from dynbatch.cells.call import Call, Light, Part, places_of
 from dynbatch.cells.given import Given, Mixed, Total
 from dynbatch.cells.step import CompiledStep, Form, Matrix, StepTrace, leaves
 from dynbatch.cells.surroundings import copy_of_source, once
@@ -46,8 +46,7 @@ class CallTable:
         forms:   leaves of each argument of the cell; `matrices`: which of all leaves are matrices.
         columns: for each argument, what each call was given.
         calls:   the calls; a call's row is its place here.
-        kinds, parts: integers of the leaves' forms; of each part of the returned tuple its first
-                 leaf, its form if it is a tuple itself, and the integer of that.
+        kinds, parts: integers of the leaves' forms; where the parts of the returned tuple are.
         adds:    what appends to each column, and to the calls; and the nodes of the graph.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
         ready, depth: phase of each call (see `call.Light`), and how many calls of this table it
@@ -75,12 +74,8 @@ class CallTable:
         self.widths = leaves(trace.form)
         self.kind: int = graph.kinds.of(trace.form)
         self.kinds = [graph.kinds.of(width) for width in self.widths]
-        self.parts: list[tuple[int, Form | None, int]] = []
-        first = 0
-        for part in self.form if isinstance(self.form, tuple) else ():
-            whole = part if isinstance(part, tuple) else None
-            self.parts.append((first, whole, graph.kinds.of(part)))
-            first += len(leaves(part))
+        is_tuple = isinstance(self.form, tuple)
+        self.parts = places_of(self.form, 0, graph.kinds) if is_tuple else []
         self.nodes: list[Node] = graph.nodes
         self.forms = [len(leaves(form)) for form in forms]
         self.matrices = [isinstance(leaf, Matrix) for form in forms for leaf in leaves(form)]
