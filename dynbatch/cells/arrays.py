@@ -56,9 +56,10 @@ def span_of(rows: Array, shard: Shard) -> Array:
     return rows[shard.span] if rows.ndim == 2 else rows[:, shard.span]
 
 
-def temporary(shard: Shard, buffer: Buffer, scratch: Scratch) -> Array:
-    rows = scratch.take(shard.sentences.size, buffer.width)
-    return rows.reshape(-1) if buffer.plane else rows
+def temporary(rows: int, buffer: Buffer, scratch: Scratch) -> Array:
+    """Room for a step of so many rows."""
+    taken = scratch.take(rows, buffer.width)
+    return taken.reshape(-1) if buffer.plane else taken
 
 
 def write_transposed(piece: Piece, wide: Array, plane: int) -> None:

@@ -43,6 +43,7 @@ class CompiledLoop:
         from_state: those of forward that are linear maps of the state.
         source: the generated Python: `ahead` of the loop, `forward` and `backward`.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
+        reached: streams that backward gives a gradient.
         generic: operators that run by their node type's own kernels, by number.
     """
 
@@ -59,6 +60,11 @@ class CompiledLoop:
         generic = numbered_generic(program)
         self.generic: dict[int, Op] = {
             generic[id(op)]: op for op in program.ops if id(op) in generic
+        }
+        self.reached = self.reverse_pass.streams | {
+            op.inputs[0].place
+            for number, op in self.stream_maps.items()
+            if number in self.reverse_pass.of_maps
         }
         lines, self.launches = emit_forward(program, self.storage)
         self.from_state = sum(map(reads_state, program.ops))

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.arrays import Scratch, add_rows_at, columns_of, in_planes
+from dynbatch.cells.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
 from dynbatch.cells.gradients import ShardGradients
 from dynbatch.cells.maps import WeightGradients, stream_gradients, weight_elements, weights_of
 from dynbatch.cells.program import Op
 from dynbatch.cells.region import Earlier, Fetch, Group, Inner, Packed, Region
 from dynbatch.cells.region_memory import finish, generic_steps, place_memories
-from dynbatch.cells.storage import Buffer
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -57,7 +56,7 @@ class RegionRun:
         """Gather what is known, then batch after batch; at last the outputs side by side."""
         scratch = Scratch(self.batch.scratch)
         for number, group in enumerate(self.region.groups):
-            arrays = self._streams(number, group, scratch)
+            arrays = self._streams(group, scratch)
             arrays.update(weights_of(group.cell, scratch, transposed=True))
             packed = {}
             for b in group.cell.storage.packed:
@@ -68,7 +67,7 @@ class RegionRun:
                 )
                 packed[b.name] = arrays[b.name] = in_planes(rows, b)
             for b in group.cell.storage.temporary:
-                arrays[b.name] = _temporary(self._most[number], b, scratch)
+                arrays[b.name] = temporary(self._most[number], b, scratch)
             arrays.update(generic_steps(self.region, number, self._most[number], self.batch, xs))
             self.arrays.append(arrays)
             self.packed.append(packed)
@@ -86,7 +85,7 @@ class RegionRun:
             self.batch.launches += len(step.fetches) + cell.launches
         self._outputs(y)
 
-    def _streams(self, number: int, group: Group, scratch: Scratch) -> dict[str, Any]:
+    def _streams(self, group: Group, scratch: Scratch) -> dict[str, Any]:
         widths = [value.width for value in group.cell.program.streams]
         return {f"X{k}": scratch.take(group.count, width) for k, width in enumerate(widths)}
 
@@ -113,10 +112,8 @@ class RegionRun:
                 value = cell.program.exports[space.leaf]
                 place = cell.storage.place(value)
                 self._values.append(columns_of(self.packed[space.group], *place, value.width))
-            elif isinstance(space, Packed):
-                self._values.append(xs[space.source].flat.reshape(-1, space.width))
             else:
-                self._values.append(_columns(xs[space.source].flat, space))
+                self._values.append(_rows_of(space, xs[space.source]))
 
     def _gather(self, fetch: Fetch, out: Array) -> None:
         values = self._values[fetch.space]
@@ -152,7 +149,7 @@ class RegionRun:
         sinks = []
         for number, group in enumerate(region.groups):
             arrays = self.arrays[number]
-            arrays.update(self._streams(number, group, scratch))
+            arrays.update(self._streams(group, scratch))
             sinks.append(self._prepare_backward(number, group, scratch))
             place_memories(group, arrays, xs, dxs)
         self._gather_ahead(xs)
@@ -189,12 +186,7 @@ class RegionRun:
                 self._gradients.append(self._of_groups[space.group][:, column : column + width])
                 continue
             dx = dxs[space.source]
-            if dx is None:
-                self._gradients.append(None)
-            elif isinstance(space, Packed):
-                self._gradients.append(dx.flat.reshape(-1, space.width))
-            else:
-                self._gradients.append(_columns(dx.flat, space))
+            self._gradients.append(None if dx is None else _rows_of(space, dx))
 
     def _prepare_backward(self, number: int, group: Group, scratch: Scratch) -> ShardGradients:
         """The arrays of one group's backward, and where its generic operators' gradients go."""
@@ -208,7 +200,7 @@ class RegionRun:
             if b.packed:
                 arrays[b.name] = in_planes(scratch.take(group.count, b.width), b)
             else:
-                arrays[b.name] = _temporary(self._most[number], b, scratch)
+                arrays[b.name] = temporary(self._most[number], b, scratch)
         sink = ShardGradients()
         for generic in cell.generic:
             arrays[f"G{generic}"].give_gradients_to(sink)
@@ -276,11 +268,9 @@ def _map_input(group: Group, op: Op, arrays: dict[str, Any], packed: dict[str, A
     return columns_of(packed, *group.cell.storage.place(value), value.width)
 
 
-def _columns(flat: Array, space: Earlier) -> Array:
-    rows = flat[space.start : space.start + space.rows * space.total]
+def _rows_of(space: Packed | Earlier, source: Ragged) -> Array:
+    """The rows that a space outside the region stands for, or their gradients."""
+    if isinstance(space, Packed):
+        return source.flat.reshape(-1, space.width)
+    rows = source.flat[space.start : space.start + space.rows * space.total]
     return rows.reshape(space.rows, space.total)[:, space.column : space.column + space.width]
-
-
-def _temporary(rows: int, buffer: Buffer, scratch: Scratch) -> Array:
-    taken = scratch.take(rows, buffer.width)
-    return taken.reshape(-1) if buffer.plane else taken

@@ -19,7 +19,7 @@ from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.emit_forward import reads_state
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.gradients import ShardGradients
-from dynbatch.cells.maps import WeightGradients, stream_gradients, weights_of
+from dynbatch.cells.maps import WeightGradients, stream_gradients, weight_elements, weights_of
 from dynbatch.cells.prefix import PrefixLayout, Shard
 from dynbatch.cells.program import Op
 from dynbatch.kernels import parallel
@@ -60,8 +60,7 @@ class ScanRun:
         sentences = len(batch.nodes)
         states = sum([v.width for v in cell.program.states])
         streams = sum([v.width for v in cell.program.streams])
-        weights = sum([p.weight.size for op in cell.maps.values() for p in op.pieces])
-        total: int = tokens * streams + sentences * states + weights
+        total: int = tokens * streams + sentences * states + weight_elements(cell)
         if not backward:
             widths = [b.width for b in cell.storage.temporary]
             packed = 0 if batch.keeps else sum([b.width for b in cell.storage.packed])
@@ -94,7 +93,7 @@ class ScanRun:
             for name, rows in packed.items():
                 arrays[name] = span_of(rows, shard)
             for b in cell.storage.temporary:
-                arrays[b.name] = temporary(shard, b, scratch)
+                arrays[b.name] = temporary(shard.sentences.size, b, scratch)
             self._initial_states(shard, arrays, scratch)
             self._generic_steps(shard, arrays)
             self.arrays.append(arrays)
@@ -190,7 +189,7 @@ class ScanRun:
             arrays.update({name: span_of(rows, shard) for name, rows in wide.items()})
             for b in cell.reverse_pass.gradient_buffers():
                 if not b.packed:
-                    arrays[b.name] = temporary(shard, b, scratch)
+                    arrays[b.name] = temporary(shard.sentences.size, b, scratch)
             for k, value in enumerate(cell.program.states):
                 carried = scratch.take(shard.sentences.size, value.width)
                 self._take(batch.port_gradients[k].values, shard.sentences, carried)
@@ -271,13 +270,9 @@ class ScanRun:
         return rows
 
     def _input_gradients(self, wide: dict[str, Array], dxs: tuple[Ragged | None, ...]) -> None:
-        reached = set(self.cell.reverse_pass.streams)
-        for number in self.cell.reverse_pass.of_maps:
-            if number in self.cell.stream_maps:
-                reached.add(self.cell.stream_maps[number].inputs[0].place)
         for k in range(len(self.streams)):
             dx = dxs[k]
-            if dx is not None and k in reached:
+            if dx is not None and k in self.cell.reached:
                 self._take(wide[f"dX{k}"], self.layout.inverse, dx.values)
             elif dx is not None:
                 dx.values[...] = 0

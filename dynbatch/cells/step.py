@@ -303,8 +303,7 @@ class CompiledStep(CompiledLoop):
     """A call, compiled for given tokens.
 
     Attributes:
-        reached:       streams that backward gives a gradient.
-        columns:       first column of each output among the exports, and their total width.
+        columns: first column of each output among the exports, and their total width.
     """
 
     program: StepProgram
@@ -317,8 +316,3 @@ class CompiledStep(CompiledLoop):
         ends = np.cumsum([value.width for value in self.program.exports]).tolist()
         self.columns: list[int] = [0, *ends[:-1]]
         self.width: int = ends[-1]
-        self.reached = self.reverse_pass.streams | {
-            op.inputs[0].place
-            for number, op in self.stream_maps.items()
-            if number in self.reverse_pass.of_maps
-        }
