@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from dynbatch.nodes.indexing import Row
 from dynbatch.nodes.reduce import sum as sum_of
 from dynbatch.nodes.sources import constant
 from dynbatch.nodes.structure import stack as stack_nodes
+
+RESULTS = frozenset((Call, Output, Part))
 
 
 class Given:
@@ -65,7 +67,7 @@ class Total:
     def nodes(self) -> Any:
         """The sum as ordinary nodes, in the structure of what the calls returned."""
         if self._nodes is None:
-            self._nodes = _sums([structure_of(member) for member in self.members])
+            self._nodes = by_part(_sum, [structure_of(member) for member in self.members])
         return self._nodes
 
     def __len__(self) -> int:
@@ -138,16 +140,32 @@ def total(results: Sequence[Any]) -> Any:
             "  fix:  give the call the widths of its state instead, which stand for zeros\n"
             f"  made at {caller()}"
         )
-    if not all([isinstance(result, Call | Part | Output) for result in results]):
-        return _sums([structure_of(result) for result in results])
-    require_one_graph("total", results)
-    if len({result.kind for result in results}) > 1:
+    if not are_results(results):
+        return by_part(_sum, [structure_of(result) for result in results])
+    rule, fix = "the sum is taken part by part", "sum results of cells that return the same widths"
+    form = common_form("total", results, rule, fix)
+    return results[0] if len(results) == 1 else Total(results, form)
+
+
+def are_results(values: Sequence[Any]) -> bool:
+    """Whether all are what calls returned, or parts of it."""
+    return all([type(value) in RESULTS for value in values])
+
+
+def common_form(what: str, results: Sequence[Any], rule: str, fix: str) -> Form:
+    """The form that all results have.
+
+    Raises:
+        ShapeError: the forms differ; the error ends with `rule` and `fix`.
+        GraphError: the graphs differ.
+    """
+    if len({result.kind for result in results}) > 1:  # kinds are of one graph
+        require_one_graph(what, results)
         raise ShapeError(
-            f"total: the results have different forms: {results[0]!r} and others.\n"
-            "  rule: the sum is taken part by part\n"
-            f"  fix:  sum results of cells that return the same widths\n  made at {caller()}"
+            f"{what}: the results have different forms: {results[0]!r} and others.\n"
+            f"  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
         )
-    return results[0] if len(results) == 1 else Total(results, form_of(results[0]))
+    return form_of(results[0])
 
 
 def require_one_graph(what: str, results: Sequence[Any]) -> None:
@@ -169,12 +187,15 @@ def form_of(value: Call | Part | Output) -> Form:
     return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
 
 
-def _sums(structures: Sequence[Any]) -> Any:
-    first = structures[0]
-    if isinstance(first, tuple):
-        parts = zip(*structures, strict=True)
-        return tuple([_sums(part) for part in parts])
-    return first if len(structures) == 1 else sum_of(stack_nodes(structures), dim=0)
+def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> Any:
+    """Nodes joined part by part, in the structure of one."""
+    if isinstance(structures[0], tuple):
+        return tuple([by_part(join, part) for part in zip(*structures, strict=True)])
+    return join(structures)
+
+
+def _sum(nodes: Sequence[Node]) -> Node:
+    return nodes[0] if len(nodes) == 1 else sum_of(stack_nodes(nodes), dim=0)
 
 
 # What a call may be given ------------------------------------------------------------------------

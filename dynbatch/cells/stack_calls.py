@@ -8,19 +8,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.cells.arrays import add_rows_at
-from dynbatch.cells.call import Call, Output, Part
-from dynbatch.cells.given import form_of, require_one_graph, structure_of
+from dynbatch.cells.call import Call
+from dynbatch.cells.given import are_results, by_part, common_form, structure_of
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.cells.step import build, leaves
 from dynbatch.cells.table import CallTable
-from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.nodes.base import OPERATIONS, Node, Shape, caller, intern_signature
+from dynbatch.errors import EmptyBatchError
+from dynbatch.nodes.base import OPERATIONS, Node, caller, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.structure import stack as stack_nodes
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
-
-LIGHT = frozenset((Call, Output, Part))
 
 
 class Piece(NamedTuple):
@@ -71,19 +69,19 @@ class StackCalls(Node):
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
         return tuple([getattr(result, "call", result) for result in self.results])
 
+    def rows_of(self, table: CallTable) -> list[int]:
+        """The rows of its calls in a table."""
+        return [result.row for result in self.results if result.origin is table]
+
     def producers(self) -> Sequence[Node]:
         homes: dict[Node, None] = {}
         for table in self.tables:
             if len(table.runs) == 1:
                 homes[table.runs[0]] = None
                 continue
-            rows = [result.row for result in self.results if result.origin is table]
-            for run in np.unique(table.run_of[rows]).tolist():
+            for run in np.unique(table.run_of[self.rows_of(table)]).tolist():
                 homes[table.runs[run]] = None
         return list(homes)
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.shape
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
@@ -199,16 +197,10 @@ def stack(results: Sequence[Any]) -> Any:
             "stack: at least one result is needed.\n"
             f"  fix:  skip a sentence without any\n  made at {caller()}"
         )
-    if not all([type(result) in LIGHT for result in results]):
-        return _stacked([structure_of(result) for result in results])
-    require_one_graph("stack", results)
-    if len({result.kind for result in results}) > 1:
-        raise ShapeError(
-            f"stack: the results have different forms: {results[0]!r} and others.\n"
-            "  rule: each part is stacked by itself\n"
-            f"  fix:  stack what cells of the same widths returned\n  made at {caller()}"
-        )
-    form = form_of(results[0])
+    if not are_results(results):
+        return by_part(stack_nodes, [structure_of(result) for result in results])
+    rule, fix = "each part is stacked by itself", "stack what cells of the same widths returned"
+    form = common_form("stack", results, rule, fix)
     tables = list({result.origin: None for result in results})
     phase = max([result.ready for result in results])
     nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
@@ -216,9 +208,3 @@ def stack(results: Sequence[Any]) -> Any:
 
 
 OPERATIONS.update(stack=stack)
-
-
-def _stacked(structures: Sequence[Any]) -> Any:
-    if isinstance(structures[0], tuple):
-        return tuple([_stacked(part) for part in zip(*structures, strict=True)])
-    return stack_nodes(structures)
