@@ -78,8 +78,8 @@ class Needed:
         while stack:
             node = stack.pop()
             if type(node) is StackCalls:
-                for result in node.results:
-                    result.origin.marked[result.row] = True
+                for table in node.tables:
+                    table.marked[node.rows_of(table)] = True
             else:
                 self._find(node.inputs, stack)
 
@@ -118,15 +118,11 @@ def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
     readers = np.concatenate(marks).astype(np.int64)
     edges: list[tuple[Array, Array]] = []
     for k, one in enumerate(pending):
-        for entries in one.columns:
-            for origin in entries.origins:
-                if origin not in place:
-                    continue
-                inside = one.reads_inside(entries, origin)
-                source = pending[place[origin]].rows
-                read = starts[place[origin]] + np.searchsorted(source, entries.row[inside])
-                readers += np.bincount(read, minlength=readers.size)
-                edges.append((starts[k] + entries.call_of(one.rows.size)[inside], read))
+        for table in one.tables():
+            if table in place:
+                calls, read = one.edges(pending[place[table]])
+                edges.append((starts[k] + calls, starts[place[table]] + read))
+                readers += np.bincount(edges[-1][1], minlength=readers.size)
     gone = np.flatnonzero(readers == 0).tolist()
     if gone:
         _take_away(gone, readers, edges)
