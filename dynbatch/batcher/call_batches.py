@@ -38,9 +38,8 @@ def call_batches(pending: Sequence[Pending], policy: str) -> Ordered:
     Args:
         policy: a name of `policies.POLICIES`. "one_by_one" makes each call a batch.
     """
-    reads = [
-        [k for k, other in enumerate(pending) if other.table in one.tables()] for one in pending
-    ]
+    place = {one.table: k for k, one in enumerate(pending)}
+    reads = [[place[table] for table in one.reads_now] for one in pending]
     if policy == "one_by_one":
         parts = [list(range(len(pending)))]
     else:
