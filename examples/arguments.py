@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import argparse
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
+from dynbatch.errors import DynbatchError
+
 Settings = TypeVar("Settings")
+
+
+def exit_status(run: Callable[[], None]) -> int:
+    """Run an example. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    try:
+        run()
+    except KeyboardInterrupt:
+        return 130
+    except DynbatchError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def positive(text: str) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,13 +9,12 @@ from typing import Any, TypeVar
 
 import dynbatch as db
 from dynbatch import backend, optim
-from dynbatch.errors import DynbatchError
 from dynbatch.models import Module
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 from dynbatch.train import SentenceBatches, Trainer
 from dynbatch.train.batching import epoch_order
-from examples.arguments import above_zero, option, parse, share
+from examples.arguments import above_zero, exit_status, option, parse, share
 
 Item = TypeVar("Item")
 
@@ -49,18 +47,15 @@ def command(
 ) -> int:  # fmt: skip
     """Run an example. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
     given = parse(settings, argv, f"python -m {prog}", what)
-    try:
+
+    def prepared() -> None:
         if given.threads is not None:
             db.set_num_threads(given.threads)
         backend.device(given.device)
         db.seed(given.seed)
         run(given)
-    except KeyboardInterrupt:
-        return 130
-    except DynbatchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_status(prepared)
 
 
 def sample(items: Sequence[Item], settings: TrainingSettings) -> list[Item]:

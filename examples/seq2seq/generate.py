@@ -13,8 +13,8 @@ from pathlib import Path
 
 import dynbatch as db
 from dynbatch import backend
-from dynbatch.errors import DataError, DynbatchError
-from examples.arguments import positive
+from dynbatch.errors import DataError
+from examples.arguments import exit_status, positive
 from examples.seq2seq.corpus import decode_line
 from examples.seq2seq.translator import Translator
 
@@ -26,18 +26,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parser().error(f"--n-best {arguments.n_best} needs --beam {arguments.n_best} or more")
     if arguments.threads is not None:
         db.set_num_threads(arguments.threads)
-    try:
+
+    def answer() -> None:
         device = backend.device(arguments.device)
         translator = Translator.load(arguments.checkpoint)
         translator.model.to(device)
         for line in _lines(translator, arguments):
             print(line, flush=True)
-    except KeyboardInterrupt:
-        return 130
-    except DynbatchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+
+    return exit_status(answer)
 
 
 def _lines(translator: Translator, arguments: argparse.Namespace) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import dynbatch as db
 from dynbatch import backend, optim
-from dynbatch.errors import CheckpointError, DynbatchError
+from dynbatch.errors import CheckpointError
 from dynbatch.models import Seq2Seq
 from dynbatch.nodes.base import Node
 from dynbatch.train import (
@@ -25,6 +25,7 @@ from dynbatch.train import (
     read_metrics,
 )
 from dynbatch.train.batching import epoch_order
+from examples.arguments import exit_status
 from examples.seq2seq.corpus import Corpus, Tokens
 from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
 from examples.seq2seq.evaluation import evaluate, measure_memory
@@ -53,14 +54,7 @@ class Task:
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
     options = parse(argv)
-    try:
-        run(options)
-    except KeyboardInterrupt:
-        return 130
-    except DynbatchError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return exit_status(lambda: run(options))
 
 
 def run(options: Options) -> None:
