@@ -11,6 +11,7 @@ from dynbatch.errors import CheckError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.queue import Queue
 from dynbatch.testing.probe import outputs_of, probe, random_like
+from tests.messages import raised
 from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
 
@@ -50,14 +51,8 @@ def spoil(monkeypatch, cuda):
 
 
 def caught(action, *pieces):
-    """The message of the CheckError that `action` raises; it has the pieces in this order."""
-    with pytest.raises(CheckError) as error:
-        action()
-    message, position = str(error.value), 0
-    for piece in pieces:
-        assert piece in message[position:], message
-        position = message.index(piece, position) + len(piece)
-    return message
+    """The message of the CheckError that `action` raises; it has these pieces, in order."""
+    return raised(CheckError, action, *pieces)
 
 
 # A clean model passes -----------------------------------------------------------------------------

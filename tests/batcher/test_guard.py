@@ -9,19 +9,14 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError
 from dynbatch.testing.probe import outputs_of, probe, random_like
+from tests.messages import raised
 from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
 
 
 def refused(action, *pieces):
     """The message of the NumericError that `action` raises; it has these pieces, in order."""
-    with pytest.raises(NumericError) as error:
-        action()
-    message, position = str(error.value), 0
-    for piece in pieces:
-        assert piece in message[position:], message
-        position = message.index(piece, position) + len(piece)
-    return message
+    return raised(NumericError, action, *pieces)
 
 
 def rows(graph, *numbers):
