@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+import dynbatch as db
 from tests.cuda import devices
 from tests.poison import poisoned_memory
 
@@ -23,6 +24,20 @@ def dead_memory_is_nan() -> Iterator[None]:
     """Whatever of an arena is not alive holds NaN during the test."""
     with poisoned_memory():
         yield
+
+
+@pytest.fixture
+def same_threads() -> Iterator[None]:
+    """After the test, dynbatch has as many threads as before."""
+    before = db.num_threads()
+    yield
+    db.set_num_threads(before)
+
+
+@pytest.fixture
+def one_thread(same_threads: None) -> None:
+    """During the test, dynbatch has one thread."""
+    db.set_num_threads(1)
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 
-import dynbatch as db
 from benchmarks import run
 from benchmarks.lengths import Corpus
 from benchmarks.measure import require_agreement
@@ -48,11 +47,7 @@ KEYS = [
 KEYS += ["launches", "batches", "lower_bound", "host_us_per_cell", "copied_bytes", "peak_bytes"]
 
 
-@pytest.fixture(autouse=True)
-def same_threads_afterwards():
-    before = db.num_threads()
-    yield
-    db.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 @pytest.fixture

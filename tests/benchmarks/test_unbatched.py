@@ -8,12 +8,7 @@ from benchmarks import unbatched
 from benchmarks.unbatched import CASES, COMPARED, Case, Row, measure, table
 from benchmarks.workloads.contender import DynbatchContender
 
-
-@pytest.fixture(autouse=True)
-def same_threads_afterwards():
-    before = db.num_threads()
-    yield
-    db.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 @pytest.mark.parametrize("workload", COMPARED)

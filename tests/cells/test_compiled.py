@@ -48,14 +48,6 @@ def scanned(program_lengths, **graph_options):
     return graph.statistics
 
 
-@pytest.fixture
-def one_thread():
-    before = db.num_threads()
-    db.set_num_threads(1)
-    yield
-    db.set_num_threads(before)
-
-
 def test_the_program_of_an_lstm():
     """If a change of the program is meant, put `str(compiled("lstm"))` in that file."""
     assert str(compiled("lstm")) == GOLDEN.read_text()

@@ -5,7 +5,6 @@ import sys
 
 import pytest
 
-import dynbatch as db
 from dynbatch.models import Linear
 from dynbatch.train import save_checkpoint
 from examples.seq2seq.generate import main
@@ -31,11 +30,7 @@ def checkpoint(translator, tmp_path):
     return str(path)
 
 
-@pytest.fixture(autouse=True)
-def same_threads():
-    threads = db.num_threads()
-    yield
-    db.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 def expected(translator, words, **options):

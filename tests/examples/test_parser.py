@@ -33,11 +33,7 @@ def sentence(heads):
 SENTENCES = [sentence(heads) for heads in HEADS]
 
 
-@pytest.fixture(autouse=True)
-def same_threads():
-    threads = db.num_threads()
-    yield
-    db.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 @pytest.fixture
@@ -79,8 +75,8 @@ def test_the_loss_of_a_sentence_does_not_depend_on_the_others(parser, numbering)
         np.testing.assert_allclose(graph.values(losses), alone, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_what_a_training_step_costs(parser, numbering):
-    db.set_num_threads(1)
     with db.Graph() as graph:
         loss = F.sum([parser.loss(graph, numbering.number(each)) for each in SENTENCES])
         graph.backward(loss)

@@ -5,7 +5,6 @@ import sys
 import numpy as np
 import pytest
 
-import dynbatch as db
 from dynbatch.train import Trainer, load_checkpoint, read_checkpoint, read_metrics
 from examples.seq2seq.options import DEMO, Settings, parse
 from examples.seq2seq.train import main
@@ -24,11 +23,7 @@ def pairs(tmp_path):
     return path
 
 
-@pytest.fixture(autouse=True)
-def same_threads():
-    threads = db.num_threads()
-    yield
-    db.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("same_threads")
 
 
 def command(pairs, output, *more):

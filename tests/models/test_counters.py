@@ -11,13 +11,8 @@ from dynbatch.models.rnn import gru_cell
 LENGTHS = (5, 1, 3, 2)
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads share the sentences of a scan, and each launches its own kernels."""
-    before = db.num_threads()
-    db.set_num_threads(1)
-    yield
-    db.set_num_threads(before)
+# Threads share the sentences of a scan, and each launches its own kernels.
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def cost(losses):
