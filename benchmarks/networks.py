@@ -110,13 +110,60 @@ class TreeSizes:
         }
 
 
-Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes
+@dataclass(frozen=True)
+class TransformerSizes:
+    """Decoder-only Transformer, normalised before each part (GPT-2): the next word at each word.
+
+    With e_t the sum of word and position embedding, x = e, and in each of the layers
+        x <- x + W_out concat_h(softmax(Q_h K_hᵀ / √d_h + causal mask) V_h),  [Q K V] = W_in norm(x)
+        x <- x + W_contract gelu(W_expand norm(x))
+    and the logits are W_output norm(x) + b. Biases everywhere. Dropout is 0.
+
+    Source: Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3.
+    """
+
+    vocabulary: int = 8_000
+    hidden: int = 256
+    inner: int = 1024
+    heads: int = 4
+    layers: int = 4
+    longest: int = 80
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, by name."""
+        hidden, inner = self.hidden, self.inner
+        maps = {"project": (3 * hidden, hidden), "merge": (hidden, hidden)}
+        maps |= {"expand": (inner, hidden), "contract": (hidden, inner)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "word.weight": (self.vocabulary, hidden),
+            "position.weight": (self.longest, hidden),
+        }
+        for k in range(self.layers):
+            for name in ("attention_norm", "inner_norm"):
+                shapes[f"blocks.{k}.{name}.weight"] = (hidden,)
+                shapes[f"blocks.{k}.{name}.bias"] = (hidden,)
+            for name, shape in maps.items():
+                shapes[f"blocks.{k}.{name}.weight"] = shape
+                shapes[f"blocks.{k}.{name}.bias"] = shape[:1]
+        return {
+            **shapes,
+            "norm.weight": (hidden,),
+            "norm.bias": (hidden,),
+            "output.weight": (self.vocabulary, hidden),
+            "output.bias": (self.vocabulary,),
+        }
+
+
+Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes | TransformerSizes
 
 
 def initial_values(sizes: Sizes, rng: np.random.Generator) -> Mapping[str, Array]:
-    """float32 values for every parameter, uniform in ±0.08."""
+    """float32 values for every parameter, uniform in ±0.08; around 1 for a norm's weight."""
     return {
-        name: rng.uniform(-_INITIAL_RANGE, _INITIAL_RANGE, shape).astype(np.float32)
+        name: (
+            float(name.endswith("norm.weight"))
+            + rng.uniform(-_INITIAL_RANGE, _INITIAL_RANGE, shape)
+        ).astype(np.float32)
         for name, shape in sizes.shapes().items()
     }
 

@@ -15,6 +15,7 @@ from benchmarks.networks import (
     Seq2SeqSizes,
     Sizes,
     TaggerSizes,
+    TransformerSizes,
     TreeSizes,
     initial_values,
 )
@@ -25,6 +26,7 @@ from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.steps import StepSeq2Seq, StepTagger
 from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.transformer import DynbatchTransformer
 from benchmarks.workloads.tree import DynbatchTree
 from benchmarks.workloads.tree_by_hand import HandBatchedTree
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
@@ -64,6 +66,8 @@ class Workload:
             return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, sigma=sigma)
         if isinstance(sizes, TreeSizes):
             return TreeCorpus(sizes.vocabulary, sizes.classes, sigma=sigma)
+        if isinstance(sizes, TransformerSizes):
+            return Corpus(sizes.vocabulary, sizes.vocabulary, is_aligned=True, sigma=sigma)
         source, target = sizes.source_vocabulary, sizes.target_vocabulary
         return Corpus(source, target, is_aligned=False, sigma=sigma)
 
@@ -112,6 +116,7 @@ WORKLOADS: Mapping[str, Workload] = {
     "seq2seq_steps": Workload(
         Seq2SeqSizes(), StepSeq2Seq, frameworks=(), rivals={"scan": DynbatchSeq2Seq}
     ),
+    "transformer": Workload(TransformerSizes(), DynbatchTransformer, frameworks=()),
     "tree": Workload(
         TreeSizes(), DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
     ),
