@@ -13,6 +13,7 @@ import importlib
 from typing import Any
 
 from dynbatch import errors, memory, models, nodes, optim, testing
+from dynbatch.batcher.memory_use import MemoryUse
 from dynbatch.cells import Cell, cell, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
@@ -30,6 +31,7 @@ __all__ = [
     "Cell",
     "DynbatchError",
     "Graph",
+    "MemoryUse",
     "Node",
     "Parameter",
     "Ragged",

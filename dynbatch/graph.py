@@ -22,6 +22,7 @@ from dynbatch.batcher.dot import dot, sentence_nodes
 from dynbatch.batcher.dump import Writer, runs_of, write
 from dynbatch.batcher.executor import Executor
 from dynbatch.batcher.guard import GuardedExecutor, PlacedNodes
+from dynbatch.batcher.memory_use import MemoryUse
 from dynbatch.batcher.needed import ancestors, ancestors_with_calls
 from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
@@ -393,6 +394,34 @@ class Graph:
         """Which sentence a node belongs to, counted from 0: its part of the graph."""
         return self._streams.sentence(node, self._nodes)
 
+    def estimate(self, loss: Node | None = None) -> MemoryUse:
+        """The memory that `backward(loss)` would take, or without a loss `forward()`.
+
+        It is planned as the run would be, and equals what is measured then: `peak_bytes` becomes
+        its peak, unless an earlier run of the graph held more. No kernel runs, nothing is
+        allocated, and the graph is as it was.
+
+        Raises:
+            ShapeError, GraphError: as `backward`.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     loss = F.sum(F.tanh(F.input(graph, [[1.0, 2.0]] * 3)))
+            ...     planned = graph.estimate(loss).peak_bytes
+            ...     graph.backward(loss)
+            ...     planned == graph.peak_bytes
+            True
+        """
+        self._open("estimate")
+        if loss is None:
+            nodes = self._ancestors(self._waiting())
+            return self._executor.estimate(nodes, None, self._kept.values())
+        self._check_loss(loss)
+        nodes = self._ancestors([loss]) if loss._block is None else []
+        return self._executor.estimate(nodes, loss, [*self._kept.values(), loss])
+
     # What it did ----------------------------------------------------------------------------------
 
     @property
@@ -404,6 +433,11 @@ class Graph:
     def peak_bytes(self) -> int:
         """Most bytes of arenas in use at once."""
         return self._executor.statistics.peak_bytes
+
+    @property
+    def memory_use(self) -> MemoryUse:
+        """What the run that held most had in memory, stage by stage, and what for."""
+        return self._executor.memory_use()
 
     @property
     def lower_bound(self) -> int:

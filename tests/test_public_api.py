@@ -11,8 +11,8 @@ import dynbatch as db
 
 PUBLIC = {
     "dynbatch": """
-        Cell DynbatchError Graph Node Parameter Ragged Retain RowSparse cell drive errors memory
-        models nodes num_threads optim scan seed set_gc_threshold set_num_threads
+        Cell DynbatchError Graph MemoryUse Node Parameter Ragged Retain RowSparse cell drive errors
+        memory models nodes num_threads optim scan seed set_gc_threshold set_num_threads
         stack testing total train
     """,
     "dynbatch.nodes": """

@@ -14,10 +14,12 @@ import numpy as np
 from dynbatch.backend import Device
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients, commit
-from dynbatch.batcher.layout import END, Layout, Stage
+from dynbatch.batcher.layout import END, Layout
+from dynbatch.batcher.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.report import Record, Row, RunTimes, needs, row_of
 from dynbatch.batcher.schedule import schedule
+from dynbatch.batcher.stages import Stage, What
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
 from dynbatch.cells.region_node import RegionNode
@@ -78,6 +80,7 @@ class Executor:
         self._differentiated: list[StepRun] = []
         self._touched: list[Parameter] = []
         self._run = Run((), 0, 0, 0, 0)
+        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0)
         self._ended: list[Row] = []
         self._times: list[RunTimes] = []
 
@@ -113,21 +116,10 @@ class Executor:
 
     def _try(self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]) -> None:
         begin = time.perf_counter()
-        self._run = run = Run(
-            nodes, len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
-        )
-        run.first = run.steps if loss is None else 0
+        self._run = run = self._begin(nodes, loss)
         try:
-            forward = self._prepare(nodes)
-            planned = time.perf_counter()
-            for node in kept:
-                if node._block is not None:
-                    node._block.kept = True
-            layout = Layout(
-                forward, self.steps, None if loss is None else loss._block, self._trains
-            )
+            layout, new, planned = self._plan(nodes, loss, kept)
             arena = self._allocate(layout)
-            new = [step for stage in forward for step in stage]
             self.steps += new
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
@@ -147,6 +139,49 @@ class Executor:
         except BaseException:
             self._undo()
             raise
+
+    def _begin(self, nodes: Sequence[Node], loss: Node | None) -> Run:
+        run = Run(nodes, len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes)
+        run.first = run.steps if loss is None else 0
+        return run
+
+    def _plan(
+        self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]
+    ) -> tuple[Layout, list[StepRun], float]:
+        """The layout of a run, its new steps, and when they were scheduled."""
+        forward = self._prepare(nodes)
+        planned = time.perf_counter()
+        for node in kept:
+            if node._block is not None:
+                node._block.kept = True
+        block = None if loss is None else loss._block
+        layout = Layout([forward], self.steps, block, self._trains)
+        return layout, [step for stage in forward for step in stage], planned
+
+    def estimate(self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]) -> MemoryUse:
+        """What `run` of the same would hold. No kernel runs; the graph is as it was."""
+        self._run = self._begin(nodes, loss)
+        try:
+            layout, _, _ = self._plan(nodes, loss, list(kept))
+            arena = plan_offsets(layout.intervals)
+            scratch = plan_offsets([interval for _, interval in layout.forward_scratch()])
+            return self._ledger_of(layout, arena + scratch).use()
+        finally:
+            self._undo()
+
+    def _ledger_of(self, layout: Layout, elements: int) -> Ledger:
+        scratch = [interval for _, interval in layout.forward_scratch()]
+        return Ledger(
+            [*layout.intervals, *scratch],
+            layout.labels(),
+            self._dtype.itemsize,
+            self._run.arena_bytes,
+            elements * self._dtype.itemsize,
+        )
+
+    def memory_use(self) -> MemoryUse:
+        """Of the run that held most so far."""
+        return self._ledger.use()
 
     def finish(self, add_gradients: bool = False) -> None:
         """End a run: start what waits for the GPU, and free what nobody will read.
@@ -269,6 +304,11 @@ class Executor:
             self._run.scratch_bytes = self._arena_bytes - before
             for step, _ in scratch:
                 step.scratch = self._run.scratch
+        ledger = self._ledger_of(
+            layout, (self._arena_bytes - self._run.arena_bytes) // self._dtype.itemsize
+        )
+        if ledger.peak_bytes >= self._ledger.peak_bytes:
+            self._ledger = ledger
         if layout.loss is not None:
             _place(layout.loss, arena)
         for stage in layout.sequence:
@@ -300,6 +340,10 @@ class Executor:
             if self._queue is not None:
                 self._queue.label = f"the gradient of {block.nodes[0].label()}"
             self._clear(block)
+        for step in stage.steps:
+            if step.lives and not stage.is_backward:
+                is_last = stage.what is What.AGAIN
+                step.enter(step.lives[-1 if is_last else 0], arena, keeps=is_last)
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
             tasks = [partial(step.run_backward, arena) for step in steps]

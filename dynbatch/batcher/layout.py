@@ -1,81 +1,74 @@
-"""The order of a run, and where its blocks lie: all decided before the first kernel.
+"""Where the blocks of a run lie: all decided before the first kernel.
 
-A run is a sequence of stages. The steps of a stage do not read each other and may run side by side.
-
-    early    backward of steps that need no values (a mean of losses): their gradients are known
-             before forward, so that a loss can make its own gradient in the same pass
-    forward  every step that has not run
-    backward the rest, last stage first
-
-Walking that sequence once gives each block its lifetime: from its first write to its last read.
+Walking the stages of a run once gives each block its lifetime: from its first write to its last
+read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients
-from dynbatch.batcher.step import GradientTarget, StepRun
+from dynbatch.batcher.stages import NOTHING, Order, Saving, Stage, Stages, What, carries
+from dynbatch.batcher.step import GradientTarget, Life, StepRun
 from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node
+from dynbatch.parameter import Parameter
 
 END = 1 << 60
-
-
-@dataclass(slots=True)
-class Stage:
-    """Steps that run side by side, and gradient blocks to clear before them."""
-
-    is_backward: bool
-    steps: list[StepRun]
-    cleared: list[Block] = field(default_factory=list)
 
 
 class Layout:
     """The stages of one run and the lifetimes of all its blocks.
 
     Args:
-        forward: new steps, stage by stage.
-        past:    steps that ran before in this graph, in order.
-        loss:    block of the loss, or None for a run that only computes values.
-        trains:  whether a later backward may need what this run leaves.
+        parts:  new steps, stage by stage; see `stages.Order`.
+        past:   steps that ran before in this graph, in order.
+        loss:   block of the loss, or None for a run that only computes values.
+        trains: whether a later backward may need what this run leaves.
+        saving: what it does to hold less.
     """
 
     def __init__(
         self,
-        forward: Sequence[Sequence[StepRun]],
+        parts: Sequence[Stages],
         past: Sequence[StepRun],
         loss: Block | None,
         trains: bool,
+        saving: Saving = NOTHING,
     ) -> None:
         self.intervals: list[Interval] = []
-        self.sequence: list[Stage] = []
-        self._new = {block for stage in forward for step in stage for block in step.blocks}
-        self._uses: dict[int, int] = {}
+        new = [step for part in parts for stage in part for step in stage]
+        self._new = {block for step in new for block in step.blocks}
+        self._uses: dict[tuple[int, int], int] = {}
         self._owned: set[int] = set()
         self._trains = trains
         self._differentiates = loss is not None
+        self._saving = saving
         self.loss = loss
+        for step in new:
+            step.lives = []
         # Earlier steps again, since nodes may have been kept after they ran.
-        for step in [*past, *[s for stage in forward for s in stage]] if trains else ():
-            carries = _carries(step)
+        for step in [*past, *new] if trains else ():
+            step_carries = carries(step)
             for block in step.blocks:
-                block.carries = carries
-        backward: list[list[StepRun]] = []
+                block.carries = step_carries
+                block.gradient_interval = None
+        order = Order(parts, past, loss, saving)
+        self.sequence = order.sequence
+        # When the products that make a parameter's gradient are made, by step; of others at the end
+        self._added = {
+            step: time
+            for time, stage in enumerate(self.sequence)
+            if stage.what is What.ADD
+            for step in stage.steps
+        }
         if loss is not None:
-            backward = _backward_stages([*past, *[s for stage in forward for s in stage]], loss)
-            early = _early(backward, self._new, loss)
-            loss.gradient_interval = self._interval(loss.size, 0, END, loss.width)
-            for stage in backward:
-                self._append(True, [step for step in stage if step in early])
-            self._count_uses(backward)
-        for new in forward:
-            self._append(False, list(new))
-        done = {step for stage in self.sequence for step in stage.steps if stage.is_backward}
-        for stage in backward:
-            self._append(True, [s for s in stage if s not in done and not s.fused])
+            loss.gradient_interval = self._interval(
+                loss.size, 0, END, loss.width, "gradients", loss.nodes[0]
+            )
+            self._count_uses(order.backward)
         self._plan()
 
     def forward_scratch(self) -> list[tuple[StepRun, Interval]]:
@@ -92,25 +85,39 @@ class Layout:
             if step.workspace is not None
         ]
 
-    def _append(self, is_backward: bool, steps: list[StepRun]) -> None:
-        if steps:
-            self.sequence.append(Stage(is_backward, steps))
+    def labels(self) -> list[str]:
+        """Of the stages, for reports."""
+        return [stage.label for stage in self.sequence]
 
     def _count_uses(self, backward: Sequence[Sequence[StepRun]]) -> None:
         for stage in backward:
             for step in stage:
                 for parameter in step.parameters:
-                    self._uses[parameter.uid] = self._uses.get(parameter.uid, 0) + 1
+                    use = (parameter.uid, self._until(step))
+                    self._uses[use] = self._uses.get(use, 0) + 1
+
+    def _until(self, step: StepRun) -> int:
+        """When products that make gradients of its parameters are made at the latest."""
+        return self._added.get(step, END)
+
+    def _is_deferred(self, step: StepRun, parameter: Parameter) -> bool:
+        """Whether several steps use a parameter, so that one product makes its gradient."""
+        return self._uses[parameter.uid, self._until(step)] > 1
 
     # Lifetimes ------------------------------------------------------------------------------------
 
-    def _interval(self, size: int, first: int, last: int, width: int) -> Interval:
-        interval = Interval(size, first, last, width or 1)
+    def _interval(
+        self, size: int, first: int, last: int, width: int, cause: str, owner: StepRun | Node
+    ) -> Interval:
+        kind = owner.kind if isinstance(owner, StepRun) else type(owner)
+        interval = Interval(size, first, last, width or 1, -1, cause, kind.__name__)
         self.intervals.append(interval)
         return interval
 
     def _plan(self) -> None:
         for time, stage in enumerate(self.sequence):
+            if stage.what is What.ADD:
+                continue
             for step in list(stage.steps):
                 if not stage.is_backward:
                     self._plan_forward(step, time, stage)
@@ -125,37 +132,54 @@ class Layout:
         keep = not self._differentiates or step.block.kept
         last = END if keep else time
         for block in step.blocks:
-            block.interval = self._interval(block.size, time, last, block.width)
+            block.interval = self._interval(
+                block.size, time, last, block.width, "activations", step
+            )
         for source in step.sources:
             self._read(source.blocks, time)
             if not source.is_view and not step.is_structural:
-                source.packing = self._interval(source.size, time, time, source.width)
+                source.packing = self._interval(
+                    source.size, time, time, source.width, "copies", step
+                )
         # Without a loss in sight, a node that is kept later may still make this one carry.
         may_carry = step.block.carries or not self._differentiates
+        again = step in self._saving.again
         step.batch.keeps = self._trains and may_carry and not step.fused
+        if again:
+            step.batch.keeps = stage.what is What.AGAIN
+        step.saved = {}
         if step.batch.keeps:
             for name, (rows, width) in step.kind.saved(step.batch).items():
-                interval = self._interval(rows * width, time, last, width)
+                interval = self._interval(
+                    rows * width, time, last, width, "kept for backward", step
+                )
                 step.saved[name] = (interval, rows, width)
         workspace = 0 if step.is_structural else step.kind.workspace(step.batch)
+        step.workspace = None
         if workspace:
-            step.workspace = Interval(workspace, time, time, 16)
+            step.workspace = Interval(
+                workspace, time, time, 16, -1, "workspace", step.kind.__name__
+            )
             if self._differentiates:
                 self.intervals.append(step.workspace)
+        if again:
+            packings = [source.packing for source in step.sources]
+            intervals = [block.interval for block in step.blocks if block.interval is not None]
+            step.lives.append(Life(intervals, packings, step.saved, step.workspace))
         if step.fused:
             self._plan_gradients(step, time, stage)
 
     def _plan_backward(self, step: StepRun, time: int, stage: Stage) -> None:
         retains = step.kind.retains
-        deferred = any([self._uses[parameter.uid] > 1 for parameter in step.parameters])
-        until = END if deferred else time
+        deferred = any([self._is_deferred(step, parameter) for parameter in step.parameters])
+        until = self._until(step) if deferred else time
         step.repacked = []
         for position, source in enumerate(step.sources):
             again: Interval | None = None
             if retains.input(position) and not step.is_structural:
                 self._read(source.blocks, until)
                 if not source.is_view:
-                    again = self._interval(source.size, time, until, source.width)
+                    again = self._interval(source.size, time, until, source.width, "copies", step)
             step.repacked.append(again)
         if retains.output:
             self._read([step.block], until)
@@ -166,8 +190,9 @@ class Layout:
             assert gradient is not None
             gradient.last = END if block.kept else max(gradient.last, until)
         workspace = 0 if step.is_structural else step.kind.workspace_backward(step.batch)
+        step.workspace_backward = None
         if workspace:
-            step.workspace_backward = self._interval(workspace, time, time, 16)
+            step.workspace_backward = self._interval(workspace, time, time, 16, "workspace", step)
         self._plan_gradients(step, time, stage)
 
     def _read(self, blocks: Iterable[Block], time: int) -> None:
@@ -181,7 +206,7 @@ class Layout:
         owned: set[int] = set()
         deferred: set[int] = set()
         for parameter in step.parameters:
-            if self._uses[parameter.uid] > 1:
+            if self._is_deferred(step, parameter):
                 deferred.add(parameter.uid)
             if parameter.grad is None and parameter.uid not in self._owned:
                 self._owned.add(parameter.uid)
@@ -206,12 +231,15 @@ class Layout:
                 target.direct = True
                 block.gradient_interval = self._gradient(block, time)
                 continue
-            target.scratch = self._interval(source.size, time, time, source.width)
+            target.scratch = self._interval(
+                source.size, time, time, source.width, "gradients", step
+            )
             for block in source.blocks:
                 self._ensure(block, time, stage)
 
     def _gradient(self, block: Block, time: int) -> Interval:
-        return self._interval(block.size, time, END if block.kept else time, block.width)
+        last = END if block.kept else time
+        return self._interval(block.size, time, last, block.width, "gradients", block.nodes[0])
 
     def _ensure(self, block: Block, time: int, stage: Stage) -> None:
         if not block.carries:
@@ -235,49 +263,3 @@ class Layout:
                 block.gradient_interval = self._gradient(block, time)
                 return
         self._ensure(block, time, stage)
-
-
-def _carries(step: StepRun) -> bool:
-    """Whether the step's output needs a gradient: it leads to a parameter or a kept node."""
-    if not step.kind.differentiable:
-        return False
-    return step.block.kept or bool(step.parameters) or any([s.carries for s in step.sources])
-
-
-def _backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]]:
-    """Steps that the loss depends on and that carry a gradient, last stage first."""
-    wanted = {loss}
-    stages: list[list[StepRun]] = []
-    number = -1
-    for step in reversed(steps):
-        if wanted.isdisjoint(step.blocks) or not step.block.carries:
-            continue
-        for source in step.sources:
-            wanted.update(source.blocks)
-        if step.stage != number:
-            stages.append([])
-            number = step.stage
-        stages[-1].append(step)
-    return stages
-
-
-def _early(backward: Sequence[Sequence[StepRun]], new: set[Block], loss: Block) -> set[StepRun]:
-    """Steps whose gradient is known before forward; also marks the steps that can be fused."""
-    early: set[StepRun] = set()
-    late_readers: set[Block] = set()
-    for stage in backward:
-        for step in stage:
-            known = late_readers.isdisjoint(step.blocks) and step.block in new
-            step.fused = known and step.kind.fuses_backward
-            if known and not (step.fused or step.parameters or _reads_values(step)):
-                early.add(step)
-                continue
-            for source in step.sources:
-                late_readers.update(source.blocks)
-    return early
-
-
-def _reads_values(step: StepRun) -> bool:
-    retains = step.kind.retains
-    saves = step.kind.saved.__func__ is not Node.saved.__func__  # type: ignore[attr-defined]
-    return bool(retains.inputs) or retains.output or saves

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from dynbatch.batcher.block import Block, Source, freed
 from dynbatch.batcher.gradients import StepGradients
@@ -37,16 +37,26 @@ class GradientTarget:
         self.assigned: set[Block] = set()
 
 
+class Life(NamedTuple):
+    """Where a forward has its arrays: its blocks, packed inputs, what it saves, and scratch."""
+
+    blocks: Sequence[Interval]
+    packings: Sequence[Interval | None]
+    saved: dict[str, tuple[Interval, int, int]]
+    workspace: Interval | None
+
+
 class StepRun:
     """A batch step: its nodes, inputs, output block, and what its kernels cost.
 
     `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran. A
-    region of calls counts as the nodes, batches and least batches of its calls.
+    region of calls counts as the nodes, batches and least batches of its calls. A step has two
+    `lives` if its values are freed after forward and made again in backward.
     """
 
     __slots__ = (
         "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind",
-        "lower_bound", "nodes", "num_batches", "num_nodes", "parameters",
+        "lives", "lower_bound", "nodes", "num_batches", "num_nodes", "parameters",
         "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
@@ -69,6 +79,7 @@ class StepRun:
         self.spans: list[Span] = []
         self.copied_bytes = 0
         self.saved: dict[str, tuple[Interval, int, int]] = {}
+        self.lives: list[Life] = []
         self.gradients: StepGradients | None = None
         self.workspace: Interval | None = None
         self.scratch: Array | None = None
@@ -76,6 +87,11 @@ class StepRun:
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[Interval | None] = []
         self.sources = [Source(places) for places in self.kind.sources(nodes)]
+
+    @property
+    def saves(self) -> bool:
+        """Whether forward may leave arrays beside the output."""
+        return self.kind.saved.__func__ is not Node.saved.__func__  # type: ignore[attr-defined]
 
     @property
     def blocks(self) -> list[Block]:
@@ -100,6 +116,15 @@ class StepRun:
         if self.kind.variadic:
             return [(node, x) for node in self.nodes for x in node.reads()]
         return list(zip(self.nodes, places, strict=True))
+
+    def enter(self, life: Life, arena: Array, keeps: bool) -> None:
+        """Forward runs next, with its arrays there; `keeps`: what it saves will be read."""
+        for block, interval in zip(self.blocks, life.blocks, strict=True):
+            block.interval, block.array, block.start = interval, arena, interval.offset
+        for source, packing in zip(self.sources, life.packings, strict=True):
+            source.packing = packing
+        self.saved, self.workspace = life.saved, life.workspace
+        self.batch.keeps = keeps
 
     # Kernels --------------------------------------------------------------------------------------
 

@@ -20,6 +20,8 @@ class Interval:
         first:     stage of the first write.
         last:      stage of the last read, inclusive.
         alignment: its offset is a multiple of this many elements.
+        cause:     what it is for, for reports.
+        kind:      the node type that needs it, for reports.
     """
 
     size: int
@@ -27,6 +29,8 @@ class Interval:
     last: int
     alignment: int = 1
     offset: int = field(default=-1)
+    cause: str = ""
+    kind: str = ""
 
 
 def plan_offsets(intervals: Sequence[Interval]) -> int:

@@ -1,0 +1,87 @@
+"""What a step will hold, known before it runs: equal to what is then measured."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.batcher.executor import Executor
+from dynbatch.memory import Pool
+from dynbatch.testing import strategies
+from tests.reference_models import Tagger, sentences
+
+
+def tagger_loss(graph, lengths=(3, 1, 7)):
+    return F.mean(Tagger().losses(graph, sentences(lengths)))
+
+
+def test_an_estimate_equals_what_is_measured_and_leaves_no_trace(monkeypatch):
+    pool = Pool()
+    with db.Graph(pool=pool) as graph:
+        loss = tagger_loss(graph)
+        with monkeypatch.context() as patch:
+            patch.setattr(Executor, "_run_stage", None)  # no kernel runs
+            planned = graph.estimate(loss)
+        assert pool.upstream_allocations == graph.peak_bytes == len(graph.plans) == 0
+        assert graph.statistics.nodes == 0
+        graph.backward(loss)
+        assert planned == graph.memory_use
+        assert planned.peak_bytes == graph.peak_bytes > 0
+
+
+@settings(max_examples=30)
+@given(strategies.random_graphs())
+def test_estimates_of_random_graphs_equal_what_is_measured(random_graph):
+    with db.Graph(dtype="float64", seed=0) as graph:
+        loss = random_graph.build(graph).loss
+        before, planned = graph.peak_bytes, graph.estimate(loss)
+        graph.backward(loss)
+        assert graph.peak_bytes == max(before, planned.peak_bytes)
+        if planned.peak_bytes > before:
+            assert planned == graph.memory_use
+
+
+def test_an_estimate_of_values_counts_what_earlier_runs_hold():
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((5, 4)))
+        y = F.tanh(x)
+        _ = y.value
+        held = graph.peak_bytes
+        z = F.softmax(y)
+        planned = graph.estimate()
+        assert planned.by_cause["earlier runs"] == held > 0
+        assert planned.peak_bytes == held + 5 * 4 * 4
+        _ = z.value
+        assert planned.peak_bytes == graph.peak_bytes
+        # A loss after it reads what is there already.
+        loss = F.sum(z)
+        planned = graph.estimate(loss)
+        graph.backward(loss)
+        assert planned.peak_bytes == graph.peak_bytes
+
+
+def test_the_peak_is_split_by_cause_and_by_node_type():
+    with db.Graph() as graph:
+        use = graph.estimate(tagger_loss(graph))
+    assert sum(use.by_cause.values()) == use.peak_bytes
+    assert sum(use.by_type.values()) == use.peak_bytes - use.by_cause["gaps"]
+    assert use.live_bytes <= use.peak_bytes
+    assert use.live_bytes == max(sum(causes.values()) for _, causes in use.stages)
+    labels = [label for label, _ in use.stages]
+    assert labels[1] == "forward Lookup"
+    assert labels[-1] == "backward Lookup"
+    # 11 words: their embeddings, 4 wide, and nothing else but the losses' gradients.
+    assert use.stages[1][1] == {"activations": 11 * 4 * 4, "gradients": (1 + 3) * 4}
+    assert f"peak {use.peak_bytes:,} bytes" in str(use)
+
+
+@pytest.mark.parametrize("loss", [None, "vector"])
+def test_an_estimate_asks_for_a_loss_as_backward_does(loss):
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        if loss is None:
+            assert graph.estimate().peak_bytes == 8
+        else:
+            with pytest.raises(db.errors.ShapeError, match="scalar"):
+                graph.estimate(x)
