@@ -27,6 +27,7 @@ class MemoryUse:
         by_type:      the same peak by node type, without gaps and earlier runs.
         stages:       of each stage of the run, in order, its label and the bytes alive by cause.
         tables_bytes: index tables (offsets, orders, places) on top of the arena.
+        blocks_bytes: sum of all blocks, as if none took the room of another.
     """
 
     peak_bytes: int
@@ -35,6 +36,7 @@ class MemoryUse:
     by_type: Mapping[str, int]
     stages: Sequence[tuple[str, Mapping[str, int]]]
     tables_bytes: int = 0
+    blocks_bytes: int = 0
 
     def __str__(self) -> str:
         head = f"peak {self.peak_bytes:,} bytes (live {self.live_bytes:,})"
@@ -91,5 +93,6 @@ class Ledger(NamedTuple):
                 by_type[block.kind] += block.size * self.itemsize
         by_cause |= {EARLIER: self.held, GAPS: self.arena - live}
         return MemoryUse(
-            self.peak_bytes, self.held + live, by_cause, dict(by_type.most_common()), stages
-        )
+            self.peak_bytes, self.held + live, by_cause, dict(by_type.most_common()), stages,
+            blocks_bytes=self.held + self.itemsize * sum([block.size for block in self.intervals]),
+        )  # fmt: skip

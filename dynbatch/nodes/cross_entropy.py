@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from dynbatch.kernels import arrays
@@ -13,6 +16,8 @@ from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.targets import class_targets
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
+
+_folds = ContextVar("folds", default=True)
 
 
 class CrossEntropyBase(Node):
@@ -172,8 +177,21 @@ def cross_entropy(
         )
     ids, weights = class_targets("cross_entropy", logits, targets, ignore_index, reduction)
     common: dict[str, Any] = {"ids": ids, "weights": weights, "smoothing": float(label_smoothing)}
-    if type(logits) is Linear:
+    if type(logits) is Linear and _folds.get():
         logits.graph.absorb(logits)
         (hidden,) = logits.inputs
         return LinearCrossEntropy(hidden, weight=logits.weight, bias=logits.bias, **common)
     return CrossEntropy(logits, **common)
+
+
+@contextmanager
+def stored_logits() -> Iterator[None]:
+    """Inside, `cross_entropy` folds no projection in: logits of the whole mini-batch are stored.
+
+    For measuring what folding saves; values and gradients are the same.
+    """
+    token = _folds.set(False)
+    try:
+        yield
+    finally:
+        _folds.reset(token)

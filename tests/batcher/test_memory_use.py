@@ -85,3 +85,11 @@ def test_an_estimate_asks_for_a_loss_as_backward_does(loss):
         else:
             with pytest.raises(db.errors.ShapeError, match="scalar"):
                 graph.estimate(x)
+
+
+def test_blocks_are_summed_as_if_none_took_the_room_of_another():
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.ones((5, 4)))
+        use = graph.estimate(F.sum(F.tanh(F.tanh(x.keep()))))
+    # x, both tanh, the loss; a gradient of each.
+    assert use.blocks_bytes == 2 * (3 * 5 * 4 + 1) * 8 > use.peak_bytes

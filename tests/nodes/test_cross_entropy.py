@@ -1,9 +1,12 @@
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.kernels import cross_entropy as kernels
+from dynbatch.nodes.cross_entropy import stored_logits
 from dynbatch.testing import NanPool, check_batching, check_gradient
 from tests.poison import poisoned_memory
 
@@ -123,3 +126,23 @@ def test_large_logits_neither_overflow_nor_vanish():
 def test_another_smoothing_raises(smoothing):
     with db.Graph() as graph, pytest.raises(ValueError, match="0 <= ε < 1"):
         F.cross_entropy(F.input(graph, [[1.0, 2.0]]), [0], label_smoothing=smoothing)
+
+
+def test_stored_logits_give_the_same_loss_and_gradients():
+    weight, bias = parameters()
+    found = []
+    for stores in (False, True):
+        with db.Graph(dtype="float64") as graph, stored_logits() if stores else nullcontext():
+            losses = []
+            for h, y in batch():
+                logits = F.linear(F.input(graph, h), weight, bias)
+                losses.append(F.cross_entropy(logits, y))
+            assert {type(loss).__name__ for loss in losses} == {
+                "CrossEntropy" if stores else "LinearCrossEntropy"
+            }
+            loss = F.mean(losses)
+            graph.backward(loss)
+        found.append([float(loss.value), weight.grad, bias.grad])
+        weight.grad = bias.grad = None
+    for folded, stored in zip(*found, strict=True):
+        np.testing.assert_allclose(stored, folded, rtol=1e-12)
