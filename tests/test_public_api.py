@@ -28,7 +28,8 @@ PUBLIC = {
         in_float64 load_graph replay
     """,
     "dynbatch.memory": """
-        DeviceMemory HostMemory Interval Pool Upstream default_pool live_peak plan_offsets
+        DeviceMemory HostMemory Interval Pool Upstream compare_padding default_pool live_peak
+        plan_offsets
     """,
 }
 

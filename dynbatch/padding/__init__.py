@@ -1,15 +1,23 @@
 """What padding costs: the padded twin of a model, and both measured on the same sentences."""
 
+from dynbatch.padding.compare import compare_padding
+from dynbatch.padding.comparison import Cause, Comparison, Form
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.recurrent import last_states, recurrent
-from dynbatch.padding.twin import IGNORED, PaddingError, Twin, lengthened, pad_ids, twin_of
+from dynbatch.padding.targets import IGNORED, ignored_after
+from dynbatch.padding.twin import PaddingError, Twin, lengthened, pad_ids, twin_of
 
 __all__ = [
     "IGNORED",
+    "Cause",
+    "Comparison",
+    "Form",
     "LanguageModel",
     "PaddingError",
     "Tagger",
     "Twin",
+    "compare_padding",
+    "ignored_after",
     "last_states",
     "lengthened",
     "pad_ids",

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.cells.cell import scan_node
 from dynbatch.errors import DynbatchError
 from dynbatch.models.module import Module
-from dynbatch.models.seq2seq import Seq2Seq, decoder_cell
+from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.padding.networks import LanguageModel, Tagger
-from dynbatch.padding.recurrent import last_states, recurrent
+from dynbatch.padding.recurrent import recurrent
+from dynbatch.padding.seq2seq import PaddedSeq2Seq
+from dynbatch.padding.targets import IGNORED, ignored_after
 from dynbatch.parameter import Array
-
-IGNORED = -100
-"""A target that does not count: `ignore_index` of `F.cross_entropy`."""
 
 Example = Any
 Longest = tuple[int, ...]
@@ -30,6 +28,10 @@ class PaddingError(DynbatchError, ValueError):
     """A model or its data cannot be padded: says why, and what would make it possible."""
 
 
+def _nothing() -> None:
+    """What most twins have to collect."""
+
+
 @dataclass(frozen=True)
 class Twin:
     """A model on padded sentences.
@@ -38,11 +40,13 @@ class Twin:
         lengths: of an example's sequences; sentences of a batch are padded to the longest of each.
         pad:     (example, longest) -> the padded example: a tuple, what `loss` takes.
         loss:    (graph, *padded example) -> the loss of one padded sentence.
+        collect: after backward, gives the model's parameters gradients that went elsewhere.
     """
 
     lengths: Callable[[Example], Longest]
     pad: Callable[[Example, Longest], Sequence[Any]]
     loss: Loss
+    collect: Callable[[], None] = _nothing
 
     def batch(self, examples: Sequence[Example]) -> list[Sequence[Any]]:
         """The examples of a mini-batch, each padded to the longest of them."""
@@ -70,7 +74,8 @@ def twin_of(
     own = getattr(loss, "__self__", None) is model and getattr(loss, "__name__", "") == "loss"
     if pad is None and padded_loss is None and own:
         if type(model) is Seq2Seq:
-            return Twin(lengths_of, _with_lengths, _Seq2SeqTwin(model))
+            twin = PaddedSeq2Seq(model)
+            return Twin(lengths_of, _with_lengths, twin, twin.collect)
         if type(model) is Tagger:
             return Twin(lengths_of, _with_lengths, _TaggerTwin(model))
         if type(model) is LanguageModel:
@@ -141,11 +146,6 @@ def _described(example: Example) -> str:
     return f"({kinds})" if isinstance(example, tuple) else f"a {kinds}"
 
 
-def _ignored_after(ids: Array, length: int) -> Array:
-    """Targets of which only the first `length` count."""
-    return np.where(np.arange(len(ids)) < length, ids, IGNORED)
-
-
 class _TaggerTwin:
     def __init__(self, model: Tagger) -> None:
         self.model = model
@@ -153,7 +153,7 @@ class _TaggerTwin:
     def __call__(self, graph: Owner, words: Array, tags: Array, length: int, _: int) -> Node:
         model = self.model
         states = recurrent(model.encoder, model.embedding(graph, words), length)
-        targets = _ignored_after(tags, length)
+        targets = ignored_after(tags, length)
         return F.cross_entropy(model.output(states), targets, reduction="sum")
 
 
@@ -166,45 +166,5 @@ class _LanguageModelTwin:
         read, written = model.read_and_written(words)
         written[length] = model.mark
         states = recurrent(model.encoder, model.embedding(graph, read), length + 1)
-        targets = _ignored_after(written, length + 1)
+        targets = ignored_after(written, length + 1)
         return F.cross_entropy(model.output(states), targets, reduction="sum")
-
-
-class _Seq2SeqTwin:
-    """`Seq2Seq.loss` of a padded pair.
-
-    Keys and values of padding are computed, and left out before the decoder attends to them: the
-    weights of a padded batch would be S_max wide, these are as wide as the source. That is less
-    than a padded program holds, to the favour of padding.
-    """
-
-    def __init__(self, model: Seq2Seq) -> None:
-        self.model = model
-
-    def __call__(self, graph: Owner, source: Array, target: Array, read: int, written: int) -> Node:
-        model = self.model
-        xs = model.dropout(model.source_embedding(graph, source))
-        outputs = recurrent(model.encoder, xs, read)
-        state: tuple[Any, ...] = model._starts_at_zero
-        if model.bridges:
-            summary = F.concat(last_states(model.encoder, outputs, read))
-            mapped = [bridge(summary) for bridge in model.bridges]
-            state = (*[y if k % 2 else F.tanh(y) for k, y in enumerate(mapped)], state[-1])
-        decoder = model.decoder
-        memory = tuple(
-            [rows[:read] for rows in (decoder.attention.keys(outputs), decoder.context(outputs))]
-        )
-        inputs = np.concatenate(([model.begin], target))
-        targets = np.concatenate((target, [model.end]))
-        targets[written] = model.end
-        targets = _ignored_after(targets, written + 1)
-        feeds, _ = scan_node(
-            decoder_cell, model.dropout(model.target_embedding(graph, inputs)),
-            state, decoder, memory, False,
-        )  # fmt: skip
-        return F.cross_entropy(
-            model.output(model.dropout(feeds)),
-            targets,
-            label_smoothing=model.label_smoothing if model.training else 0.0,
-            reduction="sum",
-        )

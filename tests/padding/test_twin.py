@@ -27,15 +27,18 @@ LENGTHS = ((3, 5), (1, 0), (0, 3), (9, 2))
 
 
 def loss_and_gradients(
-    model: models.Module, losses: Callable[[db.Graph], list[db.Node]]
+    model: models.Module,
+    losses: Callable[[db.Graph], list[db.Node]],
+    collect: Callable[[], None] = lambda: None,
 ) -> tuple[float, dict[str, Any]]:
     found = {}
     with db.Graph(dtype="float64") as graph:
         loss = F.mean(losses(graph))
         graph.backward(loss)
+    collect()
     for name, parameter in model.named_parameters():
         gradient = parameter.grad
-        found[name] = gradient.dense() if isinstance(gradient, db.RowSparse) else gradient
+        found[name] = gradient.dense() if isinstance(gradient, db.RowSparse) else gradient.copy()  # type: ignore[union-attr]
         parameter.grad = None
     return float(loss.value), found
 
@@ -49,7 +52,7 @@ def assert_equal(model: models.Module, twin: Twin, examples: Sequence[Any]) -> N
     padded = twin.batch(examples)
     assert len({tuple([np.shape(part) for part in example]) for example in padded}) == 1
     loss, gradients = loss_and_gradients(
-        model, lambda graph: [twin.loss(graph, *example) for example in padded]
+        model, lambda graph: [twin.loss(graph, *example) for example in padded], twin.collect
     )
     assert loss == pytest.approx(own, rel=1e-13)
     for name, gradient in expected.items():

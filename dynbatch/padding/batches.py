@@ -1,0 +1,84 @@
+"""The mini-batches of an epoch, shuffled or length-bucketed, and the sample that is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isqrt
+
+import numpy as np
+
+from dynbatch.train.batching import epoch_order
+
+Batch = list[int]
+"""The numbers of a mini-batch's examples."""
+
+Lengths = Sequence[tuple[int, ...]]
+"""Of the sequences of each example: (T,), or (T_source, T_target)."""
+
+
+def random_batches(lengths: Lengths, batch_size: int, seed: int) -> list[Batch]:
+    """The epoch in shuffled order. A rest of fewer sentences is left out, as it is no peak."""
+    return _cut(epoch_order(len(lengths), seed, 0).tolist(), batch_size)
+
+
+def bucketed_batches(lengths: Lengths, batch_size: int) -> list[Batch]:
+    """The epoch in batches of like lengths, as well as a corpus of this size allows.
+
+    Sorted by the first length, cut into strips of as many batches as there are strips, each strip
+    sorted by the last length. One sequence an example: sorted by its length. Frameworks sort less,
+    so that batches stay random: this is padding's best case.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    strip = batch_size * max(1, isqrt(len(lengths) // batch_size))
+    order = [
+        index
+        for start in range(0, len(order), strip)
+        for index in sorted(order[start : start + strip], key=lambda i: (lengths[i][-1], i))
+    ]
+    return _cut(order, batch_size)
+
+
+def _cut(order: Sequence[int], batch_size: int) -> list[Batch]:
+    last = max(1, len(order) - batch_size + 1)
+    return [list(order[start : start + batch_size]) for start in range(0, last, batch_size)]
+
+
+def tokens(batch: Batch, lengths: Lengths) -> int:
+    """Tokens of a batch, of all sequences."""
+    return sum([sum(lengths[i]) for i in batch])
+
+
+def cells(batch: Batch, lengths: Lengths) -> int:
+    """Tokens of the batch when it is padded."""
+    sides = zip(*[lengths[i] for i in batch], strict=True)
+    return int(len(batch) * sum([max(side) for side in sides]))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Batches of an epoch that stand for it.
+
+    Args:
+        epoch:   number of batches in it.
+        spread:  batches spread evenly over the epoch: means are over these.
+        largest: those with the most tokens, and with the most cells when padded: with `spread` they
+            give the peak of the epoch.
+    """
+
+    epoch: int
+    spread: list[Batch]
+    largest: list[Batch]
+
+    @property
+    def batches(self) -> list[Batch]:
+        """All of them, each once."""
+        return list({tuple(batch): batch for batch in [*self.spread, *self.largest]}.values())
+
+
+def sample(batches: Sequence[Batch], lengths: Lengths, count: int) -> Sample:
+    """At most `count` batches spread evenly over the epoch, and the largest."""
+    places = np.unique(np.linspace(0, len(batches) - 1, min(count, len(batches))).round())
+    spread = [batches[int(place)] for place in places]
+    largest = [max(batches, key=lambda b: size(b, lengths)) for size in (cells, tokens)]
+    return Sample(len(batches), spread, largest)

@@ -1,0 +1,133 @@
+"""`compare_padding`: the same model on the same sentences, padded and unpadded, in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from dynbatch import optim
+from dynbatch.models.module import Module
+from dynbatch.optim.parameters import Parameters
+from dynbatch.padding.batches import Sample
+from dynbatch.padding.comparison import FORMS, PADDED_RANDOM, Comparison
+from dynbatch.padding.measure import Step
+from dynbatch.padding.sides import Sides
+from dynbatch.padding.twin import Loss, PaddingError, twin_of
+
+BATCH_SIZES = (8, 16, 32, 64, 128)
+
+
+def compare_padding(
+    model: Module,
+    loss: Loss,
+    sentences: Iterable[Any],
+    batch_size: int = 64,
+    *,
+    pad: Callable[[Any, tuple[int, ...]], Sequence[Any]] | None = None,
+    padded_loss: Loss | None = None,
+    optimizer: Callable[[Parameters, float], optim.Optimizer] = optim.Adam,
+    num_batches: int = 8,
+    batch_sizes: Sequence[int] = BATCH_SIZES,
+    seed: int = 0,
+    progress: bool = False,
+) -> Comparison:
+    """Measure a training step on padded random, padded bucketed, and unpadded batches.
+
+    Each is the same step (graph, forward, backward, optimizer) of the same library, kernels,
+    parameters and sentences; the padded twin gives the same loss and gradients (see `twin_of`).
+    The model's values stay as they are (the learning rate is 0); its gradients are cleared.
+
+    Args:
+        model:       where its parameters are, on the CPU or on a GPU, it is measured.
+        loss:        (graph, *example) -> the loss of one sentence: `model.loss`, say.
+        sentences:   the examples: tuples of lists or arrays of ids, or one list or array.
+        batch_size:  sentences of a batch.
+        pad:         (example, longest lengths) -> padded example, for models of your own; by
+                     default sequences are lengthened by zeros, the last of several by targets that
+                     `F.cross_entropy` ignores.
+        padded_loss: (graph, *padded example) -> loss, where that needs masks.
+        optimizer:   (parameters, learning rate) -> its optimizer.
+        num_batches: batches to measure of each order, beside the epoch's largest.
+        batch_sizes: sizes to estimate the peak for; none leaves the curves out.
+        seed:        of the shuffled order and of dropout.
+        progress:    show a progress bar.
+
+    Raises:
+        PaddingError: there are fewer sentences than a batch has, or they cannot be padded.
+
+    Example:
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch.padding import LanguageModel
+        >>> rng = np.random.default_rng(0)
+        >>> sentences = [rng.integers(50, size=n) for n in rng.geometric(0.1, size=64)]
+        >>> model = LanguageModel(vocabulary=50, embed=16, hidden=16, rng=0)
+        >>> found = db.memory.compare_padding(
+        ...     model, model.loss, sentences, batch_size=32, num_batches=1, batch_sizes=())
+        >>> found.saved() > 0.5
+        True
+    """
+    examples = [example if isinstance(example, tuple) else (example,) for example in sentences]
+    if not 0 < batch_size <= len(examples):
+        raise PaddingError(
+            f"compare_padding: {len(examples)} sentences for batches of {batch_size}.\n"
+            "  rule: there is at least one batch\n"
+            "  fix:  give more sentences, or a smaller batch_size"
+        )
+    twin = twin_of(model, loss, pad, padded_loss)
+    sides = Sides(model, loss, twin, examples, optimizer, seed)
+    if not any(map(sum, sides.lengths)):
+        raise PaddingError("compare_padding: no sentence has a token: there is nothing to measure.")
+    samples = {name: sides.batches(name, batch_size, num_batches) for name in FORMS}
+    with tqdm(total=_work(samples, batch_sizes), disable=not progress, unit="step") as bar:
+        most_padded = samples[PADDED_RANDOM].largest[0]
+        losses, note = sides.agreement(most_padded)
+        steps = _measure(sides, samples, bar)
+        forms = {name: sides.form(name, samples[name], steps[name]) for name in FORMS}
+        without, causes = sides.causes(most_padded)
+        curves = {}
+        for name in FORMS[: -1 if batch_sizes else 0]:
+            curves[name] = sides.curve(name, batch_sizes)
+            bar.update(len(batch_sizes))
+    first = model.parameters()[0]
+    state = sides.optimizer.state_dict()
+    return Comparison(
+        title=f"{type(model).__name__}, {model.num_parameters():,} parameters, {first.dtype} on "
+        f"{first.device.name}",
+        batch_size=batch_size,
+        measured=len(samples[PADDED_RANDOM].batches),
+        epoch=samples[PADDED_RANDOM].epoch,
+        forms=forms,
+        without=without,
+        causes=causes,
+        parameter_bytes=sum([parameter.value.nbytes for parameter in model.parameters()]),
+        optimizer_bytes=sum([array.nbytes for array in state.values()]),
+        by_batch_size=curves,
+        losses=losses,
+        note=note,
+    )
+
+
+def _work(samples: Mapping[str, Sample], batch_sizes: Sequence[int]) -> int:
+    """Steps of the progress bar."""
+    measured = sum([1 + len(sample.batches) for sample in samples.values()])
+    return measured + (len(FORMS) - 1) * len(batch_sizes)
+
+
+def _measure(sides: Sides, samples: Mapping[str, Sample], bar: Any) -> dict[str, list[Step]]:
+    """Train on every batch of every form, taking turns; a first step of each is not counted."""
+    steps: dict[str, list[Step]] = {name: [] for name in FORMS}
+    for name in FORMS:
+        sides.train(name, samples[name].spread[0])
+        bar.update()
+    for k in range(max([len(sample.batches) for sample in samples.values()])):
+        for name in FORMS:
+            if k < len(samples[name].batches):
+                bar.set_description(name)
+                steps[name].append(sides.train(name, samples[name].batches[k]))
+                bar.update()
+    return steps
+
+
+__all__ = ["BATCH_SIZES", "compare_padding"]

@@ -1,0 +1,128 @@
+"""One training step of a model on one mini-batch: its bytes and its time, or its bytes alone."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dynbatch import nodes as F
+from dynbatch.backend import Device
+from dynbatch.batcher.memory_use import MemoryUse
+from dynbatch.graph import Graph
+from dynbatch.memory import Pool
+from dynbatch.memory.upstream import DeviceMemory
+from dynbatch.nodes.base import Node
+from dynbatch.optim import Optimizer
+from dynbatch.parameter import Parameter, RowSparse
+
+Loss = Callable[..., Node]
+Examples = Sequence[Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one training step held and took.
+
+    Args:
+        use:            of its arena, at the peak and stage by stage.
+        gradient_bytes: of the parameters' gradients.
+        seconds:        from the list of examples to updated parameters.
+    """
+
+    use: MemoryUse
+    gradient_bytes: int
+    seconds: float
+
+
+class Stepper:
+    """Runs training steps of one form of a model, each in a graph of its own.
+
+    Args:
+        loss:      (graph, *example) -> the loss of one sentence.
+        collect:   run after backward (see `Twin`).
+        optimizer: with a learning rate of 0: all it does is done, and no value changes.
+        seed:      of the dropout masks.
+
+    Attributes:
+        pool: where the arenas come from; nobody else's do.
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        collect: Callable[[], None],
+        optimizer: Optimizer,
+        device: Device,
+        dtype: Any,
+        seed: int,
+    ) -> None:
+        self.loss, self.collect = loss, collect
+        self.pool = Pool(upstream=DeviceMemory()) if device.is_cuda else Pool()
+        self._optimizer = optimizer
+        self._parameters = [state.parameter for state in optimizer._states]
+        self._device, self._dtype, self._seed = device, dtype, seed
+
+    def train(self, examples: Examples) -> Step:
+        """Graph, forward, backward and update of one mini-batch, waited for."""
+        self._wait()
+        begin = time.perf_counter()
+        with self._graph() as graph:
+            graph.backward(self._mean(graph, examples))
+            self.collect()
+            gradient_bytes = sum(map(bytes_of_gradient, self._parameters))
+            self._optimizer.step()
+            self._wait()
+            seconds = time.perf_counter() - begin
+            use = graph.memory_use
+        assert use is not None
+        return Step(use, gradient_bytes, seconds)
+
+    def estimate(self, examples: Examples) -> MemoryUse:
+        """What the step's arena will hold; no kernel is run."""
+        with self._graph() as graph:
+            return graph.estimate(self._mean(graph, examples))
+
+    def value(self, examples: Examples) -> float:
+        """The mean loss of the mini-batch."""
+        with self._graph(grad=False) as graph:
+            return float(self._mean(graph, examples).value)
+
+    def traced(self, examples: Examples) -> int | None:
+        """Most bytes that NumPy and Python take in forward and backward: the arena, parameters'
+        gradients, and all that is outside. None on a GPU.
+        """
+        if self._device.is_cuda:
+            return None
+        with self._graph() as graph:
+            loss = self._mean(graph, examples)
+            self.pool.release()
+            tracemalloc.start()
+            try:
+                graph.backward(loss)
+                most = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            self.collect()
+            self._optimizer.zero_grad()
+        return most
+
+    def _graph(self, grad: bool = True) -> Graph:
+        return Graph(self._device, self._dtype, grad=grad, seed=self._seed, pool=self.pool)
+
+    def _mean(self, graph: Graph, examples: Examples) -> Node:
+        return F.mean([self.loss(graph, *example) for example in examples])
+
+    def _wait(self) -> None:
+        if self._device.is_cuda:
+            self._device.xp.cuda.runtime.deviceSynchronize()
+
+
+def bytes_of_gradient(parameter: Parameter) -> int:
+    """Of a dense gradient, or of the rows and their numbers."""
+    gradient = parameter.grad
+    if isinstance(gradient, RowSparse):
+        return int(gradient.values.nbytes + gradient.rows.nbytes)
+    return 0 if gradient is None else int(gradient.nbytes)

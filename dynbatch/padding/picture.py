@@ -1,0 +1,91 @@
+"""A `Comparison` as a picture: bytes over a training step, and bytes against batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynbatch.padding.table import MB
+
+if TYPE_CHECKING:
+    from dynbatch.padding.comparison import Comparison
+
+# Okabe & Ito 2008: told apart by colour-blind readers, and in grey by their line styles.
+STYLES = {
+    "padded, random": ("#D55E00", "-"),
+    "padded, bucketed": ("#E69F00", "--"),
+    "unpadded, random": ("#0072B2", "-"),
+}
+_MARKERS = "osD"
+
+
+def draw(found: Comparison, path: Path) -> None:
+    """Write the picture in the format of the file's ending.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError:     the file cannot be written.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "a picture needs matplotlib, which is not installed.\n"
+            "  fix:  pip install 'dynbatch[plots]', or leave the picture out"
+        ) from error
+    has_curves = any(found.by_batch_size.values())
+    figure = Figure(figsize=(10, 4) if has_curves else (5.4, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1, 2 if has_curves else 1, squeeze=False)[0]
+    _over_a_step(found, axes[0])
+    if has_curves:
+        _against_batch_size(found, axes[1])
+    figure.savefig(path, dpi=110)
+
+
+def _over_a_step(found: Comparison, axes: Any) -> None:
+    for name, (colour, line) in STYLES.items():
+        heights = [size / MB for _, size in found.forms[name].stages]
+        at = _places(len(heights))
+        axes.step(at, heights, where="mid", color=colour, linestyle=line, linewidth=2, label=name)
+    axes.set_title(f"memory over one training step, {found.batch_size} sentences", fontsize=11)
+    axes.set_xlabel("forward, then backward (share of the step's stages)")
+    axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
+    _finish(axes)
+    axes.legend(frameon=False, loc="upper left")
+    axes.set_ylim(top=1.3 * axes.get_ylim()[1])
+
+
+def _against_batch_size(found: Comparison, axes: Any) -> None:
+    ticks: dict[int, None] = {}
+    for (name, curve), marker in zip(found.by_batch_size.items(), _MARKERS, strict=False):
+        colour, line = STYLES[name]
+        sizes = list(curve)
+        ticks.update(dict.fromkeys(sizes))
+        heights = [size / MB for size in curve.values()]
+        axes.plot(
+            sizes, heights, color=colour, linestyle=line, linewidth=2, marker=marker, label=name
+        )
+        axes.annotate(
+            f" {heights[-1]:,.0f}", (sizes[-1], heights[-1]), color=colour, va="center", fontsize=9
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(ticks), [str(size) for size in ticks])
+    axes.minorticks_off()
+    axes.set_xlim(right=1.25 * max(ticks))
+    axes.set_title("peak of an epoch against batch size", fontsize=11)
+    axes.set_xlabel("sentences of a mini-batch")
+    _finish(axes)
+
+
+def _finish(axes: Any) -> None:
+    axes.set_ylabel("activations, gradients, workspace (MB)")
+    axes.set_ylim(bottom=0)
+    axes.grid(axis="y", color="0.9")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _places(count: int) -> Sequence[float]:
+    return [k / max(1, count - 1) for k in range(count)]

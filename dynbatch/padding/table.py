@@ -1,0 +1,118 @@
+"""A `Comparison` as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from dynbatch.padding.comparison import Comparison, Form
+
+MB = 1e6
+_LABEL, _COLUMN = 34, 12
+
+
+def table(found: Comparison) -> str:
+    """The whole report."""
+    forms = [*found.forms.values(), *found.peers]
+    lines = [
+        found.title,
+        f"{found.batch_size} sentences a batch; {found.measured} of {found.epoch} batches "
+        "measured, the largest among them",
+        "",
+        *_heads([form.name for form in forms]),
+        _row("cells for each token", forms, lambda form: f"{form.cells_a_token:.2f}"),
+        _row("peak of a training step, MB", forms, lambda form: _mb(form.peak_bytes)),
+        *_causes_at_the_peak(forms),
+        _row("mean over batches, MB", forms, lambda form: _mb(form.mean_bytes)),
+        *_optional("traced, with parameters' dW, MB", forms, lambda form: form.traced_bytes),
+        *_optional("pool: requested at most, MB", forms, lambda form: form.requested_bytes),
+        *_optional("pool: reserved, MB", forms, lambda form: form.reserved_bytes),
+        *_speed(forms),
+        "",
+        *_savings(found),
+        "",
+        *_held_by_all(found),
+        "",
+        *_chain(found),
+        "",
+        found.note,
+    ]
+    return "\n".join([line.rstrip() for line in lines])
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    """Two lines of column heads: "padded, random" is split at the comma."""
+    above = [name.partition(", ")[0] for name in names]
+    below = [name.partition(", ")[2] for name in names]
+    return ["".join([" " * _LABEL, *[f"{word:>{_COLUMN}}" for word in h]]) for h in (above, below)]
+
+
+def _row(label: str, forms: Iterable[Form], cell: Callable[[Form], str]) -> str:
+    return f"{label:<{_LABEL}}" + "".join([f"{cell(form):>{_COLUMN}}" for form in forms])
+
+
+def _mb(size: float | None) -> str:
+    return "" if size is None else f"{size / MB:,.1f}"
+
+
+def _causes_at_the_peak(forms: Sequence[Form]) -> list[str]:
+    causes = dict.fromkeys([cause for form in forms for cause in form.by_cause])
+    return [
+        _row(f"  {cause}", forms, lambda f, cause=cause: _mb(f.by_cause.get(cause)))  # type: ignore[misc]
+        for cause in causes
+        if any([form.by_cause.get(cause) for form in forms])
+    ]
+
+
+def _optional(label: str, forms: Sequence[Form], size: Callable[[Form], int | None]) -> list[str]:
+    if all([size(form) is None for form in forms]):
+        return []
+    return [_row(label, forms, lambda form: _mb(size(form)))]
+
+
+def _speed(forms: Sequence[Form]) -> list[str]:
+    if all([form.tokens_per_second is None for form in forms]):
+        return []
+    cell: Callable[[Form], str] = lambda form: (  # noqa: E731
+        "" if form.tokens_per_second is None else f"{form.tokens_per_second:,.0f}"
+    )
+    return [_row("tokens per second", forms, cell)]
+
+
+def _savings(found: Comparison) -> list[str]:
+    from dynbatch.padding.comparison import UNPADDED_RANDOM
+
+    own = found.forms[UNPADDED_RANDOM]
+    others = [form for form in found.forms.values() if form.name.startswith("padded")]
+    return [
+        f"{UNPADDED_RANDOM} holds {1 - own.peak_bytes / other.peak_bytes:.0%} less than "
+        f"{other.name} at the peak, {1 - own.mean_bytes / other.mean_bytes:.0%} less on average"
+        for other in [*others, *found.peers]
+    ]
+
+
+def _held_by_all(found: Comparison) -> list[str]:
+    gradients = max([form.gradient_bytes or 0 for form in found.forms.values()])
+    return [
+        f"beside it, the same for all: parameters {_mb(found.parameter_bytes)} MB, their "
+        f"gradients {_mb(gradients)} MB,\n  the optimizer's state {_mb(found.optimizer_bytes)} MB"
+    ]
+
+
+def _chain(found: Comparison) -> list[str]:
+    """Where the saving comes from, for one batch."""
+    rest = found.without
+    lines = [
+        "where the saving comes from: the random batch with most padding",
+        f"{'':<{_LABEL}}{'alone, MB':>{_COLUMN}}{'in turn, MB':>{_COLUMN}}{'share':>{_COLUMN}}",
+        f"{'nothing saved':<{_LABEL}}{'':>{_COLUMN}}{_mb(rest):>{_COLUMN}}",
+    ]
+    for cause in found.causes:
+        share = cause.in_chain / found.without
+        lines.append(
+            f"{'  ' + cause.name:<{_LABEL}}{_mb(-cause.alone):>{_COLUMN}}"
+            f"{_mb(-cause.in_chain):>{_COLUMN}}{f'{share:.0%}':>{_COLUMN}}"
+        )
+        rest -= cause.in_chain
+    return [*lines, f"{'what is left':<{_LABEL}}{'':>{_COLUMN}}{_mb(rest):>{_COLUMN}}"]

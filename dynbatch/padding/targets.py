@@ -1,0 +1,15 @@
+"""Targets of padded sentences."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.parameter import Array
+
+IGNORED = -100
+"""A target that does not count: `ignore_index` of `F.cross_entropy`."""
+
+
+def ignored_after(ids: Array, length: int) -> Array:
+    """Targets of which only the first `length` count."""
+    return np.where(np.arange(len(ids)) < length, ids, IGNORED)

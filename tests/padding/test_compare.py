@@ -1,0 +1,154 @@
+"""`compare_padding` measures what runs; estimates and sums agree with it."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.padding import Comparison, LanguageModel, PaddingError, Tagger
+from dynbatch.padding.comparison import FORMS, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
+
+WORDS = 30
+
+
+def pairs(count: int = 48) -> list[Any]:
+    rng = np.random.default_rng(0)
+    lengths = rng.geometric(0.1, size=(count, 2))
+    return [(rng.integers(WORDS, size=n), rng.integers(WORDS, size=m)) for n, m in lengths]
+
+
+def seq2seq() -> models.Seq2Seq:
+    return models.Seq2Seq(WORDS, 200, 16, 16, rng=0)
+
+
+@cache
+def found() -> Comparison:
+    model = seq2seq()
+    return db.memory.compare_padding(
+        model, model.loss, pairs(24), batch_size=8, num_batches=2, batch_sizes=(4, 8)
+    )
+
+
+def test_unpadded_batches_hold_less_than_padded_ones() -> None:
+    forms = found().forms
+    assert tuple(forms) == FORMS
+    assert forms[UNPADDED_RANDOM].peak_bytes < forms[PADDED_RANDOM].peak_bytes
+    assert 1 == forms[UNPADDED_RANDOM].cells_a_token < forms[PADDED_BUCKETED].cells_a_token
+    assert forms[PADDED_BUCKETED].cells_a_token < forms[PADDED_RANDOM].cells_a_token
+    own, other = forms[UNPADDED_RANDOM].peak_bytes, forms[PADDED_RANDOM].peak_bytes
+    assert found().saved() == 1 - own / other
+
+
+def test_causes_sum_to_the_peak_and_the_chain_ends_at_the_unpadded_batch() -> None:
+    for form in found().forms.values():
+        assert sum(form.by_cause.values()) == form.peak_bytes
+        assert max([size for _, size in form.stages]) <= form.peak_bytes
+        assert 0 < form.mean_bytes <= form.peak_bytes
+        assert form.requested_bytes is not None and form.reserved_bytes is not None
+        assert form.peak_bytes <= form.requested_bytes <= form.reserved_bytes
+    left = found().without - sum([cause.in_chain for cause in found().causes])
+    assert 0 < left <= found().forms[UNPADDED_RANDOM].peak_bytes
+    assert [cause.name for cause in found().causes] == [
+        "no padding",
+        "chunked loss",
+        "reused memory",
+    ]
+    assert all([cause.alone > 0 and cause.in_chain > 0 for cause in found().causes])
+    assert found().causes[0].alone == found().causes[0].in_chain
+
+
+def test_curves_reach_what_was_measured() -> None:
+    for name, curve in found().by_batch_size.items():
+        assert curve[4] < curve[8] == found().forms[name].peak_bytes
+
+
+def test_what_was_traced_holds_the_arena_and_the_gradients() -> None:
+    for form in found().forms.values():
+        assert form.traced_bytes is not None and form.gradient_bytes
+        assert form.traced_bytes > form.peak_bytes
+
+
+def test_both_forms_compute_the_same_loss() -> None:
+    padded, unpadded = found().losses
+    assert padded == pytest.approx(unpadded, rel=1e-5)
+    assert "the same loss" in found().note
+
+
+def test_model_is_as_it_was() -> None:
+    model = Tagger(WORDS, 5, embed=4, hidden=4, rng=0)
+    before = model.state_dict()
+    sentences = [(words, words % 5) for words, _ in pairs(8)]
+    db.memory.compare_padding(
+        model, model.loss, sentences, batch_size=4, num_batches=1, batch_sizes=()
+    )
+    assert model.training
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is None
+        np.testing.assert_array_equal(parameter.value, before[name])
+
+
+def test_table_names_forms_causes_and_savings() -> None:
+    text = str(found())
+    saved = f"{found().saved():.0%} less than padded, random at the peak"
+    for part in (saved, "no padding", "chunked loss", "reused memory", "kept for backward", "Seq2"):
+        assert part in text
+    assert not re.search(r"nan|None|  \n", text)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_json_has_every_number(tmp_path: Path) -> None:
+    found().to_json(tmp_path / "a.json")
+    read = json.loads((tmp_path / "a.json").read_text())
+    assert read["forms"][PADDED_RANDOM]["peak_bytes"] == found().forms[PADDED_RANDOM].peak_bytes
+    assert read["saved"][PADDED_RANDOM] == pytest.approx(found().saved(), abs=1e-4)
+
+
+def test_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    found().picture(tmp_path / "a.png")
+    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_model_that_reads_its_padding_is_noted() -> None:
+    class Bag(models.Module):
+        def __init__(self) -> None:
+            self.embedding = models.Embedding(WORDS, 4, rng=0)
+            self.output = models.Linear(4, 3, rng=0)
+
+        def loss(self, graph: db.Graph, words: Any) -> db.Node:
+            return F.cross_entropy(self.output(F.mean(self.embedding(graph, words), dim=0)), [1])
+
+    model = Bag()
+    sentences = [words for words, _ in pairs(8)]
+    read = db.memory.compare_padding(
+        model, model.loss, sentences, batch_size=4, num_batches=1, batch_sizes=()
+    )
+    assert read.note.startswith("NOTE") and "reads" in read.note
+
+
+def test_what_cannot_be_measured_says_why() -> None:
+    model = LanguageModel(WORDS, 4, 4, rng=0)
+    compare = db.memory.compare_padding
+    with pytest.raises(PaddingError, match="3 sentences for batches of 4"):
+        compare(model, model.loss, [[1]] * 3, batch_size=4)
+    with pytest.raises(PaddingError, match="no sentence has a token"):
+        compare(model, model.loss, [[]] * 3, batch_size=2)
+    with pytest.raises(PaddingError, match=r"example 1: .* no sequence of tokens"):
+        compare(model, model.loss, [[1], [[2], 3]], batch_size=2)
+    with pytest.raises(PaddingError, match="example 1 has 2 sequences, the first 1"):
+        compare(model, model.loss, [([1],), ([1], [2])], batch_size=2)
+
+    def reads_its_target(graph: db.Graph, words: Any, tags: Any) -> db.Node:
+        return F.sum(model.embedding(graph, tags))
+
+    with pytest.raises(PaddingError, match=r"does not run on padded sentences: .*id -100"):
+        compare(model, reads_its_target, [([1], [2]), ([1, 2], [2, 2])], batch_size=2)
