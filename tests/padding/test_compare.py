@@ -34,7 +34,7 @@ def seq2seq() -> models.Seq2Seq:
 def found() -> Comparison:
     model = seq2seq()
     return db.memory.compare_padding(
-        model, model.loss, pairs(24), batch_size=8, num_batches=2, batch_sizes=(4, 8)
+        model, model.loss, pairs(32), batch_size=8, num_batches=4, batch_sizes=(4, 8)
     )
 
 
