@@ -19,7 +19,7 @@ from dynbatch.cells.emit_forward import (
     numbered_maps,
     reads_state,
 )
-from dynbatch.cells.program import Op, Program
+from dynbatch.cells.program import Op, Program, Value
 from dynbatch.cells.recorder import is_unchanged
 from dynbatch.cells.storage import Storage
 from dynbatch.cells.trace import Split, Trace, split
@@ -45,6 +45,7 @@ class CompiledLoop:
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
         reached: streams that backward gives a gradient.
         generic: operators that run by their node type's own kernels, by number.
+        read_before: parts of the state that backward reads packed, as every step found them.
     """
 
     def __init__(self, program: Program) -> None:
@@ -65,6 +66,14 @@ class CompiledLoop:
             op.inputs[0].place
             for number, op in self.stream_maps.items()
             if number in self.reverse_pass.of_maps
+        }
+        found = self.reverse_pass.previous | {
+            op.inputs[0].base.place
+            for number, op in self.maps.items()
+            if number in self.reverse_pass.of_maps and reads_state(op)
+        }
+        self.read_before: dict[int, Value] = {
+            place: program.states[place] for place in sorted(found)
         }
         lines, self.launches = emit_forward(program, self.storage)
         self.from_state = sum(map(reads_state, program.ops))

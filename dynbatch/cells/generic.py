@@ -93,6 +93,19 @@ class GenericStep:
         """Kernels launched so far."""
         return self._batch.launches
 
+    @property
+    def keeps(self) -> bool:
+        """Whether forward leaves what backward reads."""
+        return self._batch.keeps
+
+    @keeps.setter
+    def keeps(self, value: bool) -> None:
+        self._batch.keeps = value
+
+    def forget(self) -> None:
+        """Free what forward left: no backward will read it."""
+        self._saved.clear()
+
     def forward(self, t: int, n: int, out: Array, *xs: Any) -> None:
         """y = f(xs) for the n running sentences at step t."""
         batch = self._at(t, n)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from dynbatch.parameter import Array
 
 # Products of weight gradients per thread from which threads share them, rather than each of them.
 LEAST_PRODUCTS = 2
+# Rows of a product that is added at once.
+ADDED_ROWS = 256
 
 
 def weight_elements(cell: CompiledLoop) -> int:
@@ -69,12 +71,29 @@ def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any]) -> None:
         stream_product(dy, weight, out, add=place in cell.reverse_pass.streams)
 
 
+class Target(NamedTuple):
+    """Some rows of a weight's gradient, and of its biases', and what of dy they are made of.
+
+    plane, columns: of dy in planes.
+    weight:         (width, K), or None if it is frozen.
+    """
+
+    plane: int
+    columns: slice
+    weight: Array | None
+    biases: list[Array]
+
+
 class WeightGradients:
-    """Gradients of a loop's weights and biases: one product for all steps of each map, or plane."""
+    """Gradients of a loop's weights and biases: one product for many steps of each map, or plane.
+
+    The rows of a map may come in several portions: products of later ones are added.
+    """
 
     def __init__(self, cell: CompiledLoop, gradients: Gradients) -> None:
         self._cell = cell
         self._gradients = gradients
+        self._targets: dict[int, list[Target]] = {}
         self._products: list[Callable[[], None]] = []
 
     def add(self, op: Op, x: Array, dy: Array, zero: int = 0) -> None:
@@ -83,33 +102,55 @@ class WeightGradients:
         Args:
             zero: how many of the first rows of x are known to be zeros.
         """
-        rows = ParameterRows(self._gradients)
         planes = dy if dy.ndim == 3 else dy[None]
-        plane = planes.shape[2]
+        again = id(op) in self._targets
+        if not again:
+            self._targets[id(op)] = list(self._targets_of(op, planes.shape[2]))
+        for target in self._targets[id(op)]:
+            part = planes[target.plane][:, target.columns]
+            if target.weight is not None:
+                product = add_outer if again else blas.matmul_outer
+                self._products.append(partial(product, x[zero:], part[zero:], target.weight))
+            if target.biases:
+                total = np.ones(part.shape[0], part.dtype) @ part
+                for bias in target.biases:
+                    np.add(bias, total, out=bias) if again else np.copyto(bias, total)
+
+    def _targets_of(self, op: Op, plane: int) -> Iterator[Target]:
+        rows = ParameterRows(self._gradients)
         for piece in op.pieces:
             for start in range(piece.column, piece.column + piece.width, plane):
                 width = min(plane, piece.column + piece.width - start)
-                column = start % plane
-                part = planes[start // plane][:, column : column + width]
-                offset = start - piece.column
+                column, offset = start % plane, start - piece.column
+                weight = None
                 if not piece.weight.frozen:
-                    out = rows.take(piece.weight, piece.first + offset, width)
-                    product = partial(blas.matmul_outer, x[zero:], part[zero:], out)
-                    self._products.append(product)
-                trained = [(b, f) for b, f in piece.biases if not b.frozen]
-                if trained:
-                    total = np.ones(part.shape[0], part.dtype) @ part
-                    for bias, first in trained:
-                        rows.take(bias, first + offset, width)[...] = total
+                    weight = rows.take(piece.weight, piece.first + offset, width)
+                biases = [
+                    rows.take(bias, first + offset, width)
+                    for bias, first in piece.biases
+                    if not bias.frozen
+                ]
+                yield Target(start // plane, slice(column, column + width), weight, biases)
 
     def run(self) -> None:
-        """Make them all; threads share the products."""
+        """Make what was added; threads share the products."""
         threads = parallel.available()
         if len(self._products) < LEAST_PRODUCTS * threads:
             _run_all(self._products)
         else:
             shares = [self._products[k::threads] for k in range(threads)]
             parallel.run([partial(_run_all, share) for share in shares])
+        self._products = []
+
+
+def add_outer(x: Array, dy: Array, out: Array) -> None:
+    """out += dyᵀ x, some rows at a time, so that the product stays in the cache."""
+    product = np.empty((min(ADDED_ROWS, out.shape[0]), out.shape[1]), out.dtype)
+    for start in range(0, out.shape[0], ADDED_ROWS):
+        rows = out[start : start + ADDED_ROWS]
+        part = product[: rows.shape[0]]
+        np.matmul(dy[:, start : start + ADDED_ROWS].T, x, out=part)
+        np.add(rows, part, out=rows)
 
 
 def _run_all(tasks: Sequence[Callable[[], None]]) -> None:

@@ -28,12 +28,14 @@ class Shard:
         start:     first packed row of the shard.
         steps:     per step (first row, end row, sentences running, first row of the step before
                    or -1), rows counted from `start`.
+        first:     number of the first step.
     """
 
     sentences: Array
     lengths: Array
     start: int
     steps: list[Step]
+    first: int = 0
 
     @property
     def rows(self) -> int:
@@ -42,8 +44,8 @@ class Shard:
 
     @property
     def numbered(self) -> list[tuple[int, Step]]:
-        """The steps with their numbers, counted from 0."""
-        return list(enumerate(self.steps))
+        """The steps with their numbers."""
+        return list(enumerate(self.steps, self.first))
 
     @property
     def blocks(self) -> list[Block]:
@@ -51,11 +53,11 @@ class Shard:
         found: list[Block] = []
         first = 0
         numbered = self.numbered
-        for t, (_, end, _, _) in numbered:
+        for last, (_, end, _, _) in enumerate(self.steps, 1):
             start = self.steps[first][0]
-            if end - start >= BLOCK_ROWS or t + 1 == len(self.steps):
-                found.append((start, end, numbered[first : t + 1]))
-                first = t + 1
+            if end - start >= BLOCK_ROWS or last == len(self.steps):
+                found.append((start, end, numbered[first:last]))
+                first = last
         return found
 
     @property

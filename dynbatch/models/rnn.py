@@ -76,6 +76,7 @@ class Recurrent(Module):
         bidirectional: whether each layer also runs from the last token to the first.
         dropout:       between layers, while training.
         rng:           generator or seed of the initial values, uniform in ±1/√H.
+        recompute:     what backward makes again rather than find it kept: see `db.scan`.
 
     Parameters: `weight_ih_l0`, `weight_hh_l0`, `bias_ih_l0`, `bias_hh_l0` and so on for each layer,
         with the suffix `_reverse` for the backward direction.
@@ -94,7 +95,9 @@ class Recurrent(Module):
         dropout: float = 0.0,
         *,
         rng: Rng = None,
+        recompute: int | str | None = None,
     ) -> None:
+        self.recompute = recompute
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.layers = layers
@@ -152,12 +155,12 @@ class Recurrent(Module):
             outputs = []
             for direction in range(self.directions):
                 k = layer * self.directions + direction
-                weights, reverse = self._weights[k], direction == 1
+                given = (xs, starts[k], self._weights[k], None, direction == 1, self.recompute)
                 if return_state:
-                    ys, state = scan(self.cell, xs, starts[k], weights, reverse=reverse)
+                    ys, state = scan(self.cell, *given)
                     last.append(state)
                 else:
-                    ys, _ = scan_node(self.cell, xs, starts[k], weights, None, reverse)
+                    ys, _ = scan_node(self.cell, *given)
                 outputs.append(ys)
             xs = outputs[0] if len(outputs) == 1 else F.concat(outputs)
         return (xs, last) if return_state else xs

@@ -114,6 +114,8 @@ class Seq2Seq(Module):
         label_smoothing: ε of the loss while training.
         begin, end:   ids of the marks around target sentences.
         rng:          generator or seed of the initial values.
+        recompute:    what backward of encoder and decoder makes again rather than find it kept:
+                      see `db.scan`.
 
     Raises:
         ShapeError: `tie_weights` with embed != hidden.
@@ -146,6 +148,7 @@ class Seq2Seq(Module):
         begin: int = 0,
         end: int = 1,
         rng: Rng = None,
+        recompute: int | str | None = None,
     ) -> None:
         if tie_weights and embed != hidden:
             raise ShapeError(
@@ -155,10 +158,14 @@ class Seq2Seq(Module):
             )
         rng = generator(rng)
         self.begin, self.end = begin, end
+        self.recompute = recompute
         self.label_smoothing = label_smoothing
         self.source_embedding = Embedding(source_vocab, embed, rng=rng)
         self.target_embedding = Embedding(target_vocab, embed, rng=rng)
-        self.encoder = LSTM(embed, hidden, layers, bidirectional=True, dropout=dropout, rng=rng)
+        self.encoder = LSTM(
+            embed, hidden, layers, bidirectional=True, dropout=dropout, rng=rng,
+            recompute=recompute,
+        )  # fmt: skip
         self.decoder = Decoder(embed, hidden, 2 * hidden, layers, attention, rng)
         self.bridges = [
             Linear(2 * hidden, hidden, rng=rng) for _ in range(2 * layers if bridge else 0)
@@ -197,7 +204,7 @@ class Seq2Seq(Module):
         ids = as_ids("Seq2Seq.loss", target)
         state, memory = self.encode(graph, source)
         x = self.dropout(self.target_embedding(graph, np.concatenate(([self.begin], ids))))
-        feeds, _ = scan_node(decoder_cell, x, state, self.decoder, memory, False)
+        feeds, _ = scan_node(decoder_cell, x, state, self.decoder, memory, False, self.recompute)
         return F.cross_entropy(
             self.output(self.dropout(feeds)),
             np.concatenate((ids, [self.end])),

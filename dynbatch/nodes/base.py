@@ -96,6 +96,7 @@ class Node:
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
+        recomputes: True if backward can make again what forward left: see `recompute_choices`.
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
 
@@ -119,6 +120,7 @@ class Node:
     differentiable: ClassVar[bool] = True
     fuses_backward: ClassVar[bool] = False
     names_kernels: ClassVar[bool] = True
+    recomputes: ClassVar[bool] = False
     is_light: ClassVar[bool] = False
     joins_sentences: ClassVar[bool] = False  # True for what runs calls of all sentences
     __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
@@ -283,6 +285,20 @@ class Node:
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
         """Arrays (rows, width) that forward leaves for backward beyond inputs and output."""
         return {}
+
+    @classmethod
+    def recompute_of(cls, nodes: Sequence[Node]) -> int:
+        """What `Batch.recompute` of these nodes is, unless it is set."""
+        return 0
+
+    @classmethod
+    def recompute_choices(cls, batch: Batch) -> list[int]:
+        """Values of `batch.recompute` worth a try besides 0, the fastest first.
+
+        Each leaves less for backward, or makes it smaller; `saved`, `workspace` and
+        `workspace_backward` say how much.
+        """
+        return []
 
     # The value ----------------------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ class Batch:
         gradients:  where gradients of parameters go (backward only).
         keeps:      whether a backward may follow, so that `saved` must be filled.
         scratch:    as many elements as `Node.workspace` asked for, during forward.
+        recompute:  what a node type that `recomputes` leaves for backward to make again: 0 for
+            nothing; else one of `Node.recompute_choices`. May be set before `saved` and the
+            workspaces are asked for; nodes may come with a choice of their own.
         launches:   kernels launched; a node type that launches more than one adds to it.
         accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
             that to its `finish`; see `nodes.attention`. Only a scan sets it, whose steps share one
@@ -52,7 +55,7 @@ class Batch:
 
     __slots__ = (
         "accumulate", "cache", "dtype", "gradients", "inputs", "keeps", "launches", "memo",
-        "nodes", "output", "port_gradients", "ports", "saved", "scratch", "xp",
+        "nodes", "output", "port_gradients", "ports", "recompute", "saved", "scratch", "xp",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], dtype: np.dtype[Any], xp: Any = np) -> None:
@@ -67,6 +70,7 @@ class Batch:
         self.saved: dict[str, Array] = {}
         self.gradients: Gradients | None = None
         self.keeps = True
+        self.recompute: int = nodes[0].recompute_of(nodes)
         self.scratch: Array = xp.empty(0, dtype)
         self.launches = 0
         self.accumulate = False

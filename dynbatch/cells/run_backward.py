@@ -1,0 +1,208 @@
+"""`ScanBackward`: one backward of a batch of scans, last segment first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from dynbatch.cells.arrays import Scratch, columns_of, memory_rows
+from dynbatch.cells.emit_forward import reads_state
+from dynbatch.cells.gradients import ShardGradients
+from dynbatch.cells.maps import WeightGradients, stream_gradients, weights_of
+from dynbatch.cells.prefix import Shard
+from dynbatch.cells.program import Op
+from dynbatch.cells.run import ScanRun, take_rows
+from dynbatch.cells.scan_arrays import ScanArrays
+from dynbatch.cells.segments import Segment
+from dynbatch.kernels import parallel
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class ScanBackward:
+    """One backward of a `ScanRun`: weights, streams, initial states and memories.
+
+    Where forward left only the states between segments, each segment's forward runs again first,
+    into arrays of a segment's size.
+    """
+
+    def __init__(
+        self, run: ScanRun, batch: Batch, dy: Ragged, dxs: Sequence[Ragged | None]
+    ) -> None:
+        self._run = run
+        self._batch = batch
+        self._dy = dy
+        streams = len(run.streams)
+        states = streams + len(run.inits)
+        self._of_streams, self._of_inits = dxs[:streams], dxs[streams:states]
+        self._of_memories = dxs[states:]
+        run.read([batch.input(k) for k in range(len(batch.inputs))])
+        scratch = Scratch(batch.scratch)
+        self._arrays = ScanArrays(run.segments, scratch)
+        self._initial = run.initial_states(scratch)
+        self._add_arrays(scratch)
+        self._carried = self._carry(scratch)
+        self._sums: list[list[Ragged]] = []
+        if run.cell.generic:
+            self._place_memories(scratch)
+
+    def run(self) -> None:
+        """Every segment; then what is left for all."""
+        run, batch = self._run, self._batch
+        gradients = batch.parameter_gradients()
+        weights = WeightGradients(run.cell, gradients)
+        sinks = [ShardGradients() for _ in run.layout.shards]
+        for generic, sink in zip(run.generic, sinks, strict=False):
+            for step in generic.values():
+                step.give_gradients_to(sink)
+                step.keeps = True
+        for k, dx in enumerate(self._of_streams):
+            if dx is not None and k not in run.cell.reached:
+                dx.values[...] = 0
+        for segment in reversed(run.segments):
+            self._segment(segment, weights)
+        for sink in sinks:
+            sink.pass_on(gradients)
+        self._gradients_of_states_and_memories()
+        self._count()
+
+    # Arrays ---------------------------------------------------------------------------------------
+
+    def _add_arrays(self, scratch: Scratch) -> None:
+        run, arrays, cell = self._run, self._arrays, self._run.cell
+        if run.recomputes:
+            run.add_forward(arrays, scratch)
+        else:
+            run.add_streams(arrays)
+        for buffer in cell.storage.packed:
+            kept = None if run.recomputes else self._batch.saved[buffer.name]
+            arrays.add_packed(buffer, kept)
+        arrays.shared.update(weights_of(cell, scratch, transposed=False))
+        arrays.add_rows("dY", self._dy.values.shape[1])
+        for k, value in enumerate(cell.program.streams):
+            arrays.add_rows(f"dX{k}", value.width)
+        for k, value in cell.read_before.items():
+            arrays.add_rows(f"H{k}", value.width)
+        for buffer in cell.reverse_pass.gradient_buffers():
+            if buffer.packed:
+                arrays.add_packed(buffer)
+            else:
+                arrays.add_temporary(buffer)
+
+    def _carry(self, scratch: Scratch) -> list[list[Array]]:
+        """Gradients of the last states, which steps carry on, of each shard."""
+        found = []
+        for k, value in enumerate(self._run.cell.program.states):
+            carried = []
+            for shard in self._run.layout.shards:
+                rows = scratch.take(shard.sentences.size, value.width)
+                take_rows(self._batch.port_gradients[k].values, shard.sentences, rows)
+                carried.append(rows)
+            self._arrays.add_of_shards(f"C{k}", carried)
+            found.append(carried)
+        return found
+
+    def _place_memories(self, scratch: Scratch) -> None:
+        """Memories in the order of each shard's sentences, and zeros for their gradients."""
+        run = self._run
+        for shard, generic in zip(run.layout.shards, run.generic, strict=True):
+            memories = run.sorted_memories(shard, scratch)
+            sums = [memory.like(scratch.take(*memory.values.shape)) for memory in memories]
+            for memory in sums:
+                memory.values[...] = 0
+            for step in generic.values():
+                step.memories, step.memory_gradients = memories, sums
+            self._sums.append(sums)
+
+    # Segments -------------------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment, weights: WeightGradients) -> None:
+        run = self._run
+        wide = self._arrays.wide(segment)
+        shards = self._arrays.of_shards(segment, wide)
+        run.place_states(segment, shards, self._initial)
+        parallel.run(
+            [partial(self._run_shard, segment, number, *each) for number, each in enumerate(shards)]
+        )
+        for number, op in run.cell.maps.items():
+            name = run.cell.reverse_pass.of_maps.get(number)
+            if name is not None:
+                weights.add(op, self._map_input(op, wide), wide[name], self._zero_rows(op, segment))
+        weights.run()
+        for k, dx in enumerate(self._of_streams):
+            if dx is not None and k in run.cell.reached:
+                dx.values[segment.order] = wide[f"dX{k}"]
+
+    def _run_shard(
+        self, segment: Segment, number: int, shard: Shard, arrays: dict[str, Any]
+    ) -> None:
+        run = self._run
+        if run.recomputes:
+            run.run_forward(segment, number, shard, arrays)
+        else:
+            run.gather_streams(segment, shard, arrays)
+        generic = run.generic[number] if run.generic else {}
+        arrays.update({f"G{k}": step for k, step in generic.items()})
+        take_rows(self._dy.values, segment.order[shard.span], arrays["dY"])
+        for part in run.cell.read_before:
+            self._previous_states(part, segment, shard, arrays)
+        run.cell.backward(arrays, shard.blocks)
+        for step in generic.values():
+            step.finish()
+            if run.recomputes:
+                step.forget()
+        stream_gradients(run.cell, arrays)
+
+    def _previous_states(
+        self, part: int, segment: Segment, shard: Shard, arrays: dict[str, Any]
+    ) -> None:
+        """A part of the state as every step found it, packed."""
+        following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
+        source = columns_of(arrays, *self._run.cell.storage.place(following), following.width)
+        if rows.size:
+            take_rows(source, segment.previous[shard.span] - shard.start, rows)
+            running = shard.steps[0][2]
+            rows[:running] = arrays[f"I{part}"][:running]
+
+    def _zero_rows(self, op: Op, segment: Segment) -> int:
+        """How many of the first rows that a wide linear map multiplied are known to be zeros."""
+        shard = segment.shards[0]
+        known = reads_state(op) and not any(self._run.given) and not shard.first and shard.steps
+        return shard.steps[0][2] if known else 0
+
+    def _map_input(self, op: Op, wide: dict[str, Array]) -> Array:
+        """All rows that a wide linear map multiplied, packed."""
+        (value,) = op.inputs
+        base = value.base
+        columns = slice(value.column, value.column + value.width)
+        if base.origin == "op":
+            return columns_of(wide, *self._run.cell.storage.place(value), value.width)
+        name = "X" if base.origin == "stream" else "H"
+        return wide[f"{name}{base.place}"][:, columns]
+
+    # At last --------------------------------------------------------------------------------------
+
+    def _gradients_of_states_and_memories(self) -> None:
+        run = self._run
+        given = [k for k, is_given in enumerate(run.given) if is_given]
+        for number, shard in enumerate(run.layout.shards):
+            for k, dx in zip(given, self._of_inits, strict=True):
+                if dx is not None:
+                    dx.values[shard.sentences] = self._carried[k][number]
+            for place, dx in enumerate(self._of_memories):
+                if dx is not None:
+                    index, _ = memory_rows(run.memories[place], shard.sentences)
+                    dx.values[index] = self._sums[number][place].values
+
+    def _count(self) -> None:
+        run, cell, batch = self._run, self._run.cell, self._batch
+        around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
+        run.count(cell.launches_backward, len(cell.reverse_pass.carry), around)
+        if run.recomputes:
+            run.count_forward()
+        shards = [shard for segment in run.segments for shard in segment.shards]
+        blocks = sum([len(shard.blocks) for shard in shards])
+        batch.launches += blocks * len(cell.reverse_pass.ahead)
+        batch.launches += len(cell.maps) * len(run.segments)

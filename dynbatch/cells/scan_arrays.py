@@ -1,0 +1,121 @@
+"""The arrays of one pass over a batch of scans, and how many elements they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.arrays import Scratch, in_planes, span_of, temporary
+from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.maps import weight_elements
+from dynbatch.cells.prefix import Shard
+from dynbatch.cells.segments import Segment, extents
+from dynbatch.cells.storage import Buffer
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+
+
+class ScanArrays:
+    """Arrays by name, as generated code wants them: rows of a segment, cut for each shard.
+
+    Args:
+        segments: of the scan.
+        scratch:  where arrays come from.
+
+    Attributes:
+        shared: what all segments and shards read.
+    """
+
+    def __init__(self, segments: list[Segment], scratch: Scratch) -> None:
+        self.shared: dict[str, Any] = {}
+        self._scratch = scratch
+        self._most = max([segment.order.size for segment in segments])
+        self._sentences = [shard.sentences.size for shard in segments[0].shards]
+        self._packed: list[tuple[Buffer, Array]] = []
+        self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
+
+    def add_rows(self, name: str, width: int) -> None:
+        """An array with a row for each token of a segment."""
+        self.add_packed(Buffer(name, width, packed=True))
+
+    def add_packed(self, buffer: Buffer, rows: Array | None = None) -> None:
+        """The same, in planes where the buffer has them; in `rows` if they are given."""
+        if rows is None:
+            rows = self._scratch.take(self._most, buffer.width)
+        self._packed.append((buffer, rows))
+
+    def add_temporary(self, buffer: Buffer) -> None:
+        """An array with a row for each running sentence."""
+        for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
+            arrays[buffer.name] = temporary(sentences, buffer, self._scratch)
+
+    def add_of_shards(self, name: str, arrays: Iterable[Any]) -> None:
+        """Something that each shard has its own of."""
+        for known, array in zip(self._of_shards, arrays, strict=True):
+            known[name] = array
+
+    def wide(self, segment: Segment) -> dict[str, Array]:
+        """The packed arrays, with the rows of one segment."""
+        count = segment.order.size
+        return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
+
+    def of_shards(
+        self, segment: Segment, wide: dict[str, Array]
+    ) -> list[tuple[Shard, dict[str, Any]]]:
+        """Everything that generated code reads, for each shard of a segment."""
+        return [
+            (shard, own | self.shared | {name: span_of(a, shard) for name, a in wide.items()})
+            for shard, own in zip(segment.shards, self._of_shards, strict=True)
+        ]
+
+
+def lengths_of(batch: Batch) -> Array:
+    """Tokens of each sentence."""
+    return batch.array("length", np.int64)
+
+
+def saved(batch: Batch) -> dict[str, tuple[int, int]]:
+    """What forward leaves: all packed values, or only the states between segments."""
+    cell: CompiledCell = batch.first.cell
+    found = extents(lengths_of(batch), batch.recompute)
+    if not batch.recompute:
+        return {b.name: (found[0].rows, b.width) for b in cell.storage.packed}
+    between = sum([extent.running for extent in found[1:]])
+    states = cell.program.states if between else []
+    return {f"S{k}": (between, state.width) for k, state in enumerate(states)}
+
+
+def elements(batch: Batch, backward: bool) -> int:
+    """Scratch elements that one pass needs."""
+    cell: CompiledCell = batch.first.cell
+    found = extents(lengths_of(batch), batch.recompute)
+    rows = max([extent.rows for extent in found])
+    total = len(batch.nodes) * _sum(cell.program.states) + weight_elements(cell)
+    total += _memory_elements(batch) * (2 if backward else 1)
+    per_row, per_sentence = _sum(cell.program.streams), 0
+    if batch.recompute or not (backward or batch.keeps):
+        per_row += _sum(cell.storage.packed)
+    if batch.recompute or not backward:
+        per_sentence += _sum(cell.storage.temporary)
+    if backward:
+        buffers = cell.reverse_pass.gradient_buffers()
+        per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
+        per_row += _sum(cell.program.streams) + sum([v.width for v in cell.read_before.values()])
+        per_sentence += _sum([b for b in buffers if not b.packed]) + _sum(cell.program.states)
+        total += weight_elements(cell) if batch.recompute else 0
+    elif not batch.keeps:
+        total += max([e.running for e in found[1:]], default=0) * _sum(cell.program.states)
+    return total + rows * per_row + len(batch.nodes) * per_sentence
+
+
+def _memory_elements(batch: Batch) -> int:
+    """Elements of all memories."""
+    first: Any = batch.first
+    begin = len(first.inputs) - len(first.cell.program.memories)
+    return sum([x.rows * x.width for node in batch.nodes for x in node.inputs[begin:]])
+
+
+def _sum(wide: Iterable[Any]) -> int:
+    return sum([each.width for each in wide])
