@@ -86,10 +86,15 @@ def _savings(found: Comparison) -> list[str]:
     own = found.forms[UNPADDED_RANDOM]
     others = [form for form in found.forms.values() if form.name.startswith("padded")]
     return [
-        f"{UNPADDED_RANDOM} holds {1 - own.peak_bytes / other.peak_bytes:.0%} less than "
-        f"{other.name} at the peak, {1 - own.mean_bytes / other.mean_bytes:.0%} less on average"
+        f"{UNPADDED_RANDOM} holds {_less(own.peak_bytes, other.peak_bytes)} than "
+        f"{other.name} at the peak, {_less(own.mean_bytes, other.mean_bytes)} on average"
         for other in [*others, *found.peers]
     ]
+
+
+def _less(size: float, other: float) -> str:
+    saved = 1 - size / other
+    return f"{abs(saved):.0%} {'more' if saved < 0 else 'less'}"
 
 
 def _held_by_all(found: Comparison) -> list[str]:

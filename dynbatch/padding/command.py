@@ -1,0 +1,239 @@
+"""`dynbatch memory DATA`: what a model on a file's sentences holds, padded and unpadded."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import dynbatch
+from dynbatch.backend import NAMES
+from dynbatch.errors import DataError, DynbatchError
+from dynbatch.kernels.parallel import set_num_threads
+from dynbatch.models.module import Module
+from dynbatch.models.seq2seq import Seq2Seq
+from dynbatch.padding.compare import BATCH_SIZES, compare_padding
+from dynbatch.padding.data import Text, read
+from dynbatch.padding.networks import LanguageModel, Tagger
+from dynbatch.parameter import Array
+
+MODELS = ("seq2seq", "tagger", "language-model")
+
+_HELP = """\
+Train a model for some mini-batches of your own sentences, three times: padded, padded with
+sentences of like length in a batch, and unpadded as dynbatch runs them. All three compute the same
+loss. Prints the bytes that a training step held in each, measured, and where the saving comes from.
+"""
+
+_MORE = """\
+data:
+  source<TAB>target on each line trains seq2seq, or a tagger where target is a tag for each word;
+  one sentence on each line trains a language model. Words are separated by spaces.
+
+a model of your own:
+  --model package.module:function, a function of the numbers of ids of each column. It returns
+  (model, loss), where loss(graph, *ids of one line) gives a sentence's loss. If attention or the
+  like would read padding, it returns more: (model, loss, pad, padded_loss), as
+  dynbatch.memory.compare_padding explains.
+
+examples:
+  dynbatch memory pairs.tsv
+  dynbatch memory pairs.tsv --hidden 512 --batch-size 128 --device cuda
+  dynbatch memory sentences.txt --model language-model --layers 2 --json found.json
+  dynbatch memory pairs.tsv --picture memory.png --pytorch
+"""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is to be measured: arguments of `compare_padding`."""
+
+    model: Module
+    loss: Callable[..., Any]
+    examples: Sequence[Any]
+    pad: Callable[..., Any] | None = None
+    padded_loss: Callable[..., Any] | None = None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command `dynbatch`. Returns its exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="dynbatch", description="Tools of dynbatch.")
+    parser.add_argument("--version", action="version", version=dynbatch.__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    memory = commands.add_parser(
+        "memory",
+        help="measure what a model holds with padding and without",
+        description=_HELP,
+        epilog=_MORE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_options(memory)
+    return _status(parser.parse_args(arguments))
+
+
+def memory(arguments: Sequence[str] | None = None) -> int:
+    """The command `python -m dynbatch.memory`, the same as `dynbatch memory`."""
+    parser = argparse.ArgumentParser(
+        prog="python -m dynbatch.memory",
+        description=_HELP,
+        epilog=_MORE.replace("dynbatch memory", "python -m dynbatch.memory"),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _add_options(parser)
+    return _status(parser.parse_args(arguments))
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("data", metavar="DATA", help="a text file, see below")
+    add("--model", metavar="MODEL", help=f"{', '.join(MODELS)}, or one of your own, see below "
+        "(seq2seq for lines with a tab, else language-model)")  # fmt: skip
+    add("--characters", action="store_true", help="tokens are characters, not words")
+    numbers = {
+        "--embed": (256, "features of a word"),
+        "--hidden": (256, "units of an LSTM, of each direction"),
+        "--layers": (1, "of the LSTM"),
+        "--vocabulary": (8000, "most ids of a column; rarer words share one"),
+        "--tags": (45, "of a tagger, where the data has none"),
+        "--batch-size": (64, "sentences of a mini-batch"),
+        "--batches": (8, "mini-batches to measure, beside the largest"),
+    }
+    for flag, (default, what) in numbers.items():
+        add(flag, type=_positive, default=default, metavar="N", help=f"{what} (%(default)s)")
+    add("--batch-sizes", type=_positive, nargs="*", default=list(BATCH_SIZES), metavar="N",
+        help="sizes to estimate the peak for, in JSON and picture (8 16 32 64 128)")  # fmt: skip
+    add("--device", choices=NAMES, default="cpu", help="where to measure (%(default)s)")
+    add("--threads", type=_positive, metavar="N", help="of dynbatch, on the CPU")
+    add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
+    add("--json", metavar="FILE", help="write all numbers")
+    add("--picture", metavar="FILE", help="draw bytes over a step and against batch size, as PNG")
+    add("--pytorch", action="store_true", help="measure PyTorch's same model beside it, padded")
+
+
+def _status(options: argparse.Namespace) -> int:
+    try:
+        _run(options)
+    except KeyboardInterrupt:
+        return 130
+    except (DynbatchError, ImportError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace) -> None:
+    if options.threads:
+        set_num_threads(options.threads)
+    text = read(options.data, options.characters, options.vocabulary)
+    if text.blank_lines:
+        print(f"{options.data}: {text.blank_lines} blank lines left out", file=sys.stderr)
+    subject = _subject(options, text)
+    subject.model.to(options.device)
+    found = compare_padding(
+        subject.model,
+        subject.loss,
+        subject.examples,
+        options.batch_size,
+        pad=subject.pad,
+        padded_loss=subject.padded_loss,
+        num_batches=options.batches,
+        batch_sizes=options.batch_sizes,
+        seed=options.seed,
+        progress=True,
+    )
+    found = replace(found, title=f"{options.data}: {len(text.examples):,} sentences\n{found.title}")
+    print(found)
+    if options.json:
+        found.to_json(options.json)
+    if options.picture:
+        found.picture(options.picture)
+
+
+def _subject(options: argparse.Namespace, text: Text) -> Subject:
+    name = options.model or ("seq2seq" if text.is_parallel else "language-model")
+    sizes: dict[str, Any] = {
+        "embed": options.embed,
+        "hidden": options.hidden,
+        "layers": options.layers,
+    }
+    if ":" in name:
+        return _of_the_user(name, text)
+    if name == "seq2seq":
+        _require_columns(options.data, name, text, 2)
+        source, target = text.vocabularies
+        model: Any = Seq2Seq(source, target, **sizes)
+    elif name == "language-model":
+        _require_columns(options.data, name, text, 1)
+        model = LanguageModel(*text.vocabularies, **sizes)
+    elif name == "tagger":
+        return _tagger(options, text, sizes)
+    else:
+        raise DataError(
+            f"--model {name}: unknown.\n  give: {', '.join(MODELS)}, or package.module:function"
+        )
+    return Subject(model, model.loss, text.examples)
+
+
+def _tagger(options: argparse.Namespace, text: Text, sizes: dict[str, Any]) -> Subject:
+    """A tag for each word; where the data has none, any will do: bytes do not depend on them."""
+    examples: list[tuple[Array, ...]] = text.examples
+    tags = options.tags
+    if text.is_parallel:
+        tags = text.vocabularies[1]
+        for number, (words, given) in enumerate(examples, start=1):
+            if len(words) != len(given):
+                raise DataError(
+                    f"{options.data}: sentence {number} has {len(words)} words and "
+                    f"{len(given)} tags.\n  rule: a tagger needs one tag for each word"
+                )
+    else:
+        examples = [(words, words % tags) for (words,) in examples]
+    model = Tagger(text.vocabularies[0], tags, **sizes)
+    return Subject(model, model.loss, examples)
+
+
+def _of_the_user(name: str, text: Text) -> Subject:
+    """The model that a function of the user makes.
+
+    Raises:
+        DataError: there is no such function, or it returns something else.
+    """
+    module, _, function = name.partition(":")
+    sys.path.insert(0, os.getcwd())
+    try:
+        make = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise DataError(
+            f"--model {name}: {error}.\n  give: package.module:function, importable from here"
+        ) from error
+    made = make(*text.vocabularies)
+    if not isinstance(made, tuple) or not 2 <= len(made) <= 4 or not callable(made[1]):
+        raise DataError(
+            f"--model {name}: it returned {type(made).__name__}.\n"
+            "  rule: (model, loss), (model, loss, pad) or (model, loss, pad, padded_loss)"
+        )
+    return Subject(made[0], made[1], text.examples, *made[2:])
+
+
+def _require_columns(path: str, name: str, text: Text, columns: int) -> None:
+    if len(text.vocabularies) != columns:
+        wanted = ("one sentence", "source<TAB>target")[columns - 1]
+        raise DataError(
+            f"{path}: --model {name} needs {wanted} on each line.\n"
+            f"  fix:  give such a file, or --model {MODELS[2] if columns == 2 else MODELS[0]}"
+        )
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,108 @@
+"""Text files as examples of ids, for `dynbatch memory`."""
+
+from __future__ import annotations
+
+import codecs
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DataError
+from dynbatch.parameter import Array
+
+MARKS = 3
+"""Ids that are no word: 0 begins a sentence, 1 ends it, 2 stands for words not listed."""
+
+UNKNOWN = 2
+
+_WHAT = (
+    "  give: a UTF-8 file with source<TAB>target on each line, or with one sentence on each line;\n"
+    "        words are separated by spaces"
+)
+
+
+@dataclass(frozen=True)
+class Text:
+    """The sentences of a file.
+
+    Args:
+        examples:     a tuple of one array of ids for each column.
+        vocabularies: number of ids of each column.
+        blank_lines:  how many were left out.
+    """
+
+    examples: list[tuple[Array, ...]]
+    vocabularies: tuple[int, ...]
+    blank_lines: int
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether each line has a source and a target."""
+        return len(self.vocabularies) == 2
+
+
+def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) -> Text:
+    """Read a file of `source<TAB>target` lines, or of one sentence a line.
+
+    Args:
+        characters: tokens are characters, not words.
+        vocabulary: the most ids of a column; rarer words are one id.
+
+    Raises:
+        DataError: it cannot be read, is not UTF-8, holds no sentence, or a line has another number
+            of columns than the first, or an empty one. Names file and line.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.\n{_WHAT}") from None
+    rows: list[list[list[str]]] = []
+    blank = 0
+    for number, line in enumerate(content.removeprefix(codecs.BOM_UTF8).splitlines(), start=1):
+        if not line.strip():
+            blank += 1
+            continue
+        rows.append(_columns(f"{path}:{number}", line, characters))
+        if len(rows[-1]) != len(rows[0]):
+            raise DataError(
+                f"{path}:{number}: {len(rows[-1])} columns, the first line has {len(rows[0])}.\n"
+                f"  line: {line[:80]!r}\n  rule: all lines have one tab, or none has"
+            )
+    if not rows:
+        raise DataError(f"{path}: no sentence in {blank} lines.\n{_WHAT}")
+    columns = [_numbered(side, vocabulary) for side in zip(*rows, strict=True)]
+    examples = list(zip(*[ids for ids, _ in columns], strict=True))
+    return Text(examples, tuple([size for _, size in columns]), blank)
+
+
+def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
+    try:
+        fields = [field.strip() for field in line.decode("utf-8").split("\t")]
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{where}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not UTF-8.\n"
+            "  fix:  convert the file, for example with iconv -f LATIN1 -t UTF-8"
+        ) from None
+    if len(fields) > 2 or not all(fields):
+        what = f"{len(fields)} columns" if len(fields) > 2 else "nothing on one side of the tab"
+        raise DataError(f"{where}: {what}.\n  line: {line[:80]!r}\n{_WHAT}")
+    return [list(field) if characters else field.split() for field in fields]
+
+
+def _numbered(sentences: Iterable[Sequence[str]], most: int) -> tuple[list[Array], int]:
+    """Sentences as ids by falling frequency, and how many ids there are."""
+    sentences = list(sentences)
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(sentence)
+    ranked = sorted(counts, key=lambda word: (-counts[word], word))[: max(0, most - MARKS)]
+    known: dict[Any, int] = {word: MARKS + rank for rank, word in enumerate(ranked)}
+    numbered = [
+        np.array([known.get(word, UNKNOWN) for word in sentence], np.int64)
+        for sentence in sentences
+    ]
+    return numbered, MARKS + len(known)

@@ -1,0 +1,122 @@
+"""The command `dynbatch memory`: what it prints and writes, and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dynbatch.padding.command import main, memory
+
+SMALL = ["--embed", "8", "--hidden", "8", "--batch-size", "4", "--batches", "1"]
+SMALL += ["--batch-sizes", "4"]
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> str:
+    rng = np.random.default_rng(0)
+    lines = []
+    for n, m in rng.geometric(0.2, size=(12, 2)):
+        lines.append("\t".join([" ".join(map(str, rng.integers(9, size=k))) for k in (n, m)]))
+    path = tmp_path / "pairs.tsv"
+    path.write_text("\n".join([*lines[:5], "", *lines[5:]]) + "\n")
+    return str(path)
+
+
+@pytest.fixture
+def sentences(pairs: str, tmp_path: Path) -> str:
+    path = tmp_path / "sentences.txt"
+    first = [line.partition("\t")[0] for line in Path(pairs).read_text().splitlines()]
+    path.write_text("\n".join(first))
+    return str(path)
+
+
+def test_pairs_train_seq2seq(pairs: str, tmp_path: Path, capsys: Any) -> None:
+    assert main(["memory", pairs, *SMALL, "--json", str(tmp_path / "found.json")]) == 0
+    printed = capsys.readouterr()
+    assert "12 sentences" in printed.out and "Seq2Seq" in printed.out
+    assert "compute the same loss" in printed.out
+    assert "1 blank lines left out" in printed.err
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["by_batch_size"]["unpadded, random"]["4"] > 0
+
+
+@pytest.mark.parametrize(("model", "name"), [("tagger", "Tagger"), (None, "LanguageModel")])
+def test_sentences_train_a_tagger_or_a_language_model(
+    sentences: str, model: str | None, name: str, capsys: Any
+) -> None:
+    assert memory([sentences, *SMALL, *(["--model", model] if model else [])]) == 0
+    out = capsys.readouterr().out
+    assert name in out and "compute the same loss" in out
+
+
+def test_characters_are_tokens_if_asked_for(sentences: str, capsys: Any) -> None:
+    assert memory([sentences, *SMALL, "--characters"]) == 0
+    assert "LanguageModel" in capsys.readouterr().out
+
+
+OWN = """
+from dynbatch.padding import Tagger, pad_ids, twin_of
+
+def make(words, tags):
+    model = Tagger(words, tags, 4, 4)
+    return model, model.loss
+
+def padded(words, tags):
+    model = Tagger(words, tags, 4, 4)
+    def loss(graph, words, tags):
+        return model.loss(graph, words, words % 3)
+    return model, loss, pad_ids, lambda graph, words, tags: model.loss(graph, words, words % 3)
+
+nothing = print
+"""
+
+
+def test_model_of_the_user(pairs: str, tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
+    (tmp_path / "own_network.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert memory([pairs, *SMALL, "--model", "own_network:padded"]) == 0
+    assert "reads" in capsys.readouterr().out  # the tags of padding count
+    for function in ("nothing", "missing"):
+        assert memory([pairs, *SMALL, "--model", f"own_network:{function}"]) == 1
+    said = capsys.readouterr().err
+    assert "it returned NoneType" in said and "'missing'" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        (None, [], "cannot be read: No such file or directory.\n  give:"),
+        (b"\n\n", [], "no sentence in 2 lines"),
+        (b"a b\nc\td\n", [], "data:2: 2 columns, the first line has 1"),
+        (b"a\tb\tc\n", [], "data:1: 3 columns"),
+        (b"a\t \n", [], "data:1: nothing on one side of the tab"),
+        (b"a\n\xff\n", [], "data:2: byte 1, 0xff, is not UTF-8"),
+        (b"a b\tc\n", ["--model", "tagger"], "sentence 1 has 2 words and 1 tags"),
+        (b"a\n", ["--model", "seq2seq"], "needs source<TAB>target"),
+        (b"a\tb\n", ["--model", "language-model"], "needs one sentence"),
+        (b"a\n", ["--model", "bert"], "--model bert: unknown"),
+        (b"a\n", ["--model", "no.such:thing"], "No module named 'no'"),
+        (b"a\n", [], "1 sentences for batches of 64"),
+    ],
+)
+def test_bad_input_says_what_to_give(
+    content: bytes | None, arguments: list[str], said: str, tmp_path: Path, capsys: Any
+) -> None:
+    path = tmp_path / "data"
+    if content is not None:
+        path.write_bytes(content)
+    assert memory([str(path), *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_help_teaches(capsys: Any) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["memory", "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "source<TAB>target" in out and "dynbatch memory pairs.tsv" in out
