@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import dynbatch
 from dynbatch.backend import NAMES
 from dynbatch.errors import DataError, DynbatchError
 from dynbatch.kernels.parallel import set_num_threads
@@ -62,7 +61,6 @@ class Subject:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command `dynbatch`. Returns its exit status: 0, 1 after an error, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="dynbatch", description="Tools of dynbatch.")
-    parser.add_argument("--version", action="version", version=dynbatch.__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     memory = commands.add_parser(
         "memory",
