@@ -24,7 +24,7 @@ ADDED_ROWS = 256
 
 def weight_elements(cell: CompiledLoop) -> int:
     """Scratch elements of `weights_of`."""
-    return sum([p.weight.size for op in cell.maps.values() for p in op.pieces])
+    return sum([op.inputs[0].width * op.output.width for op in cell.maps.values()])
 
 
 def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[str, Array]:

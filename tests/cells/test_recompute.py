@@ -11,8 +11,10 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.cells import segments
+from dynbatch.cells.cell import scan_node
 from dynbatch.cells.prefix import PrefixLayout
 from dynbatch.cells.scan import Scan
+from dynbatch.nodes.batch import Batch
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.step_by_step import assert_equal_outcomes, outcome
@@ -153,6 +155,19 @@ def test_segments_take_less_memory():
     assert peaks[5] < peaks["sqrt"] < peaks[20] < peaks[None]
     assert peaks["sqrt"] < peaks[None] / 2
     assert peak_of(7) == peaks["sqrt"]
+
+
+def test_gates_of_one_weight_take_no_more_room_than_weights_of_their_own():
+    rooms = []
+    for name in ("lstm", "lstm_by_gates"):
+        case = CASES[name]
+        batch = case.batch()
+        with db.Graph(dtype="float64") as graph:
+            xs = F.constant(graph, 1.0, (3, D))
+            _, node = scan_node(case.cell, xs, (H, H), batch.params, None, False)
+            made = Batch([node], graph.dtype)
+            rooms.append((Scan.workspace(made), Scan.workspace_backward(made)))
+    assert rooms[0] == rooms[1]
 
 
 def test_a_batch_may_be_told_to_recompute_and_says_what_is_worth_a_try(monkeypatch):
