@@ -11,8 +11,9 @@ from dynbatch import optim
 from dynbatch.models.module import Module
 from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import Sample
-from dynbatch.padding.comparison import FORMS, PADDED_RANDOM, Comparison
+from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.measure import Step
+from dynbatch.padding.names import FORMS, PADDED_RANDOM
 from dynbatch.padding.sides import Sides
 from dynbatch.padding.twin import Loss, PaddingError, twin_of
 

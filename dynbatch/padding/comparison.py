@@ -11,12 +11,7 @@ from typing import Any
 
 from dynbatch.atomic import replacing
 from dynbatch.padding import picture, table
-
-PADDED_RANDOM = "padded, random"
-PADDED_BUCKETED = "padded, bucketed"
-UNPADDED_RANDOM = "unpadded, random"
-UNPADDED_BUCKETED = "unpadded, bucketed"
-FORMS = (PADDED_RANDOM, PADDED_BUCKETED, UNPADDED_RANDOM, UNPADDED_BUCKETED)
+from dynbatch.padding.names import PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
 
 
 @dataclass(frozen=True)
@@ -60,7 +55,7 @@ class Cause:
     """What one way to save takes off the peak of one batch, in bytes.
 
     Args:
-        name:     "no padding", "chunked loss", "reused memory".
+        name:     one of `CAUSES`.
         alone:    from a step that saves nothing, with this alone switched on.
         in_chain: from the step with all causes before it; they add up.
     """
@@ -82,7 +77,7 @@ class Comparison:
         forms:         by name, in the order of the table.
         without:       bytes at the peak of a step that saves nothing: padded, logits stored, and no
                        block in the room of another. The causes are what is saved of them.
-        causes:        in the order of the chain.
+        causes:        in the order of the chain; `RECOMPUTE` comes on top of the unpadded form.
         parameter_bytes, optimizer_bytes: the same for all forms.
         by_batch_size: peak bytes of each form for other batch sizes.
         losses:        of the padded and the unpadded form on one batch, in nats.

@@ -30,7 +30,7 @@ def recurrent(rnn: Recurrent, xs: Node, length: int) -> Node:
         for direction in range(rnn.directions):
             weights = rnn._weights[layer * rnn.directions + direction]
             turned = turn(xs, length) if direction else xs
-            ys, _ = scan_node(rnn.cell, turned, init, weights, None, False)
+            ys, _ = scan_node(rnn.cell, turned, init, weights, None, False, rnn.recompute)
             outputs.append(turn(ys, length) if direction else ys)
         xs = outputs[0] if len(outputs) == 1 else F.concat(outputs)
     return xs

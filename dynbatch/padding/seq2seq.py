@@ -60,7 +60,8 @@ class PaddedSeq2Seq:
         targets = np.concatenate((target, [model.end]))
         targets[written] = model.end
         inputs = model.target_embedding(graph, np.concatenate(([model.begin], target)))
-        feeds, _ = scan_node(decoder_cell, model.dropout(inputs), state, decoder, memory, False)
+        xs = model.dropout(inputs)
+        feeds, _ = scan_node(decoder_cell, xs, state, decoder, memory, False, model.recompute)
         return F.cross_entropy(
             model.output(model.dropout(feeds)),
             ignored_after(targets, written + 1),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from statistics import fmean, median
 from typing import Any
 
@@ -22,8 +22,9 @@ from dynbatch.padding.batches import (
     sample,
     tokens,
 )
-from dynbatch.padding.comparison import FORMS, Cause, Form
+from dynbatch.padding.comparison import Cause, Form
 from dynbatch.padding.measure import Examples, Step, Stepper
+from dynbatch.padding.names import CAUSES, FORMS
 from dynbatch.padding.twin import Loss, PaddingError, Twin
 
 AGREEMENT = 1e-4
@@ -134,19 +135,20 @@ class Sides:
         )
 
     def causes(self, batch: Batch) -> tuple[int, list[Cause]]:
-        """The peak of a step that saves nothing, and what each way to save takes off it."""
+        """The peak of a step that saves nothing, and what each of `CAUSES` takes off it."""
 
-        def peak(unpadded: bool, chunked: bool, reuses: bool) -> int:
+        def peak(*on: bool) -> int:
+            unpadded, chunked, reuses, recomputes = on
             name = FORMS[2] if unpadded else FORMS[0]
-            with nullcontext() if chunked else stored_logits():
+            again = recomputing(self.model) if recomputes else nullcontext()
+            with nullcontext() if chunked else stored_logits(), again:
                 use = self._steppers[name].estimate(self._given(name, batch))
             return (use.peak_bytes if reuses else use.blocks_bytes) + use.tables_bytes
 
-        names = ("no padding", "chunked loss", "reused memory")
-        count = len(names)
-        without = before = peak(False, False, False)
+        count = len(CAUSES)
+        without = before = peak(*[False] * count)
         found = []
-        for k, name in enumerate(names):
+        for k, name in enumerate(CAUSES):
             alone = peak(*[j == k for j in range(count)])
             after = peak(*[j <= k for j in range(count)])
             found.append(Cause(name, without - alone, before - after))
@@ -167,6 +169,19 @@ class Sides:
     def _given(self, name: str, batch: Batch) -> Examples:
         chosen = [self.examples[i] for i in batch]
         return self.twin.batch(chosen) if is_padded(name) else chosen
+
+
+@contextmanager
+def recomputing(model: Module) -> Iterator[None]:
+    """Inside, the model's scans keep the state of every √T-th step and make the others again."""
+    modules = [module for module in model.modules() if getattr(module, "recompute", 0) is None]
+    for module in modules:
+        vars(module)["recompute"] = "sqrt"
+    try:
+        yield
+    finally:
+        for module in modules:
+            vars(module)["recompute"] = None
 
 
 def is_padded(name: str) -> bool:

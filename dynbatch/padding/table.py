@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from dynbatch.padding.names import RECOMPUTE, UNPADDED_RANDOM
+
 if TYPE_CHECKING:
     from dynbatch.padding.comparison import Comparison, Form
 
@@ -81,8 +83,6 @@ def _speed(forms: Sequence[Form]) -> list[str]:
 
 
 def _savings(found: Comparison) -> list[str]:
-    from dynbatch.padding.comparison import UNPADDED_RANDOM
-
     own = found.forms[UNPADDED_RANDOM]
     others = [form for form in found.forms.values() if form.name.startswith("padded")]
     return [
@@ -111,13 +111,19 @@ def _chain(found: Comparison) -> list[str]:
     lines = [
         "where the saving comes from: the random batch with most padding",
         f"{'':<{_LABEL}}{'alone, MB':>{_COLUMN}}{'in turn, MB':>{_COLUMN}}{'share':>{_COLUMN}}",
-        f"{'nothing saved':<{_LABEL}}{'':>{_COLUMN}}{_mb(rest):>{_COLUMN}}",
+        _sum("nothing saved", rest),
     ]
     for cause in found.causes:
-        share = cause.in_chain / found.without
+        if cause.name == RECOMPUTE:
+            lines.append(_sum("as measured", rest))
+        share = f"{cause.in_chain / found.without:.0%}"
         lines.append(
             f"{'  ' + cause.name:<{_LABEL}}{_mb(-cause.alone):>{_COLUMN}}"
-            f"{_mb(-cause.in_chain):>{_COLUMN}}{f'{share:.0%}':>{_COLUMN}}"
+            f"{_mb(-cause.in_chain):>{_COLUMN}}{share:>{_COLUMN}}"
         )
         rest -= cause.in_chain
-    return [*lines, f"{'what is left':<{_LABEL}}{'':>{_COLUMN}}{_mb(rest):>{_COLUMN}}"]
+    return [*lines, _sum('with recompute="sqrt"', rest)]
+
+
+def _sum(label: str, size: int) -> str:
+    return f"{label:<{_LABEL}}{'':>{_COLUMN}}{_mb(size):>{_COLUMN}}"

@@ -1,0 +1,124 @@
+"""Messages of LibreOffice in English and German: 19,000 pairs, most short, some very long.
+
+Where a padded batch of 64 has about six cells for each word. Texts of a user interface, with no
+published score: for measuring memory and speed, not quality. MPL-2.0; nothing of it is kept here.
+
+Source: the gettext catalogues of Debian's package `libreoffice-l10n-de`.
+
+    python -m examples.corpora.libreoffice > messages.tsv        # fetches it, once
+    dynbatch memory messages.tsv
+"""
+
+from __future__ import annotations
+
+import gettext
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from dynbatch.errors import DataError
+from examples.corpora.brown import cache_folder
+
+PACKAGE = "libreoffice-l10n-de"
+_BY_HAND = (
+    f"apt-get download {PACKAGE}; dpkg-deb -x {PACKAGE}_*.deb FOLDER\n"
+    "        where there are Debian's tools and a network (0.9 MB), then give FOLDER"
+)
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+Pair = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def load(folder: str | Path | None = None) -> list[Pair]:
+    """Distinct pairs of tokens, English and German, sorted; those equal in both are left out.
+
+    A token is a word or a punctuation mark. Debian's updates change the messages a little.
+
+    Args:
+        folder: what the package unpacks to; by default it is fetched, once, and kept in a cache.
+
+    Raises:
+        DataError: it cannot be fetched, or there are no catalogues in the folder.
+    """
+    folder = fetch() if folder is None else Path(folder)
+    catalogues = sorted(folder.rglob("de/LC_MESSAGES/*.mo"))
+    if not catalogues:
+        raise DataError(f"{folder}: no German catalogues below it.\n  fix:  {_BY_HAND}")
+    pairs = set()
+    for path in catalogues:
+        for english, german in _messages(path).items():
+            pair = (tokens(english), tokens(german))
+            if all(pair) and pair[0] != pair[1]:
+                pairs.add(pair)
+    return sorted(pairs)
+
+
+def tokens(text: str) -> tuple[str, ...]:
+    """Words and punctuation marks.
+
+    Example:
+        >>> tokens("Save ~As...")
+        ('Save', '~', 'As', '.', '.', '.')
+    """
+    return tuple(_TOKEN.findall(text))
+
+
+def _messages(path: Path) -> dict[str, str]:
+    """Messages of a catalogue and their translations; of plurals the first form."""
+    with path.open("rb") as file:
+        catalogue = gettext.GNUTranslations(file)._catalog  # type: ignore[attr-defined]
+    found = {}
+    for key, text in catalogue.items():
+        message = key[0] if isinstance(key, tuple) else key
+        if not isinstance(key, tuple) or key[1] == 0:
+            found[message.rpartition("\x04")[2]] = text  # what stands before it is the context
+    found.pop("", None)  # the catalogue's own header
+    return found
+
+
+def fetch() -> Path:
+    """The unpacked package in the cache folder (see `brown.cache_folder`).
+
+    Raises:
+        DataError: it is not there, and Debian's tools are missing or cannot get it.
+    """
+    cached = cache_folder() / PACKAGE
+    if cached.exists():
+        return cached
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise DataError(f"{PACKAGE} is not here, nor Debian's tools to get it.\n  fix:  {_BY_HAND}")
+    print(f"fetching Debian's {PACKAGE} into {cached.parent}", file=sys.stderr)
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
+        _run(["apt-get", "download", PACKAGE], folder)
+        (archive,) = Path(folder).glob("*.deb")
+        _run(["dpkg-deb", "-x", archive.name, PACKAGE], folder)
+        os.replace(Path(folder, PACKAGE), cached)
+    return cached
+
+
+def _run(command: list[str], folder: str) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = "\n".join([f"  {line}" for line in done.stderr.splitlines()[:3]])
+        raise DataError(f"{' '.join(command)} failed.\n{said}\n  fix:  {_BY_HAND}")
+
+
+def main() -> int:
+    """Write all pairs as source<TAB>target lines."""
+    try:
+        pairs = load(*sys.argv[1:2])
+    except DataError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for pair in pairs:
+        print("\t".join([" ".join(side) for side in pair]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
