@@ -7,7 +7,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,8 +28,10 @@ from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.batcher.report import Record, report
+from dynbatch.batcher.run_plan import Request
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.timeline import trace
+from dynbatch.batcher.units import Units
 from dynbatch.cells.table import CallTable, Kinds
 from dynbatch.errors import (
     DtypeError,
@@ -42,6 +44,7 @@ from dynbatch.kernels import arrays, transfer
 from dynbatch.kernels.cuda.later import Later
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
+from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
@@ -186,13 +189,21 @@ class Graph:
         self._open("forward")
         self._run(self._ancestors(self._waiting()))
 
-    def backward(self, loss: Node) -> None:
+    def backward(self, loss: Node, memory_limit: int | str | None = None) -> None:
         """Add d loss / d parameter to every parameter's `grad`; runs forward where needed.
 
         Forward and backward are planned together, so that everything backward does not read is
         freed on the way. After it, values are gone except the loss and nodes marked `keep()`.
 
+        Args:
+            memory_limit: the most that the graph's arenas may take, in bytes or as "2GiB". If the
+                run would take more, it frees values after forward and makes them again in backward;
+                if that is not enough, the mini-batch runs in parts, whose gradients add up. The
+                result is the same but for rounding. `memory_use.saving` says what was done.
+
         Raises:
+            OutOfMemory:  nothing found fits the limit; the error says the least that would.
+            ValueError:   `memory_limit` is not a number of bytes.
             ShapeError:   the loss is not a scalar.
             NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
                 not waited for: there the error comes when the loss's value is read.
@@ -202,20 +213,38 @@ class Graph:
         """
         self._open("backward")
         self._check_loss(loss)
+        request = self._request(loss, memory_limit)
         self._backwards.append((len(self._executor.steps), loss.index))
         self._kept.setdefault(loss.index, loss)
-        fresh = loss._block is None
-        nodes = self._ancestors([loss]) if fresh else []
-        self._executor.run(nodes, loss, self._kept.values())
+        self._executor.run(request)
         value = loss._block.node_values(loss)
         later = Later(value) if self.device.is_cuda else None
-        self._finish(nodes, add_gradients=later is not None or math.isfinite(value.item()))
+        self._finish(add_gradients=later is not None or math.isfinite(value.item()))
         if later is not None:
             self._losses[loss.index] = later
         else:
             _require_finite(loss, value, "no gradient was added")
             self._final[loss.index] = value.copy()
         self._differentiated = True
+
+    def _request(self, loss: Node, memory_limit: int | str | None) -> Request:
+        """What `backward` asks of the executor."""
+        kept = [*self._kept.values(), loss]
+        if loss._block is not None:
+            limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
+            why = f"{loss.label()} has been computed before, and so keeps all values"
+            return Request(lambda count: [[]], loss, kept, limit=limit, whole=why)
+        if memory_limit is None:
+            return Request(lambda count: [self._ancestors([loss])], loss, kept)
+        units = Units(self._nodes, loss)
+
+        def parts(count: int) -> Iterator[list[Node]]:
+            for targets in units.parts(count) if count > 1 else ():
+                yield self._ancestors(targets)
+            yield self._ancestors([loss])
+
+        limit = parse_bytes("memory_limit", memory_limit)
+        return Request(parts, loss, kept, len(units), limit, units.reason)
 
     def _check_loss(self, loss: Node) -> None:
         if not isinstance(loss, Node):
@@ -234,8 +263,8 @@ class Graph:
 
     def _run(self, nodes: list[Node]) -> None:
         if nodes:
-            self._executor.run(nodes, None, self._kept.values())
-            self._finish(nodes)
+            self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
+            self._finish()
 
     def _waiting(self) -> list[Node]:
         """All that has not been computed, but what only others compute with."""
@@ -243,10 +272,9 @@ class Graph:
         calls = [call for table in self.tables for call in table.waiting()]
         return [*nodes, *calls]
 
-    def _finish(self, nodes: list[Node], add_gradients: bool = False) -> None:
+    def _finish(self, add_gradients: bool = False) -> None:
         self._executor.finish(add_gradients)
-        computed = {node.index for node in nodes}
-        self._pending = [n for n in self._pending if n.index not in computed]
+        self._pending = [node for node in self._pending if node._block is None]
 
     def _ancestors(self, targets: list[Node]) -> list[Node]:
         """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
@@ -394,15 +422,17 @@ class Graph:
         """Which sentence a node belongs to, counted from 0: its part of the graph."""
         return self._streams.sentence(node, self._nodes)
 
-    def estimate(self, loss: Node | None = None) -> MemoryUse:
-        """The memory that `backward(loss)` would take, or without a loss `forward()`.
+    def estimate(
+        self, loss: Node | None = None, memory_limit: int | str | None = None
+    ) -> MemoryUse:
+        """The memory that `backward` would take, or without a loss `forward()`.
 
         It is planned as the run would be, and equals what is measured then: `peak_bytes` becomes
         its peak, unless an earlier run of the graph held more. No kernel runs, nothing is
         allocated, and the graph is as it was.
 
         Raises:
-            ShapeError, GraphError: as `backward`.
+            ShapeError, GraphError, OutOfMemory, ValueError: as `backward`.
 
         Example:
             >>> import dynbatch as db
@@ -417,10 +447,9 @@ class Graph:
         self._open("estimate")
         if loss is None:
             nodes = self._ancestors(self._waiting())
-            return self._executor.estimate(nodes, None, self._kept.values())
+            return self._executor.estimate(Request(lambda count: [nodes]))
         self._check_loss(loss)
-        nodes = self._ancestors([loss]) if loss._block is None else []
-        return self._executor.estimate(nodes, loss, [*self._kept.values(), loss])
+        return self._executor.estimate(self._request(loss, memory_limit))
 
     # What it did ----------------------------------------------------------------------------------
 

@@ -186,6 +186,17 @@ class Parameter:
         """Forget the gradient. Its memory stays with the parameter for the next backward."""
         self.grad = self.norm = None
 
+    def put_aside(self) -> tuple[Gradient | None, Array | None]:
+        """Take the gradient away, and the memory it lies in, for `put_back`."""
+        aside = self.grad, self._buffer
+        if self.grad is not None:
+            self.grad = self._buffer = None
+        return aside
+
+    def put_back(self, aside: tuple[Gradient | None, Array | None]) -> None:
+        """The gradient is what it was."""
+        self.grad, self._buffer = aside
+
     def gradient_buffer(self) -> Array:
         """An uninitialised array of the parameter's shape, reused from step to step."""
         buffer, value = self._buffer, self.value

@@ -21,8 +21,8 @@ def poisoned_memory() -> Iterator[None]:
     allocate, run_stage = Executor._allocate, Executor._run_stage
     layouts = {}
 
-    def allocate_poisoned(self, layout):
-        arena = allocate(self, layout)
+    def allocate_poisoned(self, plan):
+        arena, layout = allocate(self, plan), plan.layout
         assert_disjoint(layout.intervals)
         arena.fill(np.nan)
         layouts[id(arena)] = layout

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -13,12 +13,13 @@ import numpy as np
 
 from dynbatch.backend import Device
 from dynbatch.batcher.block import Block
-from dynbatch.batcher.gradients import StepGradients, commit
+from dynbatch.batcher.gradients import StepGradients, add, commit
 from dynbatch.batcher.layout import END, Layout
 from dynbatch.batcher.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.preparation import Preparation, forget
 from dynbatch.batcher.report import Record, Row, RunTimes, needs, row_of
-from dynbatch.batcher.schedule import schedule
+from dynbatch.batcher.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.stages import Stage, What
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
@@ -36,22 +37,24 @@ WORTH_A_THREAD = 50_000
 
 @dataclass
 class Run:
-    """A run that is not finished: its nodes, and what there was of the rest before it.
+    """A run that is not finished, and what there was before it.
 
-    scratch: an arena that nothing needs after the run.
-    first:   the first step that it changes: its own, or with a backward perhaps any.
+    scratch:     an arena that nothing needs after the run.
+    first:       the first step that it changes: its own, or with a backward perhaps any.
+    aside:       gradients of parameters from before a run in parts.
     """
 
-    nodes: Sequence[Node]
     steps: int
     plans: int
     arenas: int
     arena_bytes: int
+    preparation: Preparation = field(default_factory=Preparation)
     kernel_seconds: float = 0.0
     times: RunTimes | None = None
     scratch: Array | None = None
     scratch_bytes: int = 0
     first: int = 0
+    aside: list[tuple[Parameter, Any]] = field(default_factory=list)
 
 
 class Executor:
@@ -71,15 +74,13 @@ class Executor:
         self.plans: list[Plan] = []
         self._device = device
         self._dtype = dtype
-        self._policy = policy
         self._pool = pool
-        self._trains = trains
+        self._planner = RunPlanner(self._step, policy, trains, np.dtype(dtype).itemsize)
         self._arenas: list[Array] = []
-        self._stages = 0
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
         self._touched: list[Parameter] = []
-        self._run = Run((), 0, 0, 0, 0)
+        self._run = Run(0, 0, 0, 0)
         self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0)
         self._ended: list[Row] = []
         self._times: list[RunTimes] = []
@@ -89,38 +90,54 @@ class Executor:
         """That of the thread which runs, as kernels use it too; None without a GPU."""
         return queue() if self._device.is_cuda else None
 
-    def run(
-        self, nodes: Sequence[Node], loss: Node | None = None, kept: Iterable[Node] = ()
-    ) -> None:
-        """Compute `nodes` (in creation order, none computed yet); then backward from `loss`.
+    def run(self, request: Request) -> None:
+        """Compute nodes, none computed yet; then backward from the loss, if there is one.
 
-        Values and gradients of `kept` nodes outlive the run. `finish` must follow. Where a GPU has
-        no memory left, the pool gives back what it holds unused, and the run is tried once more.
+        `finish` must follow. Where a GPU has no memory left, the pool gives back what it holds
+        unused, and the run is tried once more.
 
         Raises:
-            OutOfMemory: even then. After any error the graph is as it was before the run.
+            OutOfMemory: even then, or the limit is too low. After any error the graph is as it was
+                before the run.
         """
-        kept = list(kept)
         try:
-            self._try(nodes, loss, kept)
+            self._try(request)
         except MemoryError:
             if self._queue is None:
                 raise
             self._pool.release()
             try:
-                self._try(nodes, loss, kept)
+                self._try(request)
             except MemoryError as error:
                 if isinstance(error, OutOfMemory):
                     raise
                 raise refused(error, "what it computes with", self._queue.label) from error
 
-    def _try(self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]) -> None:
-        begin = time.perf_counter()
-        self._run = run = self._begin(nodes, loss)
+    def estimate(self, request: Request) -> MemoryUse:
+        """What `run` of the same would hold. No kernel runs; the graph is as it was."""
+        plan = self._planner.plan(request, self.steps, self._arena_bytes)
         try:
-            layout, new, planned = self._plan(nodes, loss, kept)
-            arena = self._allocate(layout)
-            self.steps += new
+            layout = plan.layout
+            arena = plan_offsets(layout.intervals)
+            scratch = plan_offsets([interval for _, interval in layout.forward_scratch()])
+            return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
+        finally:
+            plan.preparation.forget()
+
+    def _try(self, request: Request) -> None:
+        begin = time.perf_counter()
+        loss = request.loss
+        self._run = run = Run(
+            len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
+        )
+        run.first = run.steps if loss is None else 0
+        try:
+            plan = self._planner.plan(request, self.steps, self._arena_bytes)
+            run.preparation, layout = plan.preparation, plan.layout
+            self._put_gradients_aside()
+            arena = self._allocate(plan)
+            self.steps += plan.preparation.steps
+            self.plans += plan.preparation.plans
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
             with blas.one_thread(), np.errstate(all="ignore"):
@@ -134,50 +151,23 @@ class Executor:
                 for step in stage.steps
                 if stage.is_backward or step.fused
             ]
-            run.times = RunTimes(begin, planned, placed, time.perf_counter())
+            run.times = RunTimes(begin, plan.scheduled, placed, time.perf_counter())
             self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
         except BaseException:
             self._undo()
             raise
 
-    def _begin(self, nodes: Sequence[Node], loss: Node | None) -> Run:
-        run = Run(nodes, len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes)
-        run.first = run.steps if loss is None else 0
-        return run
+    def _put_gradients_aside(self) -> None:
+        """Of parameters, where a mini-batch runs in parts: each adds before the loss is known."""
+        preparation = self._run.preparation
+        if len(preparation.parts) > 1:
+            parameters = {p.uid: p for step in preparation.steps for p in step.parameters}
+            self._run.aside = [(p, p.put_aside()) for p in parameters.values()]
 
-    def _plan(
-        self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]
-    ) -> tuple[Layout, list[StepRun], float]:
-        """The layout of a run, its new steps, and when they were scheduled."""
-        forward = self._prepare(nodes)
-        planned = time.perf_counter()
-        for node in kept:
-            if node._block is not None:
-                node._block.kept = True
-        block = None if loss is None else loss._block
-        layout = Layout([forward], self.steps, block, self._trains)
-        return layout, [step for stage in forward for step in stage], planned
-
-    def estimate(self, nodes: Sequence[Node], loss: Node | None, kept: Iterable[Node]) -> MemoryUse:
-        """What `run` of the same would hold. No kernel runs; the graph is as it was."""
-        self._run = self._begin(nodes, loss)
-        try:
-            layout, _, _ = self._plan(nodes, loss, list(kept))
-            arena = plan_offsets(layout.intervals)
-            scratch = plan_offsets([interval for _, interval in layout.forward_scratch()])
-            return self._ledger_of(layout, arena + scratch).use()
-        finally:
-            self._undo()
-
-    def _ledger_of(self, layout: Layout, elements: int) -> Ledger:
-        scratch = [interval for _, interval in layout.forward_scratch()]
-        return Ledger(
-            [*layout.intervals, *scratch],
-            layout.labels(),
-            self._dtype.itemsize,
-            self._run.arena_bytes,
-            elements * self._dtype.itemsize,
-        )
+    def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
+        layout, itemsize = plan.layout, self._dtype.itemsize
+        blocks = [*layout.intervals, *[interval for _, interval in layout.forward_scratch()]]
+        return Ledger(blocks, layout.labels(), itemsize, held, elements * itemsize, plan.saving)
 
     def memory_use(self) -> MemoryUse:
         """Of the run that held most so far."""
@@ -204,6 +194,8 @@ class Executor:
             raise
         finally:
             self._touched = []
+        if not add_gradients:
+            self._put_gradients_back()
         self._settle()
 
     def flush(self) -> None:
@@ -221,10 +213,24 @@ class Executor:
     def _add_gradients(self) -> None:
         begin = time.perf_counter()
         with blas.one_thread():
-            self._commit([step.gradients for step in self._differentiated if step.gradients])
-        for step in self._differentiated:
-            step.gradients = None
+            self._commit_of(self._differentiated)
+            for parameter, before in self._run.aside:
+                since = parameter.grad
+                parameter.put_back(before)
+                if since is not None:
+                    add(parameter, since)
+        self._run.aside = []
         self.statistics.kernel_seconds += time.perf_counter() - begin
+
+    def _commit_of(self, steps: Sequence[StepRun]) -> None:
+        self._commit([step.gradients for step in steps if step.gradients])
+        for step in steps:
+            step.gradients = None
+
+    def _put_gradients_back(self) -> None:
+        for parameter, before in self._run.aside:
+            parameter.put_back(before)
+        self._run.aside = []
 
     def _commit(self, gradients: Sequence[StepGradients]) -> None:
         self._touched = [parameter for step in gradients for parameter in step.parameters()]
@@ -263,7 +269,7 @@ class Executor:
         """Give the arenas back to the pool. Plans, statistics and the report stay."""
         self._ended += self.rows()
         for step in self.steps:
-            _forget(step)
+            forget(step)
         self.steps = []
         self._differentiated = []
         for arena in self._arenas:
@@ -272,41 +278,21 @@ class Executor:
 
     # Before ---------------------------------------------------------------------------------------
 
-    def _prepare(self, nodes: Sequence[Node]) -> list[list[StepRun]]:
-        if not nodes:
-            return []
-        plan = schedule(nodes, self._policy)
-        self.plans.append(plan)
-        runs = []
-        begin = time.perf_counter()
-        for step in plan.steps:
-            run = self._step([nodes[i] for i in step.nodes])
-            runs.append(run)
-            end = time.perf_counter()
-            run.prepare_seconds, begin = end - begin, end
-        stages = []
-        for members in plan.stages:
-            stages.append([runs[i] for i in members])
-            for i in members:
-                runs[i].stage = self._stages
-            self._stages += 1
-        return stages
-
     def _step(self, nodes: Sequence[Node]) -> StepRun:
         return StepRun(nodes, self._dtype, self._device.xp)
 
-    def _allocate(self, layout: Layout) -> Array:
+    def _allocate(self, plan: RunPlan) -> Array:
+        layout, run = plan.layout, self._run
         arena = self._take(layout, layout.intervals)
         scratch = layout.forward_scratch()
         if scratch:
             before = self._arena_bytes
-            self._run.scratch = self._take(layout, [interval for _, interval in scratch])
-            self._run.scratch_bytes = self._arena_bytes - before
+            run.scratch = self._take(layout, [interval for _, interval in scratch])
+            run.scratch_bytes = self._arena_bytes - before
             for step, _ in scratch:
-                step.scratch = self._run.scratch
-        ledger = self._ledger_of(
-            layout, (self._arena_bytes - self._run.arena_bytes) // self._dtype.itemsize
-        )
+                step.scratch = run.scratch
+        elements = (self._arena_bytes - run.arena_bytes) // self._dtype.itemsize
+        ledger = self._ledger_of(plan, run.arena_bytes, elements)
         if ledger.peak_bytes >= self._ledger.peak_bytes:
             self._ledger = ledger
         if layout.loss is not None:
@@ -336,6 +322,9 @@ class Executor:
 
     def _run_stage(self, stage: Stage, arena: Array) -> float:
         begin = time.perf_counter()
+        if stage.what is What.ADD:
+            self._commit_of(stage.steps)
+            return time.perf_counter() - begin
         for block in stage.cleared:
             if self._queue is not None:
                 self._queue.label = f"the gradient of {block.nodes[0].label()}"
@@ -400,13 +389,10 @@ class Executor:
         self._arena_bytes = run.arena_bytes
         if self._queue is not None:
             self._queue.discard()
-        for step in self.steps[run.steps :]:
-            _forget(step)
         for step in self.steps:
             step.gradients = None
-        for node in run.nodes:
-            node._block = None
-        run.nodes = ()
+        self._put_gradients_back()
+        run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :]
         self._differentiated = []
         for block in [block for step in self.steps for block in step.blocks]:
@@ -420,7 +406,7 @@ class Executor:
         """Count the run, and free the blocks that nobody will read."""
         begin = time.perf_counter()
         new = self.steps[self._run.steps :]
-        self._run.nodes = ()
+        self._run.preparation = Preparation()
         scratch = self._run.scratch
         if scratch is not None:
             self._arenas = [arena for arena in self._arenas if arena is not scratch]
@@ -460,15 +446,3 @@ def _place(block: Block, arena: Array) -> None:
         block.array, block.start = arena, block.interval.offset
     if block.gradient is None and block.gradient_interval is not None:
         block.gradient, block.gradient_start = arena, block.gradient_interval.offset
-
-
-def _forget(step: StepRun) -> None:
-    """Cut every reference between nodes and arrays."""
-    for node in step.nodes:
-        node._block = None
-    for block in step.blocks:
-        block.array = block.gradient = None
-    step.batch.saved.clear()
-    step.batch.memo.clear()
-    step.batch.ports, step.batch.port_gradients = [], []
-    step.batch.inputs, step.batch.output = (), None

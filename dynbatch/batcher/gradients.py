@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.segment import add_rows, sum_rows_by_id
-from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
 
 
 class StepGradients:
@@ -82,6 +82,14 @@ def commit(steps: Iterable[StepGradients]) -> None:
     for step in steps:
         for parameter, sparse in step.sparse:
             _add_sparse(parameter, sparse)
+
+
+def add(parameter: Parameter, gradient: Gradient) -> None:
+    """Add to `parameter.grad`; the gradient's arrays may become its own."""
+    if isinstance(gradient, RowSparse):
+        _add_sparse(parameter, gradient)
+    else:
+        _add_dense(parameter, gradient)
 
 
 def _add_dense(parameter: Parameter, array: Array) -> None:

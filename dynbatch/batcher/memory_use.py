@@ -28,6 +28,7 @@ class MemoryUse:
         stages:       of each stage of the run, in order, its label and the bytes alive by cause.
         tables_bytes: index tables (offsets, orders, places) on top of the arena.
         blocks_bytes: sum of all blocks, as if none took the room of another.
+        saving:       what the run does to stay within a `memory_limit`.
     """
 
     peak_bytes: int
@@ -37,11 +38,13 @@ class MemoryUse:
     stages: Sequence[tuple[str, Mapping[str, int]]]
     tables_bytes: int = 0
     blocks_bytes: int = 0
+    saving: str = ""
 
     def __str__(self) -> str:
         head = f"peak {self.peak_bytes:,} bytes (live {self.live_bytes:,})"
         causes = "; ".join([f"{cause} {size:,}" for cause, size in self.by_cause.items() if size])
         types = "; ".join([f"{kind} {size:,}" for kind, size in self.by_type.items() if size])
+        head += f"\n  to hold less: {self.saving}" if self.saving else ""
         return f"{head}\n  by cause: {causes}\n  by type:  {types}"
 
 
@@ -61,6 +64,7 @@ class Ledger(NamedTuple):
     itemsize: int
     held: int
     arena: int
+    saving: str = ""
 
     @property
     def peak_bytes(self) -> int:
@@ -93,6 +97,11 @@ class Ledger(NamedTuple):
                 by_type[block.kind] += block.size * self.itemsize
         by_cause |= {EARLIER: self.held, GAPS: self.arena - live}
         return MemoryUse(
-            self.peak_bytes, self.held + live, by_cause, dict(by_type.most_common()), stages,
+            self.peak_bytes,
+            self.held + live,
+            by_cause,
+            dict(by_type.most_common()),
+            stages,
+            saving=self.saving,
             blocks_bytes=self.held + self.itemsize * sum([block.size for block in self.intervals]),
-        )  # fmt: skip
+        )

@@ -13,7 +13,7 @@ mini-batch may run in parts, forward and backward of each before the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -58,13 +58,11 @@ class Saving:
     """What a run does to hold less.
 
     Args:
-        again:     steps whose values are freed after forward and made again in backward.
-        recompute: of steps that can make what they keep segment by segment, steps of a segment.
-        serial:    backward of steps that could run side by side, one after the other.
+        again:  steps whose values are freed after forward and made again in backward.
+        serial: backward of steps that could run side by side, one after the other.
     """
 
     again: frozenset[StepRun] = frozenset()
-    recompute: Mapping[StepRun, int] = field(default_factory=dict)
     serial: bool = False
 
 
@@ -92,6 +90,7 @@ class Order:
         self.sequence: list[Stage] = []
         self.backward: list[list[StepRun]] = []
         self._saving = saving
+        self._done: set[StepRun] = set()
         if loss is None:
             for part in parts:
                 self._forward(part)
@@ -125,17 +124,16 @@ class Order:
             self._append(What.FORWARD, list(stage))
 
     def _backward(self, stages: Stages) -> None:
-        done: set[StepRun] = set()
         for stage in stages:
             for steps in [[step] for step in stage] if self._saving.serial else [list(stage)]:
                 if self._saving.again:
                     for step in steps:
-                        self._make_again(self._needs(step), done)
+                        self._make_again(self._needs(step))
                 self._append(What.BACKWARD, steps)
 
     def _needs(self, step: StepRun) -> list[StepRun]:
         """The steps that are run again and whose values the backward of `step` reads."""
-        found = [step] if step.kind.retains.output or step.saves else []
+        found = [step] if step.kind.retains.output or step.kind.saves() else []
         for position, source in enumerate(step.sources):
             if step.kind.retains.input(position) and not step.is_structural:
                 found += self._makers(source.blocks)
@@ -144,8 +142,9 @@ class Order:
     def _makers(self, blocks: Iterable[Block]) -> list[StepRun]:
         return [self._maker[block] for block in blocks if block in self._maker]
 
-    def _make_again(self, steps: Iterable[StepRun], done: set[StepRun]) -> None:
-        """Forward of some steps, and before it of those of `again` that they read."""
+    def _make_again(self, steps: Iterable[StepRun]) -> None:
+        """Forward of some steps, and before it of those of `again` that they read; once each."""
+        done = self._done
         stack = [step for step in steps if step not in done]
         while stack:
             step = stack[-1]
@@ -192,17 +191,12 @@ def _early(
         for step in stage:
             known = late_readers.isdisjoint(step.blocks) and step.block in new
             step.fused = known and step.kind.fuses_backward
-            if known and not (step.fused or step.parameters or _reads_values(step)):
+            if known and not (step.fused or step.parameters or step.kind.reads_values()):
                 early.add(step)
                 continue
             for source in step.sources:
                 late_readers.update(source.blocks)
     return early
-
-
-def _reads_values(step: StepRun) -> bool:
-    retains = step.kind.retains
-    return bool(retains.inputs) or retains.output or step.saves
 
 
 def carries(step: StepRun) -> bool:

@@ -89,11 +89,6 @@ class StepRun:
         self.sources = [Source(places) for places in self.kind.sources(nodes)]
 
     @property
-    def saves(self) -> bool:
-        """Whether forward may leave arrays beside the output."""
-        return self.kind.saved.__func__ is not Node.saved.__func__  # type: ignore[attr-defined]
-
-    @property
     def blocks(self) -> list[Block]:
         """All that the step writes: its output, and its ports."""
         return [self.block, *self.block.ports]

@@ -95,6 +95,11 @@ class RegionNode(Node):
         }
 
     @classmethod
+    def operations(cls, batch: Batch) -> int:
+        groups = batch.first.region.groups
+        return sum([g.count * sum([p.size for p in g.cell.all_parameters()]) for g in groups])
+
+    @classmethod
     def workspace(cls, batch: Batch) -> int:
         return RegionRun.elements(batch.first.region, backward=False, keeps=batch.keeps)
 

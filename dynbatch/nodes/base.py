@@ -300,6 +300,21 @@ class Node:
         """
         return []
 
+    def operations(cls, batch: Batch) -> int:
+        """Multiply-adds of forward, about: by them `memory_limit` chooses what to run again."""
+        factors = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
+        return sum([node.rows * (factors + node.width) for node in batch.nodes])
+
+    @classmethod
+    def saves(cls) -> bool:
+        """Whether forward leaves arrays beside the output."""
+        return cls.saved.__func__ is not Node.saved.__func__  # type: ignore[attr-defined]
+
+    @classmethod
+    def reads_values(cls) -> bool:
+        """Whether backward reads anything that forward made."""
+        return bool(cls.retains.inputs) or cls.retains.output or cls.saves()
+
     # The value ----------------------------------------------------------------------------------
 
     @property

@@ -97,6 +97,10 @@ class Lookup(Node):
         return self.ids.tobytes()
 
     @classmethod
+    def operations(cls, batch: Batch) -> int:
+        return sum([node.rows * node.width for node in batch.nodes])
+
+    @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         gather_rows(batch.first.table.value, batch.concat("ids"), y.values)
 

@@ -20,9 +20,9 @@ def layouts(monkeypatch):
     """The layouts of all runs of a test."""
     found = []
 
-    def allocate(self, layout):
-        found.append(layout)
-        return ALLOCATE(self, layout)
+    def allocate(self, plan):
+        found.append(plan.layout)
+        return ALLOCATE(self, plan)
 
     monkeypatch.setattr(Executor, "_allocate", allocate)
     return found
@@ -102,9 +102,9 @@ def test_steps_without_a_gradient_to_send_are_not_differentiated(layouts):
 def test_places_never_overlap_and_the_peak_is_near_the_least_possible(random_graph):
     found = []
 
-    def allocate(self, layout):
-        found.append(layout)
-        return ALLOCATE(self, layout)
+    def allocate(self, plan):
+        found.append(plan.layout)
+        return ALLOCATE(self, plan)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Executor, "_allocate", allocate)

@@ -1,0 +1,174 @@
+"""`RunPlanner`: from what is asked for to a plan of the whole run, bytes included.
+
+Without a limit a run is one part. With one, the cheapest way found that fits: the mini-batch as a
+whole, with forwards that run again in backward (`fitting`); if that is not enough in 2 parts, in 4,
+and so on down to single sentences, whose gradients add up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dynbatch.batcher.fitting import Fit, Fitter
+from dynbatch.batcher.layout import Layout
+from dynbatch.batcher.preparation import Preparation
+from dynbatch.batcher.schedule import schedule
+from dynbatch.batcher.stages import Saving
+from dynbatch.batcher.step import StepRun
+from dynbatch.errors import OutOfMemory
+from dynbatch.nodes.base import Node
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is asked for.
+
+    Args:
+        nodes: what to compute, in so many parts: lists of nodes in a topological order, the last of
+            which reads the others. A list may depend on the lists before it having been taken.
+        loss:  backward starts here, or None.
+        kept:  their values and gradients outlive the run.
+        most:  parts that there can be.
+        limit: bytes of all arenas, or None.
+        whole: why there can be no more parts, for errors.
+    """
+
+    nodes: Callable[[int], Iterable[Sequence[Node]]]
+    loss: Node | None = None
+    kept: Sequence[Node] = ()
+    most: int = 1
+    limit: int | None = None
+    whole: str = ""
+
+
+class RunPlan(NamedTuple):
+    """A run, before its first kernel.
+
+    Args:
+        scheduled: when its batches were known, by perf_counter.
+        saving:    what it does to hold less, as text.
+    """
+
+    preparation: Preparation
+    layout: Layout
+    scheduled: float
+    saving: str
+
+
+class RunPlanner:
+    """Plans the runs of one graph.
+
+    Args:
+        make_step: a batch step of nodes of one signature.
+        policy:    a name of `policies.POLICIES`.
+        trains:    whether a backward may follow a run.
+        itemsize:  bytes of an element.
+    """
+
+    def __init__(
+        self,
+        make_step: Callable[[Sequence[Node]], StepRun],
+        policy: str,
+        trains: bool,
+        itemsize: int,
+    ) -> None:
+        self._make_step = make_step
+        self._policy = policy
+        self._trains = trains
+        self._itemsize = itemsize
+        self._stages = 0
+
+    def plan(self, request: Request, past: Sequence[StepRun], held: int) -> RunPlan:
+        """All of a run but its arena. Nodes know their blocks afterwards, or `forget` it.
+
+        Args:
+            past: steps that ran before in this graph, in order.
+            held: bytes of their arenas.
+
+        Raises:
+            OutOfMemory: nothing found fits the limit; it says the least that would.
+        """
+        preparation = Preparation()
+        try:
+            if request.limit is not None:
+                return self._plan_within(preparation, request, past, held)
+            scheduled = self._prepare(preparation, request, 1)
+            layout = self._layout(preparation, request, past)
+            return RunPlan(preparation, layout(Saving()), scheduled, "")
+        except BaseException:
+            preparation.forget()
+            raise
+
+    def _plan_within(
+        self, preparation: Preparation, request: Request, past: Sequence[StepRun], held: int
+    ) -> RunPlan:
+        assert request.limit is not None
+        room = (request.limit - held) // self._itemsize
+        least = 0
+        for count in _counts(request.most):
+            preparation.forget()
+            scheduled = self._prepare(preparation, request, count)
+            layout = self._layout(preparation, request, past)
+            fit = Fitter(layout, preparation.by_part, room).fit()
+            if fit.elements <= room:
+                return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
+            least = min(least or fit.elements, fit.elements)
+        raise OutOfMemory(_too_low(request, held + least * self._itemsize, held))
+
+    def _layout(
+        self, preparation: Preparation, request: Request, past: Sequence[StepRun]
+    ) -> Callable[[Saving], Layout]:
+        block = None if request.loss is None else request.loss._block
+        return lambda saving: preparation.layout(past, block, self._trains, saving)
+
+    def _prepare(self, preparation: Preparation, request: Request, count: int) -> float:
+        for nodes in request.nodes(count):
+            preparation.nodes += nodes
+            if nodes:
+                plan = schedule(nodes, self._policy)
+                preparation.plans.append(plan)
+                runs = []
+                begin = time.perf_counter()
+                for step in plan.steps:
+                    run = self._make_step([nodes[i] for i in step.nodes])
+                    runs.append(run)
+                    end = time.perf_counter()
+                    run.prepare_seconds, begin = end - begin, end
+                preparation.parts.append([[runs[i] for i in stage] for stage in plan.stages])
+            else:
+                preparation.parts.append([])
+            for stage in preparation.parts[-1]:
+                for run in stage:
+                    run.stage = self._stages
+                self._stages += 1
+        scheduled = time.perf_counter()
+        for node in request.kept:
+            if node._block is not None:
+                node._block.kept = True
+        return scheduled
+
+
+def _counts(most: int) -> list[int]:
+    """1, 2, 4, … and at last `most`."""
+    counts = [1]
+    while 2 * counts[-1] < most:
+        counts.append(2 * counts[-1])
+    return counts if most == 1 else [*counts, most]
+
+
+def _told(fit: Fit, count: int) -> str:
+    parts = [f"in {count} parts"] if count > 1 else []
+    return "; ".join([*parts, *([str(fit)] if str(fit) else [])])
+
+
+def _too_low(request: Request, least: int, held: int) -> str:
+    kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
+    whole = f"\n  rule: the mini-batch cannot be split: {request.whole}" if request.whole else ""
+    return (
+        f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
+        f"least{kept}: all that can be is freed and made again, in up to {request.most} parts."
+        f"{whole}\n  fix:  memory_limit={least} or more, or shorter sentences"
+    )
