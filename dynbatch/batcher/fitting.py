@@ -21,6 +21,8 @@ from dynbatch.batcher.stages import Saving, What
 from dynbatch.batcher.step import StepRun
 from dynbatch.memory import Interval, live_peak, plan_offsets
 
+SLOWER = 0.25
+"""Added to the cost of each choice of `recompute_choices` after the first."""
 TRIED = 8
 """Options that are tried at most before the search for a better one ends."""
 MOST_OPTIONS = 256
@@ -32,12 +34,34 @@ class Option:
     """Something that a run can do to hold less.
 
     Args:
-        steps: of one signature: one in a whole mini-batch, one in each of its parts.
-        cost:  multiply-adds that it adds.
+        steps:     of one signature: one in a whole mini-batch, one in each of its parts.
+        cost:      multiply-adds that it adds.
+        recompute: of each, how it makes again itself what it left (`Batch.recompute`). Without,
+            all of its forward runs again, before its backward.
     """
 
     steps: tuple[StepRun, ...]
-    cost: int
+    cost: float
+    recompute: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        kind = self.steps[0].kind.__name__
+        if not self.recompute:
+            return kind
+        least, most = min(self.recompute), max(self.recompute)
+        return f"{kind} by segments of {f'{least} to ' * (least < most)}{most}"
+
+    def held(self, layout: Layout, peak: int) -> int:
+        """Elements at a stage that are not with it."""
+        own = layout.sequence[peak].steps
+        if not self.recompute:
+            return sum([_held(step, peak) for step in self.steps if step not in own])
+        return sum(
+            [
+                _segmented(step, steps, peak, own)
+                for step, steps in zip(self.steps, self.recompute, strict=True)
+            ]
+        )
 
 
 class Fit(NamedTuple):
@@ -55,7 +79,7 @@ class Fit(NamedTuple):
     options: Sequence[Option]
 
     def __str__(self) -> str:
-        counts = Counter([option.steps[0].kind.__name__ for option in self.options])
+        counts = Counter([str(option) for option in self.options])
         again = ", ".join([f"{n} {kind}" if n > 1 else kind for kind, n in counts.items()])
         told = [f"forward again in backward: {again}"] if again else []
         told += ["backward one batch at a time"] if self.serial else []
@@ -106,14 +130,13 @@ class Fitter:
         """With one option more, of those that free most at the peak for what they cost."""
         layout = self._plan(found.serial, found.options).layout
         peak = _peak(layout.intervals, len(layout.sequence))
-        own = set(layout.sequence[peak].steps)
         gains: list[tuple[float, int, Option]] = []
         for option in options:
-            freed = sum([_held(step, peak) for step in option.steps if step not in own])
-            if freed:
-                gains.append((-freed / (option.cost + 1), len(gains), option))
+            held = option.held(layout, peak)
+            if held > 0:
+                gains.append((-held / (option.cost + 1), len(gains), option))
         for _, _, option in sorted(gains)[:TRIED]:
-            tried = self._plan(found.serial, [*found.options, option])
+            tried = self._plan(found.serial, [*_without(found.options, option), option])
             if tried.live < found.live:
                 return tried
         return None
@@ -134,8 +157,15 @@ class Fitter:
         return found.elements <= self._limit
 
     def _plan(self, serial: bool, options: Sequence[Option]) -> Fit:
-        again = frozenset([step for option in options for step in option.steps])
-        layout = self._layout_of(Saving(self._freed | again if again else again, serial))
+        whole = [option.steps for option in options if not option.recompute]
+        again = frozenset([step for steps in whole for step in steps])
+        segments = {
+            step: number
+            for option in options
+            for step, number in zip(option.steps, option.recompute, strict=False)
+        }
+        saving = Saving(self._freed | again if again else again, serial, segments)
+        layout = self._layout_of(saving)
         live = live_peak(layout.intervals)
         elements = live if live > self._limit else plan_offsets(layout.intervals)
         return Fit(layout, live, elements, serial, options)
@@ -153,9 +183,16 @@ class Fitter:
                     place = (signature, met[signature] // near)
                     groups.setdefault(place, []).append(step)
         costs = self._costs()
-        return [
-            Option(tuple(group), sum([costs[step] for step in group])) for group in groups.values()
-        ]
+        found = []
+        for steps in groups.values():
+            cost = sum([costs[step] for step in steps])
+            found.append(Option(tuple(steps), cost))
+            choices = [step.kind.recompute_choices(step.batch) for step in steps]
+            for k in range(max(map(len, choices)) if all(choices) else 0):
+                segments = tuple([some[min(k, len(some) - 1)] for some in choices])
+                slower = 1 + k * SLOWER
+                found.append(Option(tuple(steps), cost * slower, segments))
+        return found
 
     def _costs(self) -> dict[StepRun, int]:
         """Of running each step again, with what it reads that is freed after forward."""
@@ -194,6 +231,29 @@ def freed_after_forward(layout: Layout) -> frozenset[StepRun]:
 def _last(block: Block) -> int:
     assert block.interval is not None
     return block.interval.last
+
+
+def _without(options: Sequence[Option], new: Option) -> list[Option]:
+    """A step recomputes in one way."""
+    if not new.recompute:
+        return list(options)
+    return [one for one in options if not one.recompute or one.steps[0] is not new.steps[0]]
+
+
+def _segmented(step: StepRun, recompute: int, peak: int, own: Sequence[StepRun]) -> int:
+    """Elements less at a stage if a step makes again itself what it left."""
+    saved = [interval for interval, _, _ in step.saved.values()]
+    before = sum([interval.size for interval in saved if interval.first <= peak <= interval.last])
+    if not before and step not in own:
+        return 0
+    batch, kept = step.batch, step.batch.recompute
+    batch.recompute = recompute
+    after = sum([rows * width for rows, width in step.kind.saved(batch).values()])
+    if step in own:
+        after += step.kind.workspace_backward(batch)
+        before += 0 if step.workspace_backward is None else step.workspace_backward.size
+    batch.recompute = kept
+    return before - after
 
 
 def _held(step: StepRun, peak: int) -> int:

@@ -49,6 +49,8 @@ class Layout:
         self.loss = loss
         for step in new:
             step.lives = []
+            own = step.kind.recompute_of(step.nodes)
+            step.batch.recompute = saving.recompute.get(step, own)
         # Earlier steps again, since nodes may have been kept after they ran.
         for step in [*past, *new] if trains else ():
             step_carries = carries(step)

@@ -13,7 +13,7 @@ mini-batch may run in parts, forward and backward of each before the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -58,12 +58,14 @@ class Saving:
     """What a run does to hold less.
 
     Args:
-        again:  steps whose values are freed after forward and made again in backward.
-        serial: backward of steps that could run side by side, one after the other.
+        again:     steps whose values are freed after forward and made again in backward.
+        serial:    backward of steps that could run side by side, one after the other.
+        recompute: of steps that make again themselves what they left, how: `Batch.recompute`.
     """
 
     again: frozenset[StepRun] = frozenset()
     serial: bool = False
+    recompute: Mapping[StepRun, int] = field(default_factory=dict)
 
 
 NOTHING = Saving()

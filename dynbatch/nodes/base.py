@@ -300,6 +300,7 @@ class Node:
         """
         return []
 
+    @classmethod
     def operations(cls, batch: Batch) -> int:
         """Multiply-adds of forward, about: by them `memory_limit` chooses what to run again."""
         factors = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
