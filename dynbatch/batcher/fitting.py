@@ -12,56 +12,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from dynbatch.batcher.block import Block
-from dynbatch.batcher.layout import END, Layout
-from dynbatch.batcher.stages import Saving, What
+from dynbatch.batcher.layout import Layout
+from dynbatch.batcher.options import Option, freed_after_forward, options_of
+from dynbatch.batcher.stages import Saving
 from dynbatch.batcher.step import StepRun
 from dynbatch.memory import Interval, live_peak, plan_offsets
 
-SLOWER = 0.25
-"""Added to the cost of each choice of `recompute_choices` after the first."""
 TRIED = 8
-"""Options that are tried at most before the search for a better one ends."""
-MOST_OPTIONS = 256
-"""Steps of a part above which neighbours are one option."""
-
-
-@dataclass(frozen=True, eq=False)
-class Option:
-    """Something that a run can do to hold less.
-
-    Args:
-        steps:     of one signature: one in a whole mini-batch, one in each of its parts.
-        cost:      multiply-adds that it adds.
-        recompute: of each, how it makes again itself what it left (`Batch.recompute`). Without,
-            all of its forward runs again, before its backward.
-    """
-
-    steps: tuple[StepRun, ...]
-    cost: float
-    recompute: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        kind = self.steps[0].kind.__name__
-        if not self.recompute:
-            return kind
-        least, most = min(self.recompute), max(self.recompute)
-        return f"{kind} by segments of {f'{least} to ' * (least < most)}{most}"
-
-    def held(self, layout: Layout, peak: int) -> int:
-        """Elements at a stage that are not with it."""
-        own = layout.sequence[peak].steps
-        if not self.recompute:
-            return sum([_held(step, peak) for step in self.steps if step not in own])
-        return sum(
-            [
-                _segmented(step, steps, peak, own)
-                for step, steps in zip(self.steps, self.recompute, strict=True)
-            ]
-        )
+"""Options that are tried at most, one by one, before the search for a better one ends."""
 
 
 class Fit(NamedTuple):
@@ -93,6 +53,8 @@ class Fitter:
         layout_of: the layout of the run with a saving.
         parts:     its new steps, part by part.
         limit:     elements.
+        thorough:  at each step of the search as if all were too much. It takes longer, and goes the
+            same way for every limit; so the least that it finds for one, it finds for all.
     """
 
     def __init__(
@@ -100,10 +62,12 @@ class Fitter:
         layout_of: Callable[[Saving], Layout],
         parts: Sequence[Sequence[StepRun]],
         limit: int,
+        thorough: bool,
     ) -> None:
         self._layout_of = layout_of
         self._parts = parts
         self._limit = limit
+        self._wanted = 0 if thorough else limit
         self._freed: frozenset[StepRun] = frozenset()
 
     def fit(self) -> Fit:
@@ -112,7 +76,7 @@ class Fitter:
         if self._fits(found):
             return found
         self._freed = freed_after_forward(found.layout)
-        options = self._options()
+        options = options_of(self._parts, self._freed)
         if any([stage.is_backward and len(stage.steps) > 1 for stage in found.layout.sequence]):
             serial = self._plan(True, [])
             if serial.live < found.live:
@@ -120,25 +84,38 @@ class Fitter:
         while not self._fits(found):
             better = self._better(found, options)
             if better is None:
-                least = self._plan(found.serial, found.options)
-                return least._replace(elements=plan_offsets(least.layout.intervals))
+                return found._replace(elements=plan_offsets(found.layout.intervals))
             found = better
-            options.remove(found.options[-1])
+            options = [option for option in options if option not in found.options]
         return self._taken_back(found)
 
     def _better(self, found: Fit, options: Sequence[Option]) -> Fit | None:
-        """With one option more, of those that free most at the peak for what they cost."""
-        layout = self._plan(found.serial, found.options).layout
-        peak = _peak(layout.intervals, len(layout.sequence))
-        gains: list[tuple[float, int, Option]] = []
-        for option in options:
-            held = option.held(layout, peak)
+        """With more options, those that free most at the peak for what they cost.
+
+        As many at once as free what is too much, if that helps; else one.
+        """
+        peak = _peak(found.layout.intervals, len(found.layout.sequence))
+        gains = []
+        for number, option in enumerate(options):
+            held = option.held(found.layout, peak)
             if held > 0:
-                gains.append((-held / (option.cost + 1), len(gains), option))
-        for _, _, option in sorted(gains)[:TRIED]:
-            tried = self._plan(found.serial, [*_without(found.options, option), option])
+                gains.append((-held / (option.cost + 1), number, held))
+        gains.sort()
+        several: list[Option] = []
+        wanted = found.live - self._wanted
+        for _, number, held in gains:
+            if wanted <= 0:
+                break
+            several = _with(several, options[number])
+            wanted -= held
+        for more in (several, *[[options[number]] for _, number, _ in gains[:TRIED]]):
+            chosen = list(found.options)
+            for option in more:
+                chosen = _with(chosen, option)
+            tried = self._plan(found.serial, chosen)
             if tried.live < found.live:
                 return tried
+        self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
         return None
 
     def _taken_back(self, found: Fit) -> Fit:
@@ -170,97 +147,15 @@ class Fitter:
         elements = live if live > self._limit else plan_offsets(layout.intervals)
         return Fit(layout, live, elements, serial, options)
 
-    def _options(self) -> list[Option]:
-        """Steps of the same place in all parts, or in a long graph those near it, are one."""
-        groups: dict[tuple[int, int], list[StepRun]] = {}
-        for part in self._parts:
-            near = 1 + len(part) // MOST_OPTIONS
-            met: Counter[int] = Counter()
-            for step in part:
-                signature = step.nodes[0].sig
-                met[signature] += 1
-                if can_run_again(step) and step not in self._freed:
-                    place = (signature, met[signature] // near)
-                    groups.setdefault(place, []).append(step)
-        costs = self._costs()
-        found = []
-        for steps in groups.values():
-            cost = sum([costs[step] for step in steps])
-            found.append(Option(tuple(steps), cost))
-            choices = [step.kind.recompute_choices(step.batch) for step in steps]
-            for k in range(max(map(len, choices)) if all(choices) else 0):
-                segments = tuple([some[min(k, len(some) - 1)] for some in choices])
-                slower = 1 + k * SLOWER
-                found.append(Option(tuple(steps), cost * slower, segments))
-        return found
 
-    def _costs(self) -> dict[StepRun, int]:
-        """Of running each step again, with what it reads that is freed after forward."""
-        costs: dict[StepRun, int] = {}
-        maker = {block: step for part in self._parts for step in part for block in step.blocks}
-        for part in self._parts:
-            for step in part:
-                read = {b: maker[b] for s in step.sources for b in s.blocks if b in maker}
-                costs[step] = step.kind.operations(step.batch) + sum(
-                    [costs.get(one, 0) for one in set(read.values()) if one in self._freed]
-                )
-        return costs
-
-
-def can_run_again(step: StepRun) -> bool:
-    """Whether a step may free what it made, to make it again in backward."""
-    return step.block.carries and not step.fused and not any([b.kept for b in step.blocks])
-
-
-def freed_after_forward(layout: Layout) -> frozenset[StepRun]:
-    """Steps whose values no backward reads: they cost nothing to free, and may be made again."""
-    stages = layout.sequence
-    return frozenset(
-        [
-            step
-            for stage in stages
-            if stage.what is What.FORWARD
-            for step in stage.steps
-            if can_run_again(step)
-            and not step.kind.saves()
-            and all([_last(b) < END and not stages[_last(b)].is_backward for b in step.blocks])
-        ]
-    )
-
-
-def _last(block: Block) -> int:
-    assert block.interval is not None
-    return block.interval.last
-
-
-def _without(options: Sequence[Option], new: Option) -> list[Option]:
-    """A step recomputes in one way."""
-    if not new.recompute:
-        return list(options)
-    return [one for one in options if not one.recompute or one.steps[0] is not new.steps[0]]
-
-
-def _segmented(step: StepRun, recompute: int, peak: int, own: Sequence[StepRun]) -> int:
-    """Elements less at a stage if a step makes again itself what it left."""
-    saved = [interval for interval, _, _ in step.saved.values()]
-    before = sum([interval.size for interval in saved if interval.first <= peak <= interval.last])
-    if not before and step not in own:
-        return 0
-    batch, kept = step.batch, step.batch.recompute
-    batch.recompute = recompute
-    after = sum([rows * width for rows, width in step.kind.saved(batch).values()])
-    if step in own:
-        after += step.kind.workspace_backward(batch)
-        before += 0 if step.workspace_backward is None else step.workspace_backward.size
-    batch.recompute = kept
-    return before - after
-
-
-def _held(step: StepRun, peak: int) -> int:
-    """Elements that a step holds at a stage, and would not if it were run again later."""
-    held = [block.interval for block in step.blocks]
-    held += [interval for interval, _, _ in step.saved.values()]
-    return sum([i.size for i in held if i is not None and i.first < peak <= i.last])
+def _with(options: Sequence[Option], new: Option) -> list[Option]:
+    """One more; a step recomputes in one way only."""
+    others = [
+        one
+        for one in options
+        if not (one.recompute and new.recompute and one.steps[0] is new.steps[0])
+    ]
+    return [*others, new]
 
 
 def _peak(intervals: Sequence[Interval], stages: int) -> int:

@@ -108,14 +108,16 @@ class RunPlanner:
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
         least = 0
-        for count in _counts(request.most):
-            preparation.forget()
-            scheduled = self._prepare(preparation, request, count)
-            layout = self._layout(preparation, request, past)
-            fit = Fitter(layout, preparation.by_part, room).fit()
-            if fit.elements <= room:
-                return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
-            least = min(least or fit.elements, fit.elements)
+        for thorough in (False, True):
+            for count in _counts(request.most):
+                preparation.forget()
+                scheduled = self._prepare(preparation, request, count)
+                layout = self._layout(preparation, request, past)
+                fit = Fitter(layout, preparation.by_part, room, thorough).fit()
+                if fit.elements <= room:
+                    return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
+                if thorough:
+                    least = min(least or fit.elements, fit.elements)
         raise OutOfMemory(_too_low(request, held + least * self._itemsize, held))
 
     def _layout(

@@ -18,7 +18,7 @@ from dynbatch.kernels import attention as kernels
 from dynbatch.kernels import single_query
 from dynbatch.kernels.attention import Packed, Wanted
 from dynbatch.kernels.sight import EVERYTHING, FAR, Sight
-from dynbatch.nodes.base import Node, Retain, Shape, caller
+from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
 from dynbatch.parameter import Array, Parameter
@@ -70,6 +70,12 @@ class AttentionBase(Node):
             "count the tokens to see on each side",
         )
         return (*q[:-1], v[1])
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        first = batch.first
+        a_pair = ELEMENT + first.inputs[0].width + first.width
+        return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
 
     @classmethod
     def sights(cls, batch: Batch, count: int) -> list[Sight]:

@@ -27,6 +27,9 @@ Shape = tuple[int, ...]
 
 OPERATIONS: dict[str, Callable[..., Node]] = {}
 
+# Multiply-adds of a product that take about as long as a function of one element.
+ELEMENT = 32
+
 _signatures: dict[tuple[Any, ...], int] = {}
 _signature_types: list[type[Node]] = []
 _signature_keys: list[tuple[Any, ...]] = []
@@ -302,9 +305,12 @@ class Node:
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        """Multiply-adds of forward, about: by them `memory_limit` chooses what to run again."""
+        """What forward costs, about: by it `memory_limit` chooses what to run again.
+
+        Multiply-adds of its products, and `ELEMENT` for each element that it writes.
+        """
         factors = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
-        return sum([node.rows * (factors + node.width) for node in batch.nodes])
+        return sum([node.rows * (factors + ELEMENT * node.width) for node in batch.nodes])
 
     @classmethod
     def saves(cls) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays, exchange
 from dynbatch.kernels.segment import gather_rows
-from dynbatch.nodes.base import Node, Owner, Shape, as_ids, caller
+from dynbatch.nodes.base import ELEMENT, Node, Owner, Shape, as_ids, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -66,6 +66,10 @@ class ParameterNode(Node):
         return str(self.parameter.uid).encode()
 
     @classmethod
+    def operations(cls, batch: Batch) -> int:
+        return ELEMENT * sum([node.rows * node.width for node in batch.nodes])
+
+    @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         value = batch.first.parameter.value
         arrays.copy(value, y.values.reshape(len(batch.nodes), *value.shape))
@@ -98,7 +102,7 @@ class Lookup(Node):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        return sum([node.rows * node.width for node in batch.nodes])
+        return ELEMENT * sum([node.rows * node.width for node in batch.nodes])
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
