@@ -1,6 +1,6 @@
 """Matrix products, and how BLAS is set while a graph runs.
 
-Two things that NumPy leaves to chance are fixed here:
+Three things that NumPy leaves to chance or has not are here:
 
 * **Threads.** dynbatch shards its own work over its own pool, so each product runs on one BLAS
   thread. `one_thread()` sets that for the time of a run and restores what it found.
@@ -10,6 +10,9 @@ Two things that NumPy leaves to chance are fixed here:
   kernels that need no packing, for products of at most 10^6 multiply-adds. A product cut into tiles
   below that bound stays on them, and NumPy multiplies a stack of tiles in one call: 112 and 109
   GFLOP/s (one Zen 4 core).
+* **Products that add.** BLAS can add a product to what is there; NumPy's `matmul` cannot, and a
+  sum beside it takes memory as large as the result. `matmul_outer(..., add=True)` calls OpenBLAS
+  itself, or without it adds slice by slice.
 """
 
 from __future__ import annotations
@@ -38,6 +41,10 @@ NARROWEST_TILE = 64
 WIDEST_PRODUCT = 2048
 # Rows of a tile, the first that leaves room for wide enough tiles.
 ROW_BLOCKS = (48, 32, 24, 16)
+# Elements of a product that is added slice by slice: what the second-level cache holds.
+ADDED_SLICE = 1 << 17
+# Of cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans.
+ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 
 
 @cache
@@ -173,16 +180,91 @@ def matmul_rows(a: Array, b: Array, out: Array) -> None:
 
 
 @twin()
-def matmul_outer(x: Array, dy: Array, out: Array) -> None:
-    """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side."""
+def matmul_shared(a: Array, b: Array, out: Array) -> None:
+    """`out = a @ b` with the longer side of `out` shared between threads."""
+    if out.shape[0] >= out.shape[1]:
+        matmul_rows(a, b, out)
+        return
+    shards = parallel.shards(out.shape[1], least=64)
+    parallel.run([partial(matmul, a, b[:, s:e], out[:, s:e]) for s, e in shards])
+
+
+@twin()
+def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
+    """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side.
+
+    With `add` the product is added to `out`, in memory that does not grow with it.
+    """
+    product = _add_outer if add else _outer
     by_rows = out.shape[0] >= out.shape[1]
     shards = parallel.shards(max(out.shape), least=64)
     if len(shards) == 1:
-        np.matmul(dy.T, x, out=out)
+        product(x, dy, out)
     elif by_rows:
-        parallel.run([partial(np.matmul, dy[:, s:e].T, x, out=out[s:e]) for s, e in shards])
+        parallel.run([partial(product, x, dy[:, s:e], out[s:e]) for s, e in shards])
     else:
-        parallel.run([partial(np.matmul, dy.T, x[:, s:e], out=out[:, s:e]) for s, e in shards])
+        parallel.run([partial(product, x[:, s:e], dy, out[:, s:e]) for s, e in shards])
+
+
+def _outer(x: Array, dy: Array, out: Array) -> None:
+    np.matmul(dy.T, x, out=out)
+
+
+def _add_outer(x: Array, dy: Array, out: Array) -> None:
+    """out += dyᵀ x."""
+    gemm = _gemm(out.dtype.char)
+    arrays = (dy, x, out)
+    if gemm is None or not all([_has_rows(array, out.dtype) for array in arrays]):
+        _add_outer_in_slices(x, dy, out)
+        return
+    lds = [array.strides[0] // array.itemsize for array in arrays]
+    gemm(
+        ROW_MAJOR, TRANSPOSED, PLAIN, *out.shape, len(x), 1, dy.ctypes.data, lds[0],
+        x.ctypes.data, lds[1], 1, out.ctypes.data, lds[2],
+    )  # fmt: skip
+
+
+def _add_outer_in_slices(x: Array, dy: Array, out: Array) -> None:
+    """out += dyᵀ x, a product of at most `ADDED_SLICE` elements, or one row, at a time."""
+    rows = max(1, ADDED_SLICE // max(1, out.shape[1]))
+    product = np.empty((min(rows, out.shape[0]), out.shape[1]), out.dtype)
+    for start in range(0, out.shape[0], rows):
+        part = out[start : start + rows]
+        np.matmul(dy[:, start : start + rows].T, x, out=product[: len(part)])
+        np.add(part, product[: len(part)], out=part)
+
+
+def _has_rows(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether BLAS can read a matrix as rows one after the other."""
+    rows, columns = array.strides
+    size = array.itemsize
+    return (
+        array.dtype == dtype
+        and array.size > 0
+        and columns == size
+        and rows % size == 0
+        and rows >= array.shape[1] * size
+    )
+
+
+@cache
+def _gemm(dtype: str) -> Callable[..., Any] | None:
+    """OpenBLAS's `cblas_sgemm` ("f") or `cblas_dgemm` ("d"), or None; it lets go of the GIL."""
+    name, real = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}.get(dtype, ("", None))
+    found = library()
+    if found is None or real is None:
+        return None
+    handle, prefix, suffix = found
+    function = getattr(handle, f"{prefix}cblas_{name}gemm{suffix}", None)
+    if function is None:
+        return None
+    size = ctypes.c_int64 if suffix == "64_" else ctypes.c_int
+    matrix = [ctypes.c_void_p, size]
+    function.restype = None
+    function.argtypes = [
+        *[ctypes.c_int] * 3, *[size] * 3, real, *matrix, *matrix, real, *matrix
+    ]  # fmt: skip
+    return function  # type: ignore[no-any-return]  # a ctypes function pointer is untyped
 
 
 @twin("values")

@@ -6,6 +6,7 @@ exist as a whole; where the gradient of the loss is known it is made in the same
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,10 +18,15 @@ from dynbatch.kernels.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-CHUNK_BYTES = 32 << 20
+# Bytes of a chunk's logits, unless LEAST_ROWS need more: products of fewer rows are slower. 2,000
+# tokens of 512 features, 32,000 words, one thread, against the logits as a whole: see
+# docs/design/memory.md.
+CHUNK_BYTES = 16 << 20
 LEAST_ROWS = 256
 # Elements of logits that one pass of softmax keeps in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17
+# Words whose gradients of the bias are summed at once.
+BIAS_COLUMNS = 1 << 12
 
 
 @dataclass
@@ -55,18 +61,24 @@ class Wanted:
     bias: Array | None = None
 
 
-def chunk_rows(tokens: int, vocabulary: int, itemsize: int) -> int:
-    """Tokens per chunk: as many as CHUNK_BYTES of logits hold, at least LEAST_ROWS."""
-    return max(1, min(tokens, max(LEAST_ROWS, CHUNK_BYTES // max(1, vocabulary * itemsize))))
+def chunk_rows(
+    tokens: int, vocabulary: int, itemsize: int,
+    chunk_bytes: int = CHUNK_BYTES, least_rows: int = LEAST_ROWS,
+) -> int:  # fmt: skip
+    """Tokens per chunk: at most as many as `chunk_bytes` of logits hold, or `least_rows`.
+
+    No fewer chunks would do, and none is much smaller than the others.
+    """
+    most = max(1, least_rows, chunk_bytes // max(1, vocabulary * itemsize))
+    chunks = max(1, -(-tokens // most))
+    return max(1, -(-tokens // chunks))
 
 
 @twin()
 def workspace(weight: Array, tokens: int) -> int:
-    """Elements of scratch that `linear_cross_entropy` needs."""
-    vocabulary, width = weight.shape
-    rows = chunk_rows(tokens, vocabulary, weight.itemsize)
-    elements: int = rows * vocabulary + (vocabulary * width if rows < tokens else 0)
-    return elements
+    """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk."""
+    vocabulary: int = weight.shape[0]
+    return chunk_rows(tokens, vocabulary, weight.itemsize) * vocabulary
 
 
 @twin()
@@ -83,42 +95,67 @@ def linear_cross_entropy(
         scratch: `workspace` elements.
         wanted:  gradients to make on the way.
 
+    Memory: a chunk of logits, which become their gradient, and what `blas.matmul_outer` needs to
+        add; neither grows with the tokens.
     Source: chunking after Wijmans et al. 2024 (Cut Your Losses), arXiv:2411.09009; ours walks over
     tokens only, since a chunk's logits fit in memory.
     """
-    tokens, width = hidden.shape
-    vocabulary = weight.shape[0]
+    tokens, vocabulary = hidden.shape[0], weight.shape[0]
     rows = chunk_rows(tokens, vocabulary, hidden.itemsize)
-    logits = scratch[: rows * vocabulary].reshape(rows, vocabulary)
-    partial = scratch[rows * vocabulary :]
-    if wanted is not None:
+    if wanted is not None and not tokens:
         for array in (wanted.weight, wanted.bias):
-            if array is not None and not tokens:
+            if array is not None:
                 array[...] = 0
     for start in range(0, tokens, rows):
-        end = min(tokens, start + rows)
-        z = logits[: end - start]
-
-        def shard(low: int, high: int, start: int = start, z: Array = z) -> None:
-            span = slice(start + low, start + high)
-            blas.matmul(hidden[span], weight.T, z[low:high])
-            scale = None if wanted is None else wanted.scale[span]
-            softmax_loss(z[low:high], bias, targets.part(span), losses[span], scale)
-            if wanted is not None and wanted.hidden is not None:
-                blas.matmul(z[low:high], weight, wanted.hidden[span])
-
-        parallel.run(
-            [lambda s=s, e=e: shard(s, e) for s, e in parallel.shards(end - start, 32)]  # type: ignore[misc]
-        )
-        if wanted is None:
+        span = slice(start, min(tokens, start + rows))
+        h = hidden[span]
+        z = scratch[: len(h) * vocabulary].reshape(len(h), vocabulary)
+        part = None if wanted is None else _part(wanted, span)
+        _chunk(h, weight, bias, z, targets.part(span), losses[span], part)
+        if part is None:
             continue
-        if wanted.weight is not None:
-            into = wanted.weight if start == 0 else partial.reshape(vocabulary, width)
-            blas.matmul_outer(hidden[start:end], z, into)
-            if start:
-                np.add(wanted.weight, into, out=wanted.weight)
-        if wanted.bias is not None:
-            _sum_rows(z, wanted.bias, add=start > 0)
+        if part.weight is not None:
+            blas.matmul_outer(h, z, part.weight, add=start > 0)
+        if part.bias is not None:
+            _sum_rows(z, part.bias, add=start > 0)
+
+
+def _part(wanted: Wanted, span: slice) -> Wanted:
+    """The same for some tokens: gradients of weight and bias are of all."""
+    hidden = None if wanted.hidden is None else wanted.hidden[span]
+    return Wanted(wanted.scale[span], hidden, wanted.weight, wanted.bias)
+
+
+def _chunk(
+    h: Array, weight: Array, bias: Array | None, z: Array, targets: Targets, losses: Array,
+    wanted: Wanted | None,
+) -> None:  # fmt: skip
+    """Losses, gradients of the logits in `z`, and dh of one chunk.
+
+    Threads share its tokens, or where the vocabulary is larger, words and features: a product of
+    fewer rows is slower.
+    """
+
+    def rows(low: int, high: int) -> None:
+        scale = None if wanted is None else wanted.scale[low:high]
+        softmax_loss(z[low:high], bias, targets.part(slice(low, high)), losses[low:high], scale)
+
+    def whole(low: int, high: int) -> None:
+        blas.matmul_shared(h[low:high], weight.T, z[low:high])
+        _share(rows, low, high)
+        if wanted is not None and wanted.hidden is not None:
+            blas.matmul_shared(z[low:high], weight, wanted.hidden[low:high])
+
+    if len(z) < z.shape[1]:
+        whole(0, len(z))
+    else:
+        _share(whole, 0, len(z))
+
+
+def _share(work: Callable[[int, int], None], low: int, high: int) -> None:
+    """`work(low, high)`, in parts where threads are free."""
+    shards = parallel.shards(high - low, 32)
+    parallel.run([partial(work, low + first, low + last) for first, last in shards])
 
 
 def _sum_rows(z: Array, out: Array, add: bool) -> None:
@@ -126,8 +163,10 @@ def _sum_rows(z: Array, out: Array, add: bool) -> None:
     ones = np.ones(z.shape[0], z.dtype)
 
     def shard(low: int, high: int) -> None:
-        total = ones @ z[:, low:high]
-        out[low:high] = out[low:high] + total if add else total
+        for start in range(low, high, BIAS_COLUMNS):
+            span = slice(start, min(high, start + BIAS_COLUMNS))
+            total = ones @ z[:, span]
+            out[span] = out[span] + total if add else total
 
     parallel.run([partial(shard, low, high) for low, high in parallel.shards(z.shape[1], 512)])
 
@@ -152,19 +191,23 @@ def softmax_loss(
     """Losses of (n, V) logits.
 
     With `scale` (n,), the gradient of each token's unweighted loss, the logits become their
-    gradient; without, they may hold anything afterwards.
+    gradient; without, they stay as they are.
+
+    Memory: without `scale` a block of at most `BLOCK_ELEMENTS`, or of one row.
     """
     vocabulary = logits.shape[1]
     step = max(1, BLOCK_ELEMENTS // max(1, vocabulary))
+    room = np.empty((min(step, len(logits)), vocabulary), logits.dtype) if scale is None else None
     for start in range(0, logits.shape[0], step):
         span = slice(start, start + step)
         z = logits[span]
         ids = targets.ids[span]
+        shifted = z if room is None else room[: len(z)]
         if bias is not None:
-            np.add(z, bias, out=z)
+            z = np.add(z, bias, out=shifted)
         rows = np.arange(z.shape[0])
         peak = z.max(axis=1, keepdims=True)
-        np.subtract(z, peak, out=z)
+        z = np.subtract(z, peak, out=shifted)
         loss = -(1 - targets.smoothing) * z[rows, ids]
         if targets.smoothing:
             loss -= targets.smoothing * z.mean(axis=1)

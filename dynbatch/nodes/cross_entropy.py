@@ -36,10 +36,25 @@ class CrossEntropyBase(Node):
         return kernels.Targets(batch.concat("ids"), batch.concat("weights"), batch.first.smoothing)
 
     @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """A loss and a scale for each token."""
+        return 2 * sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return cls.workspace(batch)
+
+    @classmethod
+    def losses(cls, batch: Batch, tokens: int) -> Array:
+        """Room for each token's loss (N, 1), at the end of scratch."""
+        return batch.scratch[batch.scratch.size - tokens :].reshape(tokens, 1)
+
+    @classmethod
     def scale(cls, batch: Batch, dy: Ragged, offsets: Array) -> Array:
-        """Each token's weight times its sentence's gradient."""
+        """Each token's weight times its sentence's gradient, before `losses` in scratch."""
         weights = batch.concat("weights")
-        scale: Array = batch.xp.empty(weights.shape, batch.dtype)
+        last = batch.scratch.size - weights.size
+        scale = batch.scratch[last - weights.size : last]
         kernels.token_scales(dy.flat, weights, offsets, scale)
         return scale
 
@@ -64,29 +79,25 @@ class LinearCrossEntropy(CrossEntropyBase):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
-        return kernels.workspace(batch.first.weight.value, tokens)
-
-    @classmethod
-    def workspace_backward(cls, batch: Batch) -> int:
-        return cls.workspace(batch)
+        of_tokens = super().workspace(batch)
+        return kernels.workspace(batch.first.weight.value, of_tokens // 2) + of_tokens
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        cls._run(batch, y, xs[0], batch.scratch, None)
+        sum_segments(cls._run(batch, xs[0], None), xs[0].offsets, y.values)
 
     @classmethod
     def forward_backward(
         cls, batch: Batch, y: Ragged, xs: list[Ragged], dy: Ragged, dxs: list[Ragged | None]
     ) -> None:
         """Loss and gradients in one pass; dy is already known."""
-        cls._run(batch, y, xs[0], batch.scratch, cls._wanted(batch, xs[0], dy, dxs[0]))
+        losses = cls._run(batch, xs[0], cls._wanted(batch, xs[0], dy, dxs[0]))
+        sum_segments(losses, xs[0].offsets, y.values)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         h = batch.input(0)
-        again = batch.xp.empty((len(batch.nodes), 1), batch.dtype)
-        cls._run(batch, dy.like(again), h, batch.scratch, cls._wanted(batch, h, dy, dxs[0]))
+        cls._run(batch, h, cls._wanted(batch, h, dy, dxs[0]))
 
     @classmethod
     def _wanted(cls, batch: Batch, h: Ragged, dy: Ragged, dh: Ragged | None) -> kernels.Wanted:
@@ -100,16 +111,15 @@ class LinearCrossEntropy(CrossEntropyBase):
         return wanted
 
     @classmethod
-    def _run(
-        cls, batch: Batch, y: Ragged, h: Ragged, scratch: Array, wanted: kernels.Wanted | None
-    ) -> None:
+    def _run(cls, batch: Batch, h: Ragged, wanted: kernels.Wanted | None) -> Array:
+        """The losses of all tokens (N, 1), and what is wanted."""
         node, targets = batch.first, cls.targets(batch)
         bias = None if node.bias is None else node.bias.value
-        losses = batch.xp.empty((h.values.shape[0], 1), batch.dtype)
+        losses = cls.losses(batch, h.values.shape[0])
         kernels.linear_cross_entropy(
-            h.values, node.weight.value, bias, targets, losses[:, 0], scratch, wanted
+            h.values, node.weight.value, bias, targets, losses[:, 0], batch.scratch, wanted
         )
-        sum_segments(losses, h.offsets, y.values)
+        return losses
 
 
 class CrossEntropy(CrossEntropyBase):
@@ -125,25 +135,19 @@ class CrossEntropy(CrossEntropyBase):
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        cls._run(batch, y, xs[0], None)
+        (x,) = xs
+        losses = cls.losses(batch, x.values.shape[0])
+        kernels.softmax_loss(x.values, None, cls.targets(batch), losses[:, 0])
+        sum_segments(losses, x.offsets, y.values)
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             x = batch.input(0)
-            again = batch.xp.empty((len(batch.nodes), 1), batch.dtype)
-            z = cls._run(batch, dy.like(again), x, cls.scale(batch, dy, x.offsets))
-            arrays.copy(z, dx.values)
-
-    @classmethod
-    def _run(cls, batch: Batch, y: Ragged, x: Ragged, scale: Array | None) -> Array:
-        z: Array = batch.xp.empty(x.values.shape, batch.dtype)
-        arrays.copy(x.values, z)
-        losses = batch.xp.empty((z.shape[0], 1), batch.dtype)
-        kernels.softmax_loss(z, None, cls.targets(batch), losses[:, 0], scale)
-        sum_segments(losses, x.offsets, y.values)
-        return z
+            arrays.copy(x.values, dx.values)
+            losses, scale = cls.losses(batch, x.values.shape[0]), cls.scale(batch, dy, x.offsets)
+            kernels.softmax_loss(dx.values, None, cls.targets(batch), losses[:, 0], scale)
 
 
 def cross_entropy(

@@ -1,9 +1,11 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynbatch.kernels import blas
+from dynbatch.kernels import blas, parallel
 
 # Shapes whose columns divide into tiles, some that do not (prime columns), and degenerate ones.
 SHAPES = [
@@ -72,6 +74,75 @@ def test_rows_and_outer_products_equal_numpy_whatever_the_shards(rows):
         assert_close(y, x @ weight, inner)
         blas.matmul_outer(x, dy, dw)
         assert_close(dw, dy.T @ x, rows)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(200, 130, 40), (40, 30, 1300), (0, 3, 5)])
+def test_matmul_shared_equals_numpy_whatever_the_shards(
+    same_threads, threads, rows, inner, columns
+):
+    parallel.set_num_threads(threads)
+    a, b = arrays((rows, inner), (columns, inner))
+    out = np.full((rows, columns), np.nan, np.float32)
+    blas.matmul_shared(a, b.T, out)
+    assert_close(out, a @ b.T, inner)
+
+
+# (N, I, O) of x (N, I) and dy (N, O): wide, tall, more than one slice, one row or column, nothing.
+OUTER = [(20, 130, 40), (20, 40, 130), (3, 300, 900), (7, 1, 5), (7, 5, 1), (1, 6, 7), (0, 4, 3)]
+
+
+@pytest.mark.parametrize("has_gemm", [True, False])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("rows", "inner", "columns"), OUTER)
+def test_an_outer_product_adds(
+    monkeypatch, same_threads, rows, inner, columns, dtype, threads, has_gemm
+):
+    parallel.set_num_threads(threads)
+    if not has_gemm:
+        monkeypatch.setattr(blas, "_gemm", lambda dtype: None)
+    x, dy, before = arrays((rows, inner), (rows, columns), (columns, inner), dtype=dtype)
+    expected = before + dy.astype(np.float64).T @ x
+    out = before.copy()
+    blas.matmul_outer(x, dy, out, add=True)
+    np.testing.assert_allclose(
+        out, expected, rtol=1e-4 if dtype == np.float32 else 1e-12, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("has_gemm", [True, False])
+def test_an_outer_product_adds_to_and_of_parts_of_wider_matrices(monkeypatch, has_gemm):
+    if not has_gemm:
+        monkeypatch.setattr(blas, "_gemm", lambda dtype: None)
+    wide_x, wide_dy, wide = arrays((9, 12), (9, 20), (8, 11))
+    before = wide.copy()
+    x, dy, out = wide_x[:, 3:8], wide_dy[:, 2:18:2], wide[:, 4:9]
+    for factor in (dy, np.ascontiguousarray(dy), wide_dy[:, 2:10]):
+        wide[...] = before
+        blas.matmul_outer(x, factor, out, add=True)
+        assert_close(out, before[:, 4:9] + factor.T @ x, 9)
+        wide[:, 4:9] = before[:, 4:9]
+        assert (wide == before).all()
+    wide[...] = before
+    backwards = np.ascontiguousarray(x[::-1])[::-1]
+    blas.matmul_outer(backwards, dy, out, add=True)
+    assert_close(out, before[:, 4:9] + dy.T @ x, 9)
+
+
+@pytest.mark.parametrize("has_gemm", [True, False])
+def test_what_is_added_takes_no_memory_of_its_size(monkeypatch, one_thread, has_gemm):
+    if not has_gemm:
+        monkeypatch.setattr(blas, "_gemm", lambda dtype: None)
+    x, dy, out = arrays((2, 256), (2, 8192), (8192, 256))
+    blas._gemm("f")
+    tracemalloc.start()
+    try:
+        blas.matmul_outer(x, dy, out, add=True)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert held < 4 * blas.ADDED_SLICE + 10_000 < out.nbytes / 10
 
 
 @given(st.integers(0, 200), st.integers(0, 2000), st.integers(0, 2000))

@@ -1,3 +1,4 @@
+import tracemalloc
 from contextlib import nullcontext
 
 import numpy as np
@@ -67,17 +68,122 @@ def test_the_gradient_made_in_forward_is_that_of_backward(tail):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-13)
 
 
-def test_logits_of_a_mini_batch_never_exist():
-    vocabulary, tokens = 5000, 2000
-    weight = db.Parameter(np.zeros((vocabulary, 8), np.float32))
-    with db.Graph() as graph:
+def run_large(vocabulary, tokens, width, build, pool=None):
+    """One backward of sentences of 50 tokens; the graph and the gradients of the parameters."""
+    generator = np.random.default_rng(3)
+    weight = db.Parameter(generator.standard_normal((vocabulary, width), np.float32))
+    bias = db.Parameter(np.zeros(vocabulary, np.float32))
+    rows, ids = generator.standard_normal((tokens, width)), generator.integers(0, 9, tokens)
+    with db.Graph(pool=pool) as graph:
         losses = [
-            F.cross_entropy(F.linear(F.input(graph, np.zeros((50, 8))), weight), [1] * 50)
-            for _ in range(tokens // 50)
+            build(F.linear(F.input(graph, rows[at : at + 50]), weight, bias), ids[at : at + 50])
+            for at in range(0, tokens, 50)
         ]
         graph.backward(F.mean(losses))
-    logits = tokens * vocabulary * 4
-    assert graph.peak_bytes < kernels.CHUNK_BYTES + vocabulary * 8 * 4 + tokens * 8 * 4 * 4 < logits
+    return graph, weight.grad, bias.grad
+
+
+def test_logits_of_a_mini_batch_never_exist():
+    """The arena at its peak: hidden states, a chunk of logits, a loss and a scale for each token,
+    for each sentence the loss and its gradient, and the gradient of their mean."""
+    vocabulary, tokens, width = 5000, 2000, 8
+    graph, *_ = run_large(vocabulary, tokens, width, F.cross_entropy)
+    chunks = -(-tokens // (kernels.CHUNK_BYTES // (vocabulary * 4)))
+    elements = tokens * width + -(-tokens // chunks) * vocabulary + 2 * tokens
+    sentences = tokens // 50
+    assert 0 <= graph.peak_bytes - 4 * (elements + 2 * sentences + 1) < 4 * 64  # alignment
+    assert graph.peak_bytes < 0.4 * tokens * vocabulary * 4
+
+
+def whole_logits(logits, ids):
+    """The same loss on logits that exist."""
+    with stored_logits():
+        return F.cross_entropy(logits, ids)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_large_vocabulary_takes_a_tenth_of_whole_logits(same_threads, threads):
+    """20,000 words, 2,000 tokens: 8 chunks of 250, each 20 MB of 160, twice for whole logits."""
+    db.set_num_threads(threads)
+    chunked, *gradients = run_large(20_000, 2_000, 4, F.cross_entropy)
+    whole, *expected = run_large(20_000, 2_000, 4, whole_logits)
+    for found, other in zip(gradients, expected, strict=True):
+        np.testing.assert_allclose(found, other, rtol=1e-3, atol=1e-7)
+    assert chunked.peak_bytes < 0.1 * whole.peak_bytes
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_sums_over_many_chunks_in_float32_are_those_of_float64(
+    monkeypatch, same_threads, smoothing, threads
+):
+    """1,000 tokens in 29 chunks: 1,500 words, so that threads share words and not tokens."""
+    monkeypatch.setattr(kernels, "chunk_rows", lambda tokens, *rest: min(tokens, 35))
+    db.set_num_threads(threads)
+    generator = np.random.default_rng(5)
+    h, weight = (generator.standard_normal((n, 64), np.float32) for n in (1000, 1500))
+    bias, scale = (generator.standard_normal(n, np.float32) for n in (1500, 1000))
+    ids, rows = generator.integers(0, 1500, 1000), np.arange(1000)
+    targets = kernels.Targets(ids, np.ones(1000, np.float32), smoothing)
+    losses, dh, dw, db_ = (np.empty_like(array) for array in (scale, h, weight, bias))
+    scratch = np.empty(kernels.workspace(weight, 1000), np.float32)
+    wanted = kernels.Wanted(scale, dh, dw, db_)
+    kernels.linear_cross_entropy(h, weight, bias, targets, losses, scratch, wanted)
+
+    z = h.astype(np.float64) @ weight.T + bias
+    log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
+    right = np.full_like(z, smoothing / 1500)
+    right[rows, ids] += 1 - smoothing
+    dz = scale[:, None] * (np.exp(log_p) - right)
+    rounding = 8 * np.finfo(np.float32).eps * abs(z).max()  # of a logit in float32
+    np.testing.assert_allclose(losses, -(right * log_p).sum(axis=1), rtol=1e-6, atol=rounding)
+    for found, expected in ((dh, dz @ weight), (dw, dz.T @ h), (db_, dz.sum(axis=0))):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * abs(expected).max())
+
+
+@pytest.mark.parametrize("build", [F.cross_entropy, whole_logits])
+def test_nothing_is_held_outside_the_arena_that_grows_with_logits(one_thread, build):
+    vocabulary, tokens = 4000, 2000
+    pool = db.memory.Pool()
+    run_large(vocabulary, tokens, 8, build, pool)
+    tracemalloc.start()
+    try:
+        run_large(vocabulary, tokens, 8, build, pool)
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    parameters = 2 * vocabulary * (8 + 1) * 4  # and their gradients
+    assert held < parameters + 4 * kernels.BLOCK_ELEMENTS + 400_000 < tokens * vocabulary * 4 / 20
+
+
+@pytest.mark.parametrize("itemsize", [4, 8])
+@pytest.mark.parametrize("tokens", [0, 1, 255, 256, 257, 2000, 100_000])
+@pytest.mark.parametrize("vocabulary", [1, 45, 8000, 32_000, 250_000])
+def test_chunks_are_even_and_bounded(vocabulary, tokens, itemsize):
+    rows = kernels.chunk_rows(tokens, vocabulary, itemsize)
+    most = max(kernels.LEAST_ROWS, kernels.CHUNK_BYTES // (vocabulary * itemsize))
+    assert 1 <= rows <= max(1, min(tokens, most))
+    chunks = -(-tokens // rows)
+    assert chunks == -(-tokens // most)
+    assert chunks * rows - tokens < max(1, chunks)
+
+
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_a_tied_weight_gets_the_gradients_of_both_uses(monkeypatch, chunk):
+    monkeypatch.setattr(kernels, "chunk_rows", lambda tokens, *rest: max(1, min(tokens, chunk)))
+    weight, bias = parameters()
+
+    def build(graph, ids):
+        hidden = F.tanh(F.lookup(graph, weight, ids[:-1]))
+        return F.cross_entropy(F.linear(hidden, weight, bias), ids[1:])
+
+    sentences = [(np.random.default_rng(n).integers(0, VOCABULARY, n + 1),) for n in (5, 0, 8)]
+    with poisoned_memory():
+        check_batching(build, sentences, parameters=[weight, bias])
+    for (ids,) in sentences:
+        check_gradient(
+            lambda graph, ids=ids: build(graph, ids), inputs=[], parameters=[weight, bias]
+        )
 
 
 def test_a_frozen_projection_still_passes_gradients_on():

@@ -69,9 +69,14 @@ def matmul_rows(a: Any, b: Any, out: Any) -> None:
     product(a, b, out)
 
 
-def matmul_outer(x: Any, dy: Any, out: Any) -> None:
-    """out (O, I) = dyᵀ x over all rows: the weight gradient."""
-    product(dy.T, x, out)
+def matmul_shared(a: Any, b: Any, out: Any) -> None:
+    """out = a @ b."""
+    product(a, b, out)
+
+
+def matmul_outer(x: Any, dy: Any, out: Any, add: bool = False) -> None:
+    """out (O, I) = dyᵀ x over all rows: the weight gradient; with `add` it is added to `out`."""
+    product(dy.T, x, out, beta=int(add))
 
 
 def matmul_segments(

@@ -6,23 +6,34 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels import arrays
 from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.kernels.cuda.blas import Array, product
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.queue import launch
 from dynbatch.kernels.segment import sum_segments
 
+# A GPU wants larger products than a core; a chunk costs five launches.
+CHUNK_BYTES = 32 << 20
+LEAST_ROWS = 256
 THREADS = 256
 # Rows of at most so many logits go to a warp each, longer ones to a block, as in cross_entropy.cu.
 SHORT_ROW = 1024
 THREADS_OF_LONG_ROW = 512
 
 
+def chunk_rows(tokens: int, weight: Any) -> int:
+    """Tokens per chunk."""
+    return kernels.chunk_rows(tokens, len(weight), weight.itemsize, CHUNK_BYTES, LEAST_ROWS)
+
+
 def workspace(weight: Any, tokens: int) -> int:
     """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk.
 
-    cuBLAS adds a chunk's gradient to the weight's, so that none is stored apart.
+    Where there are several chunks, cuBLAS adds a chunk's gradients to those of weight and bias, so
+    that none is stored apart; for the bias it takes a one for each token of a chunk.
     """
-    return kernels.chunk_rows(tokens, len(weight), weight.itemsize) * len(weight)
+    rows = chunk_rows(tokens, weight)
+    return rows * len(weight) + (rows if rows < tokens else 0)
 
 
 def linear_cross_entropy(
@@ -35,12 +46,11 @@ def linear_cross_entropy(
     dW, and the sum for db.
     """
     tokens, vocabulary = hidden.shape[0], weight.shape[0]
-    rows = kernels.chunk_rows(tokens, vocabulary, hidden.itemsize)
-    starts = range(0, max(1, tokens), rows)  # one empty chunk for no tokens: gradients of 0
-    sums = None
-    if wanted is not None and wanted.bias is not None:
-        sums = queue().empty((len(starts), vocabulary), hidden.dtype)
-    for chunk, start in enumerate(starts):
+    rows = chunk_rows(tokens, weight)
+    ones = scratch[rows * vocabulary :][:rows]
+    if wanted is not None and wanted.bias is not None and rows < tokens:
+        arrays.fill(ones, 1)
+    for start in range(0, max(1, tokens), rows):  # one empty chunk for no tokens: gradients of 0
         span = slice(start, start + rows)
         h = hidden[span]
         z = scratch[: h.shape[0] * vocabulary].reshape(h.shape[0], vocabulary)
@@ -52,11 +62,12 @@ def linear_cross_entropy(
             product(z, weight, wanted.hidden[span])
         if wanted.weight is not None:
             product(z.T, h, wanted.weight, beta=int(start > 0))
-        if sums is not None:
-            sum_segments(z, np.array([0, h.shape[0]]), sums[chunk : chunk + 1])
-    if sums is not None:
-        total = wanted.bias.reshape(1, vocabulary)  # type: ignore[union-attr]
-        sum_segments(sums, np.array([0, len(starts)]), total)
+        if wanted.bias is not None:
+            total = wanted.bias.reshape(1, vocabulary)
+            if start == 0:
+                sum_segments(z, np.array([0, h.shape[0]]), total)
+            else:
+                product(ones[: h.shape[0]].reshape(1, -1), z, total, beta=1)
 
 
 def softmax_loss(

@@ -67,6 +67,13 @@ def test_the_sum_of_planes(cupy, dtype, m, n, k):
 def test_the_weight_gradient(cupy, dtype, rows):
     x, dy = values(dtype, (rows, 5), (rows, 33))
     assert_equal_twins(blas.matmul_outer, x, dy, nothing(dtype, 33, 5), **TOLERANCE)
+    (before,) = values(dtype, (33, 5))
+    assert_equal_twins(blas.matmul_outer, x, dy, before, add=True, **TOLERANCE)
+
+
+def test_a_product_that_threads_would_share(cupy, dtype):
+    a, b = values(dtype, (3, 5), (5, 130))
+    assert_equal_twins(blas.matmul_shared, a, b, nothing(dtype, 3, 130), **TOLERANCE)
 
 
 def test_transposed_factors_and_columns_of_wider_matrices(cupy, dtype):
