@@ -1,13 +1,14 @@
 """Elementwise functions with their derivatives, over arrays of any shape, in place where possible.
 
 A `Unary` says whether its derivative is written in terms of its input or its output; the derivative
-kernel gets that array. All write into `out`, which may be neither `dy` nor the saved array.
+kernel gets that array. Large arrays are done in blocks: several passes over one stay in the cache,
+and what a function needs beside `out` is bounded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ from dynbatch.kernels.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
+# Elements done at a time: few enough for the second-level cache, enough to hide the calls.
+BLOCK = 1 << 16
+
 
 @dataclass(frozen=True)
 class Unary:
@@ -25,7 +29,8 @@ class Unary:
     Args:
         name:     of the function, and of its CUDA kernel.
         forward:  (x, out, *arguments); `out` may be `x`.
-        backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says.
+        backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says; `out` is
+            neither.
         reads:    "input", "output", or "none".
         slope:    (saved, out), out = f'(x), where backward is a product with it.
     """
@@ -306,18 +311,35 @@ divide = Binary(
 @twin(1)
 def apply(kernel: Unary, x: Array, out: Array, *arguments: Any) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
-    kernel.forward(x, out, *arguments)
+    if out.size <= BLOCK:
+        kernel.forward(x, out, *arguments)
+        return
+    for part in _blocks(out):
+        kernel.forward(x[part], out[part], *arguments)
 
 
 @twin(1)
 def apply_backward(kernel: Unary, dy: Array, saved: Array, out: Array, *arguments: Any) -> None:
-    """out = dy ⊙ f'(saved; arguments), with saved as `kernel.reads` says; `out` is neither."""
-    kernel.backward(dy, saved, out, *arguments)
+    """out = dy ⊙ f'(saved; arguments), with saved as `kernel.reads` says.
+
+    `out` is not `saved`; a flat one may be `dy`.
+    """
+
+    def backward(part: slice, room: Array) -> None:
+        kernel.backward(dy[part], saved[part], room, *arguments)
+
+    if _is_within(dy, out):
+        _over(out, backward)
+    elif out.size <= BLOCK:
+        kernel.backward(dy, saved, out, *arguments)
+    else:
+        for part in _blocks(out):
+            backward(part, out[part])
 
 
 @twin(1)
 def combine(kernel: Binary, a: Array, b: Array, out: Array) -> None:
-    """out = f(a, b), of one shape."""
+    """out = f(a, b), of one shape; `out` may be either."""
     kernel.forward(a, b, out)
 
 
@@ -325,5 +347,38 @@ def combine(kernel: Binary, a: Array, b: Array, out: Array) -> None:
 def combine_backward(
     kernel: Binary, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> None:
-    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); of a and b only what `kernel` reads."""
-    (kernel.backward_a, kernel.backward_b)[side](dy, a, b, out)
+    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); of a and b only what `kernel` reads.
+
+    `out` is neither a nor b; a flat one may be `dy`.
+    """
+    differentiate = (kernel.backward_a, kernel.backward_b)[side]
+
+    def backward(part: slice, room: Array) -> None:
+        first, second = [None if array is None else array[part] for array in (a, b)]
+        differentiate(dy[part], first, second, room)
+
+    if _is_within(dy, out):
+        _over(out, backward)
+    else:
+        differentiate(dy, a, b, out)
+
+
+def _is_within(dy: Array, out: Array) -> bool:
+    """Whether a flat `out` is `dy`."""
+    return out.ndim == 1 and np.may_share_memory(dy, out)
+
+
+def _blocks(out: Array) -> Iterator[slice]:
+    """Parts of an array, of about `BLOCK` elements each."""
+    rows = max(1, BLOCK * len(out) // max(1, out.size))
+    for start in range(0, len(out), rows):
+        yield slice(start, start + rows)
+
+
+def _over(out: Array, function: Callable[[slice, Array], None]) -> None:
+    """Write over what the function reads: each block is made apart and then copied."""
+    room = np.empty(min(out.size, BLOCK), out.dtype)
+    for part in _blocks(out):
+        made = room[: len(out[part])]
+        function(part, made)
+        np.copyto(out[part], made)

@@ -26,6 +26,8 @@ class Scalar(Node):
     __slots__ = ("number",)
     any_shape = True
     rowwise = True
+    inplace_forward = True
+    inplace_backward = True
     number: float
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -76,6 +78,8 @@ class Binary(Node):
     __slots__ = ()
     any_shape = True
     rowwise = True
+    inplace_forward = True
+    inplace_backward = True
     kernel: ClassVar[kernels.Binary]
 
     def __init_subclass__(cls, **named: Any) -> None:

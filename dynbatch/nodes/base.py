@@ -100,6 +100,8 @@ class Node:
                    cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
         recomputes: True if backward can make again what forward left: see `recompute_choices`.
+        inplace_forward:  True if y may be written over any one input of as many elements.
+        inplace_backward: True if the last of the wanted dxs may be written over dy.
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
 
@@ -118,6 +120,8 @@ class Node:
     retains: ClassVar[Retain] = Retain()
     any_shape: ClassVar[bool] = False
     variadic: ClassVar[bool] = False
+    inplace_forward: ClassVar[bool] = False
+    inplace_backward: ClassVar[bool] = False
     strided: ClassVar[tuple[int, ...]] = ()
     rowwise: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True

@@ -24,6 +24,8 @@ class Dropout(Node):
     __slots__ = ("p", "stream")
     any_shape = True
     rowwise = True
+    inplace_forward = True
+    inplace_backward = True
     p: float
     stream: int
 

@@ -21,6 +21,8 @@ class Unary(Node):
     __slots__ = ()
     any_shape = True
     rowwise = True
+    inplace_forward = True
+    inplace_backward = True
     kernel: ClassVar[kernels.Unary]
 
     def __init_subclass__(cls, **named: Any) -> None:

@@ -22,6 +22,7 @@ class Normalised(Node):
     __slots__ = ("over",)
     static = ("over",)
     retains = Retain(output=True)
+    inplace_forward = True
     over: str
     kernel: ClassVar[staticmethod[[Array, Array, Array], None]]
     backward_kernel: ClassVar[staticmethod[[Array, Array, Array, Array], None]]

@@ -1,0 +1,135 @@
+"""Node types that say so may write their output over an input, and a gradient over another."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.kernels import elementwise
+from dynbatch.kernels.cuda.queue import queue
+from dynbatch.nodes.base import same_width
+from dynbatch.nodes.batch import Batch
+from dynbatch.ragged import Ragged
+from tests.node_cases import CASES
+from tests.nodes.test_contract import as_nodes, kinds_in, parameters_of, sentences_of
+
+INPLACE = [
+    case
+    for case in CASES
+    if any(kind.inplace_forward or kind.inplace_backward for kind in kinds_in(case))
+]
+
+
+@pytest.fixture(autouse=True, params=[7, 1 << 16], ids=["blocks", "whole"])
+def block(request, monkeypatch):
+    monkeypatch.setattr(elementwise, "BLOCK", request.param)
+
+
+def batches_of(case, dtype, xp):
+    """Batches of the node types in question, one of each signature in a case."""
+    with db.Graph(dtype=dtype, seed=0) as graph:
+        for arguments in sentences_of(case):
+            case.build(graph, *as_nodes(graph, arguments), *parameters_of(case, dtype))
+        groups = {}
+        for node in graph._nodes:
+            if node.inplace_forward or node.inplace_backward:
+                groups.setdefault(node.sig, []).append(node)
+    return [Batch(nodes, np.dtype(dtype), xp) for nodes in groups.values()]
+
+
+class Run:
+    """Forward and backward of a batch on arrays of its own, some of them the same memory."""
+
+    def __init__(self, batch, device):
+        self.batch, self.kind = batch, type(batch.first)
+        self.nodes = batch.nodes
+        self.places = [[node.inputs[k] for node in self.nodes] for k in range(len(self.inputs()))]
+        self.asarray = queue().cupy.asarray if device == "cuda" else np.array
+        generator = np.random.default_rng(4)
+        self.xs = [generator.uniform(0.2, 1.8, size(nodes)) for nodes in self.places]
+        self.dy = generator.standard_normal(size(self.nodes))
+
+    def inputs(self):
+        return self.nodes[0].inputs
+
+    def ragged(self, flat, nodes):
+        width = nodes[0].width if same_width(nodes) else 0
+        return Ragged(flat.reshape(-1, width) if width else flat, [node.rows for node in nodes])
+
+    def array(self, values):
+        return self.asarray(np.asarray(values).astype(self.batch.dtype))
+
+    def forward(self, over=None):
+        """The output, written over input `over` or into memory of its own."""
+        xs = [self.array(x) for x in self.xs]
+        out = self.array(np.full(size(self.nodes), np.nan)) if over is None else xs[over]
+        packed = [self.ragged(x, nodes) for x, nodes in zip(xs, self.places, strict=True)]
+        self.kind.forward(self.batch, self.ragged(out, self.nodes), *packed)
+        return host(out)
+
+    def backward(self, wanted, over):
+        """The wanted gradients, the last of them written over dy or into memory of its own."""
+        retains = self.kind.retains
+        self.batch.inputs = tuple(
+            self.ragged(self.array(x), nodes) if retains.input(k) else None
+            for k, (x, nodes) in enumerate(zip(self.xs, self.places, strict=True))
+        )
+        y = self.array(self.forward())
+        self.batch.output = self.ragged(y, self.nodes) if retains.output else None
+        dy = self.array(self.dy)
+        dxs = [self.array(np.full(x.size, np.nan)) if w else None
+               for x, w in zip(self.xs, wanted, strict=True)]  # fmt: skip
+        if over:
+            dxs[max(k for k, w in enumerate(wanted) if w)] = dy
+        packed = [None if dx is None else self.ragged(dx, nodes)
+                  for dx, nodes in zip(dxs, self.places, strict=True)]  # fmt: skip
+        self.kind.backward(self.batch, self.ragged(dy, self.nodes), *packed)
+        return [host(dx) for dx in dxs if dx is not None]
+
+
+def size(nodes):
+    return sum(node.rows * node.width for node in nodes)
+
+
+def host(array):
+    if isinstance(array, np.ndarray):
+        return array
+    queue().flush()
+    return array.get()
+
+
+def same(found, expected):
+    assert not np.isnan(expected).any()
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("case", INPLACE, ids=lambda case: case.name)
+def test_memory_may_be_shared_where_a_type_says_so(case, dtype, device):
+    for batch in batches_of(case, dtype, queue().cupy if device == "cuda" else np):
+        run = Run(batch, device)
+        if run.kind.inplace_forward:
+            expected = run.forward()
+            for k, x in enumerate(run.xs):
+                if x.size == expected.size:
+                    same(run.forward(over=k), expected)
+        if run.kind.inplace_backward:
+            both = len(run.xs) == 2
+            for wanted in [(True, True), (True, False), (False, True)] if both else [(True,)]:
+                for found, expected in zip(
+                    run.backward(wanted, True), run.backward(wanted, False), strict=True
+                ):
+                    same(found, expected)
+
+
+def test_the_types_that_say_so():
+    kinds = {kind for case in INPLACE for kind in kinds_in(case)}
+    forward = {kind.__name__ for kind in kinds if kind.inplace_forward}
+    backward = {kind.__name__ for kind in kinds if kind.inplace_backward}
+    unary = {
+        "Abs", "Clip", "Elu", "Exp", "Gelu", "LeakyRelu", "Log", "Negative", "Power", "Relu",
+        "Sigmoid", "Silu", "Softplus", "Sqrt", "Tanh",
+    }  # fmt: skip
+    assert backward == unary | {
+        "Add", "Divide", "Dropout", "Multiply", "Scale", "Shift", "Subtract"
+    }  # fmt: skip
+    assert forward == backward | {"Softmax", "LogSoftmax"}
