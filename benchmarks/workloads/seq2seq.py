@@ -16,7 +16,11 @@ class DynbatchSeq2Seq(DynbatchContender):
     """bi-LSTM encoder, LSTM decoder with additive attention and input feeding."""
 
     def __init__(
-        self, sizes: Seq2SeqSizes, values: Mapping[str, Array], device: str = "cpu"
+        self,
+        sizes: Seq2SeqSizes,
+        values: Mapping[str, Array],
+        device: str = "cpu",
+        recompute: int | str | None = None,
     ) -> None:
         self._model = models.Seq2Seq(
             sizes.source_vocabulary,
@@ -27,6 +31,7 @@ class DynbatchSeq2Seq(DynbatchContender):
             bridge=False,
             begin=START_SYMBOL,
             end=END_SYMBOL,
+            recompute=recompute,
         )
         load_values(self._model, to_dynbatch(values))
         super().__init__(self._model.parameters(), device)

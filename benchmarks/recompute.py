@@ -1,0 +1,178 @@
+"""Memory against time of scans that run forward again: `python -m benchmarks.recompute`.
+
+The LSTM seq2seq of the benchmarks, 64 sentence pairs, with one setting of `recompute` after the
+other, taking turns: the most bytes of its arena (values, gradients, workspace; no parameters), and
+the time to build the graph and run it forward and back. The update, the same for all, is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import dynbatch as db
+from benchmarks.environment import OtherWork
+from benchmarks.measure import interleave, require_agreement
+from benchmarks.networks import Seq2SeqSizes, initial_values
+from benchmarks.workloads import WORKLOADS
+from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+
+# Times as long as usual, which is 22 words in the mean.
+FACTORS = (1, 3)
+# None keeps everything; the largest makes each scan again as a whole.
+SETTINGS: tuple[int | str | None, ...] = (None, 1000, 32, 16, 8, "sqrt", 4, 2, 1)
+SENTENCES = 64
+# What must be reached: times less memory, the average of Echo (Zheng et al. 2020,
+# arXiv:1805.08899), and times the time.
+LESS, LONGER = 1.9, 1.25
+
+
+@dataclass(frozen=True)
+class Point:
+    """One setting on sentences `factor` times as long as usual; medians, and their ratios to None.
+
+    recompute: as of `db.scan`.
+    """
+
+    factor: int
+    recompute: int | str | None
+    peak_bytes: int
+    ms: float
+    times_less: float = 1.0
+    times_longer: float = 1.0
+
+
+def measure(
+    factor: int,
+    rounds: int,
+    seed: int,
+    sizes: Seq2SeqSizes | None = None,
+    sentences: int = SENTENCES,
+    settings: Sequence[int | str | None] = SETTINGS,
+) -> list[Point]:
+    """A point for each setting; the first is what the others are compared with.
+
+    Raises:
+        Disagreement: two settings do not compute the same.
+    """
+    workload = WORKLOADS["seq2seq"]
+    sizes = sizes or Seq2SeqSizes()
+    rng = np.random.default_rng(seed)
+    values = initial_values(sizes, rng)
+    corpus = replace(workload, sizes=sizes).corpus(sigma=0.59)
+    batch = corpus.fill(rng, factor * corpus.lengths(rng, sentences))
+    sides = []
+    for setting in settings:
+        sides.append(DynbatchSeq2Seq(sizes, values, recompute=setting))
+        sides[-1].name = str(setting)
+    require_agreement(sides[0], sides[1:], batch)
+    interleave(sides, [batch], [batch], rounds, rng, settle_seconds=0.0)
+    points: list[Point] = []
+    for setting, side in zip(settings, sides, strict=True):
+        costs = side.costs[-rounds:]
+        ms = 1e3 * statistics.median([cost.step_seconds - cost.update_seconds for cost in costs])
+        points.append(Point(factor, setting, max([cost.peak_bytes for cost in costs]), ms))
+    return [_against(point, points[0]) for point in points]
+
+
+def _against(point: Point, first: Point) -> Point:
+    less, longer = first.peak_bytes / point.peak_bytes, point.ms / first.ms
+    return replace(point, times_less=less, times_longer=longer)
+
+
+def table(points: Sequence[Point], warning: str) -> str:
+    """Aligned; the last lines the fastest setting that saves enough."""
+    lines = [warning] if warning else []
+    lines += [f"{'words':>6}{'recompute':>11}{'peak MB':>9}{'× less':>8}{'ms':>9}{'× as long':>11}"]
+    for point in points:
+        lines.append(
+            f"{22 * point.factor:>6}{point.recompute!s:>11}{point.peak_bytes / 1e6:>9.1f}"
+            f"{point.times_less:>8.2f}{point.ms:>9.1f}{point.times_longer:>11.2f}"
+        )
+    for factor in sorted({point.factor for point in points}):
+        lines.append(_verdict(factor, [point for point in points if point.factor == factor]))
+    return "\n".join(lines)
+
+
+def _verdict(factor: int, points: Sequence[Point]) -> str:
+    enough = [point for point in points if point.times_less >= LESS]
+    text = f"{22 * factor} words, at least {LESS} × less memory: "
+    if not enough:
+        return f"{text}no setting"
+    best = min(enough, key=lambda point: point.times_longer)
+    holds = "within" if best.times_longer <= LONGER else "NOT within"
+    return (
+        f"{text}recompute={best.recompute!r}, {best.times_less:.2f} × less at "
+        f"{best.times_longer:.2f} × the time, {holds} {LONGER}"
+    )
+
+
+def draw(points: Sequence[Point], path: Path) -> None:
+    """Time against memory, both relative to keeping everything, a line for each length.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "a picture needs matplotlib, which is not installed.\n"
+            "  fix:  pip install 'dynbatch[plots]', or leave the picture out"
+        ) from error
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes: Any = figure.subplots()
+    colours = ("#0072B2", "#D55E00", "#009E73")
+    for colour, factor in zip(colours, sorted({p.factor for p in points}), strict=False):
+        line = [point for point in points if point.factor == factor]
+        memory = [100 / point.times_less for point in line]
+        times = [point.times_longer for point in line]
+        axes.plot(memory, times, "o-", color=colour, label=f"{22 * factor} words in the mean")
+        for point, x, y in zip(line, memory, times, strict=True):
+            text = "keep all" if point.recompute is None else str(point.recompute)
+            axes.annotate(
+                text, (x, y), (4, 5), textcoords="offset points", fontsize=8, color=colour
+            )
+    axes.axvline(100 / LESS, color="grey", linewidth=0.8, linestyle="--")
+    axes.axhline(LONGER, color="grey", linewidth=0.8, linestyle="--")
+    axes.set_xlim(left=0)
+    axes.set_xlabel("peak of the arena, % of keeping everything")
+    axes.set_ylabel("time of forward and backward, × keeping everything")
+    axes.set_title(f"LSTM seq2seq, {SENTENCES} pairs: steps of a segment", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.recompute", description=__doc__)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7, help="times each is timed")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
+    parser.add_argument("--picture", type=Path, help="file for the curve, such as recompute.png")
+    options = parser.parse_args(arguments)
+    db.set_num_threads(options.threads)
+    others = OtherWork()
+    points = [p for factor in FACTORS for p in measure(factor, options.rounds, options.seed)]
+    print(table(points, others.warning()), file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print(json.dumps([asdict(point) for point in points]))
+    if options.picture:
+        draw(points, options.picture)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
