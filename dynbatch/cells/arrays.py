@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Piece
 from dynbatch.cells.storage import Buffer
 from dynbatch.kernels import blas
@@ -52,8 +51,9 @@ def in_planes(rows: Array, buffer: Buffer) -> Array:
     return rows.reshape(buffer.planes, rows.shape[0], buffer.plane)
 
 
-def span_of(rows: Array, shard: Shard) -> Array:
-    return rows[shard.span] if rows.ndim == 2 else rows[:, shard.span]
+def rows_of(array: Array, span: slice) -> Array:
+    """Some rows of an array, perhaps in planes."""
+    return array[span] if array.ndim == 2 else array[:, span]
 
 
 def temporary(rows: int, buffer: Buffer, scratch: Scratch) -> Array:

@@ -95,6 +95,7 @@ class WeightGradients:
         self._gradients = gradients
         self._targets: dict[int, list[Target]] = {}
         self._products: list[Callable[[], None]] = []
+        self._of: set[int] = set()  # the maps that these are of
 
     def add(self, op: Op, x: Array, dy: Array, zero: int = 0) -> None:
         """Those of one wide map, of its rows x and the gradients dy of what it gave.
@@ -102,6 +103,9 @@ class WeightGradients:
         Args:
             zero: how many of the first rows of x are known to be zeros.
         """
+        if id(op) in self._of:  # no two threads may add to one array
+            self.run()
+        self._of.add(id(op))
         planes = dy if dy.ndim == 3 else dy[None]
         again = id(op) in self._targets
         if not again:
@@ -141,6 +145,7 @@ class WeightGradients:
             shares = [self._products[k::threads] for k in range(threads)]
             parallel.run([partial(_run_all, share) for share in shares])
         self._products = []
+        self._of.clear()
 
 
 def add_outer(x: Array, dy: Array, out: Array) -> None:

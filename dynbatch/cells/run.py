@@ -62,8 +62,10 @@ class ScanRun:
         arrays = ScanArrays(self.segments, scratch)
         self.add_forward(arrays, scratch)
         for buffer in cell.storage.packed:
-            keeps = batch.keeps and not self.recomputes
-            arrays.add_packed(buffer, batch.saved[buffer.name] if keeps else None)
+            if batch.keeps and not self.recomputes:
+                arrays.add_kept(buffer, batch.saved[buffer.name])
+            else:
+                arrays.add_packed(buffer)
         initial = self.initial_states(scratch)
         self._between = self._states_between(scratch)
         if cell.generic:
@@ -71,7 +73,9 @@ class ScanRun:
         for number, segment in enumerate(self.segments):
             wide = arrays.wide(segment)
             shards = arrays.of_shards(segment, wide)
-            self.place_states(segment, shards, initial)
+            wide |= arrays.kept  # then there is one segment
+            for k, (shard, of_shard) in enumerate(shards):
+                place_states(of_shard, self.given_to(shard), self.before(segment, k, initial))
             parallel.run(
                 [partial(self.run_forward, segment, k, *each) for k, each in enumerate(shards)]
             )
@@ -141,21 +145,15 @@ class ScanRun:
         start, kept = segment.starts[number], segment.kept if self.batch.keeps else 0
         return slice(kept + start.start, kept + start.stop)
 
-    def place_states(
-        self,
-        segment: Segment,
-        shards: Sequence[tuple[Shard, dict[str, Any]]],
-        initial: list[list[Array]],
-    ) -> None:
-        """Tell generated code the states before a segment, and whether they may not be zeros."""
-        for number, (shard, arrays) in enumerate(shards):
-            arrays["given"] = any(self.given) or shard.first > 0
-            for k in range(len(self.cell.program.states)):
-                arrays[f"I{k}"] = (
-                    self._between[k][self._start(segment, number)]
-                    if shard.first
-                    else initial[number][k]
-                )
+    def before(self, segment: Segment, number: int, initial: list[list[Array]]) -> list[Array]:
+        """The states of a shard before a segment."""
+        if not segment.shards[number].first:
+            return initial[number]
+        return [rows[self._start(segment, number)] for rows in self._between]
+
+    def given_to(self, shard: Shard) -> bool:
+        """Whether the states before a segment may be other than zeros."""
+        return any(self.given) or shard.first > 0
 
     def _leave_states(self, segment: Segment, following: Segment, wide: dict[str, Array]) -> None:
         """Copy the states after a segment, of the sentences that run on."""
@@ -230,6 +228,13 @@ class ScanRun:
         steps = sum([len(shard.steps) for shard in shards])
         zeros = 0 if any(self.given) else sum([len(shard.steps) > 0 for shard in shards])
         self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around
+
+
+def place_states(arrays: dict[str, Any], given: bool, states: Sequence[Array]) -> None:
+    """Tell generated code the states before a segment."""
+    arrays["given"] = given
+    for k, rows in enumerate(states):
+        arrays[f"I{k}"] = rows
 
 
 def take_rows(rows: Array, index: Array, out: Array) -> None:

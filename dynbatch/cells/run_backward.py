@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from dynbatch.cells import scan_arrays
 from dynbatch.cells.arrays import Scratch, columns_of, memory_rows
 from dynbatch.cells.emit_forward import reads_state
 from dynbatch.cells.gradients import ShardGradients
 from dynbatch.cells.maps import WeightGradients, stream_gradients, weights_of
 from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Op
-from dynbatch.cells.run import ScanRun, take_rows
+from dynbatch.cells.run import ScanRun, place_states, take_rows
 from dynbatch.cells.scan_arrays import ScanArrays
-from dynbatch.cells.segments import Segment
+from dynbatch.cells.segments import Segment, cut, of_backward
 from dynbatch.kernels import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -24,8 +25,8 @@ from dynbatch.ragged import Ragged
 class ScanBackward:
     """One backward of a `ScanRun`: weights, streams, initial states and memories.
 
-    Where forward left only the states between segments, each segment's forward runs again first,
-    into arrays of a segment's size.
+    Everything but the values that forward left has the size of a segment. Where forward left only
+    the states between segments, each segment's forward runs again first.
     """
 
     def __init__(
@@ -40,7 +41,11 @@ class ScanBackward:
         self._of_memories = dxs[states:]
         run.read([batch.input(k) for k in range(len(batch.inputs))])
         scratch = Scratch(batch.scratch)
-        self._arrays = ScanArrays(run.segments, scratch)
+        self._segments = run.segments
+        if not run.recomputes:
+            lengths = scan_arrays.lengths_of(batch)
+            self._segments = cut(run.layout, of_backward(lengths, 0))
+        self._arrays = ScanArrays(self._segments, scratch)
         self._initial = run.initial_states(scratch)
         self._add_arrays(scratch)
         self._carried = self._carry(scratch)
@@ -61,7 +66,7 @@ class ScanBackward:
         for k, dx in enumerate(self._of_streams):
             if dx is not None and k not in run.cell.reached:
                 dx.values[...] = 0
-        for segment in reversed(run.segments):
+        for segment in reversed(self._segments):
             self._segment(segment, weights)
         for sink in sinks:
             sink.pass_on(gradients)
@@ -77,8 +82,10 @@ class ScanBackward:
         else:
             run.add_streams(arrays)
         for buffer in cell.storage.packed:
-            kept = None if run.recomputes else self._batch.saved[buffer.name]
-            arrays.add_packed(buffer, kept)
+            if run.recomputes:
+                arrays.add_packed(buffer)
+            else:
+                arrays.add_kept(buffer, self._batch.saved[buffer.name])
         arrays.shared.update(weights_of(cell, scratch, transposed=False))
         arrays.add_rows("dY", self._dy.values.shape[1])
         for k, value in enumerate(cell.program.streams):
@@ -122,18 +129,36 @@ class ScanBackward:
         run = self._run
         wide = self._arrays.wide(segment)
         shards = self._arrays.of_shards(segment, wide)
-        run.place_states(segment, shards, self._initial)
+        for number, (shard, arrays) in enumerate(shards):
+            place_states(arrays, run.given_to(shard), self._before(segment, number))
         parallel.run(
             [partial(self._run_shard, segment, number, *each) for number, each in enumerate(shards)]
         )
         for number, op in run.cell.maps.items():
             name = run.cell.reverse_pass.of_maps.get(number)
-            if name is not None:
-                weights.add(op, self._map_input(op, wide), wide[name], self._zero_rows(op, segment))
+            if name is None:
+                continue
+            # Rows of kept values are one stretch in each shard only.
+            kept = op.inputs[0].base.origin == "op" and not run.recomputes
+            for part in [arrays for _, arrays in shards] if kept else [wide]:
+                weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, segment))
         weights.run()
         for k, dx in enumerate(self._of_streams):
             if dx is not None and k in run.cell.reached:
                 dx.values[segment.order] = wide[f"dX{k}"]
+
+    def _before(self, segment: Segment, number: int) -> list[Array]:
+        """The states of a shard before a segment."""
+        run = self._run
+        if run.recomputes or not segment.shards[number].first:
+            return run.before(segment, number, self._initial)
+        start, first = segment.starts[number], segment.before[number]
+        rows = slice(first, first + start.stop - start.start)
+        place = run.cell.storage.place
+        return [
+            columns_of(self._arrays.kept, *place(value), value.width)[rows]
+            for value in run.cell.program.following
+        ]
 
     def _run_shard(
         self, segment: Segment, number: int, shard: Shard, arrays: dict[str, Any]
@@ -202,7 +227,7 @@ class ScanBackward:
         run.count(cell.launches_backward, len(cell.reverse_pass.carry), around)
         if run.recomputes:
             run.count_forward()
-        shards = [shard for segment in run.segments for shard in segment.shards]
+        shards = [shard for segment in self._segments for shard in segment.shards]
         blocks = sum([len(shard.blocks) for shard in shards])
         batch.launches += blocks * len(cell.reverse_pass.ahead)
-        batch.launches += len(cell.maps) * len(run.segments)
+        batch.launches += len(cell.maps) * len(self._segments)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.arrays import Scratch, in_planes, span_of, temporary
+from dynbatch.cells.arrays import Scratch, in_planes, rows_of, temporary
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.maps import weight_elements
 from dynbatch.cells.prefix import Shard
-from dynbatch.cells.segments import Segment, extents
+from dynbatch.cells.segments import Segment, extents, of_backward
 from dynbatch.cells.storage import Buffer
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -26,6 +26,7 @@ class ScanArrays:
 
     Attributes:
         shared: what all segments and shards read.
+        kept:   arrays with the rows of all segments.
     """
 
     def __init__(self, segments: list[Segment], scratch: Scratch) -> None:
@@ -34,17 +35,20 @@ class ScanArrays:
         self._most = max([segment.order.size for segment in segments])
         self._sentences = [shard.sentences.size for shard in segments[0].shards]
         self._packed: list[tuple[Buffer, Array]] = []
+        self.kept: dict[str, Array] = {}
         self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
 
     def add_rows(self, name: str, width: int) -> None:
         """An array with a row for each token of a segment."""
         self.add_packed(Buffer(name, width, packed=True))
 
-    def add_packed(self, buffer: Buffer, rows: Array | None = None) -> None:
-        """The same, in planes where the buffer has them; in `rows` if they are given."""
-        if rows is None:
-            rows = self._scratch.take(self._most, buffer.width)
-        self._packed.append((buffer, rows))
+    def add_packed(self, buffer: Buffer) -> None:
+        """The same, in planes where the buffer has them."""
+        self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
+
+    def add_kept(self, buffer: Buffer, rows: Array) -> None:
+        """An array that is there for all segments: (N, width) elements, in the layout's order."""
+        self.kept[buffer.name] = in_planes(rows, buffer)
 
     def add_temporary(self, buffer: Buffer) -> None:
         """An array with a row for each running sentence."""
@@ -57,7 +61,7 @@ class ScanArrays:
             known[name] = array
 
     def wide(self, segment: Segment) -> dict[str, Array]:
-        """The packed arrays, with the rows of one segment."""
+        """The packed arrays, with the rows of one segment; not those that are kept."""
         count = segment.order.size
         return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
 
@@ -66,8 +70,14 @@ class ScanArrays:
     ) -> list[tuple[Shard, dict[str, Any]]]:
         """Everything that generated code reads, for each shard of a segment."""
         return [
-            (shard, own | self.shared | {name: span_of(a, shard) for name, a in wide.items()})
-            for shard, own in zip(segment.shards, self._of_shards, strict=True)
+            (
+                shard,
+                own
+                | self.shared
+                | {name: rows_of(array, shard.span) for name, array in wide.items()}
+                | {name: rows_of(array, span) for name, array in self.kept.items()},
+            )
+            for shard, span, own in zip(segment.shards, segment.spans, self._of_shards, strict=True)
         ]
 
 
@@ -90,7 +100,8 @@ def saved(batch: Batch) -> dict[str, tuple[int, int]]:
 def elements(batch: Batch, backward: bool) -> int:
     """Scratch elements that one pass needs."""
     cell: CompiledCell = batch.first.cell
-    found = extents(lengths_of(batch), batch.recompute)
+    cut = of_backward if backward else extents
+    found = cut(lengths_of(batch), batch.recompute)
     rows = max([extent.rows for extent in found])
     total = len(batch.nodes) * _sum(cell.program.states) + weight_elements(cell)
     total += _memory_elements(batch) * (2 if backward else 1)

@@ -1,8 +1,9 @@
-"""Segments: ranges of steps that a scan runs, and keeps, one after the other.
+"""Segments: ranges of steps that a scan runs one after the other.
 
-A segment is a scan of its own that begins from the states which the one before left. Where backward
-makes a segment's values again, the states between segments are all that is kept. Rows are in
-prefix layout, so that each segment's are one stretch of every shard's.
+A segment is a scan of its own that begins from the states which the one before left. Backward goes
+segment by segment, so that streams, gradients of gates and all else that it needs on the way take a
+segment's room. Where it makes a segment's values again, the states between segments are all that is
+kept. Rows are in prefix layout, so that each segment's are one stretch of every shard's.
 
 Source: Chen et al. 2016, arXiv:1604.06174: with √T segments of √T steps both what is kept and what
     is made again is O(√T).
@@ -19,6 +20,11 @@ import numpy as np
 from dynbatch.cells.prefix import PrefixLayout, Shard
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+# Rows of a segment of backward where everything is kept. A tagger's and a translator's step take
+# as long with 256, 384, 512 or all of them (measured); wider weights, which each segment's products
+# are added to, like more.
+LEAST_ROWS = 384
 
 
 class Extent(NamedTuple):
@@ -40,6 +46,8 @@ class Segment:
         previous: (R,) packed row of the same sentence one step earlier; -1 at the first step.
         ended:    sentences whose last step it holds, and `last`, the packed rows of these steps.
         starts:   of each shard, rows of the states before the segment.
+        spans:    of each shard, its rows in the layout; and `before`, the first row of the step
+            before these.
         kept:     rows of states that are kept for earlier segments.
     """
 
@@ -49,6 +57,8 @@ class Segment:
     ended: Array
     last: Array
     starts: list[slice]
+    spans: list[slice]
+    before: list[int]
     kept: int
 
 
@@ -63,14 +73,27 @@ def extents(lengths: Array, steps: int) -> list[Extent]:
     counts: list[int] = running.tolist()
     if not steps or not counts:
         return [Extent(0, longest, sum(counts), max(counts, default=0))]
+    found = _filled(counts, steps * counts[0])
+    even = -(-sum(counts) // len(found)) + counts[0]
+    return _filled(counts, min(even, steps * counts[0]))
+
+
+def _filled(counts: list[int], most: int) -> list[Extent]:
+    """Segments of as many steps as have at most `most` rows, and of one step at least."""
     found: list[Extent] = []
     first = rows = 0
-    for t in range(longest):
-        if t > first and rows + counts[t] > steps * counts[0]:
+    for t, count in enumerate(counts):
+        if t > first and rows + count > most:
             found.append(Extent(first, t, rows, counts[first]))
             first, rows = t, 0
-        rows += counts[t]
-    return [*found, Extent(first, longest, rows, counts[first])]
+        rows += count
+    return [*found, Extent(first, len(counts), rows, counts[first])]
+
+
+def of_backward(lengths: Array, steps: int) -> list[Extent]:
+    """The segments of backward: those that are made again, or of `LEAST_ROWS` rows or more."""
+    sentences = max(1, int(np.count_nonzero(lengths)))
+    return extents(lengths, steps or -(-LEAST_ROWS // sentences))
 
 
 def sqrt_steps(lengths: Array) -> int:
@@ -105,6 +128,8 @@ def cut(layout: PrefixLayout, found: list[Extent]) -> list[Segment]:
 def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Segment:
     shards: list[Shard] = []
     starts: list[slice] = []
+    spans: list[slice] = []
+    before: list[int] = []
     order, previous, ended, last = [], [], [], []
     row = start = 0
     for shard in layout.shards:
@@ -115,7 +140,9 @@ def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Segment:
         ]
         shards.append(Shard(shard.sentences, shard.lengths, row, local, extent.first))
         starts.append(slice(start, start + running))
+        before.append(shard.start + (steps[0][3] if steps else 0))
         span, shift = slice(shard.start + low, shard.start + high), row - shard.start - low
+        spans.append(span)
         order.append(layout.order[span])
         earlier = layout.previous[span]
         previous.append(np.where(earlier < span.start, -1, earlier + shift))
@@ -126,4 +153,4 @@ def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Segment:
         start += running
     parts = (order, previous, ended, last)
     rows, earlier, sentences, ends = [np.concatenate(part) for part in parts]
-    return Segment(shards, rows, earlier, sentences, ends, starts, kept)
+    return Segment(shards, rows, earlier, sentences, ends, starts, spans, before, kept)

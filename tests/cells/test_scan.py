@@ -5,7 +5,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.cells import prefix
+from dynbatch.cells import prefix, scan_arrays, segments
 from dynbatch.cells.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.base import signature_type
@@ -56,11 +56,30 @@ def test_scan_equals_the_cell_step_by_step(case, reverse):
 
 @each_case
 @pytest.mark.parametrize("count", [1, 2])
-def test_blocks_of_few_steps(case, count, threads, monkeypatch):
+def test_blocks_and_segments_of_few_steps(case, count, threads, monkeypatch):
     monkeypatch.setattr(prefix, "BLOCK_ROWS", 5)
+    monkeypatch.setattr(segments, "LEAST_ROWS", 8)
     threads(count)
     with poisoned_memory():
         assert_scan_equals_steps(case.cell, case.batch((3, 1, 5, 0, 2, 3, 1, 7)))
+
+
+@some_cases
+def test_segments_make_backward_smaller_and_nothing_else(case, monkeypatch):
+    batch = case.batch((40,) * 6)
+    expected = outcome(db.scan, case.cell, batch)
+    elements, rooms = scan_arrays.elements, []
+
+    def noted(*given, backward):
+        rooms.append(elements(*given, backward))
+        return rooms[-1]
+
+    monkeypatch.setattr(scan_arrays, "elements", noted)
+    for rows in (240, 24):
+        monkeypatch.setattr(segments, "LEAST_ROWS", rows)
+        assert_equal_outcomes(outcome(db.scan, case.cell, batch), expected, 1e-12)
+    assert rooms[0] == rooms[2]
+    assert rooms[3] < rooms[1] / 2
 
 
 @each_case
