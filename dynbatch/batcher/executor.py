@@ -27,7 +27,8 @@ from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
 from dynbatch.kernels.cuda.queue import Queue, queue, refused
-from dynbatch.memory import Interval, Pool, plan_offsets
+from dynbatch.memory import Interval, Pool
+from dynbatch.memory.offsets import place
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
 
@@ -118,8 +119,8 @@ class Executor:
         plan = self._planner.plan(request, self.steps, self._arena_bytes)
         try:
             layout = plan.layout
-            arena = plan_offsets(layout.intervals)
-            scratch = plan_offsets([interval for _, interval in layout.forward_scratch()])
+            arena = place(layout.intervals)
+            scratch = place([interval for _, interval in layout.forward_scratch()])
             return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
         finally:
             plan.preparation.forget()
@@ -308,7 +309,7 @@ class Executor:
 
     def _take(self, layout: Layout, intervals: Sequence[Interval]) -> Array:
         """An arena for some intervals, and their places in it."""
-        elements = plan_offsets(intervals)
+        elements = place(intervals)
         try:
             arena = self._pool.take(elements, self._dtype)
         except OutOfMemory as error:

@@ -63,9 +63,9 @@ def step(model, batch, limit=None, measure=None, **settings):
     return float(loss.value), [dense_gradient(p) for p in model.parameters()], use
 
 
-def least(model, batch):
+def least(model, batch, **settings):
     """The smallest limit, as the error for a lower one says."""
-    with db.Graph(dtype="float64", seed=3) as graph:
+    with db.Graph(dtype="float64", seed=3, **settings) as graph:
         loss = F.mean([model.loss(graph, *sentence) for sentence in batch])
         with pytest.raises(OutOfMemory, match="memory_limit is 1 bytes") as caught:
             graph.backward(loss, memory_limit=1)
@@ -221,3 +221,18 @@ def test_limits_hold_where_every_batch_is_looked_at(mode):
         assert use.peak_bytes <= limit
         for one, other in zip(gradients, others, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [Stack, Recurrent])
+def test_a_gpu_keeps_to_a_limit(cuda, kind):
+    model, batch = kind(), sentences([5, 1, 9, 3])
+    loss, gradients, whole = step(model, batch)
+    model.to("cuda")
+    minimum = least(model, batch, device="cuda")
+    for limit in (whole.peak_bytes * 2 // 3, minimum):
+        same, others, use = step(model, batch, limit, device="cuda")
+        assert use.peak_bytes <= limit
+        np.testing.assert_allclose(same, loss, rtol=1e-12)
+        for one, other in zip(gradients, others, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
+    assert "parts" in use.saving

@@ -1,0 +1,42 @@
+"""Offsets of blocks, from a cache where the same blocks were placed before."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from dynbatch.memory.planner import Interval, plan_offsets
+
+CACHED = 64
+MOST_CACHED = 1000
+"""Blocks above which a set is not kept: a graph so large is seldom built twice."""
+
+_known: OrderedDict[tuple[tuple[int, int, int, int], ...], tuple[int, list[int]]] = OrderedDict()
+_lock = threading.Lock()
+
+
+def place(intervals: Sequence[Interval]) -> int:
+    """As `plan_offsets`; blocks of the same sizes and lifetimes cost a hash.
+
+    So an estimate and the run that follows it, or mini-batches of the same lengths, are planned
+    once.
+    """
+    if len(intervals) > MOST_CACHED:
+        return plan_offsets(intervals)
+    key = tuple([(i.size, i.first, i.last, i.alignment) for i in intervals])
+    with _lock:
+        found = _known.get(key)
+        if found is not None:
+            _known.move_to_end(key)
+    if found is not None:
+        total, offsets = found
+        for interval, offset in zip(intervals, offsets, strict=True):
+            interval.offset = offset
+        return total
+    total = plan_offsets(intervals)
+    with _lock:
+        _known[key] = total, [interval.offset for interval in intervals]
+        if len(_known) > CACHED:
+            _known.popitem(last=False)
+    return total
