@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -94,25 +94,23 @@ class Executor:
     def run(self, request: Request) -> None:
         """Compute nodes, none computed yet; then backward from the loss, if there is one.
 
-        `finish` must follow. Where a GPU has no memory left, the pool gives back what it holds
-        unused, and the run is tried once more.
+        `finish` must follow. Where no memory is left, the pool gives back what it holds unused, and
+        the run is tried once more.
 
         Raises:
             OutOfMemory: even then, or the limit is too low. After any error the graph is as it was
                 before the run.
         """
+        # The second try is not inside a handler, whose traceback would keep the first one's arena.
+        with suppress(MemoryError):
+            return self._try(request)
+        self._pool.release()
         try:
             self._try(request)
-        except MemoryError:
-            if self._queue is None:
+        except MemoryError as error:
+            if isinstance(error, OutOfMemory) or self._queue is None:
                 raise
-            self._pool.release()
-            try:
-                self._try(request)
-            except MemoryError as error:
-                if isinstance(error, OutOfMemory):
-                    raise
-                raise refused(error, "what it computes with", self._queue.label) from error
+            raise refused(error, "what it computes with", self._queue.label) from error
 
     def estimate(self, request: Request) -> MemoryUse:
         """What `run` of the same would hold. No kernel runs; the graph is as it was."""
