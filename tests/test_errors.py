@@ -224,7 +224,7 @@ WHILE_RUNNING = [
     Mistake(lambda graph: db.Graph(device="tpu"), errors.BackendError, (
         "device 'tpu' is unknown", "fix:")),
     Mistake(lambda graph: db.Graph(dtype="float16"), errors.DtypeError, ("float16",)),
-    Mistake(no_memory, errors.OutOfMemory, ("pool:", "limit 4096", "fix:")),
+    Mistake(no_memory, errors.OutOfMemory, ("pool:", "limit 4,096", "fix:")),
     Mistake(undecorated_cell, errors.DtypeError, ("is not a cell", "@db.cell")),
     Mistake(lambda graph: db.Parameter(np.zeros(3, np.int64)), errors.DtypeError, (
         "float32 or float64 expected, got int64",)),

@@ -24,12 +24,13 @@ PUBLIC = {
         squeeze stack subtract sum tanh transpose unsqueeze viterbi windows
     """,
     "dynbatch.testing": """
-        NanPool Probe check_batching check_device check_gradient check_policies check_sentences
-        in_float64 load_graph replay
+        FailingMemory NanPool Probe check_batching check_device check_gradient check_policies
+        check_sentences in_float64 load_graph replay
     """,
     "dynbatch.memory": """
-        DeviceMemory HostMemory Interval Pool Upstream compare_padding default_pool live_peak
-        plan_offsets
+        Adaptor Arena Buddy Buffer DeviceMemory Event GivenMemory HostMemory Interval Limit Logging
+        MemoryStatistics Pool Replay Resource Retry SizeClasses Statistics compare_padding
+        default_pool live_peak plan_offsets read_log replay
     """,
 }
 

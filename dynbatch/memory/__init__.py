@@ -7,20 +7,43 @@ stands here for its users: looked up on first use, the one arrow that points up.
 import importlib
 from typing import Any
 
+from dynbatch.memory.arena import Arena
+from dynbatch.memory.buddy import Buddy
+from dynbatch.memory.limit import Limit, Retry
+from dynbatch.memory.log import Event, Logging, read_log
 from dynbatch.memory.planner import Interval, live_peak, plan_offsets
 from dynbatch.memory.pool import Pool, default_pool
-from dynbatch.memory.upstream import DeviceMemory, HostMemory, Upstream
+from dynbatch.memory.replay import Replay, replay
+from dynbatch.memory.resource import Adaptor, Buffer, Resource
+from dynbatch.memory.size_classes import SizeClasses
+from dynbatch.memory.statistics import MemoryStatistics, Statistics
+from dynbatch.memory.upstream import DeviceMemory, GivenMemory, HostMemory
 
 __all__ = [
+    "Adaptor",
+    "Arena",
+    "Buddy",
+    "Buffer",
     "DeviceMemory",
+    "Event",
+    "GivenMemory",
     "HostMemory",
     "Interval",
+    "Limit",
+    "Logging",
+    "MemoryStatistics",
     "Pool",
-    "Upstream",
+    "Replay",
+    "Resource",
+    "Retry",
+    "SizeClasses",
+    "Statistics",
     "compare_padding",
     "default_pool",
     "live_peak",
     "plan_offsets",
+    "read_log",
+    "replay",
 ]
 
 

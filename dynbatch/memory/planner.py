@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+
+from dynbatch.memory.stretches import Stretches
 
 MOST_BY_SIZE = 2000
 """Blocks above which comparing each with all others takes longer than a run (about 0.3 s)."""
@@ -63,70 +64,29 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
 
 
 def _plan_by_time(intervals: Sequence[Interval]) -> int:
-    gaps = Gaps()
+    free = Stretches()
+    total = 0
     alive: list[tuple[int, int, int]] = []
     order = sorted(range(len(intervals)), key=lambda i: (intervals[i].first, -intervals[i].size, i))
     for i in order:
         block = intervals[i]
         while alive and alive[0][0] < block.first:
             _, start, end = heappop(alive)
-            gaps.give(start, end)
-        block.offset = gaps.take(block.size, block.alignment) if block.size else 0
-        if block.size:
-            heappush(alive, (block.last, block.offset, block.offset + block.size))
-    return gaps.end
-
-
-class Gaps:
-    """Free stretches below an end that grows; neighbours are joined.
-
-    Attributes:
-        end: elements that have been in use at some time.
-    """
-
-    def __init__(self) -> None:
-        self.end = 0
-        self._by_size: list[tuple[int, int]] = []
-        self._end_of: dict[int, int] = {}
-        self._start_of: dict[int, int] = {}
-
-    def take(self, size: int, alignment: int) -> int:
-        """The offset of a stretch: in the smallest gap that has room, or at the end."""
-        place = bisect_left(self._by_size, (size, 0))
-        # A larger gap may start so that less room is left; a few are tried.
-        for room, start in self._by_size[place : place + 8]:
-            offset = _align(start, alignment)
-            if offset + size <= start + room:
-                self._remove(start)
-                self._add(start, offset)
-                self._add(offset + size, start + room)
-                return offset
-        offset = _align(self.end, alignment)
-        before, self.end = self.end, offset + size
-        self._add(before, offset)
-        return offset
-
-    def give(self, start: int, end: int) -> None:
-        """A stretch is free again."""
-        if end in self._end_of:
-            following = end
-            end = self._end_of[following]
-            self._remove(following)
-        if start in self._start_of:
-            start = self._start_of[start]
-            self._remove(start)
-        self._add(start, end)
-
-    def _add(self, start: int, end: int) -> None:
-        if start < end:
-            insort(self._by_size, (end - start, start))
-            self._end_of[start] = end
-            self._start_of[end] = start
-
-    def _remove(self, start: int) -> None:
-        end = self._end_of.pop(start)
-        del self._start_of[end]
-        del self._by_size[bisect_left(self._by_size, (end - start, start))]
+            free.give(start, end)
+        if block.size == 0:
+            block.offset = 0
+            continue
+        offset = free.take(block.size, block.alignment)
+        if offset is None:  # grow, from the stretch on that is free at the end
+            begin = free.cut(total)
+            offset = _align(begin, block.alignment)
+            end = max(total, offset + block.size)
+            free.give(begin, offset)
+            free.give(offset + block.size, end)
+            total = end
+        block.offset = offset
+        heappush(alive, (block.last, offset, offset + block.size))
+    return total
 
 
 def _best_gap(block: Interval, placed: Sequence[Interval]) -> int:

@@ -3,114 +3,177 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
 from dynbatch import backend
 from dynbatch.errors import OutOfMemory
-from dynbatch.memory.upstream import DeviceMemory, HostMemory, Upstream
+from dynbatch.memory.arena import Arena
+from dynbatch.memory.limit import Limit, Retry
+from dynbatch.memory.resource import Buffer, Resource
+from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
+from dynbatch.memory.upstream import DeviceMemory, HostMemory, address_of
 from dynbatch.parameter import Array
+
+NAMED = 5
+"""So many of the labels with the most bytes stand in an error."""
 
 
 class Pool:
-    """Keeps freed buffers for the next request of about their size.
+    """Arrays on loan, from an allocator that keeps what comes back for the next request.
 
-    A request is rounded up to a size class, eight to a power of two, so that a new buffer has at
-    most 12.5 % to spare. The smallest free buffer of up to twice the size is reused first: training
-    on batches of changing sizes settles on few buffers.
+    It is composed of small resources: counters above and below the allocator, a limit on what is
+    taken from the upstream, and a second try after what is unused was given back:
 
-    Thread-safe. All sizes in bytes. On a GPU a buffer may be given back while kernels still use
+        Statistics(Retry(allocator(Limit(Statistics(upstream)))))
+
+    Thread-safe. All sizes in bytes. On a GPU an array may be given back while kernels still use
     it: the next to take it launches on the same stream, and so comes after them.
 
     Args:
         limit_bytes: the most to reserve.
-        upstream:    where buffers come from: `HostMemory()`, or another `Upstream`.
+        upstream:    where memory comes from: `HostMemory()`, `DeviceMemory()`, or `GivenMemory`
+                     of any other allocator.
+        allocator:   makes the allocator, of an upstream. `benchmarks/allocators.py` compares them.
+
+    Example:
+        >>> from dynbatch.memory import Buddy, Pool
+        >>> pool = Pool(limit_bytes=1 << 20, allocator=Buddy)
+        >>> array = pool.take(1000, "float32", label="a table")
+        >>> pool.used_bytes, pool.statistics().internal_bytes
+        (4096, 96)
+        >>> pool.give(array)
     """
 
-    def __init__(self, limit_bytes: int | None = None, upstream: Upstream | None = None) -> None:
-        self.limit_bytes = limit_bytes
-        self.upstream = upstream or HostMemory()
-        self.reserved_bytes = 0
-        self.used_bytes = 0
-        self.peak_bytes = 0
-        self.upstream_allocations = 0
-        self._free: dict[int, list[Any]] = {}
+    def __init__(
+        self,
+        limit_bytes: int | None = None,
+        upstream: Resource | None = None,
+        allocator: Callable[[Resource], Resource] = Arena,
+    ) -> None:
+        self._below = Statistics(upstream or HostMemory())
+        self._limit = Limit(self._below, limit_bytes)
+        self._above = Statistics(Retry(allocator(self._limit)))
+        self._live: dict[int, tuple[Buffer, str]] = {}
         self._lock = threading.Lock()
 
-    def take(self, elements: int, dtype: Any) -> Array:
+    def take(self, elements: int, dtype: Any, label: str = "") -> Array:
         """An uninitialised one-dimensional array, 64-byte aligned, of at least `elements`.
 
+        Args:
+            label: what it is for; errors of later requests name the labels that hold most.
+
         Raises:
-            OutOfMemory: the limit, or the upstream, does not allow it even after `release`.
+            OutOfMemory: the limit, or the upstream, does not allow it even after `release`. The
+                pool is as it was, but for what it held unused.
         """
-        size = size_class(max(1, elements) * np.dtype(dtype).itemsize)
+        size = max(1, elements) * np.dtype(dtype).itemsize
         with self._lock:
-            buffer = self._reuse(size)
-            if buffer is None:
-                buffer = self._new(size)
-            self.used_bytes += self.upstream.size(buffer)
-            self.peak_bytes = max(self.peak_bytes, self.used_bytes)
-        array: Array = self.upstream.array(buffer, size, dtype)
-        return array
+            try:
+                buffer = self._above.allocate(size)
+            except MemoryError as error:
+                raise OutOfMemory(self._refusal(size, label)) from error
+            self._live[buffer.address] = buffer, label
+        return buffer.array(dtype)
 
     def give(self, array: Array) -> None:
-        """Give back what `take` returned. The caller must hold no other view of it."""
-        buffer = self.upstream.buffer(array)
-        size = self.upstream.size(buffer)
-        with self._lock:
-            self.used_bytes -= size
-            self._free.setdefault(size, []).append(buffer)
+        """Give back what `take` returned. The caller must hold no other view of it.
 
-    def _reuse(self, size: int) -> Any:
-        """The smallest free buffer that holds `size` bytes and is at most twice as large."""
-        fitting = [held for held, free in self._free.items() if free and size <= held <= 2 * size]
-        return self._free[min(fitting)].pop() if fitting else None
+        Raises:
+            ValueError: it is not on loan from this pool.
+        """
+        with self._lock:
+            buffer, _ = self._live.pop(address_of(array), (None, ""))
+            if buffer is None:
+                raise ValueError("pool.give: the array is not on loan; give it back once.")
+            self._above.free(buffer)
 
     def release(self) -> None:
-        """Return every unused buffer to the upstream."""
+        """Return what is unused to the upstream."""
         with self._lock:
-            self._release()
+            self._above.release()
 
-    def _release(self) -> None:
-        for size, buffers in self._free.items():
-            self.reserved_bytes -= size * len(buffers)
-        self._free.clear()
+    # What it holds --------------------------------------------------------------------------------
 
-    def _new(self, size: int) -> Any:
-        if self._over_limit(size):
-            self._release()
-        if self._over_limit(size):
-            raise OutOfMemory(
-                f"pool: {size} bytes asked for, {self.used_bytes} in use, limit "
-                f"{self.limit_bytes}.\n  fix:  use a smaller mini-batch, or raise the limit"
-            )
-        try:
-            buffer = self.upstream.allocate(size)
-        except MemoryError:
-            self._release()
-            try:
-                buffer = self.upstream.allocate(size)
-            except MemoryError as error:
-                state = self.upstream.state()
-                raise OutOfMemory(
-                    f"pool: {self.upstream.name} has no {size} bytes left ({self.used_bytes} in "
-                    f"use by graphs{'; ' * bool(state)}{state}).\n  fix:  use a smaller mini-batch"
-                ) from error
-        self.reserved_bytes += size
-        self.upstream_allocations += 1
-        return buffer
+    def statistics(self) -> MemoryStatistics:
+        """Bytes asked for, in use, reserved and wasted, now and at most; counts of calls."""
+        with self._lock:
+            return statistics_of(self._above, self._below)
 
-    def _over_limit(self, size: int) -> bool:
-        return self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes
+    @property
+    def limit_bytes(self) -> int | None:
+        """The most to reserve; it may be set, and then holds for what is allocated after."""
+        return self._limit.limit_bytes
+
+    @limit_bytes.setter
+    def limit_bytes(self, limit_bytes: int | None) -> None:
+        self._limit.limit_bytes = limit_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """On loan, as large as it was made."""
+        return self._above.rounded_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was on loan at once."""
+        return self._above.peak_rounded_bytes
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Taken from the upstream, on loan or not."""
+        return self._below.rounded_bytes
+
+    @property
+    def upstream_allocations(self) -> int:
+        """How often the upstream was asked and gave."""
+        return self._below.allocations
+
+    def on_loan(self) -> dict[str, list[int]]:
+        """label -> sizes of the arrays on loan under it, largest first; most bytes first."""
+        with self._lock:
+            return _by_label(self._live.values())
+
+    # Errors ---------------------------------------------------------------------------------------
+
+    def _refusal(self, size: int, label: str) -> str:
+        limit = self._limit.limit_bytes
+        # Without what is unused, would the limit have let it pass? Then the upstream refused.
+        over = limit is not None and self._below.rounded_bytes + size > limit
+        who = f"the limit of {limit:,} bytes" if over else self._below.name
+        state = self._below.state()
+        held = f"{self.used_bytes:,} bytes, of {self.reserved_bytes:,} reserved"
+        if limit is not None:
+            held += f", limit {limit:,}"
+        lines = [
+            f"pool: {who} has no {size:,} bytes left{f' for {label}' * bool(label)}.",
+            f"  in use: {held}{f'; {state}' * bool(state)}",
+            *[f"          {line}" for line in _consumers(_by_label(self._live.values()))],
+            f"  fix:  use a smaller mini-batch{', or raise the limit' * over}",
+        ]
+        return "\n".join(lines)
 
 
-def size_class(size: int) -> int:
-    """`size` in bytes rounded up to one of eight classes between two powers of two."""
-    if size <= 1024:
-        return 1024
-    step = 1 << (size - 1).bit_length() - 4
-    return -(-size // step) * step
+def _by_label(live: Iterable[tuple[Buffer, str]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for buffer, label in live:
+        found.setdefault(label, []).append(buffer.size)
+    sizes = {label: sorted(sizes, reverse=True) for label, sizes in found.items()}
+    return dict(sorted(sizes.items(), key=lambda item: (-sum(item[1]), item[0])))
+
+
+def _consumers(sizes: dict[str, list[int]]) -> list[str]:
+    """A line for each of the labels that hold most, and one for the others."""
+    lines = []
+    for label, found in list(sizes.items())[:NAMED]:
+        times = f" in {len(found)} arrays, the largest {found[0]:,}" if len(found) > 1 else ""
+        lines.append(f"{label or 'without a label'}: {sum(found):,}{times}")
+    rest = [size for found in list(sizes.values())[NAMED:] for size in found]
+    if rest:
+        lines.append(f"others: {sum(rest):,} in {len(rest)} arrays")
+    return lines
 
 
 default_pool = Pool()

@@ -1,73 +1,81 @@
-"""Where a pool gets its buffers: the host's memory through NumPy, or a GPU's through CuPy."""
+"""Where all memory comes from: the host's through NumPy, a GPU's through CuPy, or one given."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from dynbatch import backend
-
-ALIGNMENT_BYTES = 64
-
-
-class Upstream(Protocol):
-    """Gives buffers of raw bytes, aligned to `ALIGNMENT_BYTES`, and takes them back by forgetting.
-
-    `name` says in errors whose memory it is.
-    """
-
-    name: str
-
-    def allocate(self, size: int) -> Any:
-        """A new buffer of `size` bytes; MemoryError where there is none."""
-
-    def array(self, buffer: Any, size: int, dtype: Any) -> Any:
-        """The first `size` bytes of a buffer as a one-dimensional array."""
-
-    def buffer(self, array: Any) -> Any:
-        """The buffer behind what `array` returned."""
-
-    def size(self, buffer: Any) -> int:
-        """The bytes that were asked for."""
-
-    def state(self) -> str:
-        """What errors say about memory that is not the pool's; nothing where it is not known."""
+from dynbatch.memory.resource import ALIGNMENT_BYTES, Buffer, Resource
+from dynbatch.parameter import Array
 
 
-class HostMemory:
-    """Memory of the host, as NumPy allocates it."""
+class HostBuffer(Buffer):
+    """Bytes of the host: a NumPy array of uint8."""
+
+    __slots__ = ("_bytes",)
+
+    def __init__(self, memory: Array, address: int) -> None:
+        self._bytes, self.address, self.size = memory, address, memory.size
+
+    def part(self, offset: int, size: int) -> HostBuffer:
+        """A view."""
+        return HostBuffer(self._bytes[offset : offset + size], self.address + offset)
+
+    def array(self, dtype: Any) -> Array:
+        """A view."""
+        return self._bytes[: self.size - self.size % np.dtype(dtype).itemsize].view(dtype)
+
+
+class DeviceBuffer(Buffer):
+    """Bytes of a GPU: a `cupy.cuda.MemoryPointer` and a size."""
+
+    __slots__ = ("_pointer",)
+
+    def __init__(self, pointer: Any, size: int) -> None:
+        self._pointer, self.address, self.size = pointer, int(pointer.ptr), size
+
+    def part(self, offset: int, size: int) -> DeviceBuffer:
+        """A pointer that keeps the same memory alive."""
+        return DeviceBuffer(self._pointer + offset, size)
+
+    def array(self, dtype: Any) -> Array:
+        """A CuPy array."""
+        elements = self.size // np.dtype(dtype).itemsize
+        array: Array = backend.cupy().ndarray((elements,), dtype, self._pointer)
+        return array
+
+
+def address_of(array: Any) -> int:
+    """Where the first element of an array lies, of NumPy or of CuPy."""
+    address = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    return int(address)
+
+
+class HostMemory(Resource):
+    """Memory of the host, as NumPy allocates it; freed by forgetting it."""
 
     name = "the system"
 
-    def allocate(self, size: int) -> Any:
-        """An array of bytes with room to align its beginning."""
-        return np.empty(size + ALIGNMENT_BYTES, np.uint8)
+    def allocate(self, size: int) -> Buffer:
+        """An array with room to align its beginning."""
+        return _aligned(np.empty(size + ALIGNMENT_BYTES, np.uint8), size)
 
-    def array(self, buffer: Any, size: int, dtype: Any) -> Any:
-        """A view."""
-        shift = -buffer.ctypes.data % ALIGNMENT_BYTES
-        return buffer[shift : shift + size].view(dtype)
-
-    def buffer(self, array: Any) -> Any:
-        """What the view is of."""
-        return array.base
-
-    def size(self, buffer: Any) -> int:
-        """Without the room to align."""
-        return int(buffer.size) - ALIGNMENT_BYTES
-
-    def state(self) -> str:
-        """Nothing."""
-        return ""
+    def free(self, buffer: Buffer) -> None:
+        """Nothing: the last view of it frees it."""
 
 
-class DeviceMemory:
-    """Memory of CuPy's current device, straight from the driver: the pool above keeps it."""
+class DeviceMemory(Resource):
+    """Memory of CuPy's current device, straight from the driver; freed by forgetting it.
+
+    The driver waits for the GPU to give memory back, which is why a pool above should keep it.
+    """
 
     name = "the GPU"
 
-    def allocate(self, size: int) -> Any:
+    def allocate(self, size: int) -> Buffer:
         """A `cupy.cuda.Memory`, which the driver aligns to 256 bytes."""
         cupy = backend.cupy()
         try:
@@ -77,13 +85,16 @@ class DeviceMemory:
             cupy.get_default_memory_pool().free_all_blocks()
         return self._memory(cupy, size)
 
-    def _memory(self, cupy: Any, size: int) -> Any:
+    def _memory(self, cupy: Any, size: int) -> Buffer:
         try:
-            return cupy.cuda.Memory(size)
+            return DeviceBuffer(cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0), size)
         except Exception as error:
             if not backend.is_out_of_memory(error):
                 raise
             raise MemoryError(str(error)) from error
+
+    def free(self, buffer: Buffer) -> None:
+        """Nothing: the last pointer into it frees it."""
 
     def state(self) -> str:
         """Free and total bytes, and those that CuPy's pool holds: parameters, optimizer state."""
@@ -95,16 +106,93 @@ class DeviceMemory:
             "(parameters, gradients, optimizer state)"
         )
 
-    def array(self, buffer: Any, size: int, dtype: Any) -> Any:
-        """A CuPy array over the buffer."""
-        cupy = backend.cupy()
-        elements = size // np.dtype(dtype).itemsize
-        return cupy.ndarray((elements,), dtype, cupy.cuda.MemoryPointer(buffer, 0))
 
-    def buffer(self, array: Any) -> Any:
-        """The memory that the array lies in."""
-        return array.data.mem
+class GivenMemory(Resource):
+    """Memory of any allocator, as two functions.
 
-    def size(self, buffer: Any) -> int:
-        """As CuPy says."""
-        return int(buffer.size)
+    Args:
+        allocate:   bytes -> memory, one of
+                    an object with a buffer (a NumPy array, `mmap.mmap`): memory of the host;
+                    a `cupy.cuda.MemoryPointer`, as CuPy's allocators and RMM's for CuPy return;
+                    the address of memory of CuPy's current GPU, an int.
+                    Where it has none it raises MemoryError, or an error named OutOfMemory….
+        deallocate: (what `allocate` returned, bytes) -> None; left out where forgetting frees it.
+        name:       in errors.
+
+    Example:
+        >>> import mmap
+        >>> from dynbatch.memory import GivenMemory, Pool
+        >>> pool = Pool(upstream=GivenMemory(lambda size: mmap.mmap(-1, size)))
+        >>> pool.take(1000, "float32").size >= 1000
+        True
+
+        RMM, PyTorch and CUDA's stream-ordered pool:
+
+            GivenMemory(resource.allocate, resource.deallocate)      # a resource of rmm.mr
+            GivenMemory(torch.cuda.caching_allocator_alloc,
+                        lambda address, size: torch.cuda.caching_allocator_delete(address))
+            GivenMemory(cupy.cuda.MemoryAsyncPool().malloc)
+    """
+
+    def __init__(
+        self,
+        allocate: Callable[[int], Any],
+        deallocate: Callable[[Any, int], Any] | None = None,
+        name: str = "the allocator given",
+    ) -> None:
+        self.name = name
+        self._allocate = allocate
+        self._deallocate = deallocate
+        self._given: dict[int, tuple[Any, int]] = {}
+
+    def allocate(self, size: int) -> Buffer:
+        """With room to align its beginning.
+
+        Raises:
+            MemoryError: the allocator has none.
+            TypeError:   it returned something else than memory.
+        """
+        given_size = size + ALIGNMENT_BYTES
+        try:
+            given = self._allocate(given_size)
+        except Exception as error:
+            said = "OutOfMemory" in type(error).__name__ or backend.is_out_of_memory(error)
+            if isinstance(error, MemoryError) or not said:
+                raise
+            raise MemoryError(str(error)) from error
+        buffer = _as_buffer(given, given_size, size)
+        self._given[buffer.address] = given, given_size
+        return buffer
+
+    def free(self, buffer: Buffer) -> None:
+        """Call `deallocate`."""
+        given = self._given.pop(buffer.address)
+        if self._deallocate is not None:
+            self._deallocate(*given)
+
+
+def _as_buffer(given: Any, given_size: int, size: int) -> Buffer:
+    if hasattr(given, "ptr") and hasattr(given, "mem"):
+        return _aligned_on_device(given, size)
+    if isinstance(given, int):
+        cuda = backend.cupy().cuda
+        memory = cuda.UnownedMemory(given, given_size, None)
+        return _aligned_on_device(cuda.MemoryPointer(memory, 0), size)
+    try:
+        memory = np.frombuffer(given, np.uint8)
+    except TypeError as error:
+        raise TypeError(
+            f"GivenMemory: allocate returned {type(given).__name__}.\n"
+            "  rule: it returns an object with a buffer, a cupy.cuda.MemoryPointer, or an address"
+        ) from error
+    return _aligned(memory, size)
+
+
+def _aligned(memory: Array, size: int) -> HostBuffer:
+    address = memory.ctypes.data
+    shift = -address % ALIGNMENT_BYTES
+    return HostBuffer(memory[shift : shift + size], address + shift)
+
+
+def _aligned_on_device(pointer: Any, size: int) -> DeviceBuffer:
+    return DeviceBuffer(pointer + -int(pointer.ptr) % ALIGNMENT_BYTES, size)

@@ -10,12 +10,13 @@ from dynbatch.testing.batching import check_batching
 from dynbatch.testing.device import check_device
 from dynbatch.testing.gradient import check_gradient
 from dynbatch.testing.policies import check_policies, check_sentences
-from dynbatch.testing.pool import NanPool
+from dynbatch.testing.pool import FailingMemory, NanPool
 from dynbatch.testing.precision import in_float64
 from dynbatch.testing.probe import Probe
 from dynbatch.testing.replay import load_graph, replay
 
 __all__ = [
+    "FailingMemory",
     "NanPool",
     "Probe",
     "check_batching",

@@ -1,0 +1,83 @@
+"""What an allocator makes of a recorded log: waste and time, without the program that wrote it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dynbatch.memory.limit import Limit, Retry
+from dynbatch.memory.log import Event
+from dynbatch.memory.resource import Buffer, Resource
+from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
+from dynbatch.memory.upstream import HostMemory
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What one allocator did with one log.
+
+    Args:
+        end:     its statistics after the last event.
+        at_peak: those at the moment when most bytes were asked for: there `internal_bytes` and
+                 `free_bytes` are what it took beyond them.
+        seconds: of all events together, counting included.
+        last_upstream_allocation: number of the last event that asked the upstream, from 1 on.
+    """
+
+    end: MemoryStatistics
+    at_peak: MemoryStatistics
+    seconds: float
+    last_upstream_allocation: int
+
+    @property
+    def overhead(self) -> float:
+        """The most that was reserved, over the most that was asked for; 1.0 is no waste.
+
+        Source: Johnstone & Wilson 1998, "The memory fragmentation problem: solved?", measure 4.
+        """
+        return self.end.peak_reserved_bytes / max(1, self.end.peak_requested_bytes)
+
+
+def replay(
+    events: Sequence[Event],
+    allocator: Callable[[Resource], Resource],
+    upstream: Resource | None = None,
+    limit_bytes: int | None = None,
+) -> Replay:
+    """Run the events of a log on an allocator.
+
+    Frees of what was allocated before the log began are left out. What is never freed in it is
+    freed after it.
+
+    Args:
+        events:      of `read_log`.
+        allocator:   makes one of an upstream: `Arena`, `Buddy`, `SizeClasses`, ...
+        upstream:    by default `HostMemory()`.
+        limit_bytes: the most to reserve.
+
+    Raises:
+        MemoryError: the limit, or the upstream, does not allow an event.
+    """
+    below = Statistics(Limit(upstream or HostMemory(), limit_bytes))
+    above = Statistics(Retry(allocator(below)))
+    alive: dict[int, Buffer] = {}
+    at_peak = statistics_of(above, below)
+    grown = last = 0
+    seconds = 0.0
+    for number, event in enumerate(events, start=1):
+        begin = time.perf_counter()
+        if event.is_allocation:
+            alive[event.address] = above.allocate(event.size)
+        elif event.address in alive:
+            above.free(alive.pop(event.address))
+        seconds += time.perf_counter() - begin
+        if above.requested_bytes > at_peak.requested_bytes:
+            at_peak = statistics_of(above, below)
+        if below.allocations > grown:
+            grown, last = below.allocations, number
+    found = Replay(statistics_of(above, below), at_peak, seconds, last)
+    for buffer in alive.values():
+        above.free(buffer)
+    above.release()
+    return found
