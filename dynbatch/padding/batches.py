@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-import numpy as np
-
 from dynbatch.train.batching import epoch_order
 
 Batch = list[int]
@@ -78,7 +76,7 @@ class Sample:
 
 def sample(batches: Sequence[Batch], lengths: Lengths, count: int) -> Sample:
     """At most `count` batches spread evenly over the epoch, and the largest."""
-    places = np.unique(np.linspace(0, len(batches) - 1, min(count, len(batches))).round())
-    spread = [batches[int(place)] for place in places]
+    count = min(count, len(batches))
+    spread = [batches[(2 * k + 1) * len(batches) // (2 * count)] for k in range(count)]
     largest = [max(batches, key=lambda b: size(b, lengths)) for size in (cells, tokens)]
     return Sample(len(batches), spread, largest)

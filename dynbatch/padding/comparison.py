@@ -19,13 +19,15 @@ class Form:
     """One way to make batches of the same sentences, and what a training step holds with it.
 
     All sizes in bytes. "The peak" is the largest of the measured batches, among them the epoch's
-    largest; means are over batches spread evenly over the epoch.
+    largest. Means are over 32 batches spread evenly over the epoch, whose peaks are estimated,
+    which equals measuring them; of other programs over those measured.
 
     Args:
         name:              one of `FORMS`, or of another program.
         peak_bytes:        at the peak.
         mean_bytes:        mean of the batches' own peaks.
-        by_cause:          the peak by what it is for; sums to `peak_bytes`.
+        by_cause:          the peak by what it is for; sums to `peak_bytes`, but for other programs,
+                           of which only what they keep for backward is known.
         by_type:           the same peak by node type.
         stages:            of the peak's batch, (label, bytes) from the first stage to the last.
         cells_a_token:     tokens that are computed, with padding, for each token of the data.

@@ -33,6 +33,9 @@ AGREEMENT = 1e-4
 CURVE_BATCHES = 3
 """Batches of each size whose peak is estimated, beside the largest."""
 
+MEAN_BATCHES = 32
+"""Batches over which a mean is taken; estimates, which equal what is measured."""
+
 
 class Sides:
     """All forms of a model, and its sentences.
@@ -108,8 +111,9 @@ class Sides:
         return self._steppers[name].traced(self._given(name, batch))
 
     def form(self, name: str, found: Sample, steps: Sequence[Step]) -> Form:
-        """What the steps of all of a sample's batches tell; the spread ones stand first."""
-        count = len(found.spread)
+        """What the steps of all of a sample's batches tell, and the mean of an epoch."""
+        many = self.batches(name, len(found.spread[0]), MEAN_BATCHES).spread
+        uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
         use, pool = steps[at_peak].use, self._steppers[name].pool
         speeds = [
@@ -117,17 +121,17 @@ class Sides:
             for batch, step in zip(found.batches, steps, strict=True)
         ]
         causes = {**use.by_cause, "index tables": use.tables_bytes}
-        computed = sum([cells(batch, self.lengths) for batch in found.spread])
-        real = sum([tokens(batch, self.lengths) for batch in found.spread])
+        computed = sum([cells(batch, self.lengths) for batch in many])
+        real = sum([tokens(batch, self.lengths) for batch in many])
         return Form(
             name=name,
             peak_bytes=_total(use),
-            mean_bytes=fmean([_total(step.use) for step in steps[:count]]),
+            mean_bytes=fmean(map(_total, uses)),
             by_cause={cause: size for cause, size in causes.items() if size},
             by_type=dict(use.by_type),
             stages=[(label, sum(held.values())) for label, held in use.stages],
             cells_a_token=computed / real if is_padded(name) else 1.0,
-            tokens_per_second=median(speeds[:count]),
+            tokens_per_second=median(speeds[: len(found.spread)]),
             requested_bytes=pool.peak_bytes,
             reserved_bytes=pool.reserved_bytes,
             traced_bytes=self.traced(name, found.batches[at_peak]),

@@ -84,12 +84,15 @@ def _speed(forms: Sequence[Form]) -> list[str]:
 
 def _savings(found: Comparison) -> list[str]:
     own = found.forms[UNPADDED_RANDOM]
-    others = [form for form in found.forms.values() if form.name.startswith("padded")]
-    return [
-        f"{UNPADDED_RANDOM} holds {_less(own.peak_bytes, other.peak_bytes)} than "
-        f"{other.name} at the peak, {_less(own.mean_bytes, other.mean_bytes)} on average"
-        for other in [*others, *found.peers]
-    ]
+    lines = []
+    for other in [*found.forms.values(), *found.peers]:
+        if other.name.startswith("unpadded"):
+            continue
+        said = f"{_less(own.peak_bytes, other.peak_bytes)} than {other.name} at the peak"
+        if other not in found.peers:
+            said += f", {_less(own.mean_bytes, other.mean_bytes)} on average"
+        lines.append(f"{UNPADDED_RANDOM} holds {said}")
+    return lines
 
 
 def _less(size: float, other: float) -> str:
@@ -115,7 +118,7 @@ def _chain(found: Comparison) -> list[str]:
     ]
     for cause in found.causes:
         if cause.name == RECOMPUTE:
-            lines.append(_sum("as measured", rest))
+            lines.append(_sum("what is left", rest))
         share = f"{cause.in_chain / found.without:.0%}"
         lines.append(
             f"{'  ' + cause.name:<{_LABEL}}{_mb(-cause.alone):>{_COLUMN}}"

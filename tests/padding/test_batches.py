@@ -36,7 +36,7 @@ def test_sample_is_spread_and_has_the_largest() -> None:
     lengths = [(1,)] * 9 + [(50,)]
     batches = [[k] for k in range(10)]
     found = sample(batches, lengths, count=3)
-    assert found.spread == [[0], [4], [9]] and found.epoch == 10
+    assert found.spread == [[1], [5], [8]] and found.epoch == 10
     found = sample([*batches[:9], [9, 9]], lengths, count=1)
-    assert found.batches == [[0], [9, 9]]
+    assert found.batches == [[5], [9, 9]]
     assert sample(batches, lengths, count=99).spread == batches

@@ -1,0 +1,209 @@
+"""Bytes that a PyTorch training step holds, measured: on the CPU tensor by tensor.
+
+PyTorch's CPU allocator counts nothing, so every tensor is watched from the operator that makes it
+until its memory is free. What kernels take inside themselves is not seen, to PyTorch's favour.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean, median
+from typing import Any
+
+from dynbatch.padding.batches import Lengths, Sample, cells, tokens
+from dynbatch.padding.comparison import Form
+
+Tensor = Any
+
+
+@dataclass(frozen=True)
+class TorchStep:
+    """What forward and backward of one mini-batch held and took, in bytes.
+
+    Args:
+        peak_bytes:     most at once, without parameters, their gradients and what was there before.
+        saved_bytes:    what autograd keeps for backward; None on a GPU.
+        gradient_bytes: of the parameters' gradients.
+        seconds:        of forward, backward and `update`, in a step that is not watched.
+    """
+
+    peak_bytes: int
+    saved_bytes: int | None
+    gradient_bytes: int
+    seconds: float
+
+
+def measure_torch(
+    loss: Callable[[], Tensor],
+    parameters: Sequence[Tensor],
+    update: Callable[[], None] = lambda: None,
+) -> TorchStep:
+    """Measure a training step of PyTorch.
+
+    Args:
+        loss:       computes the loss of a mini-batch, whose tensors are there already.
+        parameters: of the model; on a GPU its allocator's counters are read.
+        update:     the optimizer's step, for the time.
+    """
+    torch, parameters = _torch(), list(parameters)
+    _clear(parameters)
+    on_gpu = any(p.is_cuda for p in parameters)
+    peak = _peak_on_gpu(loss, parameters) if on_gpu else _peak_on_cpu(loss, parameters)
+    gradients = sum([_bytes(p.grad) for p in parameters if p.grad is not None])
+    _clear(parameters)
+    saved = None if on_gpu else _saved(loss, parameters)
+    begin = time.perf_counter()
+    loss().backward()
+    update()
+    if on_gpu:
+        torch.cuda.synchronize()
+    seconds = time.perf_counter() - begin
+    _clear(parameters)
+    return TorchStep(peak, saved, gradients, seconds)
+
+
+def torch_form(
+    name: str, found: Sample, steps: Sequence[TorchStep], lengths: Lengths, pads: bool = True
+) -> Form:
+    """What the steps of all of a sample's batches tell, for a `Comparison`."""
+    count = len(found.spread)
+    peak = max(steps, key=lambda step: step.peak_bytes)
+    speeds = [
+        tokens(batch, lengths) / step.seconds
+        for batch, step in zip(found.batches, steps, strict=True)
+    ]
+    computed = sum([cells(batch, lengths) for batch in found.spread])
+    real = sum([tokens(batch, lengths) for batch in found.spread])
+    return Form(
+        name=name,
+        peak_bytes=peak.peak_bytes,
+        mean_bytes=fmean([step.peak_bytes for step in steps[:count]]),
+        by_cause={} if peak.saved_bytes is None else {"kept for backward": peak.saved_bytes},
+        cells_a_token=computed / real if pads else 1.0,
+        tokens_per_second=median(speeds[:count]),
+        gradient_bytes=max([step.gradient_bytes for step in steps]),
+    )
+
+
+def _clear(parameters: Sequence[Tensor]) -> None:
+    for parameter in parameters:
+        parameter.grad = None
+
+
+def _bytes(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage().nbytes())
+
+
+def _peak_on_gpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
+    """By the allocator; all gradients are taken off, though some may come after the peak."""
+    torch = _torch()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    loss().backward()
+    torch.cuda.synchronize()
+    gradients = sum([_bytes(p.grad) for p in parameters if p.grad is not None])
+    return int(torch.cuda.max_memory_allocated() - before - gradients)
+
+
+def _peak_on_cpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
+    """By the log of all tensors' memory, without what in the end holds a parameter's gradient."""
+    watch = _Watch()
+    with watch.mode():
+        loss().backward()
+    held = {watch.alive.get(_key(p.grad)) for p in parameters if p.grad is not None}
+    now = peak = 0
+    for number, change in watch.log:
+        if number not in held:
+            now += change
+            peak = max(peak, now)
+    return peak
+
+
+def _saved(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
+    """Bytes that autograd keeps after forward, each tensor's memory once, without parameters."""
+    own = {_key(parameter) for parameter in parameters}
+    found: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        if _key(tensor) not in own:
+            found[_key(tensor)] = _bytes(tensor)
+        return tensor
+
+    with _torch().autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        value = loss()
+    del value
+    return sum(found.values())
+
+
+def _key(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _torch() -> Any:
+    """PyTorch, by name: this module can be read where it is not installed.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise ImportError(
+            "PyTorch is not installed, so it cannot be measured.\n"
+            "  fix:  pip install torch, or leave it out"
+        ) from error
+
+
+class _Watch:
+    """Logs when the memory of tensors is taken and when it is free.
+
+    Attributes:
+        log:   (number of the memory, + or - its bytes), in order.
+        alive: number of the memory, by its address.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[tuple[int, int]] = []
+        self.alive: dict[int, int] = {}
+        self._watching: dict[int, Any] = {}
+
+    def mode(self) -> Any:
+        """Inside it every operator is watched."""
+        base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
+        watch = self
+
+        def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            made = func(*args, **(kwargs or {}))
+            watch.note(made, (args, kwargs))
+            return made
+
+        return type("Watched", (base,), {"__torch_dispatch__": dispatch})()
+
+    def note(self, made: Any, given: Any) -> None:
+        """The memory of an operator's results, unless it was there before."""
+        known = {_key(tensor) for tensor in _tensors(given)} | self.alive.keys()
+        for tensor in _tensors(made):
+            key = _key(tensor)
+            if key not in known:
+                number, size = len(self.log), _bytes(tensor)
+                self.alive[key] = number
+                self.log.append((number, size))
+                freed = partial(self._free, key, number, size)
+                self._watching[number] = weakref.ref(tensor.untyped_storage(), freed)
+                known.add(key)
+
+    def _free(self, key: int, number: int, size: int, _: Any) -> None:
+        self.log.append((number, -size))
+        if self.alive.get(key) == number:
+            del self.alive[key]
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    leaves = importlib.import_module("torch.utils._pytree").tree_leaves(tree)
+    return [leaf for leaf in leaves if isinstance(leaf, _torch().Tensor)]
