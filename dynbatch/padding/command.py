@@ -18,6 +18,7 @@ from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.compare import BATCH_SIZES, compare_padding
 from dynbatch.padding.data import Text, read
 from dynbatch.padding.networks import LanguageModel, Tagger
+from dynbatch.padding.pytorch import torch_forms
 from dynbatch.parameter import Array
 
 MODELS = ("seq2seq", "tagger", "language-model")
@@ -144,6 +145,9 @@ def _run(options: argparse.Namespace) -> None:
         progress=True,
     )
     found = replace(found, title=f"{options.data}: {len(text.examples):,} sentences\n{found.title}")
+    if options.pytorch:
+        given = (options.batch_size, options.batches, options.seed)
+        found = replace(found, peers=torch_forms(subject.model, subject.examples, *given))
     print(found)
     if options.json:
         found.to_json(options.json)

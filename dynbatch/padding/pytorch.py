@@ -15,8 +15,20 @@ from functools import partial
 from statistics import fmean, median
 from typing import Any
 
-from dynbatch.padding.batches import Lengths, Sample, cells, tokens
+from tqdm import tqdm
+
+from dynbatch.models.module import Module
+from dynbatch.padding.batches import (
+    Lengths,
+    Sample,
+    bucketed_batches,
+    cells,
+    random_batches,
+    sample,
+    tokens,
+)
 from dynbatch.padding.comparison import Form
+from dynbatch.padding.twin import lengths_of
 
 Tensor = Any
 
@@ -88,6 +100,34 @@ def torch_form(
         tokens_per_second=median(speeds[:count]),
         gradient_bytes=max([step.gradient_bytes for step in steps]),
     )
+
+
+def torch_forms(
+    model: Module, sentences: Sequence[Any], batch_size: int, num_batches: int, seed: int
+) -> list[Form]:
+    """PyTorch's same model on the batches that `compare_padding` measures with these arguments.
+
+    Raises:
+        PaddingError: PyTorch's form of this model is not known.
+        ImportError:  PyTorch is not installed.
+    """
+    torch = _torch()
+    peer = importlib.import_module("dynbatch.padding.pytorch_models").TorchModel(model)
+    adam = torch.optim.Adam(peer.parameters, lr=0.0)
+    lengths = [lengths_of(example) for example in sentences]
+    orders = {
+        "pytorch, padded": random_batches(lengths, batch_size, seed),
+        "pytorch, bucketed": bucketed_batches(lengths, batch_size),
+    }
+    forms = []
+    for name, batches in orders.items():
+        chosen = sample(batches, lengths, num_batches)
+        steps = [
+            measure_torch(peer.loss([sentences[i] for i in batch]), peer.parameters, adam.step)
+            for batch in tqdm(chosen.batches, desc=name, unit="step")
+        ]
+        forms.append(torch_form(name, chosen, steps, lengths))
+    return forms
 
 
 def _clear(parameters: Sequence[Tensor]) -> None:
@@ -172,6 +212,8 @@ class _Watch:
         self.log: list[tuple[int, int]] = []
         self.alive: dict[int, int] = {}
         self._watching: dict[int, Any] = {}
+        self._leaves = importlib.import_module("torch.utils._pytree").tree_leaves
+        self._type: Any = _torch().Tensor
 
     def mode(self) -> Any:
         """Inside it every operator is watched."""
@@ -187,23 +229,20 @@ class _Watch:
 
     def note(self, made: Any, given: Any) -> None:
         """The memory of an operator's results, unless it was there before."""
-        known = {_key(tensor) for tensor in _tensors(given)} | self.alive.keys()
-        for tensor in _tensors(made):
-            key = _key(tensor)
-            if key not in known:
+        new = {_key(tensor): tensor for tensor in self._tensors(made)}
+        before = {_key(tensor) for tensor in self._tensors(given)} if new else ()
+        for key, tensor in new.items():
+            if key not in self.alive and key not in before:
                 number, size = len(self.log), _bytes(tensor)
                 self.alive[key] = number
                 self.log.append((number, size))
                 freed = partial(self._free, key, number, size)
                 self._watching[number] = weakref.ref(tensor.untyped_storage(), freed)
-                known.add(key)
+
+    def _tensors(self, tree: Any) -> list[Tensor]:
+        return [leaf for leaf in self._leaves(tree) if isinstance(leaf, self._type)]
 
     def _free(self, key: int, number: int, size: int, _: Any) -> None:
         self.log.append((number, -size))
         if self.alive.get(key) == number:
             del self.alive[key]
-
-
-def _tensors(tree: Any) -> list[Tensor]:
-    leaves = importlib.import_module("torch.utils._pytree").tree_leaves(tree)
-    return [leaf for leaf in leaves if isinstance(leaf, _torch().Tensor)]

@@ -58,6 +58,15 @@ def test_characters_are_tokens_if_asked_for(sentences: str, capsys: Any) -> None
     assert "LanguageModel" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("model", ["seq2seq", "tagger", "language-model"])
+def test_pytorch_is_measured_beside_it(model: str, pairs: str, sentences: str, capsys: Any) -> None:
+    pytest.importorskip("torch")
+    data = pairs if model == "seq2seq" else sentences
+    assert memory([data, *SMALL, "--layers", "2", "--model", model, "--pytorch"]) == 0
+    out = capsys.readouterr().out
+    assert "than pytorch, padded at the peak" in out and "than pytorch, bucketed" in out
+
+
 OWN = """
 from dynbatch.padding import Tagger, pad_ids, twin_of
 
