@@ -49,11 +49,14 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
     """
     if len(intervals) > MOST_BY_SIZE:
         return _plan_by_time(intervals)
+    return place_in_order(sorted(intervals, key=lambda block: -block.size))
+
+
+def place_in_order(intervals: Sequence[Interval]) -> int:
+    """The same, one after the other as they come, each into the tightest gap that has room."""
     placed: list[Interval] = []
     total = 0
-    order = sorted(range(len(intervals)), key=lambda i: (-intervals[i].size, i))
-    for i in order:
-        block = intervals[i]
+    for block in intervals:
         if block.size == 0:
             block.offset = 0
             continue
