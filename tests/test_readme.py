@@ -83,3 +83,11 @@ def test_the_page_on_trust_shows_what_the_guard_says(tmp_path, monkeypatch, caps
     shown = page.split("```\nLog #")[1].split("  ...")[0]
     assert said.startswith("Log #" + shown)
     assert "under every policy: NumericError: Total #9" in said
+
+
+def test_the_page_on_memory_compares_padding_exactly(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    found = run_blocks("memory.md")["found"]
+    assert "compute the same loss" in found.note
+    assert (tmp_path / "found.json").exists()
+    assert "less than padded" in capsys.readouterr().out

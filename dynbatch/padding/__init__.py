@@ -2,6 +2,7 @@
 
 from dynbatch.padding.compare import compare_padding
 from dynbatch.padding.comparison import Cause, Comparison, Form
+from dynbatch.padding.estimate import padded_peak
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.recurrent import last_states, recurrent
 from dynbatch.padding.targets import IGNORED, ignored_after
@@ -21,6 +22,7 @@ __all__ = [
     "last_states",
     "lengthened",
     "pad_ids",
+    "padded_peak",
     "recurrent",
     "twin_of",
 ]
