@@ -45,7 +45,9 @@ CHECKED: dict[type[Node], type[CheckedStep]] = {
 
 
 class CheckedExecutor(Executor):
-    """An `Executor` that computes everything twice."""
+    """An `Executor` that computes everything twice, from inputs that are still there then."""
+
+    writes_in_place = False
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)

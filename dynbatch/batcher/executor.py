@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
 from dynbatch.kernels.cuda.queue import Queue, queue, refused
-from dynbatch.memory import Interval, Pool
+from dynbatch.memory import Pool
 from dynbatch.memory.offsets import place
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
@@ -69,6 +69,8 @@ class Executor:
         trains: whether a backward may follow a run.
     """
 
+    writes_in_place: ClassVar[bool] = True
+
     def __init__(self, device: Device, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
         self.statistics = Statistics()
         self.steps: list[StepRun] = []
@@ -76,13 +78,15 @@ class Executor:
         self._device = device
         self._dtype = dtype
         self._pool = pool
-        self._planner = RunPlanner(self._step, policy, trains, np.dtype(dtype).itemsize)
+        self._planner = RunPlanner(
+            self._step, policy, trains, np.dtype(dtype).itemsize, self.writes_in_place
+        )
         self._arenas: list[Array] = []
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
         self._touched: list[Parameter] = []
         self._run = Run(0, 0, 0, 0)
-        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0)
+        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0, 0)
         self._ended: list[Row] = []
         self._times: list[RunTimes] = []
 
@@ -117,7 +121,7 @@ class Executor:
         plan = self._planner.plan(request, self.steps, self._arena_bytes)
         try:
             layout = plan.layout
-            arena = place(layout.intervals)
+            arena = layout.place()
             scratch = place([interval for _, interval in layout.forward_scratch()])
             return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
         finally:
@@ -166,7 +170,15 @@ class Executor:
     def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
         layout, itemsize = plan.layout, self._dtype.itemsize
         blocks = [*layout.intervals, *[interval for _, interval in layout.forward_scratch()]]
-        return Ledger(blocks, layout.labels(), itemsize, held, elements * itemsize, plan.saving)
+        return Ledger(
+            blocks,
+            layout.labels(),
+            itemsize,
+            held,
+            elements * itemsize,
+            layout.block_elements,
+            plan.saving,
+        )
 
     def memory_use(self) -> MemoryUse:
         """Of the run that held most so far."""
@@ -282,11 +294,11 @@ class Executor:
 
     def _allocate(self, plan: RunPlan) -> Array:
         layout, run = plan.layout, self._run
-        arena = self._take(layout, layout.intervals)
+        arena = self._take(layout, layout.place())
         scratch = layout.forward_scratch()
         if scratch:
             before = self._arena_bytes
-            run.scratch = self._take(layout, [interval for _, interval in scratch])
+            run.scratch = self._take(layout, place([interval for _, interval in scratch]))
             run.scratch_bytes = self._arena_bytes - before
             for step, _ in scratch:
                 step.scratch = run.scratch
@@ -305,9 +317,7 @@ class Executor:
                         _place(block, arena)
         return arena
 
-    def _take(self, layout: Layout, intervals: Sequence[Interval]) -> Array:
-        """An arena for some intervals, and their places in it."""
-        elements = place(intervals)
+    def _take(self, layout: Layout, elements: int) -> Array:
         try:
             arena = self._pool.take(elements, self._dtype)
         except OutOfMemory as error:

@@ -19,7 +19,6 @@ from dynbatch.batcher.options import Option, freed_after_forward, options_of
 from dynbatch.batcher.stages import Saving
 from dynbatch.batcher.step import StepRun
 from dynbatch.memory import Interval, live_peak
-from dynbatch.memory.offsets import place
 
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
@@ -85,7 +84,7 @@ class Fitter:
         while not self._fits(found):
             better = self._better(found, options)
             if better is None:
-                return found._replace(elements=place(found.layout.intervals))
+                return found._replace(elements=found.layout.place())
             found = better
             options = [option for option in options if option not in found.options]
         return self._taken_back(found)
@@ -145,7 +144,7 @@ class Fitter:
         saving = Saving(self._freed | again if again else again, serial, segments)
         layout = self._layout_of(saving)
         live = live_peak(layout.intervals)
-        elements = live if live > self._limit else place(layout.intervals)
+        elements = live if live > self._limit else layout.place()
         return Fit(layout, live, elements, serial, options)
 
 

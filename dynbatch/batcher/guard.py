@@ -54,6 +54,8 @@ class GuardedExecutor(Executor):
         places: where each node was made, by index.
     """
 
+    writes_in_place = False  # what a kernel has read is told if what it wrote is not finite
+
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.places: dict[int, str] = {}

@@ -10,9 +10,11 @@ from collections.abc import Iterable, Sequence
 
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients
+from dynbatch.batcher.inplace import InPlace
 from dynbatch.batcher.stages import NOTHING, Order, Saving, Stage, Stages, What, carries
 from dynbatch.batcher.step import GradientTarget, Life, StepRun
 from dynbatch.memory import Interval
+from dynbatch.memory.offsets import place
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Parameter
 
@@ -28,6 +30,11 @@ class Layout:
         loss:   block of the loss, or None for a run that only computes values.
         trains: whether a later backward may need what this run leaves.
         saving: what it does to hold less.
+        in_place: whether blocks may be written over others (see `inplace`).
+
+    Attributes:
+        intervals:      blocks to be placed; `place` does.
+        block_elements: of all blocks, as if none took the room of another.
     """
 
     def __init__(
@@ -37,6 +44,7 @@ class Layout:
         loss: Block | None,
         trains: bool,
         saving: Saving = NOTHING,
+        in_place: bool = False,
     ) -> None:
         self.intervals: list[Interval] = []
         new = [step for part in parts for stage in part for step in stage]
@@ -71,7 +79,20 @@ class Layout:
                 loss.size, 0, END, loss.width, "gradients", loss.nodes[0]
             )
             self._count_uses(order.backward)
+        self._in_place = InPlace() if in_place and loss is not None else None
         self._plan()
+        self.block_elements = sum([interval.size for interval in self.intervals])
+        self._chains: list[list[Interval]] = []
+        if self._in_place is not None:
+            self.intervals, self._chains = self._in_place.share(self.intervals)
+
+    def place(self) -> int:
+        """Set the offset of every block; return the elements of the arena."""
+        total = place(self.intervals)
+        for whole, *members in self._chains:
+            for interval in members:
+                interval.offset = whole.offset
+        return total
 
     def forward_scratch(self) -> list[tuple[StepRun, Interval]]:
         """Scratch of a run without a loss, which is no part of `intervals`.
@@ -168,6 +189,8 @@ class Layout:
             packings = [source.packing for source in step.sources]
             intervals = [block.interval for block in step.blocks if block.interval is not None]
             step.lives.append(Life(intervals, packings, step.saved, step.workspace))
+        if self._in_place is not None:
+            self._in_place.forward(step, time)
         if step.fused:
             self._plan_gradients(step, time, stage)
 
@@ -196,6 +219,8 @@ class Layout:
         if workspace:
             step.workspace_backward = self._interval(workspace, time, time, 16, "workspace", step)
         self._plan_gradients(step, time, stage)
+        if self._in_place is not None:
+            self._in_place.backward(step)
 
     def _read(self, blocks: Iterable[Block], time: int) -> None:
         for block in blocks:

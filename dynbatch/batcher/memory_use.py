@@ -57,6 +57,8 @@ class Ledger(NamedTuple):
         itemsize:  bytes of an element.
         held:      bytes of arenas of earlier runs.
         arena:     bytes of the run's own.
+        blocks:    elements of all blocks, as if none took the room of another.
+        saving:    see `MemoryUse`.
     """
 
     intervals: Sequence[Interval]
@@ -64,6 +66,7 @@ class Ledger(NamedTuple):
     itemsize: int
     held: int
     arena: int
+    blocks: int
     saving: str = ""
 
     @property
@@ -103,5 +106,5 @@ class Ledger(NamedTuple):
             dict(by_type.most_common()),
             stages,
             saving=self.saving,
-            blocks_bytes=self.held + self.itemsize * sum([block.size for block in self.intervals]),
+            blocks_bytes=self.held + self.itemsize * self.blocks,
         )

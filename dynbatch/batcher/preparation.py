@@ -37,11 +37,16 @@ class Preparation:
         return [step for part in self.parts for stage in part for step in stage]
 
     def layout(
-        self, past: Sequence[StepRun], loss: Block | None, trains: bool, saving: Saving = NOTHING
+        self,
+        past: Sequence[StepRun],
+        loss: Block | None,
+        trains: bool,
+        in_place: bool,
+        saving: Saving = NOTHING,
     ) -> Layout:
         """Where all lies if it runs so."""
         parts = self.parts if len(self.parts) < 2 else with_common(self.parts)
-        return Layout(parts, past, loss, trains, saving)
+        return Layout(parts, past, loss, trains, saving, in_place)
 
     def forget(self) -> None:
         """As if the nodes had never been prepared."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from dynbatch.batcher.fitting import Fit, Fitter
@@ -66,6 +67,7 @@ class RunPlanner:
         policy:    a name of `policies.POLICIES`.
         trains:    whether a backward may follow a run.
         itemsize:  bytes of an element.
+        in_place:  whether kernels may write over what they read for the last time.
     """
 
     def __init__(
@@ -74,11 +76,13 @@ class RunPlanner:
         policy: str,
         trains: bool,
         itemsize: int,
+        in_place: bool,
     ) -> None:
         self._make_step = make_step
         self._policy = policy
         self._trains = trains
         self._itemsize = itemsize
+        self._in_place = in_place
         self._stages = 0
 
     def plan(self, request: Request, past: Sequence[StepRun], held: int) -> RunPlan:
@@ -124,7 +128,7 @@ class RunPlanner:
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
     ) -> Callable[[Saving], Layout]:
         block = None if request.loss is None else request.loss._block
-        return lambda saving: preparation.layout(past, block, self._trains, saving)
+        return partial(preparation.layout, past, block, self._trains, self._in_place)
 
     def _prepare(self, preparation: Preparation, request: Request, count: int) -> float:
         for nodes in request.nodes(count):

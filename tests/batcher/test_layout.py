@@ -7,9 +7,10 @@ from hypothesis import given, settings
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.inplace import InPlace
 from dynbatch.memory import live_peak, plan_offsets
 from dynbatch.testing import strategies
-from tests.poison import assert_disjoint
+from tests.poison import assert_disjoint, poisoned_memory
 from tests.reference_models import Tagger, sentences
 
 ALLOCATE = Executor._allocate
@@ -131,3 +132,49 @@ def test_a_run_without_a_loss_keeps_every_value(layouts):
             F.exp(node)
         graph.forward()
         assert all(interval.last > 10**9 for interval in layouts[0].intervals)
+
+
+def in_place(build, **settings):
+    """The chains of blocks that are one place, as sizes, and the gradient of the input."""
+    chains = []
+    share = InPlace.share
+
+    def shared(self, intervals):
+        found = share(self, intervals)
+        chains.append([len(chain) - 1 for chain in found[1]])
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InPlace, "share", shared)
+        with db.Graph(dtype="float64", **settings) as graph:
+            x = F.input(graph, np.linspace(-1, 1, 12).reshape(4, 3)).keep()
+            with poisoned_memory():
+                graph.backward(F.sum(build(x)))
+            return sorted(*chains or [[]]), x.gradient, graph.peak_bytes
+
+
+def test_an_output_is_written_over_an_input_that_nothing_else_reads():
+    # z = 2x + 1 over 2x, and exp(z) over z: tanh keeps its own output, and reads exp's.
+    chains, gradient, peak = in_place(lambda x: F.tanh(F.exp(2 * x + 1)))
+    separate = in_place(lambda x: F.tanh(F.exp(2 * x + 1)), check=True)
+    # Forward 2x, 2x + 1, exp; backward the gradients of tanh, exp, shift, scale and x.
+    assert chains == [3, 5]
+    assert separate[0] == []
+    np.testing.assert_array_equal(gradient, separate[1])
+    assert peak < separate[2]
+
+
+def test_what_another_kernel_still_reads_is_not_written_over():
+    def build(x):
+        y = 2 * x
+        return F.sum(F.concat([y + 1, y - 3]), dim=1)  # two steps of one stage read y
+
+    chains, gradient, _ = in_place(build)
+    np.testing.assert_array_equal(gradient, np.full((4, 3), 4.0))
+    assert all(length >= 2 for length in chains)
+
+    def squares(x):
+        y = 2 * x
+        return y * y  # backward reads y
+
+    np.testing.assert_allclose(in_place(squares)[1], 8 * np.linspace(-1, 1, 12).reshape(4, 3))
