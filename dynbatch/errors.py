@@ -95,5 +95,13 @@ class OutOfMemory(DynbatchError, MemoryError):
     """The pool or its upstream cannot give the bytes asked for."""
 
 
+class MemoryLimitError(OutOfMemory):
+    """A `memory_limit` is below the least that a run can do with: `least_bytes`."""
+
+    def __init__(self, message: str, least_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.least_bytes = least_bytes
+
+
 class PlanError(DynbatchError, RuntimeError):
     """A plan breaks one of its invariants: a bug in a policy, never in a user's graph."""

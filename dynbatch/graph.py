@@ -202,7 +202,7 @@ class Graph:
                 result is the same but for rounding. `memory_use.saving` says what was done.
 
         Raises:
-            OutOfMemory:  nothing found fits the limit; the error says the least that would.
+            MemoryLimitError: nothing found fits the limit; the error says the least that would.
             ValueError:   `memory_limit` is not a number of bytes.
             ShapeError:   the loss is not a scalar.
             NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
@@ -230,21 +230,23 @@ class Graph:
     def _request(self, loss: Node, memory_limit: int | str | None) -> Request:
         """What `backward` asks of the executor."""
         kept = [*self._kept.values(), loss]
+        limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         if loss._block is not None:
-            limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
             why = f"{loss.label()} has been computed before, and so keeps all values"
-            return Request(lambda count: [[]], loss, kept, limit=limit, whole=why)
-        if memory_limit is None:
-            return Request(lambda count: [self._ancestors([loss])], loss, kept)
-        units = Units(self._nodes, loss)
+            return Request(lambda count: [[]], loss, kept, limit, lambda: (1, why))
+        units: list[Units] = []
 
         def parts(count: int) -> Iterator[list[Node]]:
-            for targets in units.parts(count) if count > 1 else ():
+            for targets in units[0].parts(count) if count > 1 else ():
                 yield self._ancestors(targets)
             yield self._ancestors([loss])
 
-        limit = parse_bytes("memory_limit", memory_limit)
-        return Request(parts, loss, kept, len(units), limit, units.reason)
+        def most_parts() -> tuple[int, str]:
+            if not units:
+                units.append(Units(self._nodes, loss))
+            return len(units[0]), units[0].reason
+
+        return Request(parts, loss, kept, limit, most_parts)
 
     def _check_loss(self, loss: Node) -> None:
         if not isinstance(loss, Node):

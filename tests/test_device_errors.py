@@ -155,7 +155,7 @@ def test_an_arena_that_does_not_fit_names_what_used_the_bytes(model, little_memo
             graph.backward(loss)
         message = str(caught.value)
         assert "pool: the GPU has no " in message and "arrays of CuPy hold " in message
-        assert "used by: scratch of LinearCrossEntropy 25,200; values of Linear 21,600; " in message
+        assert "by type LinearCrossEntropy 25,216, Linear 21,600, " in message
         little_memory(1_000_000)
         graph.backward(loss)
     assert np.isfinite(loss.value)

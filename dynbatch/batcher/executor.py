@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
@@ -12,19 +12,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.backend import Device
+from dynbatch.batcher.advice import advice
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients, add, commit
-from dynbatch.batcher.layout import END, Layout
+from dynbatch.batcher.layout import END
 from dynbatch.batcher.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.preparation import Preparation, forget
-from dynbatch.batcher.report import Record, Row, RunTimes, needs, row_of
+from dynbatch.batcher.report import Record, Row, RunTimes, row_of
 from dynbatch.batcher.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.stages import Stage, What
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
 from dynbatch.cells.region_node import RegionNode
-from dynbatch.errors import OutOfMemory
+from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
 from dynbatch.kernels.cuda.queue import Queue, queue, refused
 from dynbatch.memory import Pool
@@ -105,14 +106,20 @@ class Executor:
             OutOfMemory: even then, or the limit is too low. After any error the graph is as it was
                 before the run.
         """
-        # The second try is not inside a handler, whose traceback would keep the first one's arena.
-        with suppress(MemoryError):
+        try:
             return self._try(request)
+        except MemoryLimitError:
+            raise
+        except MemoryError:
+            pass  # the traceback of a handler would keep the arena of the first try
         self._pool.release()
         try:
             self._try(request)
+        except OutOfMemory as error:
+            lines = advice(request, self.estimate, self._pool.room_bytes)
+            raise OutOfMemory("\n".join([str(error), *lines])) from error
         except MemoryError as error:
-            if isinstance(error, OutOfMemory) or self._queue is None:
+            if self._queue is None:
                 raise
             raise refused(error, "what it computes with", self._queue.label) from error
 
@@ -294,11 +301,11 @@ class Executor:
 
     def _allocate(self, plan: RunPlan) -> Array:
         layout, run = plan.layout, self._run
-        arena = self._take(layout, layout.place())
+        arena = self._take(layout.place())
         scratch = layout.forward_scratch()
         if scratch:
             before = self._arena_bytes
-            run.scratch = self._take(layout, place([interval for _, interval in scratch]))
+            run.scratch = self._take(place([interval for _, interval in scratch]))
             run.scratch_bytes = self._arena_bytes - before
             for step, _ in scratch:
                 step.scratch = run.scratch
@@ -317,11 +324,8 @@ class Executor:
                         _place(block, arena)
         return arena
 
-    def _take(self, layout: Layout, elements: int) -> Array:
-        try:
-            arena = self._pool.take(elements, self._dtype)
-        except OutOfMemory as error:
-            raise OutOfMemory(f"{error}\n  {needs(layout, self._dtype.itemsize)}") from error
+    def _take(self, elements: int) -> Array:
+        arena = self._pool.take(elements, self._dtype, label="a graph's arena")
         self._arenas.append(arena)
         self._arena_bytes += elements * arena.itemsize
         self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)

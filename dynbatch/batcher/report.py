@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.layout import Layout
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.reasons import Known, Names, apart, names_of, notes
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import Span, StepRun
 from dynbatch.cells.region_node import RegionNode
-from dynbatch.memory import Interval
 
 SHOWN = 3
 """Reasons beside one batch in the table; the page has them all."""
@@ -138,30 +135,6 @@ def _kind_of(step: StepRun) -> str:
     if isinstance(first, RegionNode):
         return first.label()
     return step.kind.__name__ + (" +grad" if step.fused else "")
-
-
-def needs(layout: Layout, itemsize: int) -> str:
-    """What a run asks most memory for, in bytes; not all of it at the same time."""
-    parts: Counter[str] = Counter()
-    for stage in layout.sequence:
-        for step in stage.steps:
-            kind = step.kind.__name__
-            if stage.is_backward:
-                found = [block.gradient_interval for block in step.blocks]
-                parts[f"gradients of {kind}"] += _size(found)
-                parts[f"backward scratch of {kind}"] += _size([step.workspace_backward])
-                continue
-            parts[f"values of {kind}"] += _size([block.interval for block in step.blocks])
-            parts[f"what {kind} keeps for backward"] += _size(
-                [i for i, _, _ in step.saved.values()]
-            )
-            parts[f"scratch of {kind}"] += _size([step.workspace])
-    largest = [f"{what} {size * itemsize:,}" for what, size in parts.most_common(4) if size]
-    return f"used by: {'; '.join(largest)} bytes"
-
-
-def _size(intervals: Iterable[Interval | None]) -> int:
-    return sum([interval.size for interval in intervals if interval is not None])
 
 
 def report(record: Record) -> str:

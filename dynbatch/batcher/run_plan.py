@@ -19,7 +19,7 @@ from dynbatch.batcher.preparation import Preparation
 from dynbatch.batcher.schedule import schedule
 from dynbatch.batcher.stages import Saving
 from dynbatch.batcher.step import StepRun
-from dynbatch.errors import OutOfMemory
+from dynbatch.errors import MemoryLimitError
 from dynbatch.nodes.base import Node
 
 
@@ -32,17 +32,15 @@ class Request:
             which reads the others. A list may depend on the lists before it having been taken.
         loss:  backward starts here, or None.
         kept:  their values and gradients outlive the run.
-        most:  parts that there can be.
         limit: bytes of all arenas, or None.
-        whole: why there can be no more parts, for errors.
+        units: parts that there can be, and why not more, for errors. Asked only where it matters.
     """
 
     nodes: Callable[[int], Iterable[Sequence[Node]]]
     loss: Node | None = None
     kept: Sequence[Node] = ()
-    most: int = 1
     limit: int | None = None
-    whole: str = ""
+    units: Callable[[], tuple[int, str]] = lambda: (1, "")
 
 
 class RunPlan(NamedTuple):
@@ -93,7 +91,7 @@ class RunPlanner:
             held: bytes of their arenas.
 
         Raises:
-            OutOfMemory: nothing found fits the limit; it says the least that would.
+            MemoryLimitError: nothing found fits the limit; it says the least that would.
         """
         preparation = Preparation()
         try:
@@ -112,8 +110,9 @@ class RunPlanner:
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
         least = 0
+        most, whole = request.units()
         for thorough in (False, True):
-            for count in _counts(request.most):
+            for count in _counts(most):
                 preparation.forget()
                 scheduled = self._prepare(preparation, request, count)
                 layout = self._layout(preparation, request, past)
@@ -122,7 +121,7 @@ class RunPlanner:
                     return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
                 if thorough:
                     least = min(least or fit.elements, fit.elements)
-        raise OutOfMemory(_too_low(request, held + least * self._itemsize, held))
+        raise _too_low(request.limit, held + least * self._itemsize, held, most, whole)
 
     def _layout(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
@@ -170,11 +169,13 @@ def _told(fit: Fit, count: int) -> str:
     return "; ".join([*parts, *([str(fit)] if str(fit) else [])])
 
 
-def _too_low(request: Request, least: int, held: int) -> str:
+def _too_low(limit: int, least: int, held: int, most: int, whole: str) -> MemoryLimitError:
     kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
-    whole = f"\n  rule: the mini-batch cannot be split: {request.whole}" if request.whole else ""
-    return (
-        f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
-        f"least{kept}: all that can be is freed and made again, in up to {request.most} parts."
-        f"{whole}\n  fix:  memory_limit={least} or more, or shorter sentences"
+    rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
+    return MemoryLimitError(
+        f"backward: memory_limit is {limit:,} bytes, and this graph needs {least:,} at the least"
+        f"{kept}: all that can be is freed and made again, in up to {most} "
+        f"part{'s' * (most > 1)}.{rule}\n"
+        f"  fix:  memory_limit={least} or more, or shorter sentences",
+        least,
     )

@@ -38,6 +38,13 @@ class Limit(Adaptor):
         self.allocated_bytes -= buffer.size
         self.upstream.free(buffer)
 
+    def room(self) -> int | None:
+        """Below the limit, and of the upstream."""
+        known = [self.upstream.room()]
+        if self.limit_bytes is not None:
+            known.append(max(0, self.limit_bytes - self.allocated_bytes))
+        return min([room for room in known if room is not None], default=None)
+
 
 class Retry(Adaptor):
     """Has all that is unused given back where memory is out, and tries once more."""

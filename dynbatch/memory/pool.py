@@ -12,7 +12,7 @@ from dynbatch import backend
 from dynbatch.errors import OutOfMemory
 from dynbatch.memory.arena import Arena
 from dynbatch.memory.limit import Limit, Retry
-from dynbatch.memory.resource import Buffer, Resource
+from dynbatch.memory.resource import GRAIN_BYTES, Buffer, Resource
 from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
 from dynbatch.memory.upstream import DeviceMemory, HostMemory, address_of
 from dynbatch.parameter import Array
@@ -125,6 +125,14 @@ class Pool:
     def reserved_bytes(self) -> int:
         """Taken from the upstream, on loan or not."""
         return self._below.rounded_bytes
+
+    @property
+    def room_bytes(self) -> int | None:
+        """What can still be taken, what is unused given back; None where no limit is known."""
+        room = self._limit.room()
+        if room is None:
+            return None
+        return (room + self.reserved_bytes - self.used_bytes) // GRAIN_BYTES * GRAIN_BYTES
 
     @property
     def upstream_allocations(self) -> int:

@@ -71,6 +71,10 @@ class Resource(ABC):
         """Bytes of the largest stretch that is held but not in use."""
         return 0
 
+    def room(self) -> int | None:
+        """Bytes that are left to allocate, of what is not held unused; None if nobody knows."""
+        return None
+
     def state(self) -> str:
         """What errors say about memory that is used by others; nothing where it is not known."""
         return ""
@@ -98,6 +102,10 @@ class Adaptor(Resource):
     def largest_free(self) -> int:
         """The upstream's."""
         return self.upstream.largest_free()
+
+    def room(self) -> int | None:
+        """The upstream's."""
+        return self.upstream.room()
 
     def state(self) -> str:
         """The upstream's."""

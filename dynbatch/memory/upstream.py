@@ -96,6 +96,11 @@ class DeviceMemory(Resource):
     def free(self, buffer: Buffer) -> None:
         """Nothing: the last pointer into it frees it."""
 
+    def room(self) -> int:
+        """As the driver says."""
+        free, _ = backend.cupy().cuda.runtime.memGetInfo()
+        return int(free)
+
     def state(self) -> str:
         """Free and total bytes, and those that CuPy's pool holds: parameters, optimizer state."""
         cupy = backend.cupy()

@@ -8,7 +8,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.cells.scan import Scan
-from dynbatch.errors import OutOfMemory
+from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.memory import Pool
 from dynbatch.testing import random_graphs, strategies
 from dynbatch.testing.precision import dense_gradient
@@ -67,9 +67,9 @@ def least(model, batch, **settings):
     """The smallest limit, as the error for a lower one says."""
     with db.Graph(dtype="float64", seed=3, **settings) as graph:
         loss = F.mean([model.loss(graph, *sentence) for sentence in batch])
-        with pytest.raises(OutOfMemory, match="memory_limit is 1 bytes") as caught:
+        with pytest.raises(MemoryLimitError, match="memory_limit is 1 bytes") as caught:
             graph.backward(loss, memory_limit=1)
-        found = int(str(caught.value).split("memory_limit=")[1].split()[0])
+        found = caught.value.least_bytes
         assert f"needs {found:,} at the least" in str(caught.value)
         graph.backward(loss)  # the graph is as it was
     return found
@@ -118,9 +118,9 @@ def require_equal_in_parts(random_graph):
             loss = random_graph.build(graph).loss
             limit = None
             if limited:
-                with pytest.raises(OutOfMemory) as caught:
+                with pytest.raises(MemoryLimitError) as caught:
                     graph.estimate(loss, memory_limit=1)
-                limit = int(str(caught.value).split("memory_limit=")[1].split()[0])
+                limit = caught.value.least_bytes
             with poisoned_memory():
                 graph.backward(loss, memory_limit=limit)
             value = float(loss.value)
@@ -236,3 +236,25 @@ def test_a_gpu_keeps_to_a_limit(cuda, kind):
         for one, other in zip(gradients, others, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
     assert "parts" in use.saving
+
+
+def test_where_a_pool_has_no_room_the_error_says_what_would_fit():
+    model, batch = Stack(), sentences([5, 1, 9, 3, 3, 7, 0, 2])
+    _, _, whole = step(model, batch)
+    pool = Pool(limit_bytes=whole.peak_bytes // 2)
+    with db.Graph(dtype="float64", seed=3, pool=pool) as graph:
+        loss = F.mean([model.loss(graph, *s) for s in batch])
+        with pytest.raises(OutOfMemory) as caught:
+            graph.backward(loss)
+        message = str(caught.value)
+        assert f"peak: {whole.peak_bytes:,} bytes: " in message
+        assert "kept for backward " in message
+        assert "by type LayerNorm " in message
+        assert "about 3 of its 8 sentences fit in the " in message
+        limit = int(message.split("memory_limit=")[1].split(")")[0])
+        assert limit <= pool.limit_bytes
+        graph.backward(loss, memory_limit=limit)  # as it advises
+        assert graph.memory_use.saving in message
+    with db.Graph(dtype="float64", seed=3, pool=Pool(limit_bytes=1000)) as graph:
+        with pytest.raises(OutOfMemory, match="not one sentence fits in the 768 bytes left"):
+            graph.backward(F.mean([model.loss(graph, *s) for s in batch]))
