@@ -24,7 +24,7 @@ from benchmarks.environment import OtherWork
 from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.networks import initial_values
 from benchmarks.workloads import WORKLOADS, Workload
-from dynbatch.batcher import executor
+from dynbatch.batcher.layout import Layout
 from dynbatch.memory import Interval, live_peak, plan_offsets
 from dynbatch.memory.planner import place_in_order
 
@@ -143,15 +143,15 @@ class Row:
 def recorded() -> Iterator[list[tuple[list[Interval], float]]]:
     """Inside, the blocks of every arena and the seconds it took to place them go to a list."""
     found: list[tuple[list[Interval], float]] = []
-    place = executor.place
+    place = Layout.place
 
-    def placing(blocks: Sequence[Interval]) -> int:
+    def placing(layout: Layout) -> int:
         begin = time.perf_counter()
-        size = place(blocks)
-        found.append((list(blocks), time.perf_counter() - begin))
+        size = place(layout)
+        found.append((list(layout.intervals), time.perf_counter() - begin))
         return size
 
-    with patch.object(executor, "place", placing):
+    with patch.object(Layout, "place", placing):
         yield found
 
 

@@ -22,13 +22,13 @@ class Replay:
         at_peak: those at the moment when most bytes were asked for: there `internal_bytes` and
                  `free_bytes` are what it took beyond them.
         seconds: of all events together, counting included.
-        last_upstream_allocation: number of the last event that asked the upstream, from 1 on.
+        upstream_events: numbers of the events that allocated from the upstream, from 0 on.
     """
 
     end: MemoryStatistics
     at_peak: MemoryStatistics
     seconds: float
-    last_upstream_allocation: int
+    upstream_events: tuple[int, ...]
 
     @property
     def overhead(self) -> float:
@@ -63,9 +63,10 @@ def replay(
     above = Statistics(Retry(allocator(below)))
     alive: dict[int, Buffer] = {}
     at_peak = statistics_of(above, below)
-    grown = last = 0
+    grown: list[int] = []
     seconds = 0.0
-    for number, event in enumerate(events, start=1):
+    for number, event in enumerate(events):
+        before = below.allocations
         begin = time.perf_counter()
         if event.is_allocation:
             alive[event.address] = above.allocate(event.size)
@@ -74,9 +75,9 @@ def replay(
         seconds += time.perf_counter() - begin
         if above.requested_bytes > at_peak.requested_bytes:
             at_peak = statistics_of(above, below)
-        if below.allocations > grown:
-            grown, last = below.allocations, number
-    found = Replay(statistics_of(above, below), at_peak, seconds, last)
+        if below.allocations > before:
+            grown.append(number)
+    found = Replay(statistics_of(above, below), at_peak, seconds, tuple(grown))
     for buffer in alive.values():
         above.free(buffer)
     above.release()

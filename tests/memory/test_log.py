@@ -78,7 +78,7 @@ def test_a_replay_counts_bytes_at_the_peak_and_at_the_end():
     assert found.at_peak.internal_bytes == 240 + 120 and found.at_peak.free_bytes == 0
     assert found.end.requested_bytes == 8_000 and found.end.rounded_bytes == 5_120 + 3_072
     assert found.overhead == 15_360 / 15_000
-    assert (found.end.upstream_allocations, found.last_upstream_allocation) == (2, 2)
+    assert (found.end.upstream_allocations, found.upstream_events) == (2, (0, 1))
 
 
 def test_a_replay_gives_all_back():
