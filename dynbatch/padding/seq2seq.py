@@ -94,19 +94,19 @@ class MaskedAttention:
         if graph.uid == self._graph:
             return
         self._graph = graph.uid
-        xp = self._own[0].device.xp
-        arrays = []
+        wide = []
         for own in self._own:
-            wide = xp.zeros((own.shape[0] + 1, *own.shape[1:]), own.dtype)
-            wide[:-1] = own.value
-            arrays.append(wide)
-        arrays[1][-1] = HIDDEN + xp.abs(self._own[1].value).sum()
-        if self._wide and self._wide[0].dtype == arrays[0].dtype:
-            for parameter, array in zip(self._wide, arrays, strict=True):
-                parameter.value[...] = array
-        else:
+            wide.append(np.zeros((own.shape[0] + 1, *own.shape[1:]), own.dtype))
+            wide[-1][:-1] = own.numpy()
+        wide[1][-1] = HIDDEN + np.abs(wide[1]).sum()
+        first = self._own[0]
+        known = self._wide and self._wide[0].dtype == first.dtype
+        if not (known and self._wide[0].device == first.device):
             names = [own.name for own in self._own]
-            self._wide = tuple([Parameter(a, n) for a, n in zip(arrays, names, strict=True)])
+            made = [Parameter(array, name) for array, name in zip(wide, names, strict=True)]
+            self._wide = tuple([parameter.to(first.device) for parameter in made])
+        for parameter, array in zip(self._wide, wide, strict=True):
+            parameter.assign(array)
 
     def keys(self, keys: Node, length: int) -> Node:
         """The keys with the feature: (T_max, D + 1)."""

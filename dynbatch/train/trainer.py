@@ -29,7 +29,7 @@ from dynbatch.train.checkpoint import (
     save_checkpoint,
 )
 from dynbatch.train.interrupts import deferred_interrupt
-from dynbatch.train.metrics import MetricsFile, Record
+from dynbatch.train.metrics import MetricsFile, Record, memory_text
 from dynbatch.train.protocols import Batches, TrainedModel
 from dynbatch.train.stopping import EarlyStopping
 from dynbatch.train.update import Update
@@ -68,7 +68,11 @@ class Trainer:
         checkpoint_every: save also after so many updates.
         metrics_path:     JSON-lines file: one line an update, one a validation. A run that begins
                           at step 0 begins it anew; a resumed one cuts what it will write again.
-        padded_bytes:     bytes that the mini-batch would take padded, for the metrics file.
+        memory_limit:     the most that a mini-batch's graph may take, in bytes or as "2GiB"; see
+                          `Graph.backward`.
+        padded_bytes:     bytes that a mini-batch would take padded: `padding.padded_peak(...)`.
+        memory_every:     updates between two for which the peak is planned beforehand, and worked
+                          out padded, beside what is measured of each. It takes some milliseconds.
         random_state:     a generator that the loss function draws from, kept in checkpoints.
         extra:            what else to keep in checkpoints, such as the model's settings.
         make_graph:       the graph of each mini-batch; by default `Graph(device=...)`, where the
@@ -102,7 +106,9 @@ class Trainer:
     checkpoint_path: str | os.PathLike[str] | None = None
     checkpoint_every: int | None = None
     metrics_path: str | os.PathLike[str] | None = None
+    memory_limit: int | str | None = None
     padded_bytes: Callable[[Sequence[Any]], int] | None = None
+    memory_every: int = 20
     random_state: np.random.Generator | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     make_graph: Callable[[], Graph] | None = None
@@ -121,6 +127,7 @@ class Trainer:
         self._metrics = MetricsFile(self.metrics_path)
         self._unread: Update | None = None
         self._last: Record = {}
+        self._peak = ""
         self._saved = "none was saved"
         self._num_batches = 0
         self._mark()
@@ -209,7 +216,7 @@ class Trainer:
                 sentences += len(batch)
                 speed = sentences / (time.perf_counter() - begin)
                 said = f"loss {self._last['loss']:.3f}, " if self._last else ""
-                bar.set_postfix_str(f"{said}{speed:.0f} sentences/s", refresh=False)
+                bar.set_postfix_str(f"{said}{speed:.0f} sentences/s{self._peak}", refresh=False)
                 bar.update()
         self._end_epoch()
 
@@ -247,14 +254,27 @@ class Trainer:
             else:
                 record["tokens"] = sum([self.num_tokens(example) for example in batch])
                 loss = F.sum(losses) / max(1, record["tokens"])
-            graph.backward(loss)
+            memory = self._plan_memory(step, graph, loss, batch)
+            graph.backward(loss, self.memory_limit)
             record["loss"] = math.nan  # read later; here for its place in the line
             record["peak_bytes"] = graph.peak_bytes
-        if self.padded_bytes is not None:
-            record["padded_bytes"] = int(self.padded_bytes(batch))
+        record |= memory
+        if memory:
+            self._peak = f", {memory_text(record)}"
         record["gradient_norm"] = math.nan
         limit = math.inf if self.clip_norm is None else self.clip_norm
         return Update(record, loss, clip_grad_norm_(self.optimizer, limit))
+
+    def _plan_memory(
+        self, step: int, graph: Graph, loss: Node, batch: Sequence[Any]
+    ) -> dict[str, int]:
+        """The peak of some updates as it is planned, and as it would be padded."""
+        if (step - 1) % self.memory_every:
+            return {}
+        planned = {"planned_bytes": graph.estimate(loss, self.memory_limit).peak_bytes}
+        if self.padded_bytes is not None:
+            planned["padded_bytes"] = int(self.padded_bytes(batch))
+        return planned
 
     def _graph(self) -> Graph:
         if self.make_graph is not None:

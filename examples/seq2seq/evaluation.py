@@ -1,21 +1,14 @@
-"""What came of a training: error rates, and a mini-batch's memory beside that of a padded one."""
+"""What came of a training: error rates, and memory beside that of padded mini-batches."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from statistics import mean
 
-import numpy as np
-
-import dynbatch as db
-from dynbatch import nodes as F
-from dynbatch.models import Seq2Seq
-from dynbatch.train import padding_ratio
+from dynbatch.train.metrics import Record
 from examples.seq2seq.corpus import Example, Tokens
-from examples.seq2seq.data import Pair
 from examples.seq2seq.metrics import ErrorRates, error_rates
 from examples.seq2seq.translator import Translator
-from examples.seq2seq.vocabulary import Array
 
 
 def evaluate(
@@ -27,51 +20,22 @@ def evaluate(
     return error_rates(found, [example.references for example in examples]), found
 
 
-@dataclass(frozen=True, slots=True)
-class BatchMemory:
-    """Bytes of arenas in use at the peak of one training step: values, their gradients, scratch.
+def memory_saved(records: Iterable[Record]) -> str:
+    """What the mini-batches of a training took, and would have taken padded, as one line.
 
-    `padded` is measured on the same model with the same pairs, every source and every target
-    extended to the longest of the mini-batch. Parameters and the optimizer's state, the same for
-    both, are not counted. `tokens_ratio` is how many times the tokens a padded batch has.
+    Args:
+        records: of the metrics file; those with `padded_bytes` count (see `train.Trainer`).
+
+    Returns:
+        "" if no record says what padding would have taken.
     """
-
-    unpadded: int
-    padded: int
-    num_pairs: int
-    tokens_ratio: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.unpadded / 1e6:.1f} MB unpadded, {self.padded / 1e6:.1f} MB with every "
-            f"sentence extended to the longest ({self.padded / self.unpadded:.2f} times, for "
-            f"{self.tokens_ratio:.2f} times the tokens)"
-        )
-
-
-def measure_memory(model: Seq2Seq, batch: Sequence[Pair]) -> BatchMemory:
-    """Run loss and gradient of a mini-batch twice, as it is and extended, and compare."""
-    sources = [pair.source.size for pair in batch]
-    targets = [pair.target.size for pair in batch]
-    longest = max(sources), max(targets)
-    padded = [
-        Pair(_extended(pair.source, longest[0]), _extended(pair.target, longest[1]))
-        for pair in batch
-    ]
-    tokens = sum(sources) + sum(targets)
-    ratio = (padding_ratio(sources) * sum(sources) + padding_ratio(targets) * sum(targets)) / tokens
-    return BatchMemory(_peak_bytes(model, batch), _peak_bytes(model, padded), len(batch), ratio)
-
-
-def _peak_bytes(model: Seq2Seq, batch: Sequence[Pair]) -> int:
-    with db.Graph(model.parameters()[0].device) as graph:
-        loss = F.mean([model.loss(graph, pair.source, pair.target) for pair in batch])
-        graph.backward(loss)
-    for parameter in model.parameters():
-        parameter.zero_grad()
-    return graph.peak_bytes
-
-
-def _extended(ids: Array, length: int) -> Array:
-    """Ids with more of any kind behind them: memory depends on their number alone."""
-    return np.resize(ids, length) if ids.size else np.zeros(length, np.int64)
+    known = [record for record in records if "padded_bytes" in record]
+    if not known:
+        return ""
+    own, padded = [[record[name] for record in known] for name in ("peak_bytes", "padded_bytes")]
+    as_planned = sum([record["peak_bytes"] == record["planned_bytes"] for record in known])
+    return (
+        f"{mean(own) / 1e6:.1f} MB on average ({max(own) / 1e6:.1f} at most), padded "
+        f"{mean(padded) / 1e6:.1f} ({max(padded) / 1e6:.1f}): {1 - sum(own) / sum(padded):.0%} "
+        f"saved; {as_planned} of {len(known)} looked at took what was planned before they ran"
+    )

@@ -16,6 +16,7 @@ from dynbatch import backend, optim
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Seq2Seq
 from dynbatch.nodes.base import Node
+from dynbatch.padding import padded_peak
 from dynbatch.train import (
     SentenceBatches,
     TokenBatches,
@@ -28,7 +29,7 @@ from dynbatch.train.batching import epoch_order
 from examples.arguments import exit_status
 from examples.seq2seq.corpus import Corpus, Tokens
 from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
-from examples.seq2seq.evaluation import evaluate, measure_memory
+from examples.seq2seq.evaluation import evaluate, memory_saved
 from examples.seq2seq.options import COMMAND, DEMO, Options, Settings, parse
 from examples.seq2seq.translator import Translator
 
@@ -114,6 +115,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
     warmup = min(settings.warmup, updates - 1)
     dev = task.corpus.dev[:MOST_VALIDATED]
     checkpoint = options.output / CHECKPOINT
+    padded = padded_peak(model, model.loss)
 
     def sequence_error(model: Any) -> float:
         rates, _ = evaluate(task.translator, dev)
@@ -134,6 +136,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
         checkpoint_path=checkpoint,
         checkpoint_every=SAVED_EVERY,
         metrics_path=options.output / METRICS,
+        padded_bytes=lambda pairs: padded([(pair.source, pair.target) for pair in pairs]),
         extra={"settings": asdict(settings), "translator": task.translator.description()},
         show_progress=not options.quiet,
         resume_hint=f"{COMMAND} --output {options.output} --resume",
@@ -154,10 +157,10 @@ def report(task: Task, options: Options) -> None:
     records = [r for r in read_metrics(options.output / METRICS) if "sentences" in r]
     sentences = sum([r["sentences"] for r in records])
     seconds = sum([r["sentences"] / r["sentences_per_second"] for r in records])
-    memory = measure_memory(task.translator.model, task.batches.epoch(0)[0])
     where = _place(task.translator)
     print(f"\nTraining: {sentences / seconds:,.0f} sentences per second, {where}")
-    print(f"Memory of a mini-batch of {memory.num_pairs} at its peak: {memory}")
+    if saved := memory_saved(records):
+        print(f"Memory of a training step at its peak: {saved}")
     print(f"Model: {_model_path(options.output)}")
 
 

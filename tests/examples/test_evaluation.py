@@ -1,11 +1,9 @@
-"""Error rates of a model, and the two measurements of a mini-batch's memory."""
+"""Error rates of a model, and what is said of the memory of its training."""
 
-import numpy as np
 import pytest
 
 from examples.seq2seq.corpus import Example
-from examples.seq2seq.data import Pair
-from examples.seq2seq.evaluation import evaluate, measure_memory
+from examples.seq2seq.evaluation import evaluate, memory_saved
 from examples.seq2seq.translator import Translator
 from examples.seq2seq.vocabulary import Vocabulary
 
@@ -16,10 +14,6 @@ def translator():
     return Translator(sizes, Vocabulary("abc"), Vocabulary("xy"), "words", "words", 5)
 
 
-def pair(source, target):
-    return Pair(np.full(source, 3), np.full(target, 4))
-
-
 def test_targets_are_scored_against_their_references(translator):
     translator.model.output.bias.value[translator.model.end] = 1e4  # it says nothing at all
     examples = [Example(("a", "b"), (("x",), ())), Example(("c",), (("x", "y"),))]
@@ -28,22 +22,15 @@ def test_targets_are_scored_against_their_references(translator):
     assert (rates.token, rates.sequence) == (1.0, 0.5)
 
 
-def test_equal_lengths_take_the_same_memory_padded(translator):
-    memory = measure_memory(translator.model, [pair(7, 5) for _ in range(6)])
-    assert memory.padded == memory.unpadded
-    assert memory.tokens_ratio == 1.0
-
-
-def test_uneven_lengths_take_more_memory_padded(translator):
-    batch = [pair(30, 20), *[pair(2, 3) for _ in range(9)], pair(0, 0)]
-    memory = measure_memory(translator.model, batch)
-    tokens = [p.num_tokens for p in batch]
-    assert memory.tokens_ratio == pytest.approx(11 * 50 / sum(tokens))
-    # Activations follow the tokens; weights that a scan packs are the same for both.
-    assert 2 < memory.padded / memory.unpadded <= memory.tokens_ratio
-    assert "with every sentence extended to the longest" in str(memory)
-
-
-def test_measuring_leaves_no_gradients(translator):
-    measure_memory(translator.model, [pair(3, 2), pair(1, 4)])
-    assert all(parameter.grad is None for parameter in translator.model.parameters())
+def test_the_memory_of_a_training_is_told_beside_that_of_padded_batches():
+    records = [
+        {"peak_bytes": 2_000_000, "planned_bytes": 2_000_000, "padded_bytes": 6_000_000},
+        {"peak_bytes": 7_000_000},
+        {"peak_bytes": 4_000_000, "planned_bytes": 4_000_000, "padded_bytes": 10_000_000},
+        {"step": 3, "metric": 0.5},
+    ]
+    assert memory_saved(records) == (
+        "3.0 MB on average (4.0 at most), padded 8.0 (10.0): 62% saved; "
+        "2 of 2 looked at took what was planned before they ran"
+    )
+    assert memory_saved(records[1:2]) == ""

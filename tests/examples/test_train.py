@@ -46,7 +46,7 @@ def test_a_run_reports_on_held_out_data_and_saves_what_generating_needs(pairs, t
         "sentence error rate",
         "sentences that were not in the training data",
         "sentences per second",
-        "MB unpadded",
+        "MB on average",
         f"Model: {output / 'model.best.safetensors'}",
     ):
         assert line in printed, line

@@ -314,7 +314,7 @@ def test_token_weighted_loss_keeps_the_gradient_of_cross_entropy_in_forward(tmp_
 
 
 def test_metrics_say_what_each_update_and_validation_did(tmp_path):
-    run = Run(tmp_path, padded_bytes=lambda batch: 1000 * len(batch))
+    run = Run(tmp_path, padded_bytes=lambda batch: 1000 * len(batch), memory_every=3)
     run.trainer.fit(2)
     records = read_metrics(tmp_path / "metrics.jsonl")
     updates = [record for record in records if "metric" not in record]
@@ -323,7 +323,10 @@ def test_metrics_say_what_each_update_and_validation_did(tmp_path):
     assert [record["epoch"] for record in updates] == [0] * 5 + [1] * 5
     assert sum(record["tokens"] for record in updates[:5]) == sum(map(num_tokens, EXAMPLES))
     assert [record["sentences"] for record in updates[:5]] == [3, 3, 3, 3, 2]
-    assert all(record["padded_bytes"] == 1000 * record["sentences"] for record in updates)
+    looked_at = [record for record in updates if "padded_bytes" in record]
+    assert [record["step"] for record in looked_at] == [1, 4, 7, 10]
+    assert all(record["padded_bytes"] == 1000 * record["sentences"] for record in looked_at)
+    assert all(record["planned_bytes"] == record["peak_bytes"] for record in looked_at)
     for record in updates:
         assert record["loss"] > 0 and record["gradient_norm"] > 0 and record["peak_bytes"] > 0
         assert record["sentences_per_second"] > 0
@@ -420,7 +423,7 @@ def test_gradient_that_is_not_finite_names_step_and_parameter(tmp_path, monkeypa
     run = Run(tmp_path, device=device, validate=None)
     backward, states = Graph.backward, []
 
-    def spoiled(graph, loss):
+    def spoiled(graph, loss, memory_limit=None):
         states.append(run.everything())
         backward(graph, loss)
         if len(states) == step:
@@ -507,7 +510,7 @@ def test_progress_bar_shows_loss_and_speed(tmp_path, capsys):
     Run(tmp_path, show_progress=True).trainer.fit(1)
     said = capsys.readouterr().err
     assert "epoch 1/1" in said and "5/5" in said
-    assert "loss " in said and "sentences/s" in said
+    assert "loss " in said and "sentences/s, peak " in said and "MB (planned " in said
 
 
 def test_settings_that_need_a_metric_ask_for_validation(tmp_path):
@@ -569,3 +572,18 @@ def test_a_moved_model_goes_on_from_a_checkpoint(tmp_path, cuda):
     here, there = whole.everything(), run.everything()
     for name, value in here.items():
         np.testing.assert_allclose(there[name], value, rtol=1e-3, atol=1e-5, err_msg=name)
+
+
+def test_a_memory_limit_holds_for_every_update(tmp_path):
+    random.seed(1)
+    run = Run(tmp_path / "whole")
+    run.trainer.fit(1)
+    whole = [r for r in read_metrics(tmp_path / "whole" / "metrics.jsonl") if "loss" in r]
+    limit = max(record["peak_bytes"] for record in whole) * 3 // 5
+    random.seed(1)
+    run = Run(tmp_path / "limited", memory_limit=limit, memory_every=2)
+    run.trainer.fit(1)
+    limited = [r for r in read_metrics(tmp_path / "limited" / "metrics.jsonl") if "loss" in r]
+    assert all(record["peak_bytes"] <= limit for record in limited)
+    assert [r["loss"] for r in limited] == pytest.approx([r["loss"] for r in whole], rel=1e-5)
+    assert all(r["planned_bytes"] == r["peak_bytes"] for r in limited[::2])
