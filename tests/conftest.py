@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import dynbatch as db
+from dynbatch.kernels import segment
 from tests.cuda import devices
 from tests.poison import poisoned_memory
 
@@ -24,6 +25,12 @@ def dead_memory_is_nan() -> Iterator[None]:
     """Whatever of an arena is not alive holds NaN during the test."""
     with poisoned_memory():
         yield
+
+
+@pytest.fixture(params=[7, segment.BLOCK], ids=["small blocks", "whole"])
+def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy kernels that work in blocks make several of a few numbers, and then one of all."""
+    monkeypatch.setattr(segment, "BLOCK", request.param)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch.backend import device_of
 from dynbatch.kernels.dispatch import twin
-from dynbatch.kernels.segment import sum_segments
+from dynbatch.kernels.segment import blocks, rows_of, sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -69,21 +69,23 @@ def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None
         offsets: (K + 1,) first element of each segment, from 0 to N.
         out:     (N,), overwritten; may be `x`.
     """
-    np.multiply(x, _each(numbers, offsets, x.dtype), out=out)
+    _with_numbers(np.multiply, x, numbers, offsets, out)
 
 
 @twin()
 def shift_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i + numbers[k] for the elements i of segment k; as `scale_segments`."""
-    np.add(x, _each(numbers, offsets, x.dtype), out=out)
+    _with_numbers(np.add, x, numbers, offsets, out)
 
 
-def _each(numbers: Array, offsets: Array, dtype: Any) -> Any:
-    """One number if all segments share it, else one for each element."""
-    numbers = numbers.astype(dtype, copy=False)
+def _with_numbers(ufunc: Any, x: Array, numbers: Array, offsets: Array, out: Array) -> None:
+    """out_i = ufunc(x_i, numbers[k]), at once if all segments share the number."""
+    numbers = numbers.astype(x.dtype, copy=False)
     if (numbers == numbers[0]).all():
-        return numbers[0]
-    return np.repeat(numbers, np.diff(offsets))
+        ufunc(x, numbers[0], out=out)
+        return
+    for part in blocks(x.size, 1):
+        ufunc(x[part], rows_of(numbers, offsets, part), out=out[part])
 
 
 @twin()
@@ -95,7 +97,12 @@ def expand(x: Array, repeats: Array | None, out: Array) -> None:
         repeats: (M,) of the host, summing to N; None for once each.
         out:     (N, D), overwritten.
     """
-    np.copyto(out, x if repeats is None else np.repeat(x, repeats, axis=0))
+    if repeats is None:
+        np.copyto(out, x)
+        return
+    offsets = np.concatenate(([0], np.cumsum(repeats)))
+    for part in blocks(*out.shape):
+        np.copyto(out[part], rows_of(x, offsets, part))
 
 
 @twin()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.segment import rows_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,9 +48,10 @@ def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
     Returns:
         (end - start,) uint32.
     """
-    numbers = np.arange(start, end) - _of_elements(offsets[:-1], offsets, start, end)
+    part = slice(start, end)
+    numbers = np.arange(start, end) - rows_of(offsets[:-1], offsets, part)
     bits = hash32(numbers.astype(np.uint32))
-    np.bitwise_xor(bits, _of_elements(streams, offsets, start, end), out=bits)
+    np.bitwise_xor(bits, rows_of(streams, offsets, part), out=bits)
     return hash32(bits)
 
 
@@ -59,16 +61,6 @@ def bounds_and_scales(probabilities: Array, dtype: Any) -> tuple[Array, Array]:
     kept = 1 - probabilities
     scales = np.divide(1, kept, where=kept > 0, out=np.zeros_like(kept))
     return bounds, scales.astype(dtype)
-
-
-def _of_elements(values: Array, offsets: Array, start: int, end: int) -> Array:
-    """For each of the elements the value (K,) of its segment."""
-    first = int(np.searchsorted(offsets, start, side="right")) - 1
-    last = int(np.searchsorted(offsets, end))
-    repeated: Array = np.repeat(
-        values[first:last], np.diff(np.clip(offsets[first : last + 1], start, end))
-    )
-    return repeated
 
 
 @twin()
@@ -88,8 +80,9 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
     alike = bool((probabilities[:1] == probabilities).all())
     for start in range(0, x.size, BLOCK):
         end = min(x.size, start + BLOCK)
-        bound: Any = bounds[0] if alike else _of_elements(bounds, offsets, start, end)
-        scale: Any = scales[0] if alike else _of_elements(scales, offsets, start, end)
-        y = out[start:end]
-        np.multiply(x[start:end], random_bits(streams, offsets, start, end) >= bound, out=y)
+        part = slice(start, end)
+        bound: Any = bounds[0] if alike else rows_of(bounds, offsets, part)
+        scale: Any = scales[0] if alike else rows_of(scales, offsets, part)
+        y = out[part]
+        np.multiply(x[part], random_bits(streams, offsets, start, end) >= bound, out=y)
         np.multiply(y, scale, out=y)

@@ -14,12 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.kernels import segment
 from dynbatch.kernels.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-# Elements done at a time: few enough for the second-level cache, enough to hide the calls.
-BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -311,7 +309,7 @@ divide = Binary(
 @twin(1)
 def apply(kernel: Unary, x: Array, out: Array, *arguments: Any) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
-    if out.size <= BLOCK:
+    if out.size <= segment.BLOCK:
         kernel.forward(x, out, *arguments)
         return
     for part in _blocks(out):
@@ -330,7 +328,7 @@ def apply_backward(kernel: Unary, dy: Array, saved: Array, out: Array, *argument
 
     if _is_within(dy, out):
         _over(out, backward)
-    elif out.size <= BLOCK:
+    elif out.size <= segment.BLOCK:
         kernel.backward(dy, saved, out, *arguments)
     else:
         for part in _blocks(out):
@@ -369,16 +367,14 @@ def _is_within(dy: Array, out: Array) -> bool:
 
 
 def _blocks(out: Array) -> Iterator[slice]:
-    """Parts of an array, of about `BLOCK` elements each."""
-    rows = max(1, BLOCK * len(out) // max(1, out.size))
-    for start in range(0, len(out), rows):
-        yield slice(start, start + rows)
+    """Parts of an array of one element or more."""
+    return segment.blocks(len(out), out.size // len(out))
 
 
 def _over(out: Array, function: Callable[[slice, Array], None]) -> None:
     """Write over what the function reads: each block is made apart and then copied."""
-    room = np.empty(min(out.size, BLOCK), out.dtype)
-    for part in _blocks(out):
+    room = np.empty(min(out.size, segment.BLOCK), out.dtype)
+    for part in _blocks(out) if out.size else ():
         made = room[: len(out[part])]
         function(part, made)
         np.copyto(out[part], made)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.segment import blocks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +52,7 @@ def layer_norm(
 @twin()
 def layer_norm_backward(
     dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, out: Array
-) -> Array:
+) -> None:
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight.
 
     Args:
@@ -59,45 +60,49 @@ def layer_norm_backward(
         x:          (N, D).
         weight:     (D,), or None for ones.
         mean, rstd: (N,), left by `layer_norm`.
-        out:        (N, D), overwritten with the gradient of x.
-    Returns:
-        n (N, D), from which `layer_norm_parameters` makes the other gradients; on a GPU what n is
-        made of.
+        out:        (N, D), overwritten with the gradient of x; may be `dy`.
+
+    Memory: n and g of a block of rows.
     """
     width = x.shape[1]
-    normal = normalise(x, mean, rstd)
-    g = dy if weight is None else dy * weight
-    along = np.vecdot(g, normal) / -width
-    level = np.vecdot(g, np.ones(width, x.dtype)) / width
-    np.multiply(normal, along[:, None], out=out)
-    np.subtract(out, level[:, None], out=out)
-    np.add(out, g, out=out)
-    np.multiply(out, rstd[:, None], out=out)
-    return normal
-
-
-@twin()
-def normalise(x: Array, mean: Array, rstd: Array) -> Array:
-    """n = (x - mean) · rstd, (N, D), as `layer_norm_backward` returns it."""
-    normal: Array = x - mean[:, None]
-    np.multiply(normal, rstd[:, None], out=normal)
-    return normal
+    ones = np.ones(width, x.dtype)
+    for part in blocks(*x.shape):
+        normal = _normal(x, mean, rstd, part)
+        g = dy[part] if weight is None else dy[part] * weight
+        along = np.vecdot(g, normal) / -width
+        level = np.vecdot(g, ones) / width
+        np.multiply(normal, along[:, None], out=normal)
+        np.subtract(normal, level[:, None], out=normal)
+        np.add(normal, g, out=normal)
+        np.multiply(normal, rstd[part, None], out=out[part])
 
 
 @twin()
 def layer_norm_parameters(
-    dy: Array, normal: Array, dweight: Array | None, dbias: Array | None
+    dy: Array, x: Array, mean: Array, rstd: Array, dweight: Array | None, dbias: Array | None
 ) -> None:
-    """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows.
+    """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows, with n as in `layer_norm_backward`.
 
     Args:
-        dy:             (N, D).
-        normal:         n, from `layer_norm_backward` or `normalise`.
+        dy, x:          (N, D).
+        mean, rstd:     (N,), left by `layer_norm`.
         dweight, dbias: (D,), overwritten; None where it is not wanted.
     """
-    # A vector times the matrix: twice as fast as `np.add.reduce` down the columns.
-    ones = np.ones(dy.shape[0], dy.dtype)
-    if dweight is not None:
-        np.matmul(ones, dy * normal, out=dweight)
-    if dbias is not None:
-        np.matmul(ones, dy, out=dbias)
+    for array in (dweight, dbias):
+        if array is not None:
+            array[...] = 0
+    for part in blocks(*x.shape):
+        # A vector times the matrix: twice as fast as `np.add.reduce` down the columns.
+        ones = np.ones(part.stop - part.start, dy.dtype)
+        if dweight is not None:
+            normal = _normal(x, mean, rstd, part)
+            np.add(dweight, ones @ np.multiply(normal, dy[part], out=normal), out=dweight)
+        if dbias is not None:
+            np.add(dbias, ones @ dy[part], out=dbias)
+
+
+def _normal(x: Array, mean: Array, rstd: Array, part: slice) -> Array:
+    """n = (x - mean) · rstd of some rows."""
+    normal: Array = x[part] - mean[part, None]
+    np.multiply(normal, rstd[part, None], out=normal)
+    return normal

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
-from dynbatch.kernels.segment import sum_segments
+from dynbatch.kernels.segment import blocks, reduce_made, rows_of, sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -43,9 +43,13 @@ def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> Non
         offsets: (K + 1,) first element of each segment, from 0 to N.
         out:     (K,), overwritten.
     """
-    each = np.empty_like(x)
-    pair.forward(x, t, each)
-    sum_segments(each[:, None], offsets, out[:, None])
+
+    def each(part: slice) -> Array:
+        losses = np.empty_like(x[part])
+        pair.forward(x[part], t[part], losses)
+        return losses[:, None]
+
+    reduce_made(np.add, each, 1, offsets, out[:, None], 0)
 
 
 @twin(2)
@@ -61,8 +65,9 @@ def pair_loss_backward(
         out:     (N,), overwritten.
     """
     derivative = pair.backward_t if of_target else pair.backward_x
-    derivative(x, t, out)
-    np.multiply(out, np.repeat(dy, np.diff(offsets)), out=out)
+    for part in blocks(x.size, 1):
+        derivative(x[part], t[part], out[part])
+        np.multiply(out[part], rows_of(dy, offsets, part), out=out[part])
 
 
 def _squared(x: Array, t: Array, out: Array) -> None:

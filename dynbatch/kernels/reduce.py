@@ -13,7 +13,9 @@ from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,
+    reduce_made,
     reduce_segments,
+    rows_of,
     spread_segments,
     sum_segments,
 )
@@ -63,9 +65,12 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     peak = np.empty_like(out)
     reduce_segments(np.maximum, x, offsets, peak, 0)
     peak[np.isinf(peak)] = 0  # a column of -inf is -inf, not NaN
-    scaled = np.empty_like(x)
-    combine_segments(np.subtract, x, peak, offsets, scaled)
-    sum_segments(np.exp(scaled, out=scaled), offsets, out)
+
+    def scaled(rows: slice) -> Array:
+        shifted = x[rows] - rows_of(peak, offsets, rows)
+        return np.exp(shifted, out=shifted)
+
+    reduce_made(np.add, scaled, x.shape[1], offsets, out, 0)
     with np.errstate(divide="ignore"):
         np.log(out, out=out)
     np.add(out, peak, out=out)

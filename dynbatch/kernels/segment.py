@@ -6,6 +6,7 @@ flat elements, one row or one sentence's elements.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 # rows of 2048 it takes 14 ms instead of 0.3. Above this width each segment, or each position, is
 # one call. The bound does not look at the segments: a sum has the same bits in any mini-batch.
 NARROW = 32
+# Elements that kernels make beside their output at a time, or one segment: what the cache holds.
+BLOCK = 1 << 17
 # A call for one position gathers rows first, and so costs about two calls for one segment.
 POSITION_COST = 2
 
@@ -84,6 +87,51 @@ def _reduce_wide(ufunc: Any, rows: Array, starts: Array, lengths: Array, out: Ar
         out[short] = partial
 
 
+def blocks(count: int, width: int) -> Iterator[slice]:
+    """Parts of `count` rows, of at most `BLOCK` elements or one row each."""
+    rows = max(1, BLOCK // max(1, width))
+    for start in range(0, count, rows):
+        yield slice(start, min(count, start + rows))
+
+
+def groups(offsets: Array, width: int) -> Iterator[tuple[slice, slice]]:
+    """Neighbouring segments of at most `BLOCK` elements together, or one: which, and their rows."""
+    first, count = 0, offsets.size - 1
+    if int(offsets[-1]) * width <= BLOCK:
+        if count:
+            yield slice(0, count), slice(0, int(offsets[-1]))
+        return
+    while first < count:
+        most = offsets[first] + BLOCK // max(1, width)
+        last = max(first + 1, int(np.searchsorted(offsets, most, side="right")) - 1)
+        yield slice(first, last), slice(int(offsets[first]), int(offsets[last]))
+        first = last
+
+
+def rows_of(values: Array, offsets: Array, part: slice) -> Array:
+    """values[k] for each of some rows, with k the segment of the row."""
+    if part.start == part.stop:
+        return values[:0]
+    if part.start == 0 and part.stop == offsets[-1]:
+        whole: Array = values.repeat(offsets[1:] - offsets[:-1], axis=0)
+        return whole
+    first = int(offsets.searchsorted(part.start, "right")) - 1
+    last = int(offsets.searchsorted(part.stop))
+    edges = offsets[first : last + 1].copy()
+    edges[0], edges[-1] = part.start, part.stop
+    repeated: Array = values[first:last].repeat(edges[1:] - edges[:-1], axis=0)
+    return repeated
+
+
+def reduce_made(
+    ufunc: Any, make: Callable[[slice], Array], width: int, offsets: Array, out: Array, empty: float
+) -> None:
+    """`reduce_segments` of rows that are made some segments at a time, by `make(rows)`."""
+    for segments, rows in groups(offsets, width):
+        within = offsets[segments.start : segments.stop + 1] - rows.start
+        reduce_segments(ufunc, make(rows), within, out[segments], empty)
+
+
 def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[n] = ufunc(rows[n], values[k]) for every row n of segment k.
 
@@ -100,7 +148,8 @@ def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out
         shape = (count, int(lengths[0]), width)
         ufunc(rows.reshape(shape), values[:, None], out=out.reshape(shape))
     else:
-        ufunc(rows, np.repeat(values, lengths, axis=0), out=out)
+        for part in blocks(rows.shape[0], width):
+            ufunc(rows[part], rows_of(values, offsets, part), out=out[part])
 
 
 @twin()
@@ -117,7 +166,8 @@ def spread_segments(values: Array, offsets: Array, out: Array) -> None:
     if count and (lengths == lengths[0]).all():
         np.copyto(out.reshape(count, int(lengths[0]), width), values[:, None])
     else:
-        np.copyto(out, np.repeat(values, lengths, axis=0))
+        for part in blocks(out.shape[0], width):
+            np.copyto(out[part], rows_of(values, offsets, part))
 
 
 def sum_segments(rows: Array, offsets: Array, out: Array) -> None:
@@ -140,6 +190,12 @@ def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) ->
         offsets: (K + 1,) strictly increasing, from 0 to N.
         out:     (K, D) int32 or int64, overwritten.
     """
+    for segments, part in groups(offsets, rows.shape[1]):
+        within = offsets[segments.start : segments.stop + 1] - part.start
+        _first_in_group(rows[part], values[segments], within, out[segments])
+
+
+def _first_in_group(rows: Array, values: Array, offsets: Array, out: Array) -> None:
     # NumPy's argmax along tokens is ten times slower: it copies each segment transposed.
     lengths = np.diff(offsets).astype(out.dtype)
     found = np.empty(rows.shape, bool)
@@ -165,16 +221,21 @@ def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """
     if not ids.size:
         return ids, rows[:0].copy()
+    distinct, order, offsets = _by_id(ids)
+    sums = np.empty((distinct.size, rows.shape[1]), rows.dtype)
+    if distinct.size == ids.size:
+        gather_rows(rows, order, sums)
+    else:
+        reduce_made(np.add, lambda part: rows[order[part]], rows.shape[1], offsets, sums, 0)
+    return distinct, sums
+
+
+def _by_id(ids: Array) -> tuple[Array, Array, Array]:
+    """Distinct ids, the positions of all of them in that order, and where each one's begin."""
     order = np.argsort(ids, kind="stable")
     ordered = ids[order]
     first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-    gathered = rows[order]
-    if first.size == ids.size:
-        return ordered, gathered
-    sums = np.empty((first.size, rows.shape[1]), rows.dtype)
-    lengths = np.diff(np.append(first, ids.size))
-    _reduce_occupied(np.add, gathered, first, lengths, sums)
-    return ordered[first], sums
+    return ordered[first], order, np.append(first, ids.size)
 
 
 @twin()
@@ -201,8 +262,14 @@ def scatter_rows(rows: Array, index: Array, out: Array) -> None:
         out:   (N, D), overwritten.
     """
     out[...] = 0
-    ids, sums = sum_rows_by_id(index, rows)
-    out[ids] = sums
+    if not index.size:
+        return
+    distinct, order, offsets = _by_id(index)
+    for ids, part in groups(offsets, rows.shape[1]):
+        sums = np.empty((ids.stop - ids.start, rows.shape[1]), rows.dtype)
+        within = offsets[ids.start : ids.stop + 1] - part.start
+        reduce_segments(np.add, rows[order[part]], within, sums, 0)
+        out[distinct[ids]] = sums
 
 
 @twin()
@@ -214,4 +281,5 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
         index: (M,) int64, strictly increasing, 0 <= index < N.
         out:   (N, D).
     """
-    out[index] += rows
+    for part in blocks(rows.shape[0], rows.shape[1]):
+        out[index[part]] += rows[part]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
-from dynbatch.kernels.segment import combine_segments, reduce_segments
+from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -57,7 +57,8 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
         out:     (N, D), overwritten; NaN where a whole segment is -inf, as in PyTorch.
     """
     _subtract_peak(x, offsets, out)
-    total = _sums(np.exp(out), offsets)
+    total = np.empty((offsets.size - 1, x.shape[1]), x.dtype)
+    reduce_made(np.add, lambda rows: np.exp(out[rows]), x.shape[1], offsets, total, empty=1)
     combine_segments(np.subtract, out, np.log(total, out=total), offsets, out)
 
 
@@ -84,5 +85,5 @@ def _subtract_peak(x: Array, offsets: Array, out: Array) -> None:
 
 def _sums(x: Array, offsets: Array) -> Array:
     sums = np.empty((offsets.size - 1, x.shape[1]), x.dtype)
-    reduce_segments(np.add, x, offsets, sums, empty=1)  # so that no logarithm of 0 is taken
+    reduce_segments(np.add, x, offsets, sums, empty=1)  # so that no division by 0 is made
     return sums

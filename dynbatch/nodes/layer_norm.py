@@ -22,6 +22,7 @@ class LayerNorm(Node):
     static = ("weight", "bias", "eps")
     retains = Retain(inputs=True)
     rowwise = True
+    inplace_backward = True
     weight: Parameter | None
     bias: Parameter | None
     eps: float
@@ -63,11 +64,6 @@ class LayerNorm(Node):
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         node, x, (dx,) = batch.first, batch.input(0).values, dxs
         mean, rstd = batch.saved["mean"][:, 0], batch.saved["rstd"][:, 0]
-        if dx is None:
-            normal = kernels.normalise(x, mean, rstd)
-        else:
-            weight = None if node.weight is None else node.weight.value
-            normal = kernels.layer_norm_backward(dy.values, x, weight, mean, rstd, dx.values)
         if node.parameters():
             gradients = batch.parameter_gradients()
             pair = [None if p is None or p.frozen else p for p in (node.weight, node.bias)]
@@ -75,7 +71,10 @@ class LayerNorm(Node):
             turns = [pair] if pair[0] is not pair[1] else [[pair[0], None], [None, pair[1]]]
             for turn in turns:
                 targets = [None if p is None else gradients.buffer(p) for p in turn]
-                kernels.layer_norm_parameters(dy.values, normal, *targets)
+                kernels.layer_norm_parameters(dy.values, x, mean, rstd, *targets)
+        if dx is not None:  # last: it may be written over dy
+            weight = None if node.weight is None else node.weight.value
+            kernels.layer_norm_backward(dy.values, x, weight, mean, rstd, dx.values)
 
 
 def layer_norm(

@@ -5,6 +5,8 @@ import pytest
 
 from dynbatch.kernels import arrays
 
+pytestmark = pytest.mark.usefixtures("block")
+
 X = np.arange(12.0)
 OFFSETS = np.array([0, 4, 4, 5, 12])
 NUMBERS = np.array([2.0, 9.0, -1.0, 0.5])

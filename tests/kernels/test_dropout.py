@@ -3,6 +3,8 @@ import pytest
 
 from dynbatch.kernels import dropout as kernels
 
+pytestmark = pytest.mark.usefixtures("block")
+
 
 def bits(stream, count):
     """The random bits of one stream's first elements."""

@@ -3,6 +3,8 @@ import pytest
 
 from dynbatch.kernels import losses as kernels
 
+pytestmark = pytest.mark.usefixtures("block")
+
 OFFSETS = np.array([0, 4, 4, 5, 12])
 PAIRS = {
     "squared error": kernels.squared_error,

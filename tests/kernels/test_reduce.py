@@ -5,6 +5,8 @@ import pytest
 
 from dynbatch.kernels import reduce as kernels
 
+pytestmark = pytest.mark.usefixtures("block")
+
 OFFSETS = np.array([0, 3, 3, 4, 13])
 
 

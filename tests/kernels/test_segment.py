@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from dynbatch.kernels import segment
 
+pytestmark = pytest.mark.usefixtures("block")
+
 LENGTHS = [[3, 0, 1, 7], [], [0], [0, 0], [1], [5, 5, 5], [1] * 40, [30, 2, 2, 1, 2, 2, 90], [0, 4]]
 WIDTHS = [1, 3, 32, 33, 100]
 

@@ -3,6 +3,8 @@ import pytest
 
 from dynbatch.kernels import softmax
 
+pytestmark = pytest.mark.usefixtures("block")
+
 OFFSETS = np.array([0, 3, 3, 4, 13])
 
 

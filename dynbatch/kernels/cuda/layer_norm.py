@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,33 +18,18 @@ from dynbatch.kernels.cuda.segments import (
 WIDE = 1024  # rows beyond are a block's, not a warp's, as in layer_norm.cu
 
 
-class Normal(NamedTuple):
-    """What the normalised rows (x - mean) · rstd are made of; they are never stored."""
-
-    x: Any
-    mean: Any
-    rstd: Any
-
-
 def layer_norm(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row."""
     _over_rows("layer_norm", x, (x, weight, bias, eps, out, mean, rstd))
 
 
-def layer_norm_backward(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, out: Any) -> Normal:
+def layer_norm_backward(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, out: Any) -> None:
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight."""
     _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out))
-    return Normal(x, mean, rstd)
 
 
-def normalise(x: Any, mean: Any, rstd: Any) -> Normal:
-    """n = (x - mean) · rstd, as what it is made of."""
-    return Normal(x, mean, rstd)
-
-
-def layer_norm_parameters(dy: Any, normal: Normal, dweight: Any, dbias: Any) -> None:
+def layer_norm_parameters(dy: Any, x: Any, mean: Any, rstd: Any, dweight: Any, dbias: Any) -> None:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows."""
-    x, mean, rstd = normal
     rows, width = dy.shape
     while rows > PART_OF_COLUMNS:
         parts, _ = split_segments(np.array([0, rows]), PART_OF_COLUMNS)
