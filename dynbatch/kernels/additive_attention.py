@@ -68,10 +68,17 @@ def workspace(
 
 @twin()
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
-    """The same of `additive_attention_backward`."""
-    return workspace(array, query_lengths, key_lengths, width)
+    """The same of `additive_attention_backward`, for values of so many features.
+
+    Beside the block of tanh(q + k), for the largest sentence: a number for each pair, and what is
+    added to the gradient of keys, or of values.
+    """
+    pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
+    block: int = workspace(array, query_lengths, key_lengths, width)
+    added = max(key_lengths, default=0) * max(width, values)
+    return block + max(pairs, default=0) + added
 
 
 @twin("queries")
@@ -125,7 +132,13 @@ def additive_attention_backward(
         dvector (D,).
     """
     dvector = np.zeros_like(vector)
-    for sentence in _sentences(packed, weights):
+    sentences = list(_sentences(packed, weights))
+    most = max([sentence.weights.size for sentence in sentences], default=0)
+    keys = max([len(sentence.k) for sentence in sentences], default=0)
+    slopes, scratch = scratch[:most], scratch[most:]
+    widest = max(packed.keys.shape[1], packed.values.shape[1])
+    added, scratch = scratch[: keys * widest], scratch[keys * widest :]
+    for sentence in sentences:
         w, dy = sentence.weights, dout[sentence.rows]
         dq, dk, dv = [
             None if array is None else array[rows]
@@ -143,19 +156,21 @@ def additive_attention_backward(
         if not w.size:
             continue
         if dv is not None:
-            np.add(dv, np.matmul(w.T, dy), out=dv)
-        ds = np.matmul(dy, sentence.v.T)
+            np.add(dv, np.matmul(w.T, dy, out=added[: dv.size].reshape(dv.shape)), out=dv)
+        ds = np.matmul(dy, sentence.v.T, out=slopes[: w.size].reshape(w.shape))
         softmax_backward(w, ds)
-        _scores_backward(sentence, ds, vector, dvector, dq, dk, scratch)
+        _scores_backward(sentence, ds, vector, dvector, dq, dk, added, scratch)
     return dvector
 
 
 def _scores_backward(
     sentence: Sentence, ds: Array, vector: Array, dvector: Array,
-    dq: Array | None, dk: Array | None, scratch: Array,
+    dq: Array | None, dk: Array | None, added: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """Add the gradients of s_ij = vector · tanh(q_i + k_j) to dvector, dq and dk."""
-    total = None if dk is None else np.zeros_like(dk)
+    total = None if dk is None else added[: dk.size].reshape(dk.shape)
+    if total is not None:
+        total[...] = 0
     for rows, u in sentence.blocks(scratch):
         part = ds[rows]
         dvector += np.dot(part.reshape(-1), u.reshape(part.size, -1))

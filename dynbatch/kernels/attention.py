@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels import parallel
+from dynbatch.kernels import blas, parallel
 from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.sight import EVERYTHING, Sight
 
@@ -257,7 +257,7 @@ def _block_backward(
     np.subtract(p, sums[:, rows, None], out=p)
     np.exp(p, out=p)
     if dv is not None:
-        _product(p.swapaxes(1, 2), dy[:, rows], dv[:, seen], adds)
+        _outer(p, dy[:, rows], dv[:, seen], adds)
     if dq is None and dk is None:
         return
     ds = scratch[half : half + p.size].reshape(p.shape)
@@ -268,7 +268,7 @@ def _block_backward(
     if dq is not None:
         np.matmul(ds, sentence.k[:, seen], out=dq[:, rows])
     if dk is not None:
-        _product(ds.swapaxes(1, 2), sentence.q[:, rows], dk[:, seen], adds)
+        _outer(ds, sentence.q[:, rows], dk[:, seen], adds)
 
 
 def exp_rows(scores: Array) -> tuple[Array, Array]:
@@ -328,8 +328,10 @@ def _share(
     )
 
 
-def _product(a: Array, b: Array, out: Array, adds: bool) -> None:
-    if adds:
-        np.add(out, np.matmul(a, b), out=out)
-    else:
-        np.matmul(a, b, out=out)
+def _outer(weights: Array, rows: Array, out: Array, adds: bool) -> None:
+    """out (+)= weightsᵀ rows of each head: (H, queries, keys), (H, queries, d), (H, keys, d)."""
+    if not adds:
+        np.matmul(weights.swapaxes(1, 2), rows, out=out)
+        return
+    for head in zip(rows, weights, out, strict=True):
+        blas.matmul_outer(*head, add=True)

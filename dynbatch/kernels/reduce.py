@@ -67,8 +67,9 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     peak[np.isinf(peak)] = 0  # a column of -inf is -inf, not NaN
 
     def scaled(rows: slice) -> Array:
-        shifted = x[rows] - rows_of(peak, offsets, rows)
-        return np.exp(shifted, out=shifted)
+        shifted: Array = x[rows] - rows_of(peak, offsets, rows)
+        np.exp(shifted, out=shifted)
+        return shifted
 
     reduce_made(np.add, scaled, x.shape[1], offsets, out, 0)
     with np.errstate(divide="ignore"):

@@ -145,7 +145,8 @@ def dot_attention(
         log_sums:  (K, 1), overwritten: log Σ_j exp(score).
         scratch:   (N_k,), `dot_workspace`.
     """
-    _dots(packed.keys, _scaled(packed.queries, scales), packed.key_offsets, scratch)
+    _dots(packed.keys, packed.queries, packed.key_offsets, scratch)
+    _scale(scratch, scales, sentences)
     peak, total = _softmax(scratch, packed.key_offsets, sentences)
     _weighted_sums(scratch, packed.values, packed.key_offsets, out)
     if log_sums is not None:
@@ -164,8 +165,8 @@ def dot_attention_backward(
     """
     keys, offsets = packed.keys, packed.key_offsets
     p, ds = np.empty((2, keys.shape[0]), keys.dtype)
-    scaled = _scaled(packed.queries, scales)
-    _dots(keys, scaled, offsets, p)
+    _dots(keys, packed.queries, offsets, p)
+    _scale(p, scales, sentences)
     np.subtract(p, log_sums[:, 0][sentences], out=p)
     np.exp(p, out=p)
     later = _later(wanted, keys)
@@ -175,16 +176,15 @@ def dot_attention_backward(
         _outer(p, dout, sentences, wanted.values)
     _row_dots(packed.values, dout, sentences, ds, scratch)
     _softmax_backward(p, ds, offsets, sentences)
+    _scale(ds, scales, sentences)
     if wanted.queries is not None:
         _weighted_sums(ds, keys, offsets, wanted.queries)
-        if scaled is not packed.queries:
-            np.multiply(wanted.queries, scales[:, None], out=wanted.queries)
     if later is not None:
-        later.keys.add(ds, scaled)
+        later.keys.add(ds, packed.queries)
         if later is not wanted.later:
             later.add_to(wanted.keys, wanted.values, offsets)
     elif wanted.keys is not None:
-        _outer(ds, scaled, sentences, wanted.keys)
+        _outer(ds, packed.queries, sentences, wanted.keys)
 
 
 @twin("queries")
@@ -263,8 +263,10 @@ def _later(wanted: Wanted, keys: Array) -> Later | None:
     return later
 
 
-def _scaled(queries: Array, scales: Array) -> Array:
-    return queries if (scales == 1).all() else queries * scales[:, None]
+def _scale(scores: Array, scales: Array, sentences: Array) -> None:
+    """Multiply each score by its sentence's number, in place."""
+    if not (scales == 1).all():
+        np.multiply(scores, scales if scales.size == 1 else scales[sentences], out=scores)
 
 
 def _blocks(offsets: Array, width: int) -> Iterator[tuple[int, int]]:

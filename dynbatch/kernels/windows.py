@@ -1,7 +1,7 @@
 """Windows of neighbouring rows that slide over each segment: unfolding and pooling.
 
-Every kernel is one pass for each position inside the window, over all windows of the batch at once.
-Within one pass no row is met twice, so gradients need no sorting and no atomics.
+Every kernel is one pass for each position inside the window, over all windows of the batch, some at
+a time. Within one pass no row is met twice, so gradients need no sorting and no atomics.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import numpy as np
 
 from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.move import row_index
+from dynbatch.kernels.segment import blocks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -62,11 +63,14 @@ def unfold(x: Array, windows: Windows, out: Array) -> None:
     for position in range(size):
         rows = starts + position
         inside = windows.inside(rows)
-        if inside.all():
-            parts[:, position] = x[rows]
-        else:
-            parts[:, position] = 0
-            parts[inside, position] = x[rows[inside]]
+        whole = inside.all()
+        for part in blocks(rows.size, x.shape[1]):
+            into = parts[part, position]
+            if whole:
+                into[...] = x[rows[part]]
+            else:
+                into[...] = 0
+                into[inside[part]] = x[rows[part][inside[part]]]
 
 
 @twin()
@@ -82,8 +86,9 @@ def unfold_backward(dy: Array, windows: Windows, out: Array) -> None:
     parts = dy.reshape(starts.size, size, out.shape[1])
     for position in range(size):
         rows = starts + position
-        inside = windows.inside(rows)
-        out[rows[inside]] += parts[inside, position]
+        held = np.flatnonzero(windows.inside(rows))
+        for part in blocks(held.size, out.shape[1]):
+            out[rows[held[part]]] += parts[held[part], position]
 
 
 @twin()
@@ -98,15 +103,18 @@ def max_pool(x: Array, windows: Windows, out: Array, place: Array | None) -> Non
             number in its window, or None.
     """
     starts = windows.starts()
-    np.copyto(out, x[starts])
     if place is not None:
         place[...] = 0
-    for position in range(1, windows.size):
-        rows = x[starts + position]
-        if place is not None:
-            # A later position is the larger number; masked copies are ten times slower.
-            np.maximum(place, (rows > out) * place.dtype.type(position), out=place)
-        np.maximum(out, rows, out=out)
+    for part in blocks(*out.shape):
+        y, first = out[part], starts[part]
+        np.copyto(y, x[first])
+        for position in range(1, windows.size):
+            rows = x[first + position]
+            if place is not None:
+                # A later position is the larger number; masked copies are ten times slower.
+                later = (rows > y) * place.dtype.type(position)
+                np.maximum(place[part], later, out=place[part])
+            np.maximum(y, rows, out=y)
 
 
 @twin()
@@ -121,7 +129,8 @@ def max_pool_backward(dy: Array, windows: Windows, place: Array, out: Array) -> 
     out[...] = 0
     starts = windows.starts()
     for position in range(windows.size):
-        out[starts + position] += dy * (place == position)
+        for part in blocks(*dy.shape):
+            out[starts[part] + position] += dy[part] * (place[part] == position)
 
 
 @twin()
@@ -134,10 +143,12 @@ def mean_pool(x: Array, windows: Windows, out: Array) -> None:
         out:     (M, D), overwritten.
     """
     starts = windows.starts()
-    np.copyto(out, x[starts])
-    for position in range(1, windows.size):
-        np.add(out, x[starts + position], out=out)
-    np.multiply(out, 1 / windows.size, out=out)
+    for part in blocks(*out.shape):
+        y, first = out[part], starts[part]
+        np.copyto(y, x[first])
+        for position in range(1, windows.size):
+            np.add(y, x[first + position], out=y)
+        np.multiply(y, 1 / windows.size, out=y)
 
 
 @twin()
@@ -150,6 +161,7 @@ def mean_pool_backward(dy: Array, windows: Windows, out: Array) -> None:
     """
     out[...] = 0
     starts = windows.starts()
-    each = dy * dy.dtype.type(1 / windows.size)
+    share = dy.dtype.type(1 / windows.size)
     for position in range(windows.size):
-        out[starts + position] += each
+        for part in blocks(*dy.shape):
+            out[starts[part] + position] += dy[part] * share

@@ -58,6 +58,14 @@ class AdditiveAttention(AttentionBase):
         return weights + kernels.workspace(batch.scratch, queries, keys, width)
 
     @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        queries, keys = cls.lengths(batch)
+        if cls.is_single_query(batch, queries, keys, cls.sights(batch, len(keys))):
+            return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
+        width, values = batch.first.vector.size, batch.first.inputs[2].width
+        return kernels.workspace_backward(batch.scratch, queries, keys, width, values)
+
+    @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
         packed, vector, sights = cls.packed(xs), batch.first.vector.value, cls.sights(batch, len(k))
@@ -75,23 +83,17 @@ class AdditiveAttention(AttentionBase):
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        q, k, v = xs = cls.retained(batch)
+        q, k, _ = xs = cls.retained(batch)
         packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
         weights = batch.saved["weights"].reshape(-1)
         if cls.is_single_query(batch, q.lengths, k.lengths, cls.sights(batch, len(k))):
-            widest = max(k.values.shape[1], v.values.shape[1])
-            elements = single_query.workspace_backward(batch.scratch, k.lengths, widest)
-            scratch = cls.scratch(batch, elements)
             dvector = single_query.additive_attention_backward(
                 packed, vector.value, cls.sentence_of_rows(batch, k), weights, dy.values, wanted,
-                scratch,
+                cls.scratch(batch),
             )  # fmt: skip
         else:
-            lengths = (q.lengths, k.lengths)
-            elements = kernels.workspace_backward(batch.scratch, *lengths, vector.size)
-            scratch = cls.scratch(batch, elements)
             dvector = kernels.additive_attention_backward(
-                packed, vector.value, weights, dy.values, wanted, scratch
+                packed, vector.value, weights, dy.values, wanted, cls.scratch(batch)
             )
         if dvector is not None:
             batch.parameter_gradients().add(vector, dvector)

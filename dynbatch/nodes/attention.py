@@ -101,6 +101,13 @@ class AttentionBase(Node):
         return [q.rows for q, _, _ in inputs], [k.rows for _, k, _ in inputs]
 
     @classmethod
+    def widest(cls, batch: Batch) -> int:
+        """Features of keys or of values, whichever has more."""
+        _, k, v = batch.first.inputs
+        width: int = max(k.width, v.width)
+        return width
+
+    @classmethod
     def is_single_query(
         cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], sights: Sequence[Sight]
     ) -> bool:
@@ -149,11 +156,11 @@ class AttentionBase(Node):
             later.add_to(dk.values, dv.values, dk.offsets, None if vector is None else vector.value)
 
     @classmethod
-    def scratch(cls, batch: Batch, elements: int) -> Array:
-        """Room for backward; in a scan the same for all steps."""
+    def scratch(cls, batch: Batch) -> Array:
+        """Room for backward, which in a scan is the same for all steps."""
         if batch.cache is None:
-            room: Array = batch.xp.empty(elements, batch.dtype)
-            return room
+            return batch.scratch
+        elements = cls.workspace_backward(batch)
         found: Array | None = batch.cache.get("scratch")
         if found is None or found.size < elements:
             found = batch.cache["scratch"] = batch.xp.empty(elements, batch.dtype)
@@ -213,6 +220,14 @@ class DotAttention(AttentionBase):
         return kernels.workspace(batch.scratch, queries, keys, heads, sights)
 
     @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        queries, keys = cls.lengths(batch)
+        sights, heads = cls.sights(batch, len(keys)), batch.first.heads
+        if heads == 1 and cls.is_single_query(batch, queries, keys, sights):
+            return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
+        return kernels.workspace_backward(batch.scratch, queries, keys, heads, sights)
+
+    @classmethod
     def scales(cls, batch: Batch) -> Array:
         """(K,) each sentence's; in a scan (1,), since one traced node stands for all."""
         if batch.cache is not None:
@@ -234,22 +249,17 @@ class DotAttention(AttentionBase):
 
     @classmethod
     def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        q, k, v = xs = cls.retained(batch)
+        q, k, _ = xs = cls.retained(batch)
         sights, heads = cls.sights(batch, len(k)), batch.first.heads
         packed, wanted, scales = cls.packed(xs), cls.wanted(batch, dxs), cls.scales(batch)
         log_sums = batch.saved["log_sums"]
         if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, sights):
-            widest = max(k.values.shape[1], v.values.shape[1])
-            elements = single_query.workspace_backward(batch.scratch, k.lengths, widest)
-            scratch = cls.scratch(batch, elements)
             sentences = cls.sentence_of_rows(batch, k)
             single_query.dot_attention_backward(
-                packed, scales, sentences, log_sums, dy.values, wanted, scratch
+                packed, scales, sentences, log_sums, dy.values, wanted, cls.scratch(batch)
             )
         else:
-            lengths = (q.lengths, k.lengths)
-            elements = kernels.workspace_backward(batch.scratch, *lengths, heads, sights)
-            scratch = cls.scratch(batch, elements)
+            scratch = cls.scratch(batch)
             scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), sights)
             kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
 

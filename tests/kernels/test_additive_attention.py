@@ -34,7 +34,7 @@ def forward(packed, vector, sights):
 
 
 def backward(packed, vector, weights, dout, wanted):
-    scratch = np.empty(kernels.workspace_backward(HOST, QUERIES, KEYS, WIDTH))
+    scratch = np.empty(kernels.workspace_backward(HOST, QUERIES, KEYS, WIDTH, VALUE_WIDTH))
     return kernels.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)
 
 

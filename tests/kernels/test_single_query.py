@@ -78,7 +78,9 @@ def test_additive_attention_equals_the_general_kernel(blocks):
     packed = inputs()
     vector = np.random.default_rng(4).standard_normal(WIDTH)
     sentences = single_query.sentence_of_rows(packed.key_offsets)
-    scratch = np.empty(additive_attention.workspace_backward(HOST, [1] * COUNT, KEYS, WIDTH))
+    ones = [1] * COUNT
+    elements = additive_attention.workspace_backward(HOST, ones, KEYS, WIDTH, VALUE_WIDTH)
+    scratch = np.empty(elements)
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty(sum(KEYS))]
     additive_attention.additive_attention(packed, vector, [EVERYTHING] * COUNT, *expected, scratch)
     found = [np.full_like(x, np.nan) for x in expected]

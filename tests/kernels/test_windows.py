@@ -5,6 +5,8 @@ import pytest
 
 from dynbatch.kernels import windows as kernels
 
+pytestmark = pytest.mark.usefixtures("block")
+
 OFFSETS = np.array([0, 4, 4, 5, 12])
 
 

@@ -27,7 +27,7 @@ def workspace(
 
 
 def workspace_backward(
-    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
     """Elements of scratch of `additive_attention_backward`.
 

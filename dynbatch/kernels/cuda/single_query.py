@@ -26,7 +26,7 @@ def additive_workspace(array: Any, key_lengths: Sequence[int], width: int) -> in
 
 def workspace_backward(array: Any, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch of both backward kernels, though only the additive one needs them."""
-    return general.workspace_backward(array, [1] * len(key_lengths), key_lengths, width)
+    return general.workspace_backward(array, [1] * len(key_lengths), key_lengths, width, width)
 
 
 def dot_attention(

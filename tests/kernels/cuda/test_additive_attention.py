@@ -52,7 +52,8 @@ def forward(packed, vector, sights, out, weights):
 
 
 def backward(packed, vector, weights, dout, wanted):
-    scratch = room(dout, kernels.workspace_backward(dout, *lengths_of(packed), vector.size))
+    widths = vector.size, packed.values.shape[1]
+    scratch = room(dout, kernels.workspace_backward(dout, *lengths_of(packed), *widths))
     return kernels.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)
 
 
