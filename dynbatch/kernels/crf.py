@@ -73,9 +73,19 @@ def crf(
 
 
 @twin()
+def workspace_backward(array: Array, tokens: int, tags: int) -> int:
+    """Elements of scratch of `crf_backward`, whose values live where those of `array` do.
+
+    Two numbers and a flag for each token and tag.
+    """
+    pairs = tokens * tags
+    return 2 * pairs + -(-pairs // array.itemsize)
+
+
+@twin()
 def crf_backward(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
-    dy: Array, dx: Array, wanted: Chain,
+    dy: Array, dx: Array, wanted: Chain, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `crf`. With p the probability of a tag, or of two in a row, given the sentence:
 
@@ -88,14 +98,19 @@ def crf_backward(
         log_sums, shifts: as forward left them.
         dy: (sentences,).
         dx: (N, K), overwritten, also where nobody wants it.
+        scratch: `workspace_backward` elements.
 
     The backward algorithm, on weights instead of scores: tag i precedes a tag j with probability
     exp(a_t-1,i + transitions_ij - log_sums_tj), so that p_t-1 follows from p_t by one product.
     """
     first, last = ends(offsets)
     sums, scale = _LogSums(chain.transitions), np.repeat(dy, np.diff(offsets))
-    before = np.exp(_state(x, log_sums, shifts, slice(None)))
-    slopes, is_small = sums.inverse(log_sums)
+    before, slopes = scratch[: 2 * x.size].reshape(2, *x.shape)
+    np.add(log_sums, x, out=before)
+    np.subtract(before, shifts[:, None], out=before)
+    np.exp(before, out=before)
+    is_small = scratch[2 * x.size :].view(bool)[: x.size].reshape(x.shape)
+    sums.inverse(log_sums, slopes, is_small)
     slopes[first], is_small[first] = 0, False
     dx[last] = scale[last, None] * _softmax(_state(x, log_sums, shifts, last) + chain.end)
     exact = np.zeros_like(chain.transitions)
@@ -125,7 +140,7 @@ def crf_backward(
 
 
 @twin()
-def viterbi(x: Array, chain: Chain, offsets: Array, out: Array) -> None:
+def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
     """out_n = the tag of row n in the sentence's sequence of the highest score (see `crf`).
 
     Of equal ones the last token has the lowest tag, then the one before it.
@@ -134,12 +149,14 @@ def viterbi(x: Array, chain: Chain, offsets: Array, out: Array) -> None:
         x:       (N, K).
         offsets: (sentences + 1,) from 0 to N.
         out:     (N,), overwritten: whole numbers as floats, exact below 2^24 tags.
+        scratch: (N · K,): for each token and tag the one before, an integer in the room of a float.
 
     Source: Viterbi 1967; Forney 1973, Proc. IEEE 61(3).
     """
     tags = x.shape[1]
     into = np.ascontiguousarray(chain.transitions.T)  # (to, from)
-    origin, best = np.empty(x.shape, np.intp), np.empty(x.shape[0], np.intp)
+    origin = scratch[: x.size].view(f"i{scratch.itemsize}").reshape(x.shape)
+    best = np.empty(x.shape[0], np.intp)
     a, rows_of_steps = x[:0], steps(offsets)
     order = longest_first(offsets)
     final = np.empty((order.size, tags), x.dtype)
@@ -150,7 +167,8 @@ def viterbi(x: Array, chain: Chain, offsets: Array, out: Array) -> None:
             for begin in range(0, rows.size, most):
                 block = slice(begin, min(begin + most, rows.size))
                 pairs = a[block, None, :] + into
-                found = origin[rows[block]] = pairs.argmax(axis=2)
+                found = pairs.argmax(axis=2)
+                origin[rows[block]] = found
                 reached[block] = np.take_along_axis(pairs, found[..., None], axis=2)[..., 0]
             a = reached + x[rows]
         else:
@@ -227,13 +245,13 @@ class _LogSums:
             found[n, j] = _log_sum_exp(a[n] + self._transitions.T[j])
         return found
 
-    def inverse(self, log_sums: Array) -> tuple[Array, Array]:
+    def inverse(self, log_sums: Array, out: Array, is_small: Array) -> None:
         """1 / Σ_i exp(a_i) factors_ij from its logarithm; where it is too small 0, and True."""
+        np.subtract(self._peaks, log_sums, out=out)
         with np.errstate(over="ignore"):
-            found: Array = np.exp(self._peaks - log_sums)
-        is_small = found > 1 / self._least
-        found[is_small] = 0
-        return found, is_small
+            np.exp(out, out=out)
+        np.greater(out, 1 / self._least, out=is_small)
+        np.copyto(out, 0, where=is_small)
 
 
 def _state(x: Array, log_sums: Array, shifts: Array, rows: Any) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,18 @@ def num_pairs(packed: Choices) -> int:
     return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
 
 
+@twin()
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
+) -> int:
+    """Elements of scratch of `pointer_loss_backward`, whose values live where those of `array` do.
+
+    A number for each pair of the sentence that has most.
+    """
+    pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
+    return max(pairs, default=0)
+
+
 @twin("queries")
 def pointer_loss(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, losses: Array
@@ -57,18 +69,21 @@ def pointer_loss(
 
 @twin("queries")
 def pointer_loss_backward(
-    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices
-) -> None:
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices,
+    scratch: Array,
+) -> None:  # fmt: skip
     """dq_i = Σ_j ds_ij k_j and dk_j = Σ_i ds_ij q_i, ds_ij = dy_k weights_i (p_ij - [ids_i = j]).
 
     Args:
         probabilities: as forward left them.
         dy:            (K,) gradient of the sum of each sentence's losses.
         wanted:        queries and keys, overwritten, or None.
+        scratch:       `workspace_backward` elements.
     """
     scale = weights * np.repeat(dy, np.diff(packed.query_offsets))
     for rows, keys, p in _sentences(packed, probabilities):
-        slopes = p * scale[rows, None]
+        slopes = scratch[: p.size].reshape(p.shape)
+        np.multiply(p, scale[rows, None], out=slopes)
         slopes[np.arange(p.shape[0]), ids[rows]] -= scale[rows]
         if wanted.queries is not None:
             np.matmul(slopes, packed.keys[keys], out=wanted.queries[rows])

@@ -71,15 +71,22 @@ class Crf(ChainBase):
         return {"log_sums": (tokens, batch.first.transitions.shape[0]), "shifts": (tokens, 1)}
 
     @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """What backward would read, if none follows."""
+        return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return kernels.workspace_backward(batch.scratch, *cls.saved(batch)["log_sums"])
+
+    @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         if batch.keeps:
             log_sums, shifts = batch.saved["log_sums"], batch.saved["shifts"]
         else:
-            log_sums, shifts = [
-                batch.xp.empty((x.values.shape[0], width), batch.dtype)
-                for width in (x.values.shape[1], 1)
-            ]
+            size = x.values.size
+            log_sums, shifts = batch.scratch[:size].reshape(x.values.shape), batch.scratch[size:]
         kernels.crf(
             x.values, cls.chain(batch), batch.concat("ids"), x.offsets,
             log_sums, shifts.reshape(-1), y.flat,
@@ -93,7 +100,7 @@ class Crf(ChainBase):
         dx = batch.xp.empty(x.values.shape, batch.dtype) if dxs[0] is None else dxs[0].values
         kernels.crf_backward(
             x.values, cls.chain(batch), batch.concat("ids"), x.offsets, batch.saved["log_sums"],
-            batch.saved["shifts"].reshape(-1), dy.flat, dx, kernels.Chain(*wanted),
+            batch.saved["shifts"].reshape(-1), dy.flat, dx, kernels.Chain(*wanted), batch.scratch,
         )  # fmt: skip
 
 
@@ -107,6 +114,11 @@ class Viterbi(ChainBase):
     __slots__ = ()
     differentiable = False
 
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        tags: int = batch.first.transitions.shape[0]
+        return sum([node.rows for node in batch.nodes]) * tags
+
     def infer_shape(self, *shapes: Shape) -> Shape:
         self.check(shapes[0])
         return (shapes[0][0], 1)
@@ -114,7 +126,7 @@ class Viterbi(ChainBase):
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
-        kernels.viterbi(x.values, cls.chain(batch), x.offsets, y.flat)
+        kernels.viterbi(x.values, cls.chain(batch), x.offsets, y.flat, batch.scratch)
 
 
 def crf(

@@ -45,17 +45,30 @@ class PointerLoss(Node):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        pairs = sum([node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
-        return {"probabilities": (pairs, 1)}
+        queries, keys = cls._lengths(batch)
+        return {"probabilities": (sum([a * b for a, b in zip(queries, keys, strict=True)]), 1)}
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """A loss for each query, and the probabilities if nothing will read them."""
+        pairs, _ = cls.saved(batch)["probabilities"]
+        return sum(cls._lengths(batch)[0]) + (0 if batch.keeps else pairs)
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return kernels.workspace_backward(batch.scratch, *cls._lengths(batch))
+
+    @staticmethod
+    def _lengths(batch: Batch) -> tuple[list[int], list[int]]:
+        inputs = [node.inputs for node in batch.nodes]
+        return [q.rows for q, _ in inputs], [k.rows for _, k in inputs]
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         packed = cls._packed(*xs)
-        if batch.keeps:
-            probabilities = batch.saved["probabilities"].reshape(-1)
-        else:
-            probabilities = batch.xp.empty(kernels.num_pairs(packed), batch.dtype)
-        losses = batch.xp.empty((xs[0].values.shape[0], 1), batch.dtype)
+        queries = xs[0].values.shape[0]
+        losses, scratch = batch.scratch[:queries].reshape(-1, 1), batch.scratch[queries:]
+        probabilities = batch.saved["probabilities"].reshape(-1) if batch.keeps else scratch
         ids, weights = batch.concat("ids"), batch.concat("weights")
         kernels.pointer_loss(packed, ids, weights, probabilities, losses[:, 0])
         sum_segments(losses, xs[0].offsets, y.values)
@@ -67,7 +80,7 @@ class PointerLoss(Node):
         kernels.pointer_loss_backward(
             packed, batch.concat("ids"), batch.concat("weights"),
             batch.saved["probabilities"].reshape(-1), dy.flat,
-            packed._replace(queries=dq, keys=dk),
+            packed._replace(queries=dq, keys=dk), batch.scratch,
         )  # fmt: skip
 
     @staticmethod

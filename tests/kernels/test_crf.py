@@ -40,8 +40,12 @@ def backward(x, chain, ids, offsets, dy):
     """dx, and the gradients of the chain."""
     _, left = forward(x, chain, ids, offsets)
     dx, wanted = np.full_like(x, np.nan), Chain(*[np.full_like(part, np.nan) for part in chain])
-    kernels.crf_backward(x, chain, ids, offsets, *left, dy, dx, wanted)
+    kernels.crf_backward(x, chain, ids, offsets, *left, dy, dx, wanted, room(x))
     return [dx, *wanted]
+
+
+def room(x):
+    return np.empty(kernels.workspace_backward(x, *x.shape), x.dtype)
 
 
 def every_path(x, chain):
@@ -88,7 +92,7 @@ def test_the_gradient_is_that_of_all_paths_enumerated():
 def test_the_best_path_is_that_of_all_paths_enumerated():
     x, chain, _, offsets = problem()
     out = np.full(x.shape[0], np.nan)
-    kernels.viterbi(x, chain, offsets, out)
+    kernels.viterbi(x, chain, offsets, out, np.empty(x.size))
     for own, tags in sentences(x, offsets, out):
         paths, scores = every_path(own, chain)
         assert tuple(tags.astype(int)) == paths[int(scores.argmax())]
@@ -97,9 +101,9 @@ def test_the_best_path_is_that_of_all_paths_enumerated():
 def test_the_best_path_does_not_depend_on_blocks(monkeypatch):
     x, chain, _, offsets = problem(lengths=(9, 8, 8, 0, 2) * 3)
     whole, cut = np.empty((2, x.shape[0]))
-    kernels.viterbi(x, chain, offsets, whole)
+    kernels.viterbi(x, chain, offsets, whole, np.empty(x.size))
     monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 4 * TAGS * TAGS)
-    kernels.viterbi(x, chain, offsets, cut)
+    kernels.viterbi(x, chain, offsets, cut, np.empty(x.size))
     assert np.array_equal(whole, cut)
 
 
@@ -152,7 +156,7 @@ def test_a_forbidden_transition_has_no_part_in_anything():
     assert all(np.isfinite(part).all() for part in (dx, *gradients))
     assert gradients[0][0, 1] == 0 and not gradients[0][:, 2].any() and gradients[1][0] == 0
     out = np.empty(x.shape[0])
-    kernels.viterbi(x, chain, offsets, out)
+    kernels.viterbi(x, chain, offsets, out, np.empty(x.size))
     for own, tags in sentences(x, offsets, out):
         assert not len(own) or score(own, chain, tags.astype(int)) > -np.inf
 
@@ -177,7 +181,7 @@ def test_gradients_of_the_chain_are_made_where_wanted():
     _, left = forward(x, chain, ids, offsets)
     dx = np.empty_like(x)
     args = (x, chain, ids, offsets, *left, np.ones(len(LENGTHS)), dx)
-    kernels.crf_backward(*args, Chain(None, None, None))
+    kernels.crf_backward(*args, Chain(None, None, None), room(x))
     assert np.array_equal(dx, backward(x, chain, ids, offsets, np.ones(len(LENGTHS)))[0])
 
 
@@ -187,4 +191,4 @@ def test_no_sentences_and_empty_ones_are_nothing_to_do(lengths):
     assert not forward(x, chain, ids, offsets)[0].any()
     gradients = backward(x, chain, ids, offsets, np.ones(len(lengths)))
     assert not any(part.any() for part in gradients)
-    kernels.viterbi(x, chain, offsets, np.empty(0))
+    kernels.viterbi(x, chain, offsets, np.empty(0), np.empty(x.size))

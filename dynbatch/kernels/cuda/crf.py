@@ -27,9 +27,14 @@ def crf(
     _launch_by_sentence("crf", x, offsets, args, tags_of_warp=32)
 
 
+def workspace_backward(array: Any, tokens: int, tags: int) -> int:
+    """Elements of scratch of `crf_backward`: none."""
+    return 0
+
+
 def crf_backward(
     x: Any, chain: Chain, ids: Array, offsets: Array, log_sums: Any, shifts: Any,
-    dy: Any, dx: Any, wanted: Chain,
+    dy: Any, dx: Any, wanted: Chain, scratch: Any,
 ) -> None:  # fmt: skip
     """Gradients of `crf`: a launch for dx, two for the transitions, two each for start and end."""
     transitions, tags = chain.transitions, x.shape[1]
@@ -50,9 +55,9 @@ def crf_backward(
             _sum_rows(picked, out)
 
 
-def viterbi(x: Any, chain: Chain, offsets: Array, out: Any) -> None:
+def viterbi(x: Any, chain: Chain, offsets: Array, out: Any, scratch: Any) -> None:
     """out_n = the tag of row n in the sentence's sequence of the highest score."""
-    origin = queue().empty(x.shape, np.int32)
+    origin = scratch[: x.size].view(np.int32)
     args = (x, *chain, offsets, origin, out, x.shape[1])
     _launch_by_sentence("viterbi", x, offsets, args, tags_of_warp=32)
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.queue import launch
 from dynbatch.kernels.cuda.segments import row_grid
 from dynbatch.kernels.pointer import Choices, num_pairs
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
+
+
+def workspace_backward(array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int]) -> int:
+    """Elements of scratch of `pointer_loss_backward`: a number for each pair."""
+    return sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])
 
 
 def pointer_loss(
@@ -25,12 +31,13 @@ def pointer_loss(
 
 
 def pointer_loss_backward(
-    packed: Choices, ids: Array, weights: Array, probabilities: Any, dy: Any, wanted: Choices
-) -> None:
+    packed: Choices, ids: Array, weights: Array, probabilities: Any, dy: Any, wanted: Choices,
+    scratch: Any,
+) -> None:  # fmt: skip
     """Gradients of queries and keys: a launch each."""
     queries, keys, *_ = packed
     (rows, width), tables = keys.shape, _tables(packed)
-    slopes = queue().empty(num_pairs(packed), keys.dtype)
+    slopes = scratch[: num_pairs(packed)]
     args = (keys, probabilities, dy, slopes, wanted.queries, ids, weights, *tables, width)
     launch(keys, "pointer_loss_backward", (queries.shape[0],), (THREADS,), args)
     if wanted.keys is not None:

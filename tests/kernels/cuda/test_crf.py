@@ -7,6 +7,7 @@ from dynbatch.kernels.cuda import crf as launched
 from dynbatch.kernels.cuda.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.test_attention import room
 from tests.kernels.cuda.test_segment import normal
 
 # Tags for one warp, for several, and for more than a block has threads.
@@ -63,6 +64,15 @@ def left_by_forward(x, chain, ids, offsets):
     return Values(log_sums), Values(shifts)
 
 
+def backward(x, *arguments):
+    """The kernel, with as much scratch as it asks for."""
+    kernels.crf_backward(x, *arguments, room(x, kernels.workspace_backward(x, *x.shape)))
+
+
+def viterbi(x, *arguments):
+    kernels.viterbi(x, *arguments, room(x, x.size))
+
+
 @EACH
 def test_forward(cupy, dtype, lengths, tags):
     x, chain, ids, offsets = problem(dtype, lengths, tags)
@@ -82,9 +92,7 @@ def test_backward(cupy, dtype, lengths, tags, monkeypatch):
     wanted = Chain(*[normal(dtype, *part.array.shape) for part in chain])
     # One for dx, two for the transitions, two each for start and end; a sum writes its zeros.
     with launches(7 if rows else 3 + (len(lengths) > 0)):
-        assert_equal_twins(
-            kernels.crf_backward, x, chain, ids, offsets, *left, dy, dx, wanted, **TOLERANCE
-        )
+        assert_equal_twins(backward, x, chain, ids, offsets, *left, dy, dx, wanted, **TOLERANCE)
 
 
 def test_gradients_are_made_where_wanted(cupy, dtype):
@@ -94,7 +102,7 @@ def test_gradients_are_made_where_wanted(cupy, dtype):
     for wanted, count in (((None, None, None), 1), ((None, normal(dtype, 4), None), 3)):
         with launches(count):
             assert_equal_twins(
-                kernels.crf_backward, x, chain, ids, offsets, *left, dy, dx, Chain(*wanted),
+                backward, x, chain, ids, offsets, *left, dy, dx, Chain(*wanted),
                 **TOLERANCE,
             )  # fmt: skip
 
@@ -104,7 +112,7 @@ def test_viterbi(cupy, dtype, lengths, tags):
     x, chain, _, offsets = problem(dtype, lengths, tags)
     x.array[...] = np.round(x.array)  # some are equal: the first counts
     with launches(len(lengths) > 0):
-        assert_equal_twins(kernels.viterbi, x, chain, offsets, normal(dtype, x.array.shape[0]))
+        assert_equal_twins(viterbi, x, chain, offsets, normal(dtype, x.array.shape[0]))
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
@@ -119,9 +127,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         kernels.crf(emissions, on_device, ids[rows], offsets, log_sums, shifts, out)
         dy = cupy.asarray(np.ones(count, dtype))
         left = (log_sums, shifts, dy, dx)
-        kernels.crf_backward(
-            emissions, on_device, ids[rows], offsets, *left, Chain(None, None, None)
-        )
+        backward(emissions, on_device, ids[rows], offsets, *left, Chain(None, None, None))
         queue().flush()
         return out.get(), dx.get()
 

@@ -6,6 +6,7 @@ from dynbatch.kernels.cuda.queue import queue
 from dynbatch.kernels.pointer import Choices
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.test_attention import room
 from tests.kernels.cuda.test_segment import normal
 
 # Keys for a part of a warp, for several warps, and for more than a block has threads.
@@ -65,6 +66,13 @@ def test_forward(cupy, dtype, lengths, width):
         assert_equal_twins(kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE)
 
 
+def backward(packed, ids, weights, p, dy, wanted):
+    """The kernel, with as much scratch as it asks for."""
+    lengths = [np.diff(offsets).tolist() for offsets in packed[2:]]
+    scratch = room(p, kernels.workspace_backward(p, *lengths))
+    kernels.pointer_loss_backward(packed, ids, weights, p, dy, wanted, scratch)
+
+
 @EACH
 @pytest.mark.parametrize("which", ["both", "queries", "keys"])
 def test_backward(cupy, dtype, lengths, width, which):
@@ -78,9 +86,7 @@ def test_backward(cupy, dtype, lengths, width, which):
         **{name: None for name in ("queries", "keys") if which not in ("both", name)},
     )  # fmt: skip
     with launches((ids.size > 0) + (which != "queries" and packed.keys.array.size > 0)):
-        assert_equal_twins(
-            kernels.pointer_loss_backward, packed, ids, weights, p, dy, wanted, **TOLERANCE
-        )
+        assert_equal_twins(backward, packed, ids, weights, p, dy, wanted, **TOLERANCE)
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
@@ -93,7 +99,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         wanted = Choices(cupy.empty(q.shape, dtype), cupy.empty(k.shape, dtype), *offsets)
         dy = cupy.asarray(np.ones(offsets[0].size - 1, dtype))
         kernels.pointer_loss(given, ids[rows], weights[rows], p, losses)
-        kernels.pointer_loss_backward(given, ids[rows], weights[rows], p, dy, wanted)
+        backward(given, ids[rows], weights[rows], p, dy, wanted)
         queue().flush()
         return losses.get(), wanted.queries.get(), wanted.keys.get()
 
