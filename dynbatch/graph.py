@@ -178,7 +178,11 @@ class Graph:
             and node._block is not None
             and node._block.array is not None
         ]
-        copies = arrays.snapshots([node._block.node_values(node) for node in kept])
+        values = [node._block.node_values(node) for node in kept]
+        try:
+            copies = arrays.snapshots(values)
+        except MemoryError:  # of a GPU: then the host keeps them
+            copies = [arrays.download(value) for value in values]
         self._executor.flush()
         self._final.update(zip([node.index for node in kept], copies, strict=True))
 

@@ -56,7 +56,7 @@ class TrainingAfterValues(Step):
     """Runs for values, kept ones among them; a backward through all; a run after it."""
 
     def parts(self):
-        kept = [self.model.hidden(self.graph, words).keep() for words, _ in BATCH]
+        kept = self.kept = [self.model.hidden(self.graph, words).keep() for words, _ in BATCH]
         yield lambda: self.see("kept", *kept)
         losses = self.model.losses(self.graph, LATER)
         yield lambda: self.see("losses", *losses)
@@ -219,8 +219,9 @@ def test_a_gpu_without_memory_for_arrays_of_cupy(cuda, monkeypatch):
                     failures += 1
                 fails[0] = NEVER
                 part()
-            fails[0], count = NEVER, calls[0]
+        fails[0], count = NEVER, calls[0]  # after the end, where kept values were copied
         assert pool.used_bytes == 0
+        step.values["kept in the end"] = [np.asarray(h.value) for h in step.kept]
         step.values["gradients"] = [dense_gradient(p) for p in model.parameters()]
         return step.values, failures, count
 
@@ -229,5 +230,5 @@ def test_a_gpu_without_memory_for_arrays_of_cupy(cuda, monkeypatch):
     assert count > 10
     for number in range(1, count + 1):
         found, failures, _ = one(range(number, 1 << 60))
-        assert failures == 1
+        assert failures == 1 or number == count  # the last copies what is kept: the host takes it
         assert_equal(found, expected)
