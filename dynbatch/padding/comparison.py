@@ -32,7 +32,7 @@ class Form:
         stages:            of the peak's batch, (label, bytes) from the first stage to the last.
         cells_a_token:     tokens that are computed, with padding, for each token of the data.
         tokens_per_second: tokens of the data; the median batch.
-        requested_bytes, reserved_bytes: of the pool: most in use at once, and held in the end.
+        requested_bytes, reserved_bytes: of the pool, at most.
         traced_bytes:      most that NumPy and Python took in forward and backward, the arena as the
                            pool rounds it and parameters' gradients among it; None on a GPU.
         gradient_bytes:    most of the parameters' gradients.

@@ -9,6 +9,7 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.cells.cell import scan_node
+from dynbatch.kernels import arrays
 from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.seq2seq import Seq2Seq, decoder_cell
 from dynbatch.nodes.base import Node, Owner
@@ -124,6 +125,9 @@ class MaskedAttention:
         """Add the copies' gradients to those of the model's parameters, but for the feature's."""
         for own, wide in zip(self._own, self._wide, strict=False):
             if wide.grad is not None and not own.frozen:
-                gradient = wide.grad[:-1].copy()  # type: ignore[index]
-                own.grad = gradient if own.grad is None else own.grad + gradient
+                gradient: Array = wide.grad[:-1]  # type: ignore[index]
+                if own.grad is None:
+                    own.grad = arrays.snapshot(gradient)
+                else:
+                    arrays.accumulate(gradient, own.grad)  # type: ignore[arg-type]
             wide.grad = None

@@ -115,7 +115,7 @@ class Sides:
         many = self.batches(name, len(found.spread[0]), MEAN_BATCHES).spread
         uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
-        use, pool = steps[at_peak].use, self._steppers[name].pool
+        use, pool = steps[at_peak].use, self._steppers[name].pool.statistics()
         speeds = [
             tokens(batch, self.lengths) / step.seconds
             for batch, step in zip(found.batches, steps, strict=True)
@@ -132,8 +132,8 @@ class Sides:
             stages=[(label, sum(held.values())) for label, held in use.stages],
             cells_a_token=computed / real if is_padded(name) else 1.0,
             tokens_per_second=median(speeds[: len(found.spread)]),
-            requested_bytes=pool.peak_bytes,
-            reserved_bytes=pool.reserved_bytes,
+            requested_bytes=pool.peak_requested_bytes,
+            reserved_bytes=pool.peak_reserved_bytes,
             traced_bytes=self.traced(name, found.batches[at_peak]),
             gradient_bytes=max([step.gradient_bytes for step in steps]),
         )
