@@ -87,7 +87,7 @@ class Executor:
         self._differentiated: list[StepRun] = []
         self._touched: list[Parameter] = []
         self._run = Run(0, 0, 0, 0)
-        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0, 0)
+        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0, 0, 0)
         self._ended: list[Row] = []
         self._times: list[RunTimes] = []
 
@@ -183,6 +183,7 @@ class Executor:
             itemsize,
             held,
             elements * itemsize,
+            sum([step.kind.index_bytes(step.batch) for step in plan.preparation.steps]),
             layout.block_elements,
             plan.saving,
         )

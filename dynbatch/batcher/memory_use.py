@@ -26,7 +26,7 @@ class MemoryUse:
             the same graph · "gaps": between blocks.
         by_type:      the same peak by node type, without gaps and earlier runs.
         stages:       of each stage of the run, in order, its label and the bytes alive by cause.
-        tables_bytes: index tables (offsets, orders, places) on top of the arena.
+        tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena.
         blocks_bytes: sum of all blocks, as if none took the room of another.
         saving:       what the run does to stay within a `memory_limit`.
     """
@@ -57,6 +57,7 @@ class Ledger(NamedTuple):
         itemsize:  bytes of an element.
         held:      bytes of arenas of earlier runs.
         arena:     bytes of the run's own.
+        tables:    bytes of index tables.
         blocks:    elements of all blocks, as if none took the room of another.
         saving:    see `MemoryUse`.
     """
@@ -66,6 +67,7 @@ class Ledger(NamedTuple):
     itemsize: int
     held: int
     arena: int
+    tables: int
     blocks: int
     saving: str = ""
 
@@ -105,6 +107,7 @@ class Ledger(NamedTuple):
             by_cause,
             dict(by_type.most_common()),
             stages,
+            tables_bytes=self.tables,
             saving=self.saving,
             blocks_bytes=self.held + self.itemsize * self.blocks,
         )

@@ -100,6 +100,17 @@ class RegionNode(Node):
         return sum([g.count * sum([p.size for p in g.cell.all_parameters()]) for g in groups])
 
     @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        region: Region = batch.first.region
+        fetches = [fetch for step in region.batches for _, fetch in step.fetches]
+        fetches += [
+            fetch for group in region.groups for one in group.arguments for fetch in one.ahead
+        ]
+        tables = [table for one in fetches for table in (one.rows, one.targets, one.starts)]
+        tables += [group.rows for group in region.groups]
+        return sum([table.nbytes for table in tables if table is not None])
+
+    @classmethod
     def workspace(cls, batch: Batch) -> int:
         return RegionRun.elements(batch.first.region, backward=False, keeps=batch.keeps)
 

@@ -12,10 +12,13 @@ from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.cuda.run import DeviceScanRun
 from dynbatch.cells.run import ScanRun
 from dynbatch.cells.run_backward import ScanBackward
-from dynbatch.nodes.base import Node, Retain, Shape, intern_signature
+from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
+
+# Of the prefix layout: order, inverse and previous; a sentence's number, length and last step.
+TABLES_A_TOKEN, TABLES_A_SENTENCE = 3, 3
 
 
 class Scan(Node):
@@ -81,6 +84,11 @@ class Scan(Node):
         rows = int(scan_arrays.lengths_of(batch).sum())
         packed = batch.first.cell.on_device.loop.places.packed
         return {b.name: (rows, b.width) for b in packed}
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        tokens = int(scan_arrays.lengths_of(batch).sum())
+        return INDEX_BYTES * (TABLES_A_TOKEN * tokens + TABLES_A_SENTENCE * len(batch.nodes))
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

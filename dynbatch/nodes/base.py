@@ -27,6 +27,9 @@ Shape = tuple[int, ...]
 
 OPERATIONS: dict[str, Callable[..., Node]] = {}
 
+INDEX_BYTES = 8
+"""Of one entry of an index table of the host."""
+
 # Multiply-adds of a product that take about as long as a function of one element.
 ELEMENT = 32
 
@@ -315,6 +318,11 @@ class Node:
         """
         factors = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
         return sum([node.rows * (factors + ELEMENT * node.width) for node in batch.nodes])
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        """Index tables of the batch while it runs, in bytes: offsets, and what a type adds."""
+        return INDEX_BYTES * (len(batch.nodes) + 1)
 
     @classmethod
     def saves(cls) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from dynbatch.kernels import arrays
 from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import Node, Retain, Shape, caller
+from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.targets import class_targets
@@ -29,6 +29,11 @@ class CrossEntropyBase(Node):
     ids: Array
     weights: Array
     smoothing: float
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
+        return INDEX_BYTES * (len(batch.nodes) + 1 + 2 * tokens)  # ids, and weights
 
     @classmethod
     def targets(cls, batch: Batch) -> kernels.Targets:

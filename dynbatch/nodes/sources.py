@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays, exchange
 from dynbatch.kernels.segment import gather_rows
-from dynbatch.nodes.base import ELEMENT, Node, Owner, Shape, as_ids, caller
+from dynbatch.nodes.base import ELEMENT, INDEX_BYTES, Node, Owner, Shape, as_ids, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -103,6 +103,10 @@ class Lookup(Node):
     @classmethod
     def operations(cls, batch: Batch) -> int:
         return ELEMENT * sum([node.rows * node.width for node in batch.nodes])
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return INDEX_BYTES * (len(batch.nodes) + 1 + sum([node.rows for node in batch.nodes]))
 
     @classmethod
     def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

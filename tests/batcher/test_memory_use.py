@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 
 import dynbatch as db
+from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.executor import Executor
 from dynbatch.memory import Pool
@@ -93,3 +94,37 @@ def test_blocks_are_summed_as_if_none_took_the_room_of_another():
         use = graph.estimate(F.sum(F.tanh(F.tanh(x.keep()))))
     # x, both tanh, the loss; a gradient of each.
     assert use.blocks_bytes == 2 * (3 * 5 * 4 + 1) * 8 > use.peak_bytes
+
+
+def held_tables(value, seen):
+    """Bytes of integer arrays that lists, dicts and objects of dynbatch lead to."""
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, np.ndarray):
+        return value.nbytes if value.dtype.kind in "iu" and value.base is None else 0
+    if isinstance(value, dict):
+        return sum(held_tables(one, seen) for one in value.values())
+    if isinstance(value, list | tuple):
+        return sum(held_tables(one, seen) for one in value)
+    if type(value).__module__.startswith("dynbatch.cells."):
+        names = [n for kind in type(value).__mro__ for n in getattr(kind, "__slots__", ())]
+        held = [getattr(value, name, None) for name in names]
+        return held_tables([*held, *getattr(value, "__dict__", {}).values()], seen)
+    return 0
+
+
+@pytest.mark.parametrize("lengths", [(20, 33, 7, 1) * 4, (1,), (0, 5)])
+def test_tables_of_a_scan_are_those_that_its_run_holds(lengths):
+    model = models.LSTM(4, 3)
+    with db.Graph() as graph:
+        outputs = [model(F.input(graph, np.ones((length, 4)))) for length in lengths]
+        loss = F.sum([F.sum(output) for output in outputs])
+        planned = graph.estimate(loss).tables_bytes
+        graph.backward(loss)
+        assert graph.memory_use.tables_bytes == planned
+        (step,) = [s for s in graph._executor.steps if s.kind.__name__ == "Scan"]
+        run = step.batch.memo["run"]
+        held = held_tables([run.layout, run.segments], set())
+        told = step.kind.index_bytes(step.batch)
+        assert held * 0.8 - 200 <= told <= held * 1.25 + 200
