@@ -54,7 +54,7 @@ def test_causes_sum_to_the_peak_and_the_chain_ends_at_the_unpadded_batch() -> No
         assert max([size for _, size in form.stages]) <= form.peak_bytes
         assert 0 < form.mean_bytes <= form.peak_bytes
         assert form.requested_bytes is not None and form.reserved_bytes is not None
-        arena = form.peak_bytes - form.by_cause["tables"]
+        arena = form.peak_bytes - form.by_cause["index tables"]
         assert arena <= form.requested_bytes <= form.reserved_bytes
     assert tuple([cause.name for cause in found().causes]) == CAUSES
     left = found().without - sum([cause.in_chain for cause in found().causes[:-1]])
