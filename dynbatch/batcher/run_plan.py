@@ -8,7 +8,7 @@ and so on down to single sentences, whose gradients add up.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -110,9 +110,8 @@ class RunPlanner:
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
         least = 0
-        most, whole = request.units()
         for thorough in (False, True):
-            for count in _counts(most):
+            for count in _counts(request.units):
                 preparation.forget()
                 scheduled = self._prepare(preparation, request, count)
                 layout = self._layout(preparation, request, past)
@@ -121,7 +120,7 @@ class RunPlanner:
                     return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
                 if thorough:
                     least = min(least or fit.elements, fit.elements)
-        raise _too_low(request.limit, held + least * self._itemsize, held, most, whole)
+        raise _too_low(request, held + least * self._itemsize, held)
 
     def _layout(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
@@ -156,12 +155,16 @@ class RunPlanner:
         return scheduled
 
 
-def _counts(most: int) -> list[int]:
-    """1, 2, 4, … and at last `most`."""
-    counts = [1]
-    while 2 * counts[-1] < most:
-        counts.append(2 * counts[-1])
-    return counts if most == 1 else [*counts, most]
+def _counts(units: Callable[[], tuple[int, str]]) -> Iterator[int]:
+    """1, 2, 4, … and at last as many as there can be, which is asked for only then."""
+    yield 1
+    most, _ = units()
+    count = 2
+    while count < most:
+        yield count
+        count *= 2
+    if most > 1:
+        yield most
 
 
 def _told(fit: Fit, count: int) -> str:
@@ -169,12 +172,13 @@ def _told(fit: Fit, count: int) -> str:
     return "; ".join([*parts, *([str(fit)] if str(fit) else [])])
 
 
-def _too_low(limit: int, least: int, held: int, most: int, whole: str) -> MemoryLimitError:
+def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
+    most, whole = request.units()
     kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
     rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
     return MemoryLimitError(
-        f"backward: memory_limit is {limit:,} bytes, and this graph needs {least:,} at the least"
-        f"{kept}: all that can be is freed and made again, in up to {most} "
+        f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
+        f"least{kept}: all that can be is freed and made again, in up to {most} "
         f"part{'s' * (most > 1)}.{rule}\n"
         f"  fix:  memory_limit={least} or more, or shorter sentences",
         least,
