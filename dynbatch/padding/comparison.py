@@ -26,6 +26,8 @@ class Form:
         name:              one of `FORMS`, or of another program.
         peak_bytes:        at the peak.
         mean_bytes:        mean of the batches' own peaks.
+        value_bytes:       most of activations, what is kept for backward, and their gradients:
+                           without workspace of kernels, copies and gaps. None of other programs.
         by_cause:          the peak by what it is for; sums to `peak_bytes`, but for other programs,
                            of which only what they keep for backward is known.
         by_type:           the same peak by node type.
@@ -41,6 +43,7 @@ class Form:
     name: str
     peak_bytes: int
     mean_bytes: float
+    value_bytes: int | None = None
     by_cause: Mapping[str, int] = field(default_factory=dict)
     by_type: Mapping[str, int] = field(default_factory=dict)
     stages: Sequence[tuple[str, int]] = ()

@@ -24,7 +24,7 @@ from dynbatch.padding.batches import (
 )
 from dynbatch.padding.comparison import Cause, Form
 from dynbatch.padding.measure import Examples, Step, Stepper
-from dynbatch.padding.names import CAUSES, FORMS
+from dynbatch.padding.names import CAUSES, FORMS, VALUES
 from dynbatch.padding.twin import Loss, PaddingError, Twin
 
 AGREEMENT = 1e-4
@@ -127,6 +127,7 @@ class Sides:
             name=name,
             peak_bytes=_total(use),
             mean_bytes=fmean(map(_total, uses)),
+            value_bytes=max([_values(step.use) for step in steps]),
             by_cause={cause: size for cause, size in causes.items() if size},
             by_type=dict(use.by_type),
             stages=[(label, sum(held.values())) for label, held in use.stages],
@@ -215,6 +216,11 @@ def _lengths(twin: Twin, examples: Sequence[Any]) -> list[tuple[int, ...]]:
 
 def _total(use: MemoryUse) -> int:
     return use.peak_bytes + use.tables_bytes
+
+
+def _values(use: MemoryUse) -> int:
+    """The most of activations, what is kept for backward, and their gradients."""
+    return max([sum([held.get(cause, 0) for cause in VALUES]) for _, held in use.stages])
 
 
 def _note(padded: float, unpadded: float) -> str:

@@ -26,6 +26,7 @@ def table(found: Comparison) -> str:
         _row("cells for each token", forms, lambda form: f"{form.cells_a_token:.2f}"),
         _row("peak of a training step, MB", forms, lambda form: _mb(form.peak_bytes)),
         *_causes_at_the_peak(forms),
+        *_optional("activations, gradients alone, MB", forms, lambda form: form.value_bytes),
         _row("mean over batches, MB", forms, lambda form: _mb(form.mean_bytes)),
         *_optional("traced, with parameters' dW, MB", forms, lambda form: form.traced_bytes),
         *_optional("pool: requested at most, MB", forms, lambda form: form.requested_bytes),
@@ -84,14 +85,16 @@ def _speed(forms: Sequence[Form]) -> list[str]:
 
 def _savings(found: Comparison) -> list[str]:
     own = found.forms[UNPADDED_RANDOM]
-    lines = []
+    lines = [f"{UNPADDED_RANDOM}, at the peak"]
     for other in [*found.forms.values(), *found.peers]:
         if other.name.startswith("unpadded"):
             continue
-        said = f"{_less(own.peak_bytes, other.peak_bytes)} than {other.name} at the peak"
+        said = f"  {_less(own.peak_bytes, other.peak_bytes)} than {other.name}"
+        if own.value_bytes and other.value_bytes:
+            said += f"; activations and gradients {_less(own.value_bytes, other.value_bytes)}"
         if other not in found.peers:
-            said += f", {_less(own.mean_bytes, other.mean_bytes)} on average"
-        lines.append(f"{UNPADDED_RANDOM} holds {said}")
+            said += f"; on average {_less(own.mean_bytes, other.mean_bytes)}"
+        lines.append(said)
     return lines
 
 

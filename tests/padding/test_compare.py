@@ -53,6 +53,7 @@ def test_causes_sum_to_the_peak_and_the_chain_ends_at_the_unpadded_batch() -> No
         assert sum(form.by_cause.values()) == form.peak_bytes
         assert max([size for _, size in form.stages]) <= form.peak_bytes
         assert 0 < form.mean_bytes <= form.peak_bytes
+        assert 0 < (form.value_bytes or 0) < form.peak_bytes
         assert form.requested_bytes is not None and form.reserved_bytes is not None
         arena = form.peak_bytes - form.by_cause["index tables"]
         assert arena <= form.requested_bytes <= form.reserved_bytes
@@ -96,7 +97,7 @@ def test_model_is_as_it_was() -> None:
 
 def test_table_names_forms_causes_and_savings() -> None:
     text = str(found())
-    saved = f"{found().saved():.0%} less than padded, random at the peak"
+    saved = f"{found().saved():.0%} less than padded, random"
     for part in (saved, "no padding", "chunked loss", "reused memory", "kept for backward", "Seq2"):
         assert part in text
     assert not re.search(r"nan|None|  \n", text)
