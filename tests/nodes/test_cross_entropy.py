@@ -252,3 +252,34 @@ def test_stored_logits_give_the_same_loss_and_gradients():
         weight.grad = bias.grad = None
     for folded, stored in zip(*found, strict=True):
         np.testing.assert_allclose(stored, folded, rtol=1e-12)
+
+
+@pytest.mark.parametrize("chunk", [7, 1000])
+@pytest.mark.parametrize("lengths", [(5, 0, 1, 30, 2), (0, 0)])
+@pytest.mark.parametrize("tail", [lambda loss: loss, lambda loss: loss * loss])
+@pytest.mark.parametrize(
+    "given", ["weight", "weight bias", "frozen bias", "weight frozen", "frozen"]
+)
+def test_chunks_equal_stored_logits_whatever_is_wanted(monkeypatch, given, tail, lengths, chunk):
+    """Smoothed, some tokens ignored; `given` says which parameters there are, and which frozen."""
+    monkeypatch.setattr(kernels, "chunk_rows", lambda tokens, *rest: max(1, min(tokens, chunk)))
+    weight, bias = parameters()
+    first, _, second = given.partition(" ")
+    weight.frozen, bias.frozen = first == "frozen", second == "frozen"
+    found = []
+    for stores in (False, True):
+        with db.Graph(dtype="float64", pool=NanPool()) as graph, poisoned_memory():
+            losses, inputs = [], []
+            for x, ids in batch(lengths):
+                ids[::4] = -100
+                inputs.append(F.input(graph, x).keep())
+                logits = F.linear(inputs[-1], weight, bias if second else None)
+                with stored_logits() if stores else nullcontext():
+                    losses.append(F.cross_entropy(logits, ids, label_smoothing=0.1))
+            loss = tail(F.mean(losses))
+            graph.backward(loss)
+            gradients = [p.grad for p in (weight, bias) if p.grad is not None]
+            found.append([loss.value, *gradients, *[x.gradient for x in inputs]])
+        weight.grad = bias.grad = weight._buffer = bias._buffer = None
+    for folded, stored in zip(*found, strict=True):
+        np.testing.assert_allclose(folded, stored, rtol=1e-10, atol=1e-13)
