@@ -27,9 +27,9 @@ class Unary:
     Args:
         name:     of the function, and of its CUDA kernel.
         forward:  (x, out, *arguments); `out` may be `x`.
-        backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says; `out` is
-            neither.
+        backward: (dy, saved, out, *arguments), with saved = x or y as `reads` says.
         reads:    "input", "output", or "none".
+        inplace:  whether `out` of backward may be dy.
         slope:    (saved, out), out = f'(x), where backward is a product with it.
     """
 
@@ -38,6 +38,7 @@ class Unary:
     backward: Callable[..., None]
     reads: str
     slope: Callable[[Array, Array], None] | None = None
+    inplace: bool = False
 
 
 def _sigmoid(x: Array, out: Array) -> None:
@@ -230,17 +231,17 @@ def _softplus_backward(dy: Array, x: Array, out: Array) -> None:
 sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
 tanh = Unary("tanh", _tanh, _tanh_backward, "output", _tanh_slope)
 relu = Unary("relu", _relu, _relu_backward, "output", _relu_slope)
-negative = Unary("negative", _negative, _negative_backward, "none")
-exp = Unary("exp", _exp, _exp_backward, "output")
-log = Unary("log", _log, _log_backward, "input")
-sqrt = Unary("sqrt", _sqrt, _sqrt_backward, "output")
+negative = Unary("negative", _negative, _negative_backward, "none", inplace=True)
+exp = Unary("exp", _exp, _exp_backward, "output", inplace=True)
+log = Unary("log", _log, _log_backward, "input", inplace=True)
+sqrt = Unary("sqrt", _sqrt, _sqrt_backward, "output", inplace=True)
 absolute = Unary("absolute", _abs, _abs_backward, "input")
 power = Unary("power", _power, _power_backward, "input")
-clip = Unary("clip", _clip, _clip_backward, "input")
-leaky_relu = Unary("leaky_relu", _leaky_relu, _leaky_relu_backward, "input")
-elu = Unary("elu", _elu, _elu_backward, "input")
-gelu = Unary("gelu", _gelu, _gelu_backward, "input")
-silu = Unary("silu", _silu, _silu_backward, "input")
+clip = Unary("clip", _clip, _clip_backward, "input", inplace=True)
+leaky_relu = Unary("leaky_relu", _leaky_relu, _leaky_relu_backward, "input", inplace=True)
+elu = Unary("elu", _elu, _elu_backward, "input", inplace=True)
+gelu = Unary("gelu", _gelu, _gelu_backward, "input", inplace=True)
+silu = Unary("silu", _silu, _silu_backward, "input", inplace=True)
 softplus = Unary("softplus", _softplus, _softplus_backward, "input")
 
 
@@ -254,6 +255,7 @@ class Binary:
         backward_a: (dy, a, b, out), the gradient of a.
         backward_b: (dy, a, b, out), the gradient of b.
         reads_a:    whether the two derivatives read a, and `reads_b` b.
+        inplace:    whether `out` of a derivative may be dy.
     """
 
     name: str
@@ -262,6 +264,12 @@ class Binary:
     backward_b: Callable[[Array, Any, Any, Array], Any]
     reads_a: bool
     reads_b: bool
+    inplace: bool = True
+
+
+def _pass_on(dy: Array, a: Any, b: Any, out: Array) -> None:
+    if not _is_flat_within(dy, out):
+        np.copyto(out, dy)
 
 
 def _divide_backward_b(dy: Array, a: Array, b: Array, out: Array) -> None:
@@ -279,14 +287,14 @@ def _divide(a: Array, b: Array, out: Array) -> None:
 add = Binary(
     "add",
     lambda a, b, out: np.add(a, b, out=out),
-    lambda dy, a, b, out: np.copyto(out, dy),
-    lambda dy, a, b, out: np.copyto(out, dy),
+    _pass_on,
+    _pass_on,
     False, False,
 )  # fmt: skip
 subtract = Binary(
     "subtract",
     lambda a, b, out: np.subtract(a, b, out=out),
-    lambda dy, a, b, out: np.copyto(out, dy),
+    _pass_on,
     lambda dy, a, b, out: np.negative(dy, out=out),
     False, False,
 )  # fmt: skip
@@ -302,7 +310,7 @@ divide = Binary(
     _divide,
     lambda dy, a, b, out: np.divide(dy, b, out=out),
     _divide_backward_b,
-    True, True,
+    True, True, inplace=False,
 )  # fmt: skip
 
 
@@ -326,7 +334,7 @@ def apply_backward(kernel: Unary, dy: Array, saved: Array, out: Array, *argument
     def backward(part: slice, room: Array) -> None:
         kernel.backward(dy[part], saved[part], room, *arguments)
 
-    if _is_within(dy, out):
+    if not kernel.inplace and _is_flat_within(dy, out):
         _over(out, backward)
     elif out.size <= segment.BLOCK:
         kernel.backward(dy, saved, out, *arguments)
@@ -355,13 +363,13 @@ def combine_backward(
         first, second = [None if array is None else array[part] for array in (a, b)]
         differentiate(dy[part], first, second, room)
 
-    if _is_within(dy, out):
+    if not kernel.inplace and _is_flat_within(dy, out):
         _over(out, backward)
     else:
         differentiate(dy, a, b, out)
 
 
-def _is_within(dy: Array, out: Array) -> bool:
+def _is_flat_within(dy: Array, out: Array) -> bool:
     """Whether a flat `out` is `dy`."""
     return out.ndim == 1 and np.may_share_memory(dy, out)
 
