@@ -101,7 +101,7 @@ class DynbatchContender(Contender):
 
     def loss(self, prepared: Batch) -> float:
         with db.Graph(self.device, policy=self.policy, grad=False) as graph:
-            return float(self._mean_loss(graph, prepared).value)
+            return float(self.mean_loss(graph, prepared).value)
 
     def train(self, prepared: Batch) -> float:
         return self.start(prepared)()
@@ -109,7 +109,7 @@ class DynbatchContender(Contender):
     def start(self, prepared: Batch) -> Callable[[], float]:
         start = time.perf_counter()
         with db.Graph(self.device, policy=self.policy) as graph:
-            loss = self._mean_loss(graph, prepared)
+            loss = self.mean_loss(graph, prepared)
             built = time.perf_counter()
             graph.backward(loss)
         ran = time.perf_counter()
@@ -153,7 +153,7 @@ class DynbatchContender(Contender):
         named = dict(self._adam.named_parameters())
         with in_float64(named.values()):
             with db.Graph(self.device, "float64") as graph:
-                loss = self._mean_loss(graph, prepared)
+                loss = self.mean_loss(graph, prepared)
                 graph.backward(loss)
             dense = {name: dense_gradient(parameter) for name, parameter in named.items()}
         return float(loss.value), dense
@@ -165,8 +165,13 @@ class DynbatchContender(Contender):
             CheckError: two ways to compute a number do not agree.
         """
         with db.Graph(self.device, check=True) as graph:
-            graph.backward(self._mean_loss(graph, prepared))
+            graph.backward(self.mean_loss(graph, prepared))
         self._adam.zero_grad()
 
-    def _mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
+    def parameters(self) -> list[db.Parameter]:
+        """All that are trained."""
+        return [parameter for _, parameter in self._adam.named_parameters()]
+
+    def mean_loss(self, graph: db.Graph, batch: Batch) -> db.Node:
+        """The loss of a mini-batch."""
         return F.mean([self.sentence_loss(graph, *sentence) for sentence in batch.sentences()])

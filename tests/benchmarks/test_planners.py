@@ -48,7 +48,7 @@ def test_arenas_take_at_most_a_twentieth_more_than_what_is_alive(name, sentences
     side = workload.ours(workload.sizes, initial_values(workload.sizes, rng), "cpu")
     for batch in workload.corpus(REAL_TEXT_SIGMA).random_batches(rng, 2, sentences):
         with planners.recorded() as found, db.Graph() as graph:
-            graph.estimate(side._mean_loss(graph, batch))
+            graph.estimate(side.mean_loss(graph, batch))
         blocks = max([blocks for blocks, _ in found], key=len)
         assert len(blocks) > 10
         assert plan_offsets(blocks) <= planners.TIGHT * live_peak(blocks)
