@@ -6,13 +6,10 @@ import numpy as np
 
 from dynbatch.cells.program import Piece
 from dynbatch.cells.storage import Buffer
-from dynbatch.kernels import blas
 from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
-# Rows of a stream's gradient made at once.
-SUMMED_ROWS = 192
 # Rows of a weight transposed at once.
 TRANSPOSED_ROWS = 64
 
@@ -30,19 +27,9 @@ class Scratch:
         self._used += rows * width
         return self._array[start : self._used].reshape(rows, width)
 
-
-def stream_product(dy: Array, weight: Array, out: Array, add: bool) -> None:
-    """out (+)= Σ_k dy[k] @ weight[k], some rows at a time to keep the products in the cache."""
-    total = np.empty((SUMMED_ROWS, out.shape[1]), out.dtype)
-    scratch = np.empty((dy.shape[0], SUMMED_ROWS, out.shape[1]), out.dtype)
-    for start in range(0, out.shape[0], SUMMED_ROWS):
-        rows = out[start : start + SUMMED_ROWS]
-        count = rows.shape[0]
-        part = dy[:, start : start + count]
-        target = total[:count] if add else rows
-        blas.matmul_sum(part, weight, scratch[:, :count], target)
-        if add:
-            np.add(rows, target, out=rows)
+    def rest(self) -> Scratch:
+        """What is left, to be handed out a second time: for what is dead when that is needed."""
+        return Scratch(self._array[self._used :])
 
 
 def in_planes(rows: Array, buffer: Buffer) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,7 +86,7 @@ class GenericStep:
         self._most = 0  # sentences of the first step that reads memories where they lie
         self._saved: dict[int, dict[str, Array]] = {}
         self._running: dict[tuple[int, bool], tuple[Ragged, Ragged]] = {}
-        self.memory_gradients: list[Ragged] = []
+        self.memory_gradients: Sequence[Ragged | None] = []  # None: nobody asks for it
 
     @property
     def launches(self) -> int:
@@ -139,8 +139,11 @@ class GenericStep:
             if self._origins[position] != "memory":
                 targets.append(None if dx is None else self._rows(dx, n))
                 continue
+            if self.memory_gradients[x] is None:
+                targets.append(None)
+                continue
             if batch.accumulate and position in self._accumulates:
-                targets.append(self._first(x, n, self.memory_gradients))
+                targets.append(self._gradient(x, n))
                 continue
             packed = batch.inputs[position]
             assert packed is not None
@@ -152,18 +155,14 @@ class GenericStep:
         for x, of_step in added:
             if t in self._chosen:
                 rows, _ = self._rows_of(t, x)
-                add_rows_at(of_step.values, rows, self.memory_gradients[x].values)
+                add_rows_at(of_step.values, rows, self.memory_gradients[x].values)  # type: ignore[union-attr]
             else:
-                total = self._first(x, n, self.memory_gradients)
-                arrays.accumulate(of_step.values, total.values)
+                arrays.accumulate(of_step.values, self._gradient(x, n).values)  # type: ignore[union-attr]
 
     def finish(self) -> None:
         """After the last step of backward: the rest of the memories' gradients."""
         if self._accumulates:
-            targets = [
-                None if x is None else self._first(x, self._most, self.memory_gradients)
-                for x in self._places
-            ]
+            targets = [None if x is None else self._gradient(x, self._most) for x in self._places]
             self._batch.cache, self._batch.accumulate = self._cache, True
             self._kind.finish(self._batch, *targets)
 
@@ -185,7 +184,7 @@ class GenericStep:
         if not isinstance(x, int):
             return self._rows(x, n)
         if t not in self._chosen:
-            return self._first(x, n, self.memories)
+            return self._first(x, n, self.memories[x], False)
         rows, lengths = self._rows_of(t, x)
         return Ragged(self.memories[x].values[rows], lengths)
 
@@ -196,16 +195,19 @@ class GenericStep:
             self._rows_chosen[t, x] = (rows, lengths.tolist())
         return self._rows_chosen[t, x]
 
-    def _first(self, x: int, n: int, memories: list[Ragged]) -> Ragged:
+    def _gradient(self, x: int, n: int) -> Ragged | None:
+        """The gradient of a memory's rows, of the first n sentences."""
+        whole = self.memory_gradients[x]
+        return None if whole is None else self._first(x, n, whole, True)
+
+    def _first(self, x: int, n: int, whole: Ragged, is_gradient: bool) -> Ragged:
         """The rows of a memory, or its gradient, of the first n sentences."""
-        key = (x, memories is self.memories)
-        whole = memories[x]
-        known = self._running.get(key)
+        known = self._running.get((x, is_gradient))
         if known is not None and known[0] is whole and len(known[1]) == n:
             return known[1]  # as many sentences as at the step before
         offsets = whole.offsets[: n + 1]
         part = Ragged(whole.values[: int(offsets[-1])], whole.lengths[:n], offsets)
-        self._running[key] = (whole, part)
+        self._running[x, is_gradient] = (whole, part)
         return part
 
     def _rows(self, values: Array, n: int) -> Ragged:

@@ -8,32 +8,36 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.cells.arrays import Scratch, stream_product, write_transposed
+from dynbatch.cells.arrays import Scratch, write_transposed
 from dynbatch.cells.compiled import CompiledLoop
 from dynbatch.cells.gradients import ParameterRows
-from dynbatch.cells.program import Op
+from dynbatch.cells.program import Op, Piece
 from dynbatch.kernels import blas, parallel
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array
 
 # Products of weight gradients per thread from which threads share them, rather than each of them.
 LEAST_PRODUCTS = 2
-# Rows of a product that is added at once.
-ADDED_ROWS = 256
+# Rows of a stream's gradient made at once.
+SUMMED_ROWS = 192
+
+Give = Callable[[int, slice, Array], None]
 
 
-def weight_elements(cell: CompiledLoop) -> int:
+def weight_elements(cell: CompiledLoop, transposed: bool) -> int:
     """Scratch elements of `weights_of`."""
-    return sum([op.inputs[0].width * op.output.width for op in cell.maps.values()])
+    maps = _packed_maps(cell, transposed).values()
+    return sum([op.inputs[0].width * op.output.width for op in maps])
 
 
 def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[str, Array]:
     """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
 
-    In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p).
+    In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p). Backward
+    reads those of maps of streams where they lie: see `stream_gradients`.
     """
     arrays: dict[str, Array] = {}
-    for number, op in cell.maps.items():
+    for number, op in _packed_maps(cell, transposed).items():
         inner, total = op.inputs[0].width, op.output.width
         plane = cell.plane_of(number) or total
         wide = scratch.take(total, inner)
@@ -58,17 +62,77 @@ def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[s
     return arrays
 
 
-def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any]) -> None:
-    """dx of each stream through its wide linear map, all rows at once."""
+def _packed_maps(cell: CompiledLoop, transposed: bool) -> dict[int, Op]:
+    maps = cell.maps.items()
+    return {number: op for number, op in maps if transposed or number not in cell.stream_maps}
+
+
+def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any], give: Give | None = None) -> None:
+    """dx of each stream through its wide linear maps, into dX or added to what the loop left there.
+
+    Args:
+        give: takes those that the loop left nothing of, instead: stream, rows, and their gradients.
+    """
+    maps: dict[int, list[tuple[Op, Array]]] = {}
     for number, op in cell.stream_maps.items():
         name = cell.reverse_pass.of_maps.get(number)
-        if name is None:
-            continue
-        place = op.inputs[0].place
-        out, dy, weight = arrays[f"dX{place}"], arrays[name], arrays[f"V{number}"]
-        if weight.ndim == 2:
-            dy, weight = dy[None], weight[None]
-        stream_product(dy, weight, out, add=place in cell.reverse_pass.streams)
+        if name is not None:
+            maps.setdefault(op.inputs[0].place, []).append((op, planes_of(arrays[name])))
+    for place, found in maps.items():
+        count = found[0][1].shape[1]
+        width = cell.program.streams[place].width
+        total, scratch = np.empty((2, SUMMED_ROWS, width), found[0][1].dtype)
+        for start in range(0, count, SUMMED_ROWS):  # the products stay in the cache
+            rows = slice(start, min(count, start + SUMMED_ROWS))
+            size = rows.stop - start
+            _stream_products(found, rows, total[:size], scratch[:size])
+            if place in cell.reverse_pass.streams:
+                arrays[f"dX{place}"][rows] += total[:size]
+            elif give is not None:
+                give(place, rows, total[:size])
+            else:
+                arrays[f"dX{place}"][rows] = total[:size]
+
+
+def _stream_products(
+    maps: Sequence[tuple[Op, Array]], rows: slice, total: Array, scratch: Array
+) -> None:
+    """total = Σ dy W over all maps of one stream, for some rows."""
+    is_first = True
+    for op, planes in maps:
+        (x,) = op.inputs
+        columns = slice(x.column, x.column + x.width)
+        for plane, part, piece, first in portions(op, planes.shape[2]):
+            dy = planes[plane][rows, part]
+            weight = piece.weight.value[first : first + dy.shape[1]]
+            if is_first and x.is_whole():
+                blas.matmul(dy, weight, total)
+            else:
+                if is_first:
+                    total[...] = 0
+                blas.matmul(dy, weight, scratch[:, columns])
+                np.add(total[:, columns], scratch[:, columns], out=total[:, columns])
+            is_first = False
+
+
+def planes_of(array: Array) -> Array:
+    """An array as planes: (P, N, width), P = 1 where it has none."""
+    return array if array.ndim == 3 else array[None]
+
+
+def portions(op: Op, plane: int) -> Iterator[tuple[int, slice, Piece, int]]:
+    """Each stretch of columns of a wide map that is in one plane and of one weight.
+
+    Yields:
+        plane, columns there, the piece, and the first row of its weight.
+    """
+    for piece in op.pieces:
+        start, stop = piece.column, piece.column + piece.width
+        while start < stop:
+            number, column = divmod(start, plane)
+            width = min(plane - column, stop - start)
+            yield number, slice(column, column + width), piece, piece.first + start - piece.column
+            start += width
 
 
 class Target(NamedTuple):
@@ -106,14 +170,14 @@ class WeightGradients:
         if id(op) in self._of:  # no two threads may add to one array
             self.run()
         self._of.add(id(op))
-        planes = dy if dy.ndim == 3 else dy[None]
+        planes = planes_of(dy)
         again = id(op) in self._targets
         if not again:
             self._targets[id(op)] = list(self._targets_of(op, planes.shape[2]))
         for target in self._targets[id(op)]:
             part = planes[target.plane][:, target.columns]
             if target.weight is not None:
-                product = add_outer if again else blas.matmul_outer
+                product = partial(blas.matmul_outer, add=again)
                 self._products.append(partial(product, x[zero:], part[zero:], target.weight))
             if target.biases:
                 total = np.ones(part.shape[0], part.dtype) @ part
@@ -122,19 +186,15 @@ class WeightGradients:
 
     def _targets_of(self, op: Op, plane: int) -> Iterator[Target]:
         rows = ParameterRows(self._gradients)
-        for piece in op.pieces:
-            for start in range(piece.column, piece.column + piece.width, plane):
-                width = min(plane, piece.column + piece.width - start)
-                column, offset = start % plane, start - piece.column
-                weight = None
-                if not piece.weight.frozen:
-                    weight = rows.take(piece.weight, piece.first + offset, width)
-                biases = [
-                    rows.take(bias, first + offset, width)
-                    for bias, first in piece.biases
-                    if not bias.frozen
-                ]
-                yield Target(start // plane, slice(column, column + width), weight, biases)
+        for number, columns, piece, first in portions(op, plane):
+            width, offset = columns.stop - columns.start, first - piece.first
+            weight = None if piece.weight.frozen else rows.take(piece.weight, first, width)
+            biases = [
+                rows.take(bias, start + offset, width)
+                for bias, start in piece.biases
+                if not bias.frozen
+            ]
+            yield Target(number, columns, weight, biases)
 
     def run(self) -> None:
         """Make what was added; threads share the products."""
@@ -146,16 +206,6 @@ class WeightGradients:
             parallel.run([partial(_run_all, share) for share in shares])
         self._products = []
         self._of.clear()
-
-
-def add_outer(x: Array, dy: Array, out: Array) -> None:
-    """out += dyᵀ x, some rows at a time, so that the product stays in the cache."""
-    product = np.empty((min(ADDED_ROWS, out.shape[0]), out.shape[1]), out.dtype)
-    for start in range(0, out.shape[0], ADDED_ROWS):
-        rows = out[start : start + ADDED_ROWS]
-        part = product[: rows.shape[0]]
-        np.matmul(dy[:, start : start + ADDED_ROWS].T, x, out=part)
-        np.add(rows, part, out=rows)
 
 
 def _run_all(tasks: Sequence[Callable[[], None]]) -> None:

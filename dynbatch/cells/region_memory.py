@@ -75,6 +75,7 @@ def finish(group: Group, arrays: dict[str, Any], dxs: Sequence[Ragged | None]) -
     for place, sources in enumerate(group.memories):
         if len(sources) > 1:
             gradient = steps[0].memory_gradients[place]
+            assert gradient is not None  # `place_memories` made them all
             for k, source in enumerate(sources):
                 dx = dxs[source]
                 if dx is not None:

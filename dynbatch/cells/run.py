@@ -70,6 +70,7 @@ class ScanRun:
         self._between = self._states_between(scratch)
         if cell.generic:
             self._make_generic(scratch)
+        arrays.add_temporary(cell.storage.temporary, scratch)
         for number, segment in enumerate(self.segments):
             wide = arrays.wide(segment)
             shards = arrays.of_shards(segment, wide)
@@ -86,12 +87,9 @@ class ScanRun:
         self.count_forward()
 
     def add_forward(self, arrays: ScanArrays, scratch: Scratch) -> None:
-        """Everything that forward needs but for packed values."""
-        cell = self.cell
-        arrays.shared.update(weights_of(cell, scratch, transposed=True))
+        """Weights and streams of forward."""
+        arrays.shared.update(weights_of(self.cell, scratch, transposed=True))
         self.add_streams(arrays)
-        for buffer in cell.storage.temporary:
-            arrays.add_temporary(buffer)
 
     def add_streams(self, arrays: ScanArrays) -> None:
         """Rows of the streams in packed order."""

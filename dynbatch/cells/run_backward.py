@@ -49,9 +49,14 @@ class ScanBackward:
         self._initial = run.initial_states(scratch)
         self._add_arrays(scratch)
         self._carried = self._carry(scratch)
-        self._sums: list[list[Ragged]] = []
+        self._memories: list[list[Ragged]] = []
+        self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
             self._place_memories(scratch)
+        if run.recomputes:  # no step of forward runs beside one of backward
+            self._arrays.add_temporary(run.cell.storage.temporary, scratch.rest())
+        buffers = run.cell.reverse_pass.gradient_buffers()
+        self._arrays.add_temporary([b for b in buffers if not b.packed], scratch)
 
     def run(self) -> None:
         """Every segment; then what is left for all."""
@@ -70,7 +75,8 @@ class ScanBackward:
             self._segment(segment, weights)
         for sink in sinks:
             sink.pass_on(gradients)
-        self._gradients_of_states_and_memories()
+        self._gradients_of_states()
+        self._sort_memories()
         self._count()
 
     # Arrays ---------------------------------------------------------------------------------------
@@ -88,15 +94,13 @@ class ScanBackward:
                 arrays.add_kept(buffer, self._batch.saved[buffer.name])
         arrays.shared.update(weights_of(cell, scratch, transposed=False))
         arrays.add_rows("dY", self._dy.values.shape[1])
-        for k, value in enumerate(cell.program.streams):
+        for k, value in scan_arrays.streams_in_loop(cell).items():
             arrays.add_rows(f"dX{k}", value.width)
         for k, value in cell.read_before.items():
             arrays.add_rows(f"H{k}", value.width)
         for buffer in cell.reverse_pass.gradient_buffers():
             if buffer.packed:
                 arrays.add_packed(buffer)
-            else:
-                arrays.add_temporary(buffer)
 
     def _carry(self, scratch: Scratch) -> list[list[Array]]:
         """Gradients of the last states, which steps carry on, of each shard."""
@@ -112,15 +116,24 @@ class ScanBackward:
         return found
 
     def _place_memories(self, scratch: Scratch) -> None:
-        """Memories in the order of each shard's sentences, and zeros for their gradients."""
+        """Memories in the order of each shard's sentences, and zeros for their gradients.
+
+        Gradients are summed where they belong, but in that order; see `_sort_memories`.
+        """
         run = self._run
+        first = [0] * len(run.memories)
         for shard, generic in zip(run.layout.shards, run.generic, strict=True):
             memories = run.sorted_memories(shard, scratch)
-            sums = [memory.like(scratch.take(*memory.values.shape)) for memory in memories]
-            for memory in sums:
-                memory.values[...] = 0
+            sums: list[Ragged | None] = []
+            for place, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
+                start, first[place] = first[place], first[place] + memory.values.shape[0]
+                rows = None if dx is None else dx.values[start : first[place]]
+                if rows is not None:
+                    rows[...] = 0
+                sums.append(None if rows is None else memory.like(rows))
             for step in generic.values():
                 step.memories, step.memory_gradients = memories, sums
+            self._memories.append(memories)
             self._sums.append(sums)
 
     # Segments -------------------------------------------------------------------------------------
@@ -143,9 +156,6 @@ class ScanBackward:
             for part in [arrays for _, arrays in shards] if kept else [wide]:
                 weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, segment))
         weights.run()
-        for k, dx in enumerate(self._of_streams):
-            if dx is not None and k in run.cell.reached:
-                dx.values[segment.order] = wide[f"dX{k}"]
 
     def _before(self, segment: Segment, number: int) -> list[Array]:
         """The states of a shard before a segment."""
@@ -178,7 +188,16 @@ class ScanBackward:
             step.finish()
             if run.recomputes:
                 step.forget()
-        stream_gradients(run.cell, arrays)
+        order = segment.order[shard.span]
+
+        def give(place: int, rows: slice, gradient: Array) -> None:
+            dx = self._of_streams[place]
+            if dx is not None:
+                dx.values[order[rows]] = gradient
+
+        stream_gradients(run.cell, arrays, give)
+        for place in run.cell.reverse_pass.streams:
+            give(place, slice(None), arrays[f"dX{place}"])
 
     def _previous_states(
         self, part: int, segment: Segment, shard: Shard, arrays: dict[str, Any]
@@ -209,17 +228,26 @@ class ScanBackward:
 
     # At last --------------------------------------------------------------------------------------
 
-    def _gradients_of_states_and_memories(self) -> None:
+    def _gradients_of_states(self) -> None:
         run = self._run
         given = [k for k, is_given in enumerate(run.given) if is_given]
         for number, shard in enumerate(run.layout.shards):
             for k, dx in zip(given, self._of_inits, strict=True):
                 if dx is not None:
                     dx.values[shard.sentences] = self._carried[k][number]
-            for place, dx in enumerate(self._of_memories):
+
+    def _sort_memories(self) -> None:
+        """Bring the memories' gradients in sentence order, by way of the memories, dead now."""
+        run = self._run
+        for memories, sums in zip(self._memories, self._sums, strict=True):
+            for memory, gradient in zip(memories, sums, strict=True):
+                if gradient is not None:
+                    memory.values[...] = gradient.values
+        for shard, memories in zip(run.layout.shards, self._memories, strict=False):
+            for k, (dx, memory) in enumerate(zip(self._of_memories, memories, strict=True)):
                 if dx is not None:
-                    index, _ = memory_rows(run.memories[place], shard.sentences)
-                    dx.values[index] = self._sums[number][place].values
+                    index, _ = memory_rows(run.memories[k], shard.sentences)
+                    dx.values[index] = memory.values
 
     def _count(self) -> None:
         run, cell, batch = self._run, self._run.cell, self._batch

@@ -11,6 +11,7 @@ from dynbatch.cells.arrays import Scratch, in_planes, rows_of, temporary
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.maps import weight_elements
 from dynbatch.cells.prefix import Shard
+from dynbatch.cells.program import Value
 from dynbatch.cells.segments import Segment, extents, of_backward
 from dynbatch.cells.storage import Buffer
 from dynbatch.nodes.batch import Batch
@@ -50,10 +51,11 @@ class ScanArrays:
         """An array that is there for all segments: (N, width) elements, in the layout's order."""
         self.kept[buffer.name] = in_planes(rows, buffer)
 
-    def add_temporary(self, buffer: Buffer) -> None:
-        """An array with a row for each running sentence."""
-        for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
-            arrays[buffer.name] = temporary(sentences, buffer, self._scratch)
+    def add_temporary(self, buffers: Iterable[Buffer], scratch: Scratch) -> None:
+        """Arrays with a row for each running sentence."""
+        for buffer in buffers:
+            for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
+                arrays[buffer.name] = temporary(sentences, buffer, scratch)
 
     def add_of_shards(self, name: str, arrays: Iterable[Any]) -> None:
         """Something that each shard has its own of."""
@@ -102,23 +104,29 @@ def elements(batch: Batch, backward: bool) -> int:
     cell: CompiledCell = batch.first.cell
     cut = of_backward if backward else extents
     found = cut(lengths_of(batch), batch.recompute)
-    rows = max([extent.rows for extent in found])
-    total = len(batch.nodes) * _sum(cell.program.states) + weight_elements(cell)
-    total += _memory_elements(batch) * (2 if backward else 1)
-    per_row, per_sentence = _sum(cell.program.streams), 0
-    if batch.recompute or not (backward or batch.keeps):
+    again = batch.recompute > 0
+    states = _sum(cell.program.states)
+    per_row, temporaries = _sum(cell.program.streams), [_sum(cell.storage.temporary)]
+    if again or not (backward or batch.keeps):
         per_row += _sum(cell.storage.packed)
-    if batch.recompute or not backward:
-        per_sentence += _sum(cell.storage.temporary)
+    total = _memory_elements(batch)
     if backward:
         buffers = cell.reverse_pass.gradient_buffers()
         per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
-        per_row += _sum(cell.program.streams) + sum([v.width for v in cell.read_before.values()])
-        per_sentence += _sum([b for b in buffers if not b.packed]) + _sum(cell.program.states)
-        total += weight_elements(cell) if batch.recompute else 0
-    elif not batch.keeps:
-        total += max([e.running for e in found[1:]], default=0) * _sum(cell.program.states)
-    return total + rows * per_row + len(batch.nodes) * per_sentence
+        per_row += _sum(cell.read_before.values()) + _sum(streams_in_loop(cell).values())
+        temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:again]]
+        total += weight_elements(cell, transposed=False) + len(batch.nodes) * states
+    if again or not backward:
+        total += weight_elements(cell, transposed=True)
+    if not (backward or batch.keeps):
+        total += max([extent.running for extent in found[1:]], default=0) * states
+    total += max([extent.rows for extent in found]) * per_row
+    return total + len(batch.nodes) * (states + max(temporaries))
+
+
+def streams_in_loop(cell: CompiledCell) -> dict[int, Value]:
+    """The streams whose gradients, or a part of them, steps make."""
+    return {place: cell.program.streams[place] for place in sorted(cell.reverse_pass.streams)}
 
 
 def _memory_elements(batch: Batch) -> int:

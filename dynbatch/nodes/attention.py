@@ -151,9 +151,13 @@ class AttentionBase(Node):
         later = None if batch.cache is None else batch.cache.pop("later", None)
         if later is not None:
             _, dk, dv = dxs
-            assert dk is not None and dv is not None
+            known = dv if dk is None else dk
+            if known is None:
+                return
+            of_keys, of_values = [None if dx is None else dx.values for dx in (dk, dv)]
             vector = getattr(batch.first, "vector", None)
-            later.add_to(dk.values, dv.values, dk.offsets, None if vector is None else vector.value)
+            value = None if vector is None else vector.value
+            later.add_to(of_keys, of_values, known.offsets, value)
 
     @classmethod
     def scratch(cls, batch: Batch) -> Array:
