@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+
 import numpy as np
 
-from dynbatch.cells.program import Piece
+from dynbatch.cells.program import Op, Piece
 from dynbatch.cells.storage import Buffer
 from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array
@@ -12,6 +14,8 @@ from dynbatch.ragged import Ragged
 
 # Rows of a weight transposed at once.
 TRANSPOSED_ROWS = 64
+
+Portion = tuple[int, slice, Piece, int]
 
 
 class Scratch:
@@ -60,6 +64,37 @@ def write_transposed(piece: Piece, wide: Array, plane: int) -> None:
             wide[start // plane][:, column + low : column + high] = piece.weight.value[
                 first + low : first + high
             ].T
+
+
+def planes_of(array: Array) -> Array:
+    """An array as planes: (P, N, width), P = 1 where it has none."""
+    return array if array.ndim == 3 else array[None]
+
+
+def portions(op: Op, plane: int) -> Iterator[Portion]:
+    """Each stretch of columns of a wide map that is in one plane and of one weight.
+
+    Yields:
+        plane, columns there, the piece, and the first row of its weight.
+    """
+    for piece in op.pieces:
+        start, stop = piece.column, piece.column + piece.width
+        while start < stop:
+            number, column = divmod(start, plane)
+            width = min(plane - column, stop - start)
+            yield number, slice(column, column + width), piece, piece.first + start - piece.column
+            start += width
+
+
+def stream_map(x: Array, weights: Sequence[Portion], out: Array) -> None:
+    """out = x Wᵀ, all rows at once, for x (N, K), out (N, O) or in planes.
+
+    So many rows are worth BLAS's packing of a weight as it lies: no transposed copy is needed.
+    """
+    planes = planes_of(out)
+    for plane, columns, piece, first in weights:
+        part = planes[plane][:, columns]
+        np.matmul(x, piece.weight.value[first : first + part.shape[1]].T, out=part)
 
 
 def columns_of(arrays: dict[str, Array], buffer: Buffer, column: int, width: int) -> Array:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.arrays import stream_map
 from dynbatch.cells.cuda.cell import DeviceCell
 from dynbatch.cells.emit_backward import Backward
 from dynbatch.cells.emit_forward import (
@@ -91,6 +92,7 @@ class CompiledLoop:
             "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
             "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
             "matmul_planes": blas.matmul_planes, "matmul_sum": blas.matmul_sum,
+            "stream_map": stream_map,
         }  # fmt: skip
         for op in self.program.ops:
             if isinstance(op.node, Unary | Binary):

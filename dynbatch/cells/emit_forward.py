@@ -107,9 +107,8 @@ def emit_ahead(program: Program, storage: Storage) -> list[str]:
         number = maps[id(op)]
         buffer = storage.place(op.output)[0]
         out = buffer.name
-        product = "matmul_planes" if buffer.plane else "matmul"
         lines.append(f"    {out} = A[{out!r}]")
-        lines.append(f"    {product}(A['X{op.inputs[0].place}'], A['W{number}'], {out})")
+        lines.append(f"    stream_map(A['X{op.inputs[0].place}'], A['W{number}'], {out})")
         if has_bias(op):
             lines.append(f"    add({out}, A['b{number}'], {out})")
     return [*lines, "    return"]

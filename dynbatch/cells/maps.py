@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.cells.arrays import Scratch, write_transposed
+from dynbatch.cells.arrays import Scratch, planes_of, portions, write_transposed
 from dynbatch.cells.compiled import CompiledLoop
 from dynbatch.cells.gradients import ParameterRows
-from dynbatch.cells.program import Op, Piece
+from dynbatch.cells.program import Op
 from dynbatch.kernels import blas, parallel
 from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array
@@ -24,47 +24,50 @@ SUMMED_ROWS = 192
 Give = Callable[[int, slice, Array], None]
 
 
-def weight_elements(cell: CompiledLoop, transposed: bool) -> int:
+def weight_elements(cell: CompiledLoop) -> int:
     """Scratch elements of `weights_of`."""
-    maps = _packed_maps(cell, transposed).values()
+    maps = [op for number, op in cell.maps.items() if number not in cell.stream_maps]
     return sum([op.inputs[0].width * op.output.width for op in maps])
 
 
-def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[str, Array]:
+def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[str, Any]:
     """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
 
-    In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p). Backward
-    reads those of maps of streams where they lie: see `stream_gradients`.
+    In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p). Weights of
+    streams are read where they lie: see `stream_map` and `stream_gradients`.
     """
-    arrays: dict[str, Array] = {}
-    for number, op in _packed_maps(cell, transposed).items():
-        inner, total = op.inputs[0].width, op.output.width
-        plane = cell.plane_of(number) or total
-        wide = scratch.take(total, inner)
-        if not transposed:
+    arrays: dict[str, Any] = {}
+    for number, op in cell.maps.items():
+        split = cell.plane_of(number)
+        plane = split or op.output.width
+        if transposed:
+            bias = _wide_bias(op)
+            arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
+        if number in cell.stream_maps:
+            arrays[f"W{number}"] = list(portions(op, plane))
+        elif transposed:
+            inner = op.inputs[0].width
+            wide = scratch.take(op.output.width, inner).reshape(-1, inner, plane)
+            for piece in op.pieces:
+                write_transposed(piece, wide, plane)
+            arrays[f"W{number}"] = wide if split else wide[0]
+        else:
+            wide = scratch.take(op.output.width, op.inputs[0].width)
             for piece in op.pieces:
                 rows = slice(piece.column, piece.column + piece.width)
                 wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
-            split = cell.plane_of(number)
-            arrays[f"V{number}"] = wide.reshape(-1, plane, inner) if split else wide
-            continue
-        wide = wide.reshape(total // plane, inner, plane)
-        bias = np.zeros(total, wide.dtype)
-        for piece in op.pieces:
-            write_transposed(piece, wide, plane)
-            for one, first in piece.biases:
-                bias[piece.column : piece.column + piece.width] += one.value[
-                    first : first + piece.width
-                ]
-        split = cell.plane_of(number)
-        arrays[f"W{number}"] = wide if split else wide[0]
-        arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
+            arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if split else wide
     return arrays
 
 
-def _packed_maps(cell: CompiledLoop, transposed: bool) -> dict[int, Op]:
-    maps = cell.maps.items()
-    return {number: op for number, op in maps if transposed or number not in cell.stream_maps}
+def _wide_bias(op: Op) -> Array:
+    """The biases of a wide map's pieces, side by side: (O,)."""
+    bias = np.zeros(op.output.width, op.pieces[0].weight.dtype)
+    for piece in op.pieces:
+        columns = bias[piece.column : piece.column + piece.width]
+        for one, first in piece.biases:
+            columns += one.value[first : first + piece.width]
+    return bias
 
 
 def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any], give: Give | None = None) -> None:
@@ -113,26 +116,6 @@ def _stream_products(
                 blas.matmul(dy, weight, scratch[:, columns])
                 np.add(total[:, columns], scratch[:, columns], out=total[:, columns])
             is_first = False
-
-
-def planes_of(array: Array) -> Array:
-    """An array as planes: (P, N, width), P = 1 where it has none."""
-    return array if array.ndim == 3 else array[None]
-
-
-def portions(op: Op, plane: int) -> Iterator[tuple[int, slice, Piece, int]]:
-    """Each stretch of columns of a wide map that is in one plane and of one weight.
-
-    Yields:
-        plane, columns there, the piece, and the first row of its weight.
-    """
-    for piece in op.pieces:
-        start, stop = piece.column, piece.column + piece.width
-        while start < stop:
-            number, column = divmod(start, plane)
-            width = min(plane - column, stop - start)
-            yield number, slice(column, column + width), piece, piece.first + start - piece.column
-            start += width
 
 
 class Target(NamedTuple):

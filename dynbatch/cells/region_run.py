@@ -38,7 +38,7 @@ class RegionRun:
         for number, group in enumerate(region.groups):
             cell, count = group.cell, group.count
             streams = sum([value.width for value in cell.program.streams])
-            total += weight_elements(cell, transposed=not backward) + count * streams
+            total += weight_elements(cell) + count * streams
             most = max([b.end - b.first for b in region.batches if b.group == number])
             if not backward:
                 total += most * sum([b.width for b in cell.storage.temporary])

@@ -115,9 +115,9 @@ def elements(batch: Batch, backward: bool) -> int:
         per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
         per_row += _sum(cell.read_before.values()) + _sum(streams_in_loop(cell).values())
         temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:again]]
-        total += weight_elements(cell, transposed=False) + len(batch.nodes) * states
+        total += weight_elements(cell) + len(batch.nodes) * states
     if again or not backward:
-        total += weight_elements(cell, transposed=True)
+        total += weight_elements(cell)
     if not (backward or batch.keeps):
         total += max([extent.running for extent in found[1:]], default=0) * states
     total += max([extent.rows for extent in found]) * per_row
