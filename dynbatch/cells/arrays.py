@@ -8,6 +8,7 @@ import numpy as np
 
 from dynbatch.cells.program import Op, Piece
 from dynbatch.cells.storage import Buffer
+from dynbatch.kernels import blas
 from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -30,10 +31,6 @@ class Scratch:
         start = self._used
         self._used += rows * width
         return self._array[start : self._used].reshape(rows, width)
-
-    def rest(self) -> Scratch:
-        """What is left, to be handed out a second time: for what is dead when that is needed."""
-        return Scratch(self._array[self._used :])
 
 
 def in_planes(rows: Array, buffer: Buffer) -> Array:
@@ -86,12 +83,16 @@ def portions(op: Op, plane: int) -> Iterator[Portion]:
             start += width
 
 
-def stream_map(x: Array, weights: Sequence[Portion], out: Array) -> None:
-    """out = x Wᵀ, all rows at once, for x (N, K), out (N, O) or in planes.
+def stream_map(x: Array, weights: Array | Sequence[Portion], out: Array) -> None:
+    """out = x W, all rows at once, for x (N, K), out (N, O) or in planes.
 
-    So many rows are worth BLAS's packing of a weight as it lies: no transposed copy is needed.
+    Args:
+        weights: W packed like `out`, or the portions of weights Wᵀ as they lie.
     """
     planes = planes_of(out)
+    if isinstance(weights, np.ndarray):
+        blas.matmul_planes(x, planes_of(weights), planes)
+        return
     for plane, columns, piece, first in weights:
         part = planes[plane][:, columns]
         np.matmul(x, piece.weight.value[first : first + part.shape[1]].T, out=part)

@@ -19,44 +19,56 @@ from dynbatch.parameter import Array
 # Products of weight gradients per thread from which threads share them, rather than each of them.
 LEAST_PRODUCTS = 2
 # Rows of a stream's gradient made at once.
-SUMMED_ROWS = 192
+SUMMED_ROWS = 384
 
 Give = Callable[[int, slice, Array], None]
 
 
-def weight_elements(cell: CompiledLoop) -> int:
-    """Scratch elements of `weights_of`."""
-    maps = [op for number, op in cell.maps.items() if number not in cell.stream_maps]
-    return sum([op.inputs[0].width * op.output.width for op in maps])
+def weight_elements(cell: CompiledLoop, streams: bool) -> int:
+    """Scratch elements of `forward_weights`, or without `streams` of `backward_weights`."""
+    maps = cell.maps.items()
+    found = [op for number, op in maps if streams or number not in cell.stream_maps]
+    return sum([op.inputs[0].width * op.output.width for op in found])
 
 
-def weights_of(cell: CompiledLoop, scratch: Scratch, transposed: bool) -> dict[str, Any]:
-    """Wide weights: (K, O) as W for forward, (O, K) as V for backward, and wide biases.
+def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> dict[str, Any]:
+    """Wide weights (K, O) as W, in planes of p columns (planes, K, p); wide biases as b.
 
-    In planes of p columns these are (planes, K, p), (planes, p, K) and (planes, 1, p). Weights of
-    streams are read where they lie: see `stream_map` and `stream_gradients`.
+    Args:
+        streams: whether weights of streams are packed as well. It takes room, and products of them
+            as they lie a few percent more time.
     """
     arrays: dict[str, Any] = {}
     for number, op in cell.maps.items():
         split = cell.plane_of(number)
-        plane = split or op.output.width
-        if transposed:
-            bias = _wide_bias(op)
-            arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
-        if number in cell.stream_maps:
+        plane, inner = split or op.output.width, op.inputs[0].width
+        bias = _wide_bias(op)
+        arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
+        if number in cell.stream_maps and not streams:
             arrays[f"W{number}"] = list(portions(op, plane))
-        elif transposed:
-            inner = op.inputs[0].width
-            wide = scratch.take(op.output.width, inner).reshape(-1, inner, plane)
-            for piece in op.pieces:
-                write_transposed(piece, wide, plane)
-            arrays[f"W{number}"] = wide if split else wide[0]
-        else:
-            wide = scratch.take(op.output.width, op.inputs[0].width)
-            for piece in op.pieces:
-                rows = slice(piece.column, piece.column + piece.width)
-                wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
-            arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if split else wide
+            continue
+        wide = scratch.take(op.output.width, inner).reshape(-1, inner, plane)
+        for piece in op.pieces:
+            write_transposed(piece, wide, plane)
+        arrays[f"W{number}"] = wide if split else wide[0]
+    return arrays
+
+
+def backward_weights(cell: CompiledLoop, scratch: Scratch) -> dict[str, Any]:
+    """Wide weights (O, K) of the loop as V, in planes (planes, p, K).
+
+    Those of streams are read where they lie: see `stream_gradients`.
+    """
+    arrays: dict[str, Any] = {}
+    for number, op in cell.maps.items():
+        if number in cell.stream_maps:
+            continue
+        wide = scratch.take(op.output.width, op.inputs[0].width)
+        for piece in op.pieces:
+            rows = slice(piece.column, piece.column + piece.width)
+            wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
+        plane = cell.plane_of(number)
+        arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if plane else wide
     return arrays
 
 

@@ -49,13 +49,17 @@ class Shard:
 
     @property
     def blocks(self) -> list[Block]:
-        """(first row, end row, numbered steps): as many steps as make `BLOCK_ROWS` rows or more."""
+        """(first row, end row, numbered steps): as many steps as make `BLOCK_ROWS` rows or more.
+
+        Of a rest smaller than half of that the last block makes no other.
+        """
         found: list[Block] = []
         first = 0
         numbered = self.numbered
         for last, (_, end, _, _) in enumerate(self.steps, 1):
             start = self.steps[first][0]
-            if end - start >= BLOCK_ROWS or last == len(self.steps):
+            full = end - start >= BLOCK_ROWS and self.rows - end >= BLOCK_ROWS // 2
+            if full or last == len(self.steps):
                 found.append((start, end, numbered[first:last]))
                 first = last
         return found

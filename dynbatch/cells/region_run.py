@@ -9,7 +9,13 @@ import numpy as np
 
 from dynbatch.cells.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
 from dynbatch.cells.gradients import ShardGradients
-from dynbatch.cells.maps import WeightGradients, stream_gradients, weight_elements, weights_of
+from dynbatch.cells.maps import (
+    WeightGradients,
+    backward_weights,
+    forward_weights,
+    stream_gradients,
+    weight_elements,
+)
 from dynbatch.cells.program import Op
 from dynbatch.cells.region import Earlier, Fetch, Group, Inner, Packed, Region
 from dynbatch.cells.region_memory import finish, generic_steps, place_memories
@@ -38,7 +44,7 @@ class RegionRun:
         for number, group in enumerate(region.groups):
             cell, count = group.cell, group.count
             streams = sum([value.width for value in cell.program.streams])
-            total += weight_elements(cell) + count * streams
+            total += weight_elements(cell, streams=not backward) + count * streams
             most = max([b.end - b.first for b in region.batches if b.group == number])
             if not backward:
                 total += most * sum([b.width for b in cell.storage.temporary])
@@ -57,7 +63,7 @@ class RegionRun:
         scratch = Scratch(self.batch.scratch)
         for number, group in enumerate(self.region.groups):
             arrays = self._streams(group, scratch)
-            arrays.update(weights_of(group.cell, scratch, transposed=True))
+            arrays.update(forward_weights(group.cell, scratch, streams=True))
             packed = {}
             for b in group.cell.storage.packed:
                 rows = (
@@ -191,7 +197,7 @@ class RegionRun:
     def _prepare_backward(self, number: int, group: Group, scratch: Scratch) -> ShardGradients:
         """The arrays of one group's backward, and where its generic operators' gradients go."""
         cell, arrays = group.cell, self.arrays[number]
-        arrays.update(weights_of(cell, scratch, transposed=False))
+        arrays.update(backward_weights(cell, scratch))
         arrays["given"] = False
         arrays["dY"] = scratch.take(group.count, cell.width)
         for k, value in enumerate(cell.program.streams):

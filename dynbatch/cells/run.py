@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.cells.arrays import Scratch, columns_of, memory_rows
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.maps import weights_of
+from dynbatch.cells.maps import forward_weights
 from dynbatch.cells.prefix import PrefixLayout, Shard
 from dynbatch.cells.scan_arrays import ScanArrays
 from dynbatch.cells.segments import Segment, cut, extents
@@ -70,7 +70,7 @@ class ScanRun:
         self._between = self._states_between(scratch)
         if cell.generic:
             self._make_generic(scratch)
-        arrays.add_temporary(cell.storage.temporary, scratch)
+        arrays.add_temporary(cell.storage.temporary)
         for number, segment in enumerate(self.segments):
             wide = arrays.wide(segment)
             shards = arrays.of_shards(segment, wide)
@@ -88,7 +88,8 @@ class ScanRun:
 
     def add_forward(self, arrays: ScanArrays, scratch: Scratch) -> None:
         """Weights and streams of forward."""
-        arrays.shared.update(weights_of(self.cell, scratch, transposed=True))
+        weights = forward_weights(self.cell, scratch, streams=not self.recomputes)
+        arrays.shared.update(weights)
         self.add_streams(arrays)
 
     def add_streams(self, arrays: ScanArrays) -> None:

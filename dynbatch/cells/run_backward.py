@@ -10,7 +10,7 @@ from dynbatch.cells import scan_arrays
 from dynbatch.cells.arrays import Scratch, columns_of, memory_rows
 from dynbatch.cells.emit_forward import reads_state
 from dynbatch.cells.gradients import ShardGradients
-from dynbatch.cells.maps import WeightGradients, stream_gradients, weights_of
+from dynbatch.cells.maps import WeightGradients, backward_weights, stream_gradients
 from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Op
 from dynbatch.cells.run import ScanRun, place_states, take_rows
@@ -53,10 +53,9 @@ class ScanBackward:
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
             self._place_memories(scratch)
-        if run.recomputes:  # no step of forward runs beside one of backward
-            self._arrays.add_temporary(run.cell.storage.temporary, scratch.rest())
         buffers = run.cell.reverse_pass.gradient_buffers()
-        self._arrays.add_temporary([b for b in buffers if not b.packed], scratch)
+        groups = [[b for b in buffers if not b.packed], run.cell.storage.temporary]
+        self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
 
     def run(self) -> None:
         """Every segment; then what is left for all."""
@@ -92,7 +91,7 @@ class ScanBackward:
                 arrays.add_packed(buffer)
             else:
                 arrays.add_kept(buffer, self._batch.saved[buffer.name])
-        arrays.shared.update(weights_of(cell, scratch, transposed=False))
+        arrays.shared.update(backward_weights(cell, scratch))
         arrays.add_rows("dY", self._dy.values.shape[1])
         for k, value in scan_arrays.streams_in_loop(cell).items():
             arrays.add_rows(f"dX{k}", value.width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,11 +51,15 @@ class ScanArrays:
         """An array that is there for all segments: (N, width) elements, in the layout's order."""
         self.kept[buffer.name] = in_planes(rows, buffer)
 
-    def add_temporary(self, buffers: Iterable[Buffer], scratch: Scratch) -> None:
-        """Arrays with a row for each running sentence."""
-        for buffer in buffers:
-            for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
-                arrays[buffer.name] = temporary(sentences, buffer, scratch)
+    def add_temporary(self, *groups: Sequence[Buffer]) -> None:
+        """Arrays with a row for each running sentence. A shard needs one group at a time."""
+        width = max([_sum(buffers) for buffers in groups])
+        for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
+            room = self._scratch.take(sentences, width).reshape(-1)
+            for buffers in groups:
+                scratch = Scratch(room)
+                for buffer in buffers:
+                    arrays[buffer.name] = temporary(sentences, buffer, scratch)
 
     def add_of_shards(self, name: str, arrays: Iterable[Any]) -> None:
         """Something that each shard has its own of."""
@@ -115,9 +119,9 @@ def elements(batch: Batch, backward: bool) -> int:
         per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
         per_row += _sum(cell.read_before.values()) + _sum(streams_in_loop(cell).values())
         temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:again]]
-        total += weight_elements(cell) + len(batch.nodes) * states
+        total += weight_elements(cell, streams=False) + len(batch.nodes) * states
     if again or not backward:
-        total += weight_elements(cell)
+        total += weight_elements(cell, streams=not again)
     if not (backward or batch.keeps):
         total += max([extent.running for extent in found[1:]], default=0) * states
     total += max([extent.rows for extent in found]) * per_row

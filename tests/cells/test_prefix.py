@@ -96,7 +96,7 @@ def test_shards_get_long_and_short_sentences_in_turn():
 
 
 @given(LENGTHS, st.integers(1, 9))
-def test_blocks_hold_every_step_once_and_none_but_the_last_is_small(lengths, least):
+def test_blocks_hold_every_step_once_and_none_is_small(lengths, least):
     (shard,) = layout_of(lengths).shards
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prefix, "BLOCK_ROWS", least)
@@ -105,3 +105,4 @@ def test_blocks_hold_every_step_once_and_none_but_the_last_is_small(lengths, lea
     for start, end, steps in blocks:
         assert (start, end) == (steps[0][1][0], steps[-1][1][1])
     assert all(end - start >= least for start, end, _ in blocks[:-1])
+    assert len(blocks) < 2 or blocks[-1][1] - blocks[-1][0] >= least // 2
