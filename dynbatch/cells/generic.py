@@ -38,6 +38,17 @@ class StandIn:
         return getattr(self._node, name)
 
 
+def room_of(op: Op, memory_rows: Sequence[int]) -> int:
+    """Elements that the operator's backward keeps through a scan.
+
+    Args:
+        memory_rows: of each memory, those of all sentences.
+    """
+    elements = getattr(type(op.node), "scan_room", None)
+    read = [memory_rows[x.base.place] for x in op.inputs if x.base.origin == "memory"]
+    return elements(op.node, max(read)) if elements is not None and read else 0
+
+
 class GenericStep:
     """One such operator in one shard, through all steps.
 
@@ -101,6 +112,10 @@ class GenericStep:
     @keeps.setter
     def keeps(self, value: bool) -> None:
         self._batch.keeps = value
+
+    def give_room(self, room: Array) -> None:
+        """Where backward keeps what its steps leave for `finish`: `room_of` elements."""
+        self._cache["room"] = room
 
     def forget(self) -> None:
         """Free what forward left: no backward will read it."""

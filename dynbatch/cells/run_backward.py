@@ -9,6 +9,7 @@ from typing import Any
 from dynbatch.cells import scan_arrays
 from dynbatch.cells.arrays import Scratch, columns_of, memory_rows
 from dynbatch.cells.emit_forward import reads_state
+from dynbatch.cells.generic import room_of
 from dynbatch.cells.gradients import ShardGradients
 from dynbatch.cells.maps import WeightGradients, backward_weights, stream_gradients
 from dynbatch.cells.prefix import Shard
@@ -130,8 +131,11 @@ class ScanBackward:
                 if rows is not None:
                     rows[...] = 0
                 sums.append(None if rows is None else memory.like(rows))
-            for step in generic.values():
+            counts = [memory.values.shape[0] for memory in memories]
+            for number, step in generic.items():
                 step.memories, step.memory_gradients = memories, sums
+                room = room_of(run.cell.generic[number], counts)
+                step.give_room(scratch.take(room, 1).reshape(-1))
             self._memories.append(memories)
             self._sums.append(sums)
 

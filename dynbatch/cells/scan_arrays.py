@@ -9,6 +9,7 @@ import numpy as np
 
 from dynbatch.cells.arrays import Scratch, in_planes, rows_of, temporary
 from dynbatch.cells.compiled import CompiledCell
+from dynbatch.cells.generic import room_of
 from dynbatch.cells.maps import weight_elements
 from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Value
@@ -113,7 +114,7 @@ def elements(batch: Batch, backward: bool) -> int:
     per_row, temporaries = _sum(cell.program.streams), [_sum(cell.storage.temporary)]
     if again or not (backward or batch.keeps):
         per_row += _sum(cell.storage.packed)
-    total = _memory_elements(batch)
+    total = _memory_elements(batch, backward)
     if backward:
         buffers = cell.reverse_pass.gradient_buffers()
         per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
@@ -133,11 +134,14 @@ def streams_in_loop(cell: CompiledCell) -> dict[int, Value]:
     return {place: cell.program.streams[place] for place in sorted(cell.reverse_pass.streams)}
 
 
-def _memory_elements(batch: Batch) -> int:
-    """Elements of all memories."""
-    first: Any = batch.first
-    begin = len(first.inputs) - len(first.cell.program.memories)
-    return sum([x.rows * x.width for node in batch.nodes for x in node.inputs[begin:]])
+def _memory_elements(batch: Batch, backward: bool) -> int:
+    """Elements of all memories, and in backward of what is summed for them."""
+    cell: CompiledCell = batch.first.cell
+    begin = len(batch.first.inputs) - len(cell.program.memories)
+    memories = range(begin, len(batch.first.inputs))
+    rows = [sum([node.inputs[place].rows for node in batch.nodes]) for place in memories]
+    total = sum([n * v.width for n, v in zip(rows, cell.program.memories, strict=True)])
+    return total + sum([room_of(op, rows) for op in cell.generic.values() if backward])
 
 
 def _sum(wide: Iterable[Any]) -> int:

@@ -95,19 +95,28 @@ class Later:
     Attributes:
         keys, values: their products.
         slopes, scores: of additive attention, (N_k, D) and (N_k,): Σ_t ds_tj u²_tj and Σ_t ds_tj.
+
+    Args:
+        rows: N_k.
+        room: N_k · (D + 1) elements for these sums; None to make some.
     """
 
-    def __init__(self, rows: int) -> None:
+    def __init__(self, rows: int, room: Array | None = None) -> None:
         self.keys = StepProducts()
         self.values = StepProducts()
         self.slopes: Array | None = None
         self._rows = rows
+        self._room = room
 
     def add_slopes(self, rows: slice, ds: Array, u: Array) -> None:
         """Of a step and some rows: ds (n,), and u² (n, D), which is overwritten."""
         if self.slopes is None:
-            self.slopes = np.zeros((self._rows, u.shape[1]), u.dtype)
-            self.scores = np.zeros(self._rows, u.dtype)
+            count, width = self._rows, u.shape[1]
+            size = count * (width + 1)
+            room = np.empty(size, u.dtype) if self._room is None else self._room[:size]
+            room[...] = 0
+            self.slopes = room[: count * width].reshape(count, width)
+            self.scores = room[count * width :]
         np.multiply(u, ds[:, None], out=u)
         np.add(self.slopes[rows], u, out=self.slopes[rows])
         self.scores[rows] += ds

@@ -111,6 +111,11 @@ class AdditiveAttention(AttentionBase):
         return found._replace(vectors=batch.cache["vectors"])
 
     @classmethod
+    def scan_room(cls, node: Any, memory_rows: int) -> int:
+        """Elements of `batch.cache["room"]`: what the steps of a scan leave for `finish`."""
+        return memory_rows * (int(node.vector.size) + 1)
+
+    @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
         """After the last step of a scan: what its steps left."""
         super().finish(batch, *dxs)

@@ -141,7 +141,7 @@ class AttentionBase(Node):
         cache = batch.cache if batch.accumulate and batch.xp is np else None
         if cache is not None and "offsets" in cache:
             if "later" not in cache:
-                cache["later"] = single_query.Later(int(cache["offsets"][-1]))
+                cache["later"] = single_query.Later(int(cache["offsets"][-1]), cache.get("room"))
             later = cache["later"]
         return Wanted(dq, dk, dv, batch.accumulate, later)
 
