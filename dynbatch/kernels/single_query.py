@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dynbatch.kernels.attention import Packed, Wanted
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.segment import groups
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,19 +74,30 @@ class StepProducts:
         self._vectors.append(vectors.copy())
 
     def add_to(self, out: Array, offsets: Array) -> None:
-        """Add the sums to the rows of all sentences."""
+        """Add the sums to the rows of all sentences, some sentences at a time."""
         if not self._weights:
             return
         counts = [vectors.shape[0] for vectors in self._vectors]
-        edges: list[int] = offsets[: counts[-1] + 1].tolist()
-        weights = np.empty((len(counts), edges[-1]), out.dtype)
-        vectors = np.empty((len(counts), counts[-1], out.shape[1]), out.dtype)
+        edges = offsets[: counts[-1] + 1]
+        of_a_step = edges + out.shape[1] * np.arange(edges.size)  # numbers of sentences before
+        for sentences, _ in groups(of_a_step, len(counts)):
+            self._add_some(out, edges.tolist(), counts, sentences.start, sentences.stop)
+
+    def _add_some(
+        self, out: Array, edges: list[int], counts: list[int], first: int, last: int
+    ) -> None:
+        begin = edges[first]
+        weights = np.empty((len(counts), edges[last] - begin), out.dtype)
+        vectors = np.empty((len(counts), last - first, out.shape[1]), out.dtype)
         for step, count in enumerate(counts):
-            weights[step, : edges[count]] = self._weights[step]
-            vectors[step, :count] = self._vectors[step]
-        for k, (start, end) in enumerate(pairwise(edges)):
-            first = bisect_right(counts, k)  # the first step that has sentence k
-            out[start:end] += weights[first:, start:end].T @ vectors[first:, k]
+            most = min(count, last)
+            if most > first:
+                weights[step, : edges[most] - begin] = self._weights[step][begin : edges[most]]
+                vectors[step, : most - first] = self._vectors[step][first:most]
+        for k in range(first, last):
+            rows = slice(edges[k] - begin, edges[k + 1] - begin)
+            begun = bisect_right(counts, k)  # the first step that has sentence k
+            out[edges[k] : edges[k + 1]] += weights[begun:, rows].T @ vectors[begun:, k - first]
 
 
 class Later:

@@ -8,6 +8,8 @@ from dynbatch.kernels.attention import Packed, Scoring, Wanted
 from dynbatch.kernels.sight import EVERYTHING
 from tests.attention_reference import pack
 
+pytestmark = pytest.mark.usefixtures("block")
+
 KEYS = [5, 1, 30, 2, 1, 17, 9]
 COUNT, WIDTH, VALUE_WIDTH = len(KEYS), 6, 4
 SCALES = np.linspace(0.3, 1.2, COUNT)
