@@ -56,7 +56,7 @@ DEFAULT = "arena"
 ALLOCATORS: Mapping[str, Callable[[Resource], Resource]] = {
     DEFAULT: Arena,
     "arena, no growth": partial(Arena, growth=0.0),
-    "arena, growth 1/4": partial(Arena, growth=0.25),
+    "arena, growth 1/8": partial(Arena, growth=0.125),
     "size classes": SizeClasses,
     "size classes, 4": partial(SizeClasses, per_doubling=4),
     "buddy": Buddy,

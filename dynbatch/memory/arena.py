@@ -5,10 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from dynbatch.memory.peaks import LEARNED, Peaks
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rounded
 from dynbatch.memory.stretches import Stretches
 
-GROWTH = 1 / 8
+GROWTH = 1 / 3
+TOLERATED = 1 / 32
+"""Of a region: a difference to what is expected that is not worth another one."""
 
 
 @dataclass(slots=True)
@@ -26,15 +29,17 @@ class Arena(Adaptor):
     A request takes the smallest free stretch that has room. A free stretch is one with its free
     neighbours of the same region. Where no stretch has room, the regions that are not in use at all
     are given back, and a new one is allocated: as large as the request, and so large that all
-    regions together hold the most that was ever in use before, and a share more. When nothing is
-    in use, several regions become one.
+    regions together hold what a step is expected to need (`Peaks`). When nothing is in use, a step
+    is over: several regions become one, and after `peaks.LEARNED` steps one of the size that these
+    tell takes its place.
 
     So training on mini-batches of varying sizes ends in one region that holds the largest, and asks
     the upstream no more. Internal waste is below 256 bytes a buffer.
 
     Args:
         upstream: where regions come from.
-        growth:   room beyond the most that was ever in use, as a share of it.
+        growth:   the most room beyond what was ever in use, as a share of it. Where steps vary
+                  less, there is less.
 
     Source: Wilson et al. 1995, "Dynamic storage allocation: a survey and critical review", section
         3.4 (best fit, immediate coalescing); regions as in RMM's `arena_memory_resource`.
@@ -42,20 +47,20 @@ class Arena(Adaptor):
 
     def __init__(self, upstream: Resource, growth: float = GROWTH) -> None:
         super().__init__(upstream)
-        self._growth = growth
+        self._peaks = Peaks(growth)
         self._regions: list[Region] = []  # in order of `base`
         self._bases: list[int] = []
         self._free = Stretches()
         self._taken: dict[int, tuple[Region, int]] = {}
         self._end = 0
-        self._in_use = self._most_in_use = 0
+        self._in_use = self._step_peak = 0
         self._scattered = 0  # of requests that found enough free, but not in one piece
         self._refused = 0  # what would have been in use after the last request that failed
 
     def allocate(self, size: int) -> Buffer:
         """A part of a region; a multiple of 256 bytes."""
         size = rounded(size)
-        if not self._taken and (len(self._regions) > 1 or self._refused > self._reserved()):
+        if not self._taken and self._is_unfit():
             self._grow(size)
         start = self._free.take(size)
         if start is None:
@@ -69,7 +74,8 @@ class Arena(Adaptor):
         self._taken[buffer.address] = region, start
         region.in_use += 1
         self._in_use += size
-        self._most_in_use = max(self._most_in_use, self._in_use)
+        self._step_peak = max(self._step_peak, self._in_use)
+        self._peaks.see(self._in_use)
         return buffer
 
     def free(self, buffer: Buffer) -> None:
@@ -78,11 +84,16 @@ class Arena(Adaptor):
         region.in_use -= 1
         self._in_use -= buffer.size
         self._free.give(start, start + buffer.size)
+        if not self._taken:
+            self._peaks.end_step(self._step_peak)
+            self._step_peak = 0
 
     def release(self) -> None:
         """Give back the regions that are not in use at all, and forget what was in use once."""
         self._release()
-        self._most_in_use, self._scattered = self._in_use, 0
+        self._scattered = 0
+        self._peaks.forget()
+        self._peaks.see(self._in_use)
         self.upstream.release()
 
     def largest_free(self) -> int:
@@ -91,6 +102,14 @@ class Arena(Adaptor):
 
     def _reserved(self) -> int:
         return sum([region.buffer.size for region in self._regions])
+
+    def _is_unfit(self) -> bool:
+        """Whether another region should take the place of all, now that none is in use."""
+        reserved = self._reserved()
+        if len(self._regions) > 1 or self._refused > reserved:
+            return True
+        difference = abs(self._peaks.expected() + self._scattered - reserved)
+        return self._peaks.count == LEARNED and difference > TOLERATED * reserved
 
     def _release(self) -> None:
         for region in self._regions:
@@ -103,9 +122,9 @@ class Arena(Adaptor):
     def _grow(self, size: int) -> None:
         self._release()
         held = self._reserved()
-        known = max(self._most_in_use, self._refused) + self._scattered
-        for total in (rounded(int((1 + self._growth) * known)), known, 0):
-            wanted = max(size, total - held)
+        least = max(self._peaks.most, self._refused)
+        for total in (max(self._peaks.expected(), least), least, -self._scattered):
+            wanted = max(size, rounded(total + self._scattered) - held)
             try:
                 buffer = self.upstream.allocate(wanted)
                 break

@@ -1,6 +1,7 @@
 """Where an arena cuts, what it joins, and when it asks its upstream."""
 
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -68,7 +69,7 @@ def test_steps_that_vary_end_in_one_region_that_holds_the_largest():
         if step == 50:
             warm = below.allocations
     assert below.allocations == warm <= 6
-    assert above.peak_rounded_bytes < below.rounded_bytes <= 1.13 * above.peak_rounded_bytes
+    assert above.peak_rounded_bytes < below.rounded_bytes <= 1.25 * above.peak_rounded_bytes
     assert above.largest_free() == below.rounded_bytes
 
 
@@ -102,7 +103,7 @@ def test_where_the_limit_leaves_no_room_to_grow_a_region_is_as_large_as_what_is_
 
 
 def test_a_step_that_failed_has_room_when_it_is_tried_again():
-    above, below = stack(Arena, HostMemory(), limit_bytes=100 * KIB)
+    above, below = stack(partial(Arena, growth=1 / 8), HostMemory(), limit_bytes=100 * KIB)
     for buffer in [above.allocate(size * KIB) for size in (60, 20)]:
         above.free(buffer)
     first = above.allocate(84 * KIB)

@@ -31,5 +31,5 @@ def test_after_the_warm_up_nothing_is_allocated_and_bytes_stay(with_values):
         seen.append((found.upstream_allocations, found.reserved_bytes, found.scattered_bytes))
     assert len(set(seen[50:])) == 1
     allocations, reserved, scattered = seen[-1]
-    assert allocations <= 6 and scattered == 0
-    assert found.peak_rounded_bytes <= reserved <= 1.13 * found.peak_rounded_bytes
+    assert allocations <= 8 and scattered == 0
+    assert found.peak_rounded_bytes <= reserved <= 1.25 * found.peak_rounded_bytes
