@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -129,3 +130,11 @@ def test_help_teaches(capsys: Any) -> None:
     assert ended.value.code == 0
     out = capsys.readouterr().out
     assert "source<TAB>target" in out and "dynbatch memory pairs.tsv" in out
+
+
+def test_module_is_the_same_command(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
+    monkeypatch.setattr("sys.argv", ["memory", str(tmp_path / "missing.tsv")])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("dynbatch.memory", run_name="__main__")
+    assert ended.value.code == 1
+    assert "missing.tsv: cannot be read" in capsys.readouterr().err
