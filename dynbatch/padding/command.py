@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from dynbatch.backend import NAMES
@@ -125,6 +127,7 @@ def _status(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> None:
+    _require_what_comes_last(options)
     if options.threads:
         set_num_threads(options.threads)
     text = read(options.data, options.characters, options.vocabulary)
@@ -153,6 +156,24 @@ def _run(options: argparse.Namespace) -> None:
         found.to_json(options.json)
     if options.picture:
         found.picture(options.picture)
+
+
+def _require_what_comes_last(options: argparse.Namespace) -> None:
+    """Find out now what would end the command after minutes of measuring.
+
+    Raises:
+        DataError: a package is missing, or a folder to write to.
+    """
+    wanted = {"matplotlib": options.picture, "torch": options.pytorch}
+    for package, is_wanted in wanted.items():
+        if is_wanted and find_spec(package) is None:
+            flag = "--picture" if package == "matplotlib" else "--pytorch"
+            raise DataError(
+                f"{flag} needs {package}.\n  fix:  pip install {package}, or leave it out"
+            )
+    for path in (options.json, options.picture):
+        if path and not Path(path).absolute().parent.is_dir():
+            raise DataError(f"{path}: there is no such folder to write to.")
 
 
 def _subject(options: argparse.Namespace, text: Text) -> Subject:

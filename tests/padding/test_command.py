@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dynbatch.padding import command
 from dynbatch.padding.command import main, memory
 
 SMALL = ["--embed", "8", "--hidden", "8", "--batch-size", "4", "--batches", "1"]
@@ -122,6 +123,20 @@ def test_bad_input_says_what_to_give(
         path.write_bytes(content)
     assert memory([str(path), *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_what_would_fail_at_the_end_is_told_at_once(
+    pairs: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    for flags, said in (
+        (["--picture", "a.png"], "--picture needs matplotlib"),
+        (["--pytorch"], "--pytorch needs torch"),
+        (["--json", str(tmp_path / "no" / "a.json")], "no such folder"),
+    ):
+        assert memory([pairs, *flags]) == 1
+        printed = capsys.readouterr()
+        assert said in printed.err and not printed.out
 
 
 def test_help_teaches(capsys: Any) -> None:
