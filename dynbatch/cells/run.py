@@ -14,7 +14,7 @@ from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.maps import forward_weights
 from dynbatch.cells.prefix import PrefixLayout, Shard
 from dynbatch.cells.scan_arrays import ScanArrays
-from dynbatch.cells.segments import Segment, cut, extents
+from dynbatch.cells.segments import Segment, cut, of_pass
 from dynbatch.kernels import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -27,8 +27,8 @@ LEAST_SENTENCES = 4
 class ScanRun:
     """One batch of scans: its prefix layout in segments, and forward.
 
-    With `batch.recompute` there are several segments, and forward leaves the states between them;
-    else one, and forward leaves what backward reads.
+    With `batch.recompute` forward leaves the states between segments; else, if backward follows,
+    there is one segment, of which it leaves what backward reads.
 
     Attributes:
         streams, inits, memories: packed inputs.
@@ -45,7 +45,7 @@ class ScanRun:
         lengths = np.asarray(y.lengths, np.int64)
         shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
         self.layout = PrefixLayout(lengths, y.offsets, node.reverse, shards)
-        self.segments = cut(self.layout, extents(lengths, batch.recompute))
+        self.segments = cut(self.layout, of_pass(lengths, batch.recompute, batch.keeps))
         self.generic: list[dict[int, GenericStep]] = []
         self.read(xs)
 

@@ -16,7 +16,7 @@ from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Op
 from dynbatch.cells.run import ScanRun, place_states, take_rows
 from dynbatch.cells.scan_arrays import ScanArrays
-from dynbatch.cells.segments import Segment, cut, of_backward
+from dynbatch.cells.segments import Segment, cut, of_pass
 from dynbatch.kernels import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -45,7 +45,7 @@ class ScanBackward:
         self._segments = run.segments
         if not run.recomputes:
             lengths = scan_arrays.lengths_of(batch)
-            self._segments = cut(run.layout, of_backward(lengths, 0))
+            self._segments = cut(run.layout, of_pass(lengths, 0, leaves_all=False))
         self._arrays = ScanArrays(self._segments, scratch)
         self._initial = run.initial_states(scratch)
         self._add_arrays(scratch)

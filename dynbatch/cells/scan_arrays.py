@@ -13,7 +13,7 @@ from dynbatch.cells.generic import room_of
 from dynbatch.cells.maps import weight_elements
 from dynbatch.cells.prefix import Shard
 from dynbatch.cells.program import Value
-from dynbatch.cells.segments import Segment, extents, of_backward
+from dynbatch.cells.segments import Segment, extents, of_pass
 from dynbatch.cells.storage import Buffer
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -107,8 +107,7 @@ def saved(batch: Batch) -> dict[str, tuple[int, int]]:
 def elements(batch: Batch, backward: bool) -> int:
     """Scratch elements that one pass needs."""
     cell: CompiledCell = batch.first.cell
-    cut = of_backward if backward else extents
-    found = cut(lengths_of(batch), batch.recompute)
+    found = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
     again = batch.recompute > 0
     states = _sum(cell.program.states)
     per_row, temporaries = _sum(cell.program.streams), [_sum(cell.storage.temporary)]

@@ -21,7 +21,7 @@ from dynbatch.cells.prefix import PrefixLayout, Shard
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# Rows of a segment of backward where everything is kept. A tagger's and a translator's step take
+# Rows of a segment where nothing is made again. A tagger's and a translator's step take
 # as long with 256, 384, 512 or all of them (measured); wider weights, which each segment's products
 # are added to, like more.
 LEAST_ROWS = 384
@@ -90,10 +90,16 @@ def _filled(counts: list[int], most: int) -> list[Extent]:
     return [*found, Extent(first, len(counts), rows, counts[first])]
 
 
-def of_backward(lengths: Array, steps: int) -> list[Extent]:
-    """The segments of backward: those that are made again, or of `LEAST_ROWS` rows or more."""
+def of_pass(lengths: Array, steps: int, leaves_all: bool) -> list[Extent]:
+    """The segments of a pass.
+
+    Args:
+        steps:      of a segment that is made again; 0 where none is.
+        leaves_all: whether it is the forward that leaves all values: in one segment. Other passes
+            need the room of a segment, which then has `LEAST_ROWS` rows or more.
+    """
     sentences = max(1, int(np.count_nonzero(lengths)))
-    return extents(lengths, steps or -(-LEAST_ROWS // sentences))
+    return extents(lengths, steps or (0 if leaves_all else -(-LEAST_ROWS // sentences)))
 
 
 def sqrt_steps(lengths: Array) -> int:

@@ -2,6 +2,7 @@
 
 import random
 import re
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -66,6 +67,14 @@ def test_any_lengths(cuda, monkeypatch, name, lengths, rows):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     if lengths:
         assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(lengths))
+
+
+def test_everything_is_kept_whatever_recompute_says(cuda):
+    case = CASES["lstm"]
+    batch = case.batch(LENGTHS)
+    expected = outcome(db.scan, case.cell, batch)
+    found = outcome(partial(db.scan, recompute=1), case.cell, batch, device="cuda")
+    assert_equal_outcomes(found, expected, 1e-11)
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru", "additive_attention_in_the_recurrence"])

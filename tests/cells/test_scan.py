@@ -65,9 +65,10 @@ def test_blocks_and_segments_of_few_steps(case, count, threads, monkeypatch):
 
 
 @some_cases
-def test_segments_make_backward_smaller_and_nothing_else(case, monkeypatch):
+@pytest.mark.parametrize("grad", [True, False])
+def test_segments_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypatch):
     batch = case.batch((40,) * 6)
-    expected = outcome(db.scan, case.cell, batch)
+    expected = outcome(db.scan, case.cell, batch, grad=grad)
     elements, rooms = scan_arrays.elements, []
 
     def noted(*given, backward):
@@ -77,9 +78,12 @@ def test_segments_make_backward_smaller_and_nothing_else(case, monkeypatch):
     monkeypatch.setattr(scan_arrays, "elements", noted)
     for rows in (240, 24):
         monkeypatch.setattr(segments, "LEAST_ROWS", rows)
-        assert_equal_outcomes(outcome(db.scan, case.cell, batch), expected, 1e-12)
-    assert rooms[0] == rooms[2]
-    assert rooms[3] < rooms[1] / 2
+        with poisoned_memory():
+            found = outcome(db.scan, case.cell, batch, grad=grad)
+        assert_equal_outcomes(found, expected, 1e-12)
+    last = rooms[len(rooms) // 2 - 1], rooms[-1]  # of backward, or of a forward without one
+    assert last[1] < last[0] / 2
+    assert not grad or rooms[0] == rooms[len(rooms) // 2]
 
 
 @each_case
