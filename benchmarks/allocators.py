@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import math
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -63,6 +62,8 @@ ALLOCATORS: Mapping[str, Callable[[Resource], Resource]] = {
     "upstream alone": Adaptor,
 }
 WARM_UP = 50  # steps
+# Sizes are multiples of a network's width: what fits a power of two by luck at one does not at others.
+SCALES = (1.0, 2**0.25, 2**0.5, 2**0.75)
 DECODE_EVERY, DECODED, LONGEST = 5, 16, 30
 
 
@@ -101,7 +102,11 @@ class Steady:
 
 @dataclass(frozen=True)
 class Row:
-    """One allocator on one log; bytes."""
+    """One allocator on one log; bytes.
+
+    overhead:      reserved over asked for, the geometric mean over `SCALES`; `after_warm_up` is the
+                   sum over them. The others are at scale 1.
+    """
 
     log: str
     allocator: str
@@ -183,18 +188,22 @@ def _steady(name: str, seen: Sequence[MemoryStatistics], warm: int) -> Steady:
 
 
 def measure(log: Log, allocator: str) -> Row:
-    """One replay."""
-    found = replay(log.events, ALLOCATORS[allocator])
+    """One replay at each scale."""
+    scaled = [
+        [event._replace(size=int(scale * event.size)) for event in log.events] for scale in SCALES
+    ]
+    replays = [replay(events, ALLOCATORS[allocator]) for events in scaled]
+    found = replays[0]
     return Row(
         log.name,
         allocator,
         found.end.peak_requested_bytes,
         found.end.peak_reserved_bytes,
-        found.overhead,
+        statistics.geometric_mean([one.overhead for one in replays]),
         found.at_peak.internal_bytes,
         found.at_peak.free_bytes,
         found.end.upstream_allocations,
-        len([number for number in found.upstream_events if number >= log.warm]),
+        sum([number >= log.warm for one in replays for number in one.upstream_events]),
         1e6 * found.seconds / max(1, len(log.events)),
     )
 
@@ -208,7 +217,7 @@ def best(rows: Sequence[Row]) -> tuple[str, dict[str, tuple[int, float]]]:
     judged = {}
     for allocator in dict.fromkeys(row.allocator for row in rows):
         found = [row for row in rows if row.allocator == allocator]
-        mean = math.exp(statistics.mean([math.log(row.overhead) for row in found]))
+        mean = statistics.geometric_mean([row.overhead for row in found])
         judged[allocator] = sum([row.after_warm_up > 0 for row in found]), mean
     return min(judged, key=lambda allocator: judged[allocator]), judged
 

@@ -9,7 +9,7 @@ from dynbatch.memory.peaks import LEARNED, Peaks
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rounded
 from dynbatch.memory.stretches import Stretches
 
-GROWTH = 1 / 3
+GROWTH = 1 / 4
 TOLERATED = 1 / 32
 """Of a region: a difference to what is expected that is not worth another one."""
 
