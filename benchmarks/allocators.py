@@ -62,7 +62,7 @@ ALLOCATORS: Mapping[str, Callable[[Resource], Resource]] = {
     "upstream alone": Adaptor,
 }
 WARM_UP = 50  # steps
-# Sizes are multiples of a network's width: what fits a power of two by luck at one does not at others.
+# Sizes are multiples of a network's width: at one they may fit powers of two by luck, not at all.
 SCALES = (1.0, 2**0.25, 2**0.5, 2**0.75)
 DECODE_EVERY, DECODED, LONGEST = 5, 16, 30
 
