@@ -159,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recompute", description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7, help="times each is timed")
+    parser.add_argument("--rounds", type=int, default=13, help="times each is timed")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
     parser.add_argument("--picture", type=Path, help="file for the curve, such as recompute.png")
