@@ -104,7 +104,8 @@ class Node:
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
         recomputes: True if backward can make again what forward left: see `recompute_choices`.
         inplace_forward:  True if y may be written over any one input of as many elements.
-        inplace_backward: True if the last of the wanted dxs may be written over dy.
+        inplace_backward: True if the last of the wanted dxs may be written over dy. Neither is
+            inherited by a user's type that has a `forward`, or `backward`, of its own.
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
 
@@ -146,6 +147,11 @@ class Node:
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         cls.names_kernels = cls.__module__.startswith("dynbatch.")
+        if not cls.names_kernels:
+            # What the kernels of a base bear, a forward or backward of its own may not.
+            for way in ("forward", "backward"):
+                if way in cls.__dict__ and f"inplace_{way}" not in cls.__dict__:
+                    setattr(cls, f"inplace_{way}", False)
 
     def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
         for name, value in attributes.items():

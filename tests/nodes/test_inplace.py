@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import nodes as F
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.kernels.cuda.queue import queue
-from dynbatch.nodes.base import same_width
+from dynbatch.nodes.base import Retain, same_width
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.elementwise import Tanh
 from dynbatch.ragged import Ragged
 from tests.node_cases import CASES
 from tests.nodes.test_contract import as_nodes, kinds_in, parameters_of, sentences_of
@@ -141,3 +143,49 @@ def test_the_types_that_say_so():
     both = unary | {"Add", "Divide", "Dropout", "Multiply", "Scale", "Shift", "Subtract"}
     assert backward == both | {"LayerNorm"}
     assert forward == both | {"Softmax", "LogSoftmax"}
+
+
+class TwoPasses(Tanh):
+    """tanh(x) · x, by a forward and a backward that read after they have begun to write."""
+
+    __slots__ = ()
+    retains = Retain(inputs=True)
+
+    @classmethod
+    def forward(cls, batch, y, x):
+        np.tanh(x.flat, out=y.flat)
+        y.flat[...] *= x.flat
+
+    @classmethod
+    def backward(cls, batch, dy, dx):
+        x = batch.inputs[0].flat
+        dx.flat[...] = 1 - np.tanh(x) ** 2
+        dx.flat[...] *= x
+        dx.flat[...] += np.tanh(x)
+        dx.flat[...] *= dy.flat
+
+
+def test_a_users_type_does_not_inherit_what_its_own_kernels_may_not_bear():
+    values = np.linspace(-1, 1, 6)
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, values).keep()
+        loss = F.sum(2.0 * TwoPasses(x + 1.0))
+        graph.backward(loss)
+        gradient = x.gradient
+    z = values + 1
+    assert loss.value == pytest.approx(2 * (np.tanh(z) * z).sum())
+    np.testing.assert_allclose(gradient, 2 * ((1 - np.tanh(z) ** 2) * z + np.tanh(z)))
+
+    class Named(Tanh):
+        __slots__ = ()
+
+    class Sure(TwoPasses):
+        __slots__ = ()
+        inplace_forward = True
+
+        @classmethod
+        def forward(cls, batch, y, x):
+            np.multiply(x.flat, np.tanh(x.flat), out=y.flat)
+
+    assert Named.inplace_forward and Named.inplace_backward
+    assert Sure.inplace_forward and not Sure.inplace_backward
