@@ -120,6 +120,10 @@ class Trainer:
         if self.validate is None and (self.patience is not None or needs_metric):
             what = "patience" if self.patience is not None else type(self.schedule).__name__
             raise ValueError(f"Trainer: {what} needs a metric.\n  fix: give validate=...")
+        if self.memory_every < 1:
+            raise ValueError(
+                f"Trainer: memory_every is {self.memory_every}.\n  fix:  1 or more updates"
+            )
         self.step = 0
         self.epoch = 0
         self.position = 0

@@ -587,3 +587,5 @@ def test_a_memory_limit_holds_for_every_update(tmp_path):
     assert all(record["peak_bytes"] <= limit for record in limited)
     assert [r["loss"] for r in limited] == pytest.approx([r["loss"] for r in whole], rel=1e-5)
     assert all(r["planned_bytes"] == r["peak_bytes"] for r in limited[::2])
+    with pytest.raises(ValueError, match="memory_every is 0"):
+        Run(tmp_path, memory_every=0)
