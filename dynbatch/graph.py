@@ -222,7 +222,11 @@ class Graph:
         self._kept.setdefault(loss.index, loss)
         self._executor.run(request)
         value = loss._block.node_values(loss)
-        later = Later(value) if self.device.is_cuda else None
+        try:
+            later = Later(value) if self.device.is_cuda else None
+        except BaseException:
+            self._executor.undo()
+            raise
         self._finish(add_gradients=later is not None or math.isfinite(value.item()))
         if later is not None:
             self._losses[loss.index] = later

@@ -186,16 +186,21 @@ class Parameter:
         """Forget the gradient. Its memory stays with the parameter for the next backward."""
         self.grad = self.norm = None
 
-    def put_aside(self) -> tuple[Gradient | None, Array | None]:
-        """Take the gradient away, and the memory it lies in, for `put_back`."""
-        aside = self.grad, self._buffer
+    @property
+    def gradient_state(self) -> tuple[Gradient | None, Array | None]:
+        """The gradient, and the memory it may lie in, for `put_back`."""
+        return self.grad, self._buffer
+
+    def put_aside(self) -> None:
+        """Take the gradient away with its memory; nobody else writes there."""
         if self.grad is not None:
             self.grad = self._buffer = None
-        return aside
 
-    def put_back(self, aside: tuple[Gradient | None, Array | None]) -> None:
-        """The gradient is what it was."""
-        self.grad, self._buffer = aside
+    def put_back(self, state: tuple[Gradient | None, Array | None]) -> None:
+        """The gradient is what it was. Memory that has come since is kept if there was none."""
+        self.grad, buffer = state
+        if self.grad is not None:
+            self._buffer = buffer
 
     def gradient_buffer(self) -> Array:
         """An uninitialised array of the parameter's shape, reused from step to step."""

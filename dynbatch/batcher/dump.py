@@ -148,7 +148,8 @@ def runs_of(
     start = 0
     for plan in plans:
         end = start + len(plan.steps)
-        if start not in [before for before, _ in backwards]:  # else it is that backward's forward
+        # Else it is that backward's forward, or the forward of one of its parts.
+        if not plan.part and start not in [before for before, _ in backwards]:
             nodes = [node for step in steps[start:end] for node in step.nodes]
             found.append((start, 0, sorted(itertools.chain(*map(_indices, nodes)))))
         start = end

@@ -125,14 +125,22 @@ class Executor:
 
     def estimate(self, request: Request) -> MemoryUse:
         """What `run` of the same would hold. No kernel runs; the graph is as it was."""
-        plan = self._planner.plan(request, self.steps, self._arena_bytes)
+        # A layout writes on the steps that have run, too.
+        before = [(step, step.fused, [b.kept for b in step.blocks]) for step in self.steps]
         try:
-            layout = plan.layout
-            arena = layout.place()
-            scratch = place([interval for _, interval in layout.forward_scratch()])
-            return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
+            plan = self._planner.plan(request, self.steps, self._arena_bytes)
+            try:
+                layout = plan.layout
+                arena = layout.place()
+                scratch = place([interval for _, interval in layout.forward_scratch()])
+                return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
+            finally:
+                plan.preparation.forget()
         finally:
-            plan.preparation.forget()
+            for step, fused, kept in before:
+                step.fused = fused
+                for block, was_kept in zip(step.blocks, kept, strict=True):
+                    block.kept = was_kept
 
     def _try(self, request: Request) -> None:
         begin = time.perf_counter()
@@ -164,7 +172,7 @@ class Executor:
             run.times = RunTimes(begin, plan.scheduled, placed, time.perf_counter())
             self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
         except BaseException:
-            self._undo()
+            self.undo()
             raise
 
     def _put_gradients_aside(self) -> None:
@@ -172,7 +180,9 @@ class Executor:
         preparation = self._run.preparation
         if len(preparation.parts) > 1:
             parameters = {p.uid: p for step in preparation.steps for p in step.parameters}
-            self._run.aside = [(p, p.put_aside()) for p in parameters.values()]
+            self._run.aside = [(p, p.gradient_state) for p in parameters.values()]
+            for parameter, _ in self._run.aside:
+                parameter.put_aside()
 
     def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
         layout, itemsize = plan.layout, self._dtype.itemsize
@@ -209,7 +219,7 @@ class Executor:
         except BaseException:
             for parameter in self._touched:
                 parameter.grad = None
-            self._undo()
+            self.undo()
             raise
         finally:
             self._touched = []
@@ -233,12 +243,14 @@ class Executor:
         begin = time.perf_counter()
         with blas.one_thread():
             self._commit_of(self._differentiated)
-            for parameter, before in self._run.aside:
+            aside = self._run.aside
+            self._touched += [parameter for parameter, _ in aside]
+            self._run.aside = []
+            for parameter, before in aside:
                 since = parameter.grad
                 parameter.put_back(before)
                 if since is not None:
                     add(parameter, since)
-        self._run.aside = []
         self.statistics.kernel_seconds += time.perf_counter() - begin
 
     def _commit_of(self, steps: Sequence[StepRun]) -> None:
@@ -397,7 +409,7 @@ class Executor:
 
     # After ----------------------------------------------------------------------------------------
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
         """Leave graph, pool and queue as they were before a run that failed."""
         run = self._run
         self._arena_bytes = run.arena_bytes

@@ -110,7 +110,7 @@ def freed_after_forward(layout: Layout) -> frozenset[StepRun]:
             for step in stage.steps
             if can_run_again(step)
             and not step.kind.saves()
-            and all([_last(b) < END and not stages[_last(b)].is_backward for b in step.blocks])
+            and all([_last(b) < END and stages[_last(b)].what is What.FORWARD for b in step.blocks])
         ]
     )
 

@@ -98,11 +98,16 @@ class Structure:
 
 @dataclass(frozen=True)
 class Plan:
-    """Batch steps in order. `str(plan)` prints it; equal plans compare equal."""
+    """Batch steps in order. `str(plan)` prints it; equal plans compare equal.
+
+    Args:
+        part: which part of its run it is, from 0, where a mini-batch runs in parts.
+    """
 
     structure: Structure
     steps: tuple[BatchStep, ...]
     policy: str
+    part: int = 0
 
     def validate(self) -> None:
         """Raise `PlanError` unless every node runs once, after its inputs, with its own kind."""

@@ -19,6 +19,8 @@ NEIGHBOURS = 3
 COMPILED = "compiled cell"
 
 DEPENDS = "depends on each other"
+EARLIER_RUN = "an earlier run: a value was read in between"
+ANOTHER_PART = "another part of the mini-batch: memory_limit"
 
 Names = dict[int, tuple[str, tuple[int, ...]]]
 """Name and shape of parameters by uid."""
@@ -62,7 +64,7 @@ def apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
             if not earlier:
                 kinds.setdefault(signature_type(step.signature), []).append(step.signature)
             elif earlier[-1] < start:
-                links[number] = "an earlier run: a value was read in between"
+                links[number] = ANOTHER_PART if plan.part else EARLIER_RUN
             elif number - start in needed:
                 links[number] = DEPENDS
             else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -133,6 +133,8 @@ class RunPlanner:
             preparation.nodes += nodes
             if nodes:
                 plan = schedule(nodes, self._policy)
+                if preparation.plans:
+                    plan = replace(plan, part=len(preparation.plans))
                 preparation.plans.append(plan)
                 runs = []
                 begin = time.perf_counter()

@@ -26,9 +26,12 @@ def is_unbatched(statistics: Statistics) -> bool:
 
 
 def warn(record: Record) -> None:
-    """Give the `BatchingWarning` at the user's line, but not of one_by_one, which was asked for."""
+    """Give the `BatchingWarning` at the user's line, but not where small batches were asked for.
+
+    That is by the policy one_by_one, or by a `memory_limit` that only parts keep to.
+    """
     global _warned
-    if any([plan.policy == "one_by_one" for plan in record.plans]):
+    if any([plan.policy == "one_by_one" or plan.part for plan in record.plans]):
         return
     _warned = True
     warnings.warn(

@@ -35,7 +35,7 @@ class Units:
             sentence = sentences.of(node)
             if sentence is not None:
                 targets.setdefault(sentence, []).append(node)
-            elif node.inputs and (node.reads_values() or node.parameters()):
+            elif node.is_light or (node.inputs and (node.reads_values() or node.parameters())):
                 self.reason = (
                     f"{node.label()} joins sentences, and its gradient depends on its value"
                 )

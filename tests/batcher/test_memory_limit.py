@@ -7,10 +7,14 @@ from hypothesis import given, settings
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.gradients import add
+from dynbatch.batcher.options import freed_after_forward
+from dynbatch.batcher.stages import What
 from dynbatch.cells.scan import Scan
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.memory import Pool
-from dynbatch.testing import random_graphs, strategies
+from dynbatch.testing import load_graph, random_graphs, strategies
 from dynbatch.testing.precision import dense_gradient
 from tests.poison import poisoned_memory
 from tests.reference_models import sentences
@@ -258,3 +262,121 @@ def test_where_a_pool_has_no_room_the_error_says_what_would_fit():
     with db.Graph(dtype="float64", seed=3, pool=Pool(limit_bytes=1000)) as graph:
         with pytest.raises(OutOfMemory, match="not one sentence fits in the 768 bytes left"):
             graph.backward(F.mean([model.loss(graph, *s) for s in batch]))
+
+
+@db.cell
+def joined(x, y):
+    return F.tanh(x * y) + y
+
+
+def test_a_cell_that_joins_sentences_reads_their_values():
+    model, batch = Recurrent(), sentences([4, 2, 6])
+    with db.Graph(dtype="float64") as graph:
+        total, *others = [model.loss(graph, *s) for s in batch]
+        for loss in others:
+            total = joined(total, loss)
+        with pytest.raises(MemoryLimitError, match=r"split: .* joins sentences") as caught:
+            graph.backward(total, memory_limit=1)
+        graph.backward(total, memory_limit=caught.value.least_bytes)
+
+
+@pytest.mark.parametrize("stage", [0, 7, 14, 21, 28])
+def test_an_interrupt_brings_gradients_of_before_back(monkeypatch, stage):
+    model, batch = Recurrent(), sentences([4, 2, 6])
+    limit = least(model, batch)
+    for parameter in model.parameters():
+        parameter.grad = np.ones(parameter.shape)
+    model.table.grad = db.RowSparse(np.array([1, 3]), np.ones((2, 4)), (20, 4))
+    before = [parameter.grad for parameter in model.parameters()]
+    run_stage, stages = Executor._run_stage, []
+
+    def interrupted(self, *args):
+        stages.append(None)
+        if len(stages) == stage + 1:
+            raise KeyboardInterrupt
+        return run_stage(self, *args)
+
+    monkeypatch.setattr(Executor, "_run_stage", interrupted)
+    with db.Graph(dtype="float64") as graph, pytest.raises(KeyboardInterrupt):
+        graph.backward(F.mean([model.loss(graph, *s) for s in batch]), memory_limit=limit)
+    for parameter, one in zip(model.parameters(), before, strict=True):
+        assert parameter.grad is one
+        assert (dense_gradient(parameter) <= 1).all()
+
+
+@pytest.mark.parametrize("where", ["commit", "add", "flush"])
+def test_where_adding_up_fails_no_gradient_is_half_of_one(monkeypatch, where):
+    model, batch = Recurrent(), sentences([4, 2, 6])
+    limit = least(model, batch)
+    for parameter in model.parameters():
+        parameter.grad = np.ones(parameter.shape)
+    before = [parameter.grad for parameter in model.parameters()]
+    calls = []
+
+    def broken(*args):
+        calls.append(args)
+        if where == "add" and len(calls) < 3:
+            return add(*args)
+        if where != "flush" or len(calls) == 1:
+            raise MemoryError
+
+    with db.Graph(dtype="float64") as graph, pytest.raises(MemoryError):
+        loss = F.mean([model.loss(graph, *s) for s in batch])
+        graph._executor.run(graph._request(loss, limit))
+        if where == "flush":
+            monkeypatch.setattr(graph._executor, "flush", broken)
+        elif where == "add":
+            monkeypatch.setattr("dynbatch.batcher.executor.add", broken)
+        else:
+            monkeypatch.setattr(graph._executor, "_commit", broken)
+        graph._executor.finish(add_gradients=True)
+    for parameter, one in zip(model.parameters(), before, strict=True):
+        # As before, or forgotten; never some of what the parts left.
+        assert parameter.grad is None or (parameter.grad is one and (one == 1).all())
+    assert all(p.grad is None for p in model.parameters()) is (where != "commit")
+
+
+def test_parts_use_the_memory_of_gradients_of_the_step_before():
+    model, batch = Recurrent(), sentences([4, 2, 6])
+    limit = least(Recurrent(), batch)  # this model has run nothing yet
+    step(model, batch, limit)
+    first = [p.grad for p in model.output.parameters()]
+    step(model, batch, limit)
+    assert all(p.grad is one for p, one in zip(model.output.parameters(), first, strict=True))
+
+
+def test_what_backward_reads_is_not_taken_for_free_to_free(monkeypatch):
+    model, batch = Stack(layers=1), sentences([5, 3, 4, 6])
+    model.layers *= 2  # the products of one layer wait for each other, until the end of a part
+    limit = least(model, batch)
+    parts = []
+
+    def checked(layout):
+        freed = freed_after_forward(layout)
+        blocks = {block for step in freed for block in step.blocks}
+        for stage in layout.sequence:
+            for one in stage.steps if stage.is_backward else ():
+                for position, source in enumerate(one.sources):
+                    if one.kind.retains.input(position) and not one.is_structural:
+                        assert blocks.isdisjoint(source.blocks)
+        parts.append(sum(stage.what is What.ADD for stage in layout.sequence))
+        return freed
+
+    monkeypatch.setattr("dynbatch.batcher.fitting.freed_after_forward", checked)
+    step(model, batch, limit)
+    assert max(parts) > 1
+
+
+def test_explain_and_dump_tell_parts_from_runs(tmp_path):
+    model, batch = Recurrent(), sentences([4, 2, 6])
+    limit = least(model, batch)
+    with db.Graph(dtype="float64", seed=3) as graph:
+        loss = F.mean([model.loss(graph, *s) for s in batch])
+        graph.backward(loss, memory_limit=limit)
+        assert len(graph.plans) > 1
+        assert "another part of the mini-batch: memory_limit" in graph.explain()
+        assert "an earlier run" not in graph.explain()
+        graph.dump(tmp_path / "graph.npz")
+    with load_graph(tmp_path / "graph.npz") as loaded:
+        assert loaded.runs == loaded.losses
+        assert len(loaded.runs) == 1

@@ -128,3 +128,26 @@ def test_tables_of_a_scan_are_those_that_its_run_holds(lengths):
         held = held_tables([run.layout, run.segments], set())
         told = step.kind.index_bytes(step.batch)
         assert held * 0.8 - 200 <= told <= held * 1.25 + 200
+
+
+def test_estimates_of_others_change_nothing():
+    with db.Graph(dtype="float64") as graph:
+        losses = [F.sum(F.tanh(F.input(graph, np.ones((n, 4))))) for n in (3, 5)]
+        for loss in losses:
+            _ = loss.value
+        loss = F.mean(losses)
+        planned = graph.estimate(loss)
+        graph.estimate(losses[0])  # a loss is kept
+        with pytest.raises(db.errors.OutOfMemory):
+            graph.estimate(losses[0], memory_limit=1)
+        assert graph.estimate(loss) == planned
+        graph.backward(loss)
+        assert graph.memory_use == planned
+    model = Tagger()
+    with db.Graph() as graph:
+        loss = F.mean(model.losses(graph, sentences((3, 1))))
+        graph.backward(loss)
+        told = graph.explain()
+        assert "+grad" in told
+        graph.estimate(loss)
+        assert graph.explain() == told
