@@ -129,6 +129,3 @@ def _measure(sides: Sides, samples: Mapping[str, Sample], bar: Any) -> dict[str,
                 steps[name].append(sides.train(name, samples[name].batches[k]))
                 bar.update()
     return steps
-
-
-__all__ = ["BATCH_SIZES", "compare_padding"]
