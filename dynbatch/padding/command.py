@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -20,15 +21,17 @@ from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.compare import BATCH_SIZES, compare_padding
 from dynbatch.padding.data import Text, read
 from dynbatch.padding.networks import LanguageModel, Tagger
-from dynbatch.padding.pytorch import torch_forms
+from dynbatch.padding.picture import require_format
+from dynbatch.padding.pytorch import torch_forms, torch_model
+from dynbatch.padding.twin import described
 from dynbatch.parameter import Array
 
 MODELS = ("seq2seq", "tagger", "language-model")
 
 _HELP = """\
-Train a model for some mini-batches of your own sentences, three times: padded, padded with
-sentences of like length in a batch, and unpadded as dynbatch runs them. All three compute the same
-loss. Prints the bytes that a training step held in each, measured, and where the saving comes from.
+Train a model for some mini-batches of your own sentences, padded and unpadded, in shuffled order
+and with sentences of like length in a batch. Padded and unpadded compute the same loss. Prints
+the bytes that a training step held in each, measured, and where the saving comes from.
 """
 
 _MORE = """\
@@ -37,7 +40,8 @@ data:
   one sentence on each line trains a language model. Words are separated by spaces.
 
 a model of your own:
-  --model package.module:function, a function of the numbers of ids of each column. It returns
+  --model package.module:function, such as network:make for make in network.py of this folder. It
+  is called with the number of ids of each column: make(words), make(sources, targets). It returns
   (model, loss), where loss(graph, *ids of one line) gives a sentence's loss. If attention or the
   like would read padding, it returns more: (model, loss, pad, padded_loss), as
   dynbatch.memory.compare_padding explains.
@@ -106,7 +110,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     for flag, (default, what) in numbers.items():
         add(flag, type=_positive, default=default, metavar="N", help=f"{what} (%(default)s)")
     add("--batch-sizes", type=_positive, nargs="*", default=list(BATCH_SIZES), metavar="N",
-        help="sizes to estimate the peak for, in JSON and picture (8 16 32 64 128)")  # fmt: skip
+        help="sizes to estimate the peak for, in JSON and picture, but for those above the number "
+        "of sentences (8 16 32 64 128)")  # fmt: skip
     add("--device", choices=NAMES, default="cpu", help="where to measure (%(default)s)")
     add("--threads", type=_positive, metavar="N", help="of dynbatch, on the CPU")
     add("--seed", type=int, default=0, metavar="N", help="of the shuffled order (%(default)s)")
@@ -134,6 +139,8 @@ def _run(options: argparse.Namespace) -> None:
     if text.blank_lines:
         print(f"{options.data}: {text.blank_lines} blank lines left out", file=sys.stderr)
     subject = _subject(options, text)
+    if options.pytorch:
+        torch_model(subject.model)  # where there is none, it says so before all is measured
     subject.model.to(options.device)
     found = compare_padding(
         subject.model,
@@ -162,7 +169,8 @@ def _require_what_comes_last(options: argparse.Namespace) -> None:
     """Find out now what would end the command after minutes of measuring.
 
     Raises:
-        DataError: a package is missing, or a folder to write to.
+        DataError: a package is missing, or a folder to write to; a file to write is a folder, the
+            data, or a picture of no known format.
     """
     wanted = {"matplotlib": options.picture, "torch": options.pytorch}
     for package, is_wanted in wanted.items():
@@ -174,6 +182,12 @@ def _require_what_comes_last(options: argparse.Namespace) -> None:
     for path in (options.json, options.picture):
         if path and not Path(path).absolute().parent.is_dir():
             raise DataError(f"{path}: there is no such folder to write to.")
+        if path and Path(path).is_dir():
+            raise DataError(f"{path}: is a folder.\n  give: the name of a file to write")
+        if path and Path(path).resolve() == Path(options.data).resolve():
+            raise DataError(f"{path}: holds the sentences.\n  give: another file to write")
+    if options.picture:
+        require_format(Path(options.picture))
 
 
 def _subject(options: argparse.Namespace, text: Text) -> Subject:
@@ -231,12 +245,20 @@ def _of_the_user(name: str, text: Text) -> Subject:
         make = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise DataError(
-            f"--model {name}: {error}.\n  give: package.module:function, importable from here"
+            f"--model {name}: {error}.\n  give: package.module:function, importable from here: "
+            "network:make for make in network.py"
+        ) from error
+    try:
+        inspect.signature(make).bind(*text.vocabularies)
+    except TypeError as error:
+        raise DataError(
+            f"--model {name}: {error}.\n"
+            f"  rule: called with the number of ids of each column, {function}{text.vocabularies}"
         ) from error
     made = make(*text.vocabularies)
     if not isinstance(made, tuple) or not 2 <= len(made) <= 4 or not callable(made[1]):
         raise DataError(
-            f"--model {name}: it returned {type(made).__name__}.\n"
+            f"--model {name}: it returned {described(made)}.\n"
             "  rule: (model, loss), (model, loss, pad) or (model, loss, pad, padded_loss)"
         )
     return Subject(made[0], made[1], text.examples, *made[2:])
@@ -252,7 +274,10 @@ def _require_columns(path: str, name: str, text: Text, columns: int) -> None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
     return number

@@ -56,7 +56,9 @@ def compare_padding(
         progress:    show a progress bar.
 
     Raises:
-        PaddingError: there are fewer sentences than a batch has, or they cannot be padded.
+        PaddingError: there are fewer sentences than a batch has, they cannot be padded, or a
+            function is none.
+        OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
         >>> import numpy as np, dynbatch as db
@@ -76,6 +78,9 @@ def compare_padding(
             "  rule: there is at least one batch\n"
             "  fix:  give more sentences, or a smaller batch_size"
         )
+    for name, given in (("loss", loss), ("pad", pad), ("padded_loss", padded_loss)):
+        if given is not None and not callable(given):
+            raise PaddingError(f"compare_padding: {name} is {given!r}, not a function.")
     twin = twin_of(model, loss, pad, padded_loss)
     sides = Sides(model, loss, twin, examples, optimizer, seed)
     if not any(map(sum, sides.lengths)):

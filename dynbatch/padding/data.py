@@ -70,7 +70,7 @@ def read(path: str | Path, characters: bool = False, vocabulary: int = 8_000) ->
         if len(rows[-1]) != len(rows[0]):
             raise DataError(
                 f"{path}:{number}: {len(rows[-1])} columns, the first line has {len(rows[0])}.\n"
-                f"  line: {line[:80]!r}\n  rule: all lines have one tab, or none has"
+                f"  line: {_begin(line)}\n  rule: all lines have one tab, or none has"
             )
     if not rows:
         raise DataError(f"{path}: no sentence in {blank} lines.\n{_WHAT}")
@@ -83,14 +83,27 @@ def _columns(where: str, line: bytes, characters: bool) -> list[list[str]]:
     try:
         fields = [field.strip() for field in line.decode("utf-8").split("\t")]
     except UnicodeDecodeError as error:
+        is_utf16 = line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         raise DataError(
             f"{where}: byte {error.start + 1}, 0x{line[error.start]:02x}, is not UTF-8.\n"
-            "  fix:  convert the file, for example with iconv -f LATIN1 -t UTF-8"
+            "  fix:  convert the file, for example with iconv "
+            f"-f {'UTF-16' if is_utf16 else 'LATIN1'} -t UTF-8"
         ) from None
-    if len(fields) > 2 or not all(fields):
-        what = f"{len(fields)} columns" if len(fields) > 2 else "nothing on one side of the tab"
-        raise DataError(f"{where}: {what}.\n  line: {line[:80]!r}\n{_WHAT}")
+    if len(fields) > 2:
+        raise DataError(
+            f"{where}: {len(fields)} columns.\n  line: {_begin(line)}\n{_WHAT}\n"
+            "  fix:  take two columns, for example with cut -f 1,2"
+        )
+    if not all(fields):
+        raise DataError(
+            f"{where}: nothing on one side of the tab.\n  line: {_begin(line)}\n"
+            "  fix:  leave such lines out, for example with grep -P '\\S.*\\t.*\\S'"
+        )
     return [list(field) if characters else field.split() for field in fields]
+
+
+def _begin(line: bytes) -> str:
+    return repr(line.decode("utf-8", "replace")[:80])
 
 
 def _numbered(sentences: Iterable[Sequence[str]], most: int) -> tuple[list[Array], int]:

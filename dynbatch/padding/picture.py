@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynbatch.atomic import replacing
+from dynbatch.errors import DataError
 from dynbatch.padding.table import MB
 
 if TYPE_CHECKING:
@@ -18,16 +20,28 @@ STYLES: dict[str, dict[str, Any]] = {
     "padded, bucketed": {"color": "#000000", "linewidth": 1.6, "linestyle": "--"},
     "unpadded, random": {"color": "#0072B2", "linewidth": 2.5},
 }
+FORMATS = (".png", ".svg", ".pdf")
 _MARKERS = {"padded, random": "s", "padded, bucketed": "o", "unpadded, random": "D"}
+
+
+def require_format(path: Path) -> None:
+    """Raise a DataError if the file's ending is none of `FORMATS`."""
+    if path.suffix.lower() not in FORMATS:
+        raise DataError(
+            f"{path}: the ending tells no format.\n  rule: {', '.join(FORMATS)}\n"
+            f"  fix:  {path.with_name(path.name + '.png')}"
+        )
 
 
 def draw(found: Comparison, path: Path) -> None:
     """Write the picture in the format of the file's ending.
 
     Raises:
+        DataError:   the ending is none of `FORMATS`.
         ImportError: matplotlib is not installed.
         OSError:     the file cannot be written.
     """
+    require_format(path)
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -43,7 +57,8 @@ def draw(found: Comparison, path: Path) -> None:
     _over_a_step(found, axes[0])
     if has_curves:
         _against_batch_size(found, axes[1])
-    figure.savefig(path, dpi=110)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=110)
 
 
 def _over_a_step(found: Comparison, axes: Any) -> None:

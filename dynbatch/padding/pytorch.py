@@ -102,6 +102,17 @@ def torch_form(
     )
 
 
+def torch_model(model: Module) -> Any:
+    """The same model in PyTorch, with the same values.
+
+    Raises:
+        PaddingError: PyTorch's form of this model is not known.
+        ImportError:  PyTorch is not installed.
+    """
+    _torch()
+    return importlib.import_module("dynbatch.padding.pytorch_models").TorchModel(model)
+
+
 def torch_forms(
     model: Module, sentences: Sequence[Any], batch_size: int, num_batches: int, seed: int
 ) -> list[Form]:
@@ -111,8 +122,7 @@ def torch_forms(
         PaddingError: PyTorch's form of this model is not known.
         ImportError:  PyTorch is not installed.
     """
-    torch = _torch()
-    peer = importlib.import_module("dynbatch.padding.pytorch_models").TorchModel(model)
+    torch, peer = _torch(), torch_model(model)
     adam = torch.optim.Adam(peer.parameters, lr=0.0)
     lengths = [lengths_of(example) for example in sentences]
     orders = {

@@ -8,7 +8,7 @@ from statistics import fmean, median
 from typing import Any
 
 from dynbatch.batcher.memory_use import MemoryUse
-from dynbatch.errors import DynbatchError
+from dynbatch.errors import DynbatchError, OutOfMemory
 from dynbatch.models.module import Module
 from dynbatch.nodes.cross_entropy import stored_logits
 from dynbatch.optim import Optimizer
@@ -84,6 +84,7 @@ class Sides:
 
         Raises:
             PaddingError: the model does not run on padded examples.
+            OutOfMemory:  a padded batch does not fit.
         """
         padded, unpadded = FORMS[0], FORMS[2]
         was_training = self.model.training
@@ -92,6 +93,8 @@ class Sides:
             own = self._steppers[unpadded].value(self._given(unpadded, batch))
             try:
                 other = self._steppers[padded].value(self._given(padded, batch))
+            except (OutOfMemory, PaddingError):
+                raise
             except DynbatchError as error:
                 raise PaddingError(
                     f"{type(self.model).__name__} does not run on padded sentences: {error}\n"

@@ -49,9 +49,15 @@ class Twin:
     collect: Callable[[], None] = _nothing
 
     def batch(self, examples: Sequence[Example]) -> list[Sequence[Any]]:
-        """The examples of a mini-batch, each padded to the longest of them."""
+        """The examples of a mini-batch, each padded to the longest of them.
+
+        Raises:
+            PaddingError: `pad` gave no arguments of a loss, or lengthened nothing.
+        """
         longest = tuple([max(side) for side in zip(*map(self.lengths, examples), strict=True)])
-        return [self.pad(example, longest) for example in examples]
+        padded = [self.pad(example, longest) for example in examples]
+        _require_padded(padded)
+        return padded
 
 
 def twin_of(
@@ -92,7 +98,7 @@ def lengths_of(example: Example) -> Longest:
     lengths = tuple([len(part) for part in _parts(example) if _is_sequence(part)])
     if not lengths:
         raise PaddingError(
-            f"an example is {_described(example)}: it has no sequence of tokens that could be "
+            f"an example is {described(example)}: it has no sequence of tokens that could be "
             "padded.\n"
             "  rule: padding lengthens lists or arrays; a tree or a graph has none that does not\n"
             "        change its shape\n"
@@ -124,6 +130,24 @@ def lengthened(ids: Any, length: int, filler: float) -> Array:
     return np.concatenate([array, rest])
 
 
+def _require_padded(batch: Sequence[Any]) -> None:
+    for example in batch:
+        if not isinstance(example, list | tuple):
+            raise PaddingError(
+                f"pad gave {described(example)}.\n"
+                "  rule: it gives a tuple, with which the loss is called: (graph, *padded example)"
+            )
+    lengths = [[len(part) for part in example if _is_sequence(part)] for example in batch]
+    sides = [set(side) for side in zip(*lengths, strict=False)]
+    if sides and all([len(side) > 1 for side in sides]):
+        raise PaddingError(
+            f"pad gave sequences of {lengths[0]} tokens for one example, and others for the rest "
+            "of\n  its batch: it does not pad.\n"
+            "  rule: (example, longest lengths) -> the example, with sequences of those lengths\n"
+            "  fix:  dynbatch.padding.pad_ids does so"
+        )
+
+
 def _with_lengths(example: Example, longest: Longest) -> Sequence[Any]:
     """Padded ids, then the true lengths."""
     parts = _parts(example)
@@ -141,7 +165,8 @@ def _is_sequence(part: Any) -> bool:
     return isinstance(part, list) and not any([isinstance(x, list | tuple) for x in part])
 
 
-def _described(example: Example) -> str:
+def described(example: Example) -> str:
+    """Its type; of a tuple, those of its parts."""
     kinds = ", ".join([type(part).__name__ for part in _parts(example)])
     return f"({kinds})" if isinstance(example, tuple) else f"a {kinds}"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,12 @@ def padded(words, tags):
         return model.loss(graph, words, words % 3)
     return model, loss, pad_ids, lambda graph, words, tags: model.loss(graph, words, words % 3)
 
+def one(words):
+    return None
+
+def half(words, tags):
+    return Tagger(words, tags, 4, 4), 3
+
 nothing = print
 """
 
@@ -95,7 +102,27 @@ def test_model_of_the_user(pairs: str, tmp_path: Path, monkeypatch: Any, capsys:
     for function in ("nothing", "missing"):
         assert memory([pairs, *SMALL, "--model", f"own_network:{function}"]) == 1
     said = capsys.readouterr().err
-    assert "it returned NoneType" in said and "'missing'" in said
+    assert "it returned a NoneType" in said and "'missing'" in said
+    for function, wanted in (("one", "too many positional arguments"), ("half", "(Tagger, int)")):
+        assert memory([pairs, *SMALL, "--model", f"own_network:{function}"]) == 1
+        assert wanted in capsys.readouterr().err
+
+
+def test_no_pytorch_form_is_told_before_all_is_measured(
+    sentences: str, tmp_path: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "embedding_alone.py").write_text(
+        "from dynbatch import models, nodes as F\n"
+        "def make(words):\n"
+        "    model = models.Embedding(words, 4)\n"
+        "    return model, lambda graph, ids: F.sum(model(graph, ids))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [str(tmp_path), *sys.path])
+    assert memory([sentences, *SMALL, "--model", "embedding_alone:make", "--pytorch"]) == 1
+    said = capsys.readouterr().err
+    assert "no form in PyTorch" in said and "step" not in said.partition("error:")[0]
 
 
 @pytest.mark.parametrize(
@@ -104,9 +131,15 @@ def test_model_of_the_user(pairs: str, tmp_path: Path, monkeypatch: Any, capsys:
         (None, [], "cannot be read: No such file or directory.\n  give:"),
         (b"\n\n", [], "no sentence in 2 lines"),
         (b"a b\nc\td\n", [], "data:2: 2 columns, the first line has 1"),
-        (b"a\tb\tc\n", [], "data:1: 3 columns"),
-        (b"a\t \n", [], "data:1: nothing on one side of the tab"),
-        (b"a\n\xff\n", [], "data:2: byte 1, 0xff, is not UTF-8"),
+        (b"a\tb\tc\n", [], "cut -f 1,2"),
+        ("Größe\t \n".encode(), [], "data:1: nothing on one side of the tab.\n  line: 'Größe"),
+        (
+            b"a\n\xff\n",
+            [],
+            "data:2: byte 1, 0xff, is not UTF-8.\n  fix:  convert the file, for "
+            "example with iconv -f LATIN1",
+        ),
+        ("a b\n".encode("utf-16"), [], "with iconv -f UTF-16 -t UTF-8"),
         (b"a b\tc\n", ["--model", "tagger"], "sentence 1 has 2 words and 1 tags"),
         (b"a\n", ["--model", "seq2seq"], "needs source<TAB>target"),
         (b"a\tb\n", ["--model", "language-model"], "needs one sentence"),
@@ -137,6 +170,35 @@ def test_what_would_fail_at_the_end_is_told_at_once(
         assert memory([pairs, *flags]) == 1
         printed = capsys.readouterr()
         assert said in printed.err and not printed.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--json", "."], "is a folder"),
+        (["--picture", "plots"], "is a folder"),
+        (["--json", "pairs.tsv"], "holds the sentences"),
+        (["--picture", "a.txt"], "fix:  a.txt.png"),
+        (["--picture", "a"], "fix:  a.png"),
+    ],
+)
+def test_files_that_cannot_be_written_are_told_at_once(
+    flags: list[str], said: str, pairs: str, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda name: "installed")
+    monkeypatch.chdir(Path(pairs).parent)
+    Path("plots").mkdir()
+    before = Path(pairs).read_bytes()
+    assert memory([pairs, *flags]) == 1
+    printed = capsys.readouterr()
+    assert said in printed.err and not printed.out
+    assert Path(pairs).read_bytes() == before
+
+
+def test_number_that_is_none_is_said_plainly(pairs: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit):
+        memory([pairs, "--batch-size", "x"])
+    assert "'x' is not a whole number" in capsys.readouterr().err
 
 
 def test_help_teaches(capsys: Any) -> None:

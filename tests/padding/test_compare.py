@@ -151,3 +151,30 @@ def test_what_cannot_be_measured_says_why() -> None:
 
     with pytest.raises(PaddingError, match=r"does not run on padded sentences: .*id -100"):
         compare(model, reads_its_target, [([1], [2]), ([1, 2], [2, 2])], batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("pad", "said"),
+    [
+        (lambda example, longest: example, r"pad gave sequences of \[1\] tokens .*does not pad"),
+        (lambda example, longest: 3, "pad gave a int"),
+        ("zeros", "pad is 'zeros', not a function"),
+    ],
+)
+def test_function_that_does_not_pad_is_an_error(pad: Any, said: str) -> None:
+    model = LanguageModel(WORDS, 4, 4, rng=0)
+    sentences = [[1] * n for n in (1, 3, 2)]
+    with pytest.raises(PaddingError, match=f"(?s){said}"):
+        db.memory.compare_padding(model, model.loss, sentences, batch_size=3, pad=pad)
+
+
+def test_padded_batch_that_does_not_fit_is_not_taken_for_one_that_cannot_be_padded(
+    monkeypatch: Any,
+) -> None:
+    model = LanguageModel(WORDS, 4, 4, rng=0)
+    monkeypatch.setattr(
+        "dynbatch.padding.measure.Pool", lambda: db.memory.Pool(limit_bytes=100_000)
+    )
+    with pytest.raises(db.errors.OutOfMemory) as error:
+        db.memory.compare_padding(model, model.loss, [[1]] * 7 + [[1] * 200], batch_size=8)
+    assert "smaller mini-batch" in str(error.value) and "pad=" not in str(error.value)
