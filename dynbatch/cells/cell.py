@@ -235,7 +235,8 @@ def _steps(recompute: Any) -> int | str:
     """Steps of a segment, "sqrt", or 0 to keep everything."""
     if recompute is None or recompute == "sqrt":
         return recompute or 0
-    if isinstance(recompute, int | np.integer) and recompute >= 0:
+    is_number = isinstance(recompute, int | np.integer) and not isinstance(recompute, bool)
+    if is_number and recompute >= 0:
         return int(recompute)
     raise ValueError(
         f"scan: recompute={recompute!r}.\n"

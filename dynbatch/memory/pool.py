@@ -13,6 +13,7 @@ from dynbatch.errors import OutOfMemory
 from dynbatch.memory.arena import Arena
 from dynbatch.memory.limit import Limit, Retry
 from dynbatch.memory.resource import GRAIN_BYTES, Buffer, Resource
+from dynbatch.memory.sizes import parse_bytes
 from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
 from dynbatch.memory.upstream import DeviceMemory, HostMemory, address_of
 from dynbatch.parameter import Array
@@ -33,10 +34,13 @@ class Pool:
     it: the next to take it launches on the same stream, and so comes after them.
 
     Args:
-        limit_bytes: the most to reserve.
+        limit_bytes: the most to reserve: a number, or text such as "2GiB"; None is no limit.
         upstream:    where memory comes from: `HostMemory()`, `DeviceMemory()`, or `GivenMemory`
                      of any other allocator.
         allocator:   makes the allocator, of an upstream. `benchmarks/allocators.py` compares them.
+
+    Raises:
+        ValueError: `limit_bytes` is not a number of bytes above 0.
 
     Example:
         >>> from dynbatch.memory import Buddy, Pool
@@ -49,12 +53,12 @@ class Pool:
 
     def __init__(
         self,
-        limit_bytes: int | None = None,
+        limit_bytes: int | str | None = None,
         upstream: Resource | None = None,
         allocator: Callable[[Resource], Resource] = Arena,
     ) -> None:
         self._below = Statistics(upstream or HostMemory())
-        self._limit = Limit(self._below, limit_bytes)
+        self._limit = Limit(self._below, _limit_of(limit_bytes))
         self._above = Statistics(Retry(allocator(self._limit)))
         self._live: dict[int, tuple[Buffer, str]] = {}
         self._lock = threading.Lock()
@@ -108,8 +112,8 @@ class Pool:
         return self._limit.limit_bytes
 
     @limit_bytes.setter
-    def limit_bytes(self, limit_bytes: int | None) -> None:
-        self._limit.limit_bytes = limit_bytes
+    def limit_bytes(self, limit_bytes: int | str | None) -> None:
+        self._limit.limit_bytes = _limit_of(limit_bytes)
 
     @property
     def used_bytes(self) -> int:
@@ -182,6 +186,10 @@ def _consumers(sizes: dict[str, list[int]]) -> list[str]:
     if rest:
         lines.append(f"others: {sum(rest):,} in {len(rest)} arrays")
     return lines
+
+
+def _limit_of(limit_bytes: int | str | None) -> int | None:
+    return None if limit_bytes is None else parse_bytes("limit_bytes", limit_bytes)
 
 
 default_pool = Pool()

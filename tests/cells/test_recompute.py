@@ -189,7 +189,7 @@ def test_a_batch_may_be_told_to_recompute_and_says_what_is_worth_a_try(monkeypat
     assert Scan.recomputes and not db.Node.recomputes
 
 
-@pytest.mark.parametrize("recompute", ["sqr", -1, 1.5, [3]])
+@pytest.mark.parametrize("recompute", ["sqr", -1, 1.5, True, [3]])
 def test_other_settings_are_refused(recompute):
     with db.Graph() as graph, pytest.raises(ValueError, match="a number of steps, 1 or more"):
         db.scan(CASES["gru"].cell, F.constant(graph, 1.0, (2, D)), H, recompute=recompute)

@@ -74,6 +74,17 @@ def test_a_limit_raises_and_leaves_the_pool_as_it_was():
     assert pool.take(2048, np.uint8).size == 2048
 
 
+@pytest.mark.parametrize("limit", [0, -1, True, "12 bananas", float("nan")])
+def test_a_limit_is_a_number_of_bytes_above_0(limit):
+    pool = Pool(limit_bytes="4 KiB")
+    assert pool.limit_bytes == 4096
+    with pytest.raises(ValueError, match="is not a number of bytes"):
+        Pool(limit_bytes=limit)
+    with pytest.raises(ValueError, match="is not a number of bytes"):
+        pool.limit_bytes = limit
+    assert pool.limit_bytes == 4096
+
+
 def test_a_system_without_memory_raises_out_of_memory(monkeypatch):
     def refuse(*args):
         raise MemoryError
