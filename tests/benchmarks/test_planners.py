@@ -41,7 +41,7 @@ def test_the_skyline_takes_the_block_that_lives_longest():
     assert [block.offset for block in blocks] == [1, 1, 0, 4]
 
 
-@pytest.mark.parametrize("name", planners.COMPARED)
+@pytest.mark.parametrize("name", ["tagger", "seq2seq", "tree", "transformer"])
 @pytest.mark.parametrize("sentences", [1, 16])
 def test_arenas_take_at_most_a_twentieth_more_than_what_is_alive(name, sentences):
     workload, rng = WORKLOADS[name], np.random.default_rng(sentences)
