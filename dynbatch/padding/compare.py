@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from dynbatch import optim
@@ -51,13 +52,14 @@ def compare_padding(
         padded_loss: (graph, *padded example) -> loss, where that needs masks.
         optimizer:   (parameters, learning rate) -> its optimizer.
         num_batches: batches to measure of each order, beside the epoch's largest.
-        batch_sizes: sizes to estimate the peak for; none leaves the curves out.
+        batch_sizes: sizes to estimate the peak for, but for those above the number of sentences;
+                     none leaves the curves out.
         seed:        of the shuffled order and of dropout.
         progress:    show a progress bar.
 
     Raises:
-        PaddingError: there are fewer sentences than a batch has, they cannot be padded, or a
-            function is none.
+        PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
+            below 1, or a function is none.
         OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
@@ -72,7 +74,16 @@ def compare_padding(
         True
     """
     examples = [example if isinstance(example, tuple) else (example,) for example in sentences]
-    if not 0 < batch_size <= len(examples):
+    for name, number in [
+        ("batch_size", batch_size),
+        ("num_batches", num_batches),
+        *[("batch_sizes", size) for size in batch_sizes],
+    ]:
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or number < 1:
+            raise PaddingError(
+                f"compare_padding: {name} of {number!r}.\n  fix:  give a whole number, 1 or more"
+            )
+    if batch_size > len(examples):
         raise PaddingError(
             f"compare_padding: {len(examples)} sentences for batches of {batch_size}.\n"
             "  rule: there is at least one batch\n"

@@ -20,6 +20,7 @@ from dynbatch import nodes as F
 from dynbatch import random
 from dynbatch.errors import CheckpointError, NumericError
 from dynbatch.graph import Graph
+from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.base import Node
 from dynbatch.optim import Optimizer, Schedule, clip_grad_norm_
 from dynbatch.train.checkpoint import (
@@ -124,6 +125,8 @@ class Trainer:
             raise ValueError(
                 f"Trainer: memory_every is {self.memory_every}.\n  fix:  1 or more updates"
             )
+        if self.memory_limit is not None:
+            self.memory_limit = parse_bytes("memory_limit", self.memory_limit)
         self.step = 0
         self.epoch = 0
         self.position = 0

@@ -154,6 +154,16 @@ def test_what_cannot_be_measured_says_why() -> None:
 
 
 @pytest.mark.parametrize(
+    "number",
+    [{"batch_size": 0}, {"batch_size": True}, {"num_batches": 0}, {"batch_sizes": (8, 0)}],
+)
+def test_numbers_of_batches_and_sentences_are_1_or_more(number: Any) -> None:
+    model = LanguageModel(WORDS, 4, 4, rng=0)
+    with pytest.raises(PaddingError, match=f"{next(iter(number))} of (0|True)"):
+        db.memory.compare_padding(model, model.loss, [[1]] * 3, **{"batch_size": 2, **number})
+
+
+@pytest.mark.parametrize(
     ("pad", "said"),
     [
         (lambda example, longest: example, r"pad gave sequences of \[1\] tokens .*does not pad"),

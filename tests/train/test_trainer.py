@@ -589,3 +589,5 @@ def test_a_memory_limit_holds_for_every_update(tmp_path):
     assert all(r["planned_bytes"] == r["peak_bytes"] for r in limited[::2])
     with pytest.raises(ValueError, match="memory_every is 0"):
         Run(tmp_path, memory_every=0)
+    with pytest.raises(ValueError, match="memory_limit: '12 bananas' is not a number of bytes"):
+        Run(tmp_path, memory_limit="12 bananas")
