@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.segment import add_rows, sum_rows_by_id
 from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
+
+TOGETHER = 512
+"""Rows from which a product is not faster for more of them."""
 
 
 class StepGradients:
@@ -75,13 +78,39 @@ def commit(steps: Iterable[StepGradients]) -> None:
             xs.append(x)
             dys.append(dy)
     for parameter, xs, dys in products.values():
-        free = parameter.grad is None
-        out = parameter.gradient_buffer() if free else parameter.empty_like()
-        blas.matmul_outer(arrays.concatenate(xs), arrays.concatenate(dys), out)
-        _add_dense(parameter, out)
+        _add_products(parameter, xs, dys)
     for step in steps:
         for parameter, sparse in step.sparse:
             _add_sparse(parameter, sparse)
+
+
+def _add_products(parameter: Parameter, xs: Sequence[Array], dys: Sequence[Array]) -> None:
+    """Add Σ dyᵀ x. Few rows are brought together first, since products of few rows are slow."""
+    grad = parameter.grad
+    adds = grad is not None and not isinstance(grad, RowSparse)
+    out: Array = grad if adds else parameter.gradient_buffer()  # type: ignore[assignment]
+    for k, (first, end) in enumerate(_groups([len(x) for x in xs])):
+        x, dy = [
+            arrays.concatenate(some[first:end]) if end - first > 1 else some[first]
+            for some in (xs, dys)
+        ]
+        blas.matmul_outer(x, dy, out, add=adds or k > 0)
+    if not adds:
+        _add_dense(parameter, out)
+
+
+def _groups(rows: Sequence[int]) -> list[tuple[int, int]]:
+    """First and end of neighbours with `TOGETHER` rows or more; what is left joins the last."""
+    found: list[tuple[int, int]] = []
+    first = together = 0
+    for end, count in enumerate(rows, 1):
+        together += count
+        if together >= TOGETHER:
+            found.append((first, end))
+            first, together = end, 0
+    if first < len(rows):
+        found.append((found.pop()[0] if found else 0, len(rows)))
+    return found
 
 
 def add(parameter: Parameter, gradient: Gradient) -> None:

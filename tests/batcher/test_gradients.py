@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,23 @@ def test_only_the_owner_writes_into_the_parameters_buffer():
     assert owner.buffer(parameter) is not parameter.gradient_buffer()
     other = StepGradients(owned=set(), deferred=set())
     assert other.buffer(parameter) is not parameter.gradient_buffer()
+
+
+def test_products_of_a_parameter_that_several_steps_use_take_bounded_room():
+    weight = db.Parameter(np.eye(32), "weight")
+    weight.gradient_buffer()
+    generator = np.random.default_rng(0)
+    pairs = [
+        generator.standard_normal((2, rows, 32)) for rows in [700, 1, 300, 600, *[900] * 20, 5]
+    ]
+    left = [StepGradients(set(), {weight.uid}) for _ in pairs]
+    for gradients, (x, dy) in zip(left, pairs, strict=True):
+        gradients.outer(weight, x, dy)
+    expected = sum(dy.T @ x for x, dy in pairs)
+    for times in (1, 2):  # into a free buffer, and onto a gradient that is there
+        tracemalloc.start()
+        commit(left)
+        held = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        np.testing.assert_allclose(weight.grad, times * expected, rtol=1e-12, atol=1e-9)
+        assert held < 2 * 8 * 32 * (900 + 5 + 600)  # two groups at most, of 18,906 rows in all
