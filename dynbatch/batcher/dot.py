@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dynbatch.batcher.step import StepRun
 from dynbatch.cells.call import Output
+from dynbatch.cells.region_node import RegionNode
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.indexing import Row
 from dynbatch.nodes.stream import Sentences
@@ -22,6 +24,21 @@ def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
     own = [node for node in nodes if sentences.of(node) == sentence]
     wanted = {x.index for node in own for x in [node, *node.inputs]}
     return [node for node in nodes if node.index in wanted]
+
+
+def step_numbers(steps: Sequence[StepRun]) -> dict[int, str]:
+    """The batch step of each node that has run, by index: "4", of a call "4, part 1 of 3"."""
+    found: dict[int, str] = {}
+    for number, step in enumerate(steps):
+        for node in step.nodes:
+            if isinstance(node, RegionNode):
+                found |= {
+                    call.index: f"{number}, part {part} of {step.num_batches}"
+                    for call, part in node.calls()
+                }
+            else:
+                found[node.index] = str(number)
+    return found
 
 
 def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:

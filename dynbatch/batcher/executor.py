@@ -14,7 +14,7 @@ import numpy as np
 from dynbatch.backend import Device
 from dynbatch.batcher.advice import advice
 from dynbatch.batcher.block import Block
-from dynbatch.batcher.gradients import StepGradients, add, commit
+from dynbatch.batcher.gradients import Aside, StepGradients, commit
 from dynbatch.batcher.layout import END
 from dynbatch.batcher.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.plan import Plan
@@ -24,7 +24,6 @@ from dynbatch.batcher.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.stages import Stage, What
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
-from dynbatch.cells.region_node import RegionNode
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
 from dynbatch.kernels.cuda.queue import Queue, queue, refused
@@ -56,7 +55,7 @@ class Run:
     scratch: Array | None = None
     scratch_bytes: int = 0
     first: int = 0
-    aside: list[tuple[Parameter, Any]] = field(default_factory=list)
+    aside: Aside = field(default_factory=Aside)
 
 
 class Executor:
@@ -179,10 +178,7 @@ class Executor:
         """Of parameters, where a mini-batch runs in parts: each adds before the loss is known."""
         preparation = self._run.preparation
         if len(preparation.parts) > 1:
-            parameters = {p.uid: p for step in preparation.steps for p in step.parameters}
-            self._run.aside = [(p, p.gradient_state) for p in parameters.values()]
-            for parameter, _ in self._run.aside:
-                parameter.put_aside()
+            self._run.aside.put([p for step in preparation.steps for p in step.parameters])
 
     def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
         layout, itemsize = plan.layout, self._dtype.itemsize
@@ -224,7 +220,7 @@ class Executor:
         finally:
             self._touched = []
         if not add_gradients:
-            self._put_gradients_back()
+            self._run.aside.put_back()
         self._settle()
 
     def flush(self) -> None:
@@ -243,25 +239,14 @@ class Executor:
         begin = time.perf_counter()
         with blas.one_thread():
             self._commit_of(self._differentiated)
-            aside = self._run.aside
-            self._touched += [parameter for parameter, _ in aside]
-            self._run.aside = []
-            for parameter, before in aside:
-                since = parameter.grad
-                parameter.put_back(before)
-                if since is not None:
-                    add(parameter, since)
+            self._touched += self._run.aside.parameters
+            self._run.aside.add()
         self.statistics.kernel_seconds += time.perf_counter() - begin
 
     def _commit_of(self, steps: Sequence[StepRun]) -> None:
         self._commit([step.gradients for step in steps if step.gradients])
         for step in steps:
             step.gradients = None
-
-    def _put_gradients_back(self) -> None:
-        for parameter, before in self._run.aside:
-            parameter.put_back(before)
-        self._run.aside = []
 
     def _commit(self, gradients: Sequence[StepGradients]) -> None:
         self._touched = [parameter for step in gradients for parameter in step.parameters()]
@@ -270,20 +255,6 @@ class Executor:
     def rows(self) -> list[Row]:
         """One row of the report for each batch step of all runs."""
         return self._ended + [row_of(step) for step in self.steps]
-
-    def step_numbers(self) -> dict[int, str]:
-        """The batch step of each node that has run, by index: "4", of a call "4, part 1 of 3"."""
-        found: dict[int, str] = {}
-        for number, step in enumerate(self.steps):
-            for node in step.nodes:
-                if isinstance(node, RegionNode):
-                    found |= {
-                        call.index: f"{number}, part {part} of {step.num_batches}"
-                        for call, part in node.calls()
-                    }
-                else:
-                    found[node.index] = str(number)
-        return found
 
     def record(self, built_from: float) -> Record:
         """What all runs did, for the reports; `built_from` is when the graph was made."""
@@ -417,7 +388,7 @@ class Executor:
             self._queue.discard()
         for step in self.steps:
             step.gradients = None
-        self._put_gradients_back()
+        run.aside.put_back()
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :]
         self._differentiated = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.segment import add_rows, sum_rows_by_id
@@ -66,6 +67,40 @@ class StepGradients:
         return array
 
 
+class Aside:
+    """Gradients from before a run in parts, whose parts add theirs before the loss is known."""
+
+    def __init__(self) -> None:
+        self._states: list[tuple[Parameter, Any]] = []
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Whose gradients are aside."""
+        return [parameter for parameter, _ in self._states]
+
+    def put(self, parameters: Iterable[Parameter]) -> None:
+        """Take their gradients away, of each once."""
+        distinct = {parameter.uid: parameter for parameter in parameters}
+        self._states = [(p, p.gradient_state) for p in distinct.values()]
+        for parameter, _ in self._states:
+            parameter.put_aside()
+
+    def put_back(self) -> None:
+        """Instead of what was added since."""
+        for parameter, before in self._states:
+            parameter.put_back(before)
+        self._states = []
+
+    def add(self) -> None:
+        """To them, what was added since. From its beginning on, nothing is put back any more."""
+        states, self._states = self._states, []
+        for parameter, before in states:
+            since = parameter.grad
+            parameter.put_back(before)
+            if since is not None:
+                _add(parameter, since)
+
+
 def commit(steps: Iterable[StepGradients]) -> None:
     """Add everything the steps left to `parameter.grad`, in the order of the steps."""
     products: dict[int, tuple[Parameter, list[Array], list[Array]]] = {}
@@ -113,7 +148,7 @@ def _groups(rows: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def add(parameter: Parameter, gradient: Gradient) -> None:
+def _add(parameter: Parameter, gradient: Gradient) -> None:
     """Add to `parameter.grad`; the gradient's arrays may become its own."""
     if isinstance(gradient, RowSparse):
         _add_sparse(parameter, gradient)

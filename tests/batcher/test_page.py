@@ -143,7 +143,7 @@ def test_a_graph_that_ran_nothing_has_a_page(tmp_path):
 def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "page.html"
     path.write_text("old")
-    monkeypatch.setattr("dynbatch.graph.page", lambda record: 1 / 0)
+    monkeypatch.setattr("dynbatch.batcher.introspection.page", lambda record: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trained_graph().explain(html=path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["page.html"]

@@ -80,7 +80,7 @@ def test_a_graph_that_ran_nothing_has_a_trace_without_batches(tmp_path):
 def test_a_trace_that_cannot_be_made_leaves_the_old_one(tmp_path, monkeypatch):
     path = tmp_path / "trace.json"
     path.write_text("old")
-    monkeypatch.setattr("dynbatch.graph.trace", lambda record: 1 / 0)
+    monkeypatch.setattr("dynbatch.batcher.introspection.trace", lambda record: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         trained_graph().to_trace(path)
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["trace.json"]
