@@ -16,7 +16,7 @@ Lengths = Sequence[tuple[int, ...]]
 
 
 def random_batches(lengths: Lengths, batch_size: int, seed: int) -> list[Batch]:
-    """The epoch in shuffled order. A rest of fewer sentences is left out, as it is no peak."""
+    """The epoch in shuffled order. A rest of fewer sentences than a batch is left out."""
     return _cut(epoch_order(len(lengths), seed, 0).tolist(), batch_size)
 
 
@@ -25,9 +25,11 @@ def bucketed_batches(lengths: Lengths, batch_size: int) -> list[Batch]:
 
     Sorted by the first length, cut into strips of as many batches as there are strips, each strip
     sorted by the last length. One sequence an example: sorted by its length. Frameworks sort less,
-    so that batches stay random: this is padding's best case.
+    so that batches stay random: this is padding's best case. A rest of fewer sentences than a batch
+    is left out: the shortest, so that the longest, which make the peak, are in.
     """
     order = sorted(range(len(lengths)), key=lambda i: (lengths[i], i))
+    order = order[len(order) % batch_size :]
     strip = batch_size * max(1, isqrt(len(lengths) // batch_size))
     order = [
         index

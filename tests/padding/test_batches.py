@@ -26,6 +26,13 @@ def test_one_sequence_is_sorted_by_length() -> None:
     assert [lengths[i][0] for batch in batches for i in batch] == list(range(10))
 
 
+def test_the_longest_sentences_are_in_bucketed_batches_and_the_shortest_left_out() -> None:
+    lengths = [(n,) for n in (9, 1, 8, 2, 7, 3, 6)]
+    assert sorted([lengths[i][0] for batch in bucketed_batches(lengths, 3) for i in batch]) == [
+        2, 3, 6, 7, 8, 9
+    ]  # fmt: skip
+
+
 def test_tokens_and_cells_of_a_batch() -> None:
     lengths = [(3, 1), (1, 4)]
     assert tokens([0, 1], lengths) == 9
