@@ -1,10 +1,12 @@
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.memory import Interval, live_peak, plan_offsets, planner
+from dynbatch.memory.planner import place_in_order
 from tests.poison import assert_disjoint
 
 
@@ -73,3 +75,23 @@ def test_many_blocks_of_a_chain_are_placed_in_no_time_and_in_little_room():
 def test_nothing_needs_nothing():
     assert plan_offsets([]) == 0
     assert live_peak([]) == 0
+
+
+def test_another_order_is_taken_where_the_largest_first_leaves_gaps():
+    generator = np.random.default_rng(0)
+    better = 0
+    for _ in range(200):
+        firsts = generator.integers(0, 8, 12)
+        blocks = [
+            Interval(int(size), int(first), int(first + length))
+            for size, first, length in zip(
+                generator.integers(1, 40, 12), firsts, generator.integers(0, 5, 12), strict=True
+            )
+        ]
+        alone = place_in_order(sorted(blocks, key=lambda block: -block.size))
+        total = plan_offsets(blocks)
+        assert_disjoint(blocks)
+        assert total == max(block.offset + block.size for block in blocks)
+        assert live_peak(blocks) <= total <= alone
+        better += total < alone
+    assert better > 20
