@@ -185,7 +185,7 @@ class Executor:
         blocks = [*layout.intervals, *[interval for _, interval in layout.forward_scratch()]]
         return Ledger(
             blocks,
-            layout.labels(),
+            layout.stage_kinds(),
             itemsize,
             held,
             elements * itemsize,

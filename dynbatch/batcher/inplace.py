@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -18,17 +17,14 @@ class InPlace:
 
     def __init__(self) -> None:
         self._pairs: list[tuple[Interval, Interval]] = []
-        self._readers: Counter[tuple[int, int]] = Counter()
+        self._readers: dict[tuple[int, int], int] = {}
 
     def forward(self, step: StepRun, time: int) -> None:
         """A step has been planned: its output may take the room of an input."""
-        read: dict[int, Interval] = {}
-        for source in step.sources:
-            for block in source.blocks:
-                if block.interval is not None:
-                    read[id(block.interval)] = block.interval
-        for interval in read.values():
-            self._readers[id(interval), time] += 1
+        read = {id(block.interval) for source in step.sources for block in source.blocks}
+        for interval in read:
+            key = interval, time
+            self._readers[key] = self._readers.get(key, 0) + 1
         if not step.kind.inplace_forward:
             return
         output = step.block.interval
@@ -63,7 +59,7 @@ class InPlace:
         for old, new in self._pairs:
             chain = chain_of.get(id(old), [old])
             fits = old.last == new.first and old.alignment == new.alignment
-            if fits and self._readers[id(old), old.last] <= 1 and id(new) not in chain_of:
+            if fits and self._readers.get((id(old), old.last), 0) <= 1 and id(new) not in chain_of:
                 if chain[-1] is old and old.size:
                     chain.append(new)
                     chain_of[id(old)] = chain_of[id(new)] = chain

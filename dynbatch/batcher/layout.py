@@ -108,9 +108,9 @@ class Layout:
             if step.workspace is not None
         ]
 
-    def labels(self) -> list[str]:
-        """Of the stages, for reports."""
-        return [stage.label for stage in self.sequence]
+    def stage_kinds(self) -> list[tuple[str, list[type]]]:
+        """Of each stage, for reports."""
+        return [stage.kinds for stage in self.sequence]
 
     def _count_uses(self, backward: Sequence[Sequence[StepRun]]) -> None:
         for stage in backward:

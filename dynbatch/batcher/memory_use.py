@@ -53,7 +53,7 @@ class Ledger(NamedTuple):
 
     Args:
         intervals: all blocks of the run.
-        labels:    of its stages.
+        kinds:     of each of its stages what it does, and with which node types.
         itemsize:  bytes of an element.
         held:      bytes of arenas of earlier runs.
         arena:     bytes of the run's own.
@@ -63,7 +63,7 @@ class Ledger(NamedTuple):
     """
 
     intervals: Sequence[Interval]
-    labels: Sequence[str]
+    kinds: Sequence[tuple[str, Sequence[type]]]
     itemsize: int
     held: int
     arena: int
@@ -78,15 +78,16 @@ class Ledger(NamedTuple):
 
     def use(self) -> MemoryUse:
         """Add it up."""
-        ending: list[list[Interval]] = [[] for _ in self.labels]
-        begins: list[list[Interval]] = [[] for _ in self.labels]
+        labels = [f"{what} {', '.join([k.__name__ for k in kinds])}" for what, kinds in self.kinds]
+        ending: list[list[Interval]] = [[] for _ in labels]
+        begins: list[list[Interval]] = [[] for _ in labels]
         for block in self.intervals:
             begins[block.first].append(block)
-            if block.last < len(self.labels):
+            if block.last < len(labels):
                 ending[block.last].append(block)
         alive: Counter[str] = Counter()
         stages = []
-        for label, begin, end in zip(self.labels, begins, ending, strict=True):
+        for label, begin, end in zip(labels, begins, ending, strict=True):
             for block in begin:
                 alive[block.cause] += block.size * self.itemsize
             stages.append((label, {cause: size for cause, size in alive.items() if size}))

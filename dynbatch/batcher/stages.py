@@ -48,9 +48,9 @@ class Stage:
         return self.what is What.BACKWARD
 
     @property
-    def label(self) -> str:
-        """For reports: "forward Scan, Scan"."""
-        return f"{self.what.value} {', '.join([step.kind.__name__ for step in self.steps])}"
+    def kinds(self) -> tuple[str, list[type]]:
+        """For reports: what it does, and with which node types."""
+        return self.what.value, [step.kind for step in self.steps]
 
 
 @dataclass(frozen=True)
