@@ -79,8 +79,7 @@ class Fitter:
         options = options_of(self._parts, self._freed)
         if any([stage.is_backward and len(stage.steps) > 1 for stage in found.layout.sequence]):
             serial = self._plan(True, [])
-            if serial.live < found.live:
-                found = serial
+            found = serial if serial.live < found.live else self._plan(False, [])
         while not self._fits(found):
             better = self._better(found, options)
             if better is None:
