@@ -231,7 +231,7 @@ class Graph(Introspection):
         kept = [*self._kept.values(), loss]
         limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         if loss._block is not None:
-            why = f"{loss.label()} has been computed before, and so keeps all values"
+            why = f"{loss.label()} was computed before, and values stay: call backward first"
             return Request(lambda count: [[]], loss, kept, limit, lambda: (1, why))
         units: list[Units] = []
 
