@@ -78,9 +78,8 @@ class Executor:
         self._device = device
         self._dtype = dtype
         self._pool = pool
-        self._planner = RunPlanner(
-            self._step, policy, trains, np.dtype(dtype).itemsize, self.writes_in_place
-        )
+        itemsize = np.dtype(dtype).itemsize
+        self._planner = RunPlanner(policy, trains, itemsize, self.writes_in_place)
         self._arenas: list[Array] = []
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
@@ -127,7 +126,7 @@ class Executor:
         # A layout writes on the steps that have run, too.
         before = [(step, step.fused, [b.kept for b in step.blocks]) for step in self.steps]
         try:
-            plan = self._planner.plan(request, self.steps, self._arena_bytes)
+            plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             try:
                 layout = plan.layout
                 arena = layout.place()
@@ -149,7 +148,7 @@ class Executor:
         )
         run.first = run.steps if loss is None else 0
         try:
-            plan = self._planner.plan(request, self.steps, self._arena_bytes)
+            plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             run.preparation, layout = plan.preparation, plan.layout
             self._put_gradients_aside()
             arena = self._allocate(plan)

@@ -57,38 +57,35 @@ class RunPlan(NamedTuple):
     saving: str
 
 
+MakeStep = Callable[[Sequence[Node]], StepRun]
+
+
 class RunPlanner:
     """Plans the runs of one graph.
 
     Args:
-        make_step: a batch step of nodes of one signature.
-        policy:    a name of `policies.POLICIES`.
-        trains:    whether a backward may follow a run.
-        itemsize:  bytes of an element.
-        in_place:  whether kernels may write over what they read for the last time.
+        policy:   a name of `policies.POLICIES`.
+        trains:   whether a backward may follow a run.
+        itemsize: bytes of an element.
+        in_place: whether kernels may write over what they read for the last time.
     """
 
-    def __init__(
-        self,
-        make_step: Callable[[Sequence[Node]], StepRun],
-        policy: str,
-        trains: bool,
-        itemsize: int,
-        in_place: bool,
-    ) -> None:
-        self._make_step = make_step
+    def __init__(self, policy: str, trains: bool, itemsize: int, in_place: bool) -> None:
         self._policy = policy
         self._trains = trains
         self._itemsize = itemsize
         self._in_place = in_place
         self._stages = 0
 
-    def plan(self, request: Request, past: Sequence[StepRun], held: int) -> RunPlan:
+    def plan(
+        self, make_step: MakeStep, request: Request, past: Sequence[StepRun], held: int
+    ) -> RunPlan:
         """All of a run but its arena. Nodes know their blocks afterwards, or `forget` it.
 
         Args:
-            past: steps that ran before in this graph, in order.
-            held: bytes of their arenas.
+            make_step: a batch step of nodes of one signature.
+            past:      steps that ran before in this graph, in order.
+            held:      bytes of their arenas.
 
         Raises:
             MemoryLimitError: nothing found fits the limit; it says the least that would.
@@ -96,8 +93,8 @@ class RunPlanner:
         preparation = Preparation()
         try:
             if request.limit is not None:
-                return self._plan_within(preparation, request, past, held)
-            scheduled = self._prepare(preparation, request, 1)
+                return self._plan_within(make_step, preparation, request, past, held)
+            scheduled = self._prepare(make_step, preparation, request, 1)
             layout = self._layout(preparation, request, past)
             return RunPlan(preparation, layout(Saving()), scheduled, "")
         except BaseException:
@@ -105,7 +102,12 @@ class RunPlanner:
             raise
 
     def _plan_within(
-        self, preparation: Preparation, request: Request, past: Sequence[StepRun], held: int
+        self,
+        make_step: MakeStep,
+        preparation: Preparation,
+        request: Request,
+        past: Sequence[StepRun],
+        held: int,
     ) -> RunPlan:
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
@@ -113,7 +115,7 @@ class RunPlanner:
         for thorough in (False, True):
             for count in _counts(request.units):
                 preparation.forget()
-                scheduled = self._prepare(preparation, request, count)
+                scheduled = self._prepare(make_step, preparation, request, count)
                 layout = self._layout(preparation, request, past)
                 fit = Fitter(layout, preparation.by_part, room, thorough).fit()
                 if fit.elements <= room:
@@ -128,7 +130,9 @@ class RunPlanner:
         block = None if request.loss is None else request.loss._block
         return partial(preparation.layout, past, block, self._trains, self._in_place)
 
-    def _prepare(self, preparation: Preparation, request: Request, count: int) -> float:
+    def _prepare(
+        self, make_step: MakeStep, preparation: Preparation, request: Request, count: int
+    ) -> float:
         for nodes in request.nodes(count):
             preparation.nodes += nodes
             if nodes:
@@ -139,7 +143,7 @@ class RunPlanner:
                 runs = []
                 begin = time.perf_counter()
                 for step in plan.steps:
-                    run = self._make_step([nodes[i] for i in step.nodes])
+                    run = make_step([nodes[i] for i in step.nodes])
                     runs.append(run)
                     end = time.perf_counter()
                     run.prepare_seconds, begin = end - begin, end

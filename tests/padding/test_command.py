@@ -211,6 +211,7 @@ def test_help_teaches(capsys: Any) -> None:
 
 def test_module_is_the_same_command(monkeypatch: Any, tmp_path: Path, capsys: Any) -> None:
     monkeypatch.setattr("sys.argv", ["memory", str(tmp_path / "missing.tsv")])
+    monkeypatch.delitem(sys.modules, "dynbatch.memory.__main__", raising=False)
     with pytest.raises(SystemExit) as ended:
         runpy.run_module("dynbatch.memory", run_name="__main__")
     assert ended.value.code == 1
