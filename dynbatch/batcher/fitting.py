@@ -18,7 +18,7 @@ from dynbatch.batcher.layout import Layout
 from dynbatch.batcher.options import Option, freed_after_forward, options_of
 from dynbatch.batcher.stages import Saving
 from dynbatch.batcher.step import StepRun
-from dynbatch.memory import Interval, live_peak
+from dynbatch.memory.planner import fullest_stage
 
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
@@ -28,11 +28,12 @@ class Fit(NamedTuple):
     """A plan of a run: its layout and what it does to hold less.
 
     Args:
-        live:     elements that are alive at its peak.
+        peak:     the stage at which most is alive, and `live`, the elements alive then.
         elements: of its arena; not planned while `live` alone is above the limit.
     """
 
     layout: Layout
+    peak: int
     live: int
     elements: int
     serial: bool
@@ -93,10 +94,9 @@ class Fitter:
 
         As many at once as free what is too much, if that helps; else one.
         """
-        peak = _peak(found.layout.intervals, len(found.layout.sequence))
         gains = []
         for number, option in enumerate(options):
-            held = option.held(found.layout, peak)
+            held = option.held(found.layout, found.peak)
             if held > 0:
                 gains.append((-held / (option.cost + 1), number, held))
         gains.sort()
@@ -142,9 +142,9 @@ class Fitter:
         }
         saving = Saving(self._freed | again if again else again, serial, segments)
         layout = self._layout_of(saving)
-        live = live_peak(layout.intervals)
+        peak, live = fullest_stage(layout.intervals)
         elements = live if live > self._limit else layout.place()
-        return Fit(layout, live, elements, serial, options)
+        return Fit(layout, peak, live, elements, serial, options)
 
 
 def _with(options: Sequence[Option], new: Option) -> list[Option]:
@@ -155,18 +155,3 @@ def _with(options: Sequence[Option], new: Option) -> list[Option]:
         if not (one.recompute and new.recompute and one.steps[0] is new.steps[0])
     ]
     return [*others, new]
-
-
-def _peak(intervals: Sequence[Interval], stages: int) -> int:
-    """The stage at which most elements are alive."""
-    changes = [0] * (stages + 1)
-    for block in intervals:
-        changes[block.first] += block.size
-        if block.last < stages:
-            changes[block.last + 1] -= block.size
-    alive = most = peak = 0
-    for stage, change in enumerate(changes[:stages]):
-        alive += change
-        if alive > most:
-            peak, most = stage, alive
-    return peak

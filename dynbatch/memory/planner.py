@@ -153,12 +153,18 @@ def _align(offset: int, alignment: int) -> int:
 
 def live_peak(intervals: Sequence[Interval]) -> int:
     """The largest number of elements alive at one stage: no plan can need less."""
+    return fullest_stage(intervals)[1]
+
+
+def fullest_stage(intervals: Sequence[Interval]) -> tuple[int, int]:
+    """The first stage at which most elements are alive, and how many."""
     changes: dict[int, int] = {}
     for block in intervals:
         changes[block.first] = changes.get(block.first, 0) + block.size
         changes[block.last + 1] = changes.get(block.last + 1, 0) - block.size
-    alive = peak = 0
+    alive = peak = fullest = 0
     for stage in sorted(changes):
         alive += changes[stage]
-        peak = max(peak, alive)
-    return peak
+        if alive > peak:
+            fullest, peak = stage, alive
+    return fullest, peak
