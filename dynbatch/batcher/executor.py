@@ -130,7 +130,7 @@ class Executor:
             try:
                 layout = plan.layout
                 arena = layout.place()
-                scratch = place([interval for _, interval in layout.forward_scratch()])
+                scratch = place([interval for _, interval in layout.scratch])
                 return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
             finally:
                 plan.preparation.forget()
@@ -181,7 +181,7 @@ class Executor:
 
     def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
         layout, itemsize = plan.layout, self._dtype.itemsize
-        blocks = [*layout.intervals, *[interval for _, interval in layout.forward_scratch()]]
+        blocks = [*layout.intervals, *[interval for _, interval in layout.scratch]]
         return Ledger(
             blocks,
             layout.stage_kinds(),
@@ -285,12 +285,11 @@ class Executor:
     def _allocate(self, plan: RunPlan) -> Array:
         layout, run = plan.layout, self._run
         arena = self._take(layout.place())
-        scratch = layout.forward_scratch()
-        if scratch:
+        if layout.scratch:
             before = self._arena_bytes
-            run.scratch = self._take(place([interval for _, interval in scratch]))
+            run.scratch = self._take(place([interval for _, interval in layout.scratch]))
             run.scratch_bytes = self._arena_bytes - before
-            for step, _ in scratch:
+            for step, _ in layout.scratch:
                 step.scratch = run.scratch
         elements = (self._arena_bytes - run.arena_bytes) // self._dtype.itemsize
         ledger = self._ledger_of(plan, run.arena_bytes, elements)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dynbatch.batcher.block import Block
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.batcher.inplace import InPlace
-from dynbatch.batcher.stages import NOTHING, Order, Saving, Stage, Stages, What, carries
+from dynbatch.batcher.stages import Order, Saving, Stage, Stages, What, carries
 from dynbatch.batcher.step import GradientTarget, Life, StepRun
 from dynbatch.memory import Interval
 from dynbatch.memory.offsets import place
@@ -29,11 +29,13 @@ class Layout:
         past:   steps that ran before in this graph, in order.
         loss:   block of the loss, or None for a run that only computes values.
         trains: whether a later backward may need what this run leaves.
-        saving: what it does to hold less.
         in_place: whether blocks may be written over others (see `inplace`).
+        saving: what it does to hold less.
 
     Attributes:
         intervals:      blocks to be placed; `place` does.
+        scratch:        of a run without a loss, which is no part of `intervals`: all values of such
+            a run stay, and with them their arena; scratch in it would stay as well.
         block_elements: of all blocks, as if none took the room of another.
     """
 
@@ -43,8 +45,8 @@ class Layout:
         past: Sequence[StepRun],
         loss: Block | None,
         trains: bool,
-        saving: Saving = NOTHING,
-        in_place: bool = False,
+        in_place: bool,
+        saving: Saving,
     ) -> None:
         self.intervals: list[Interval] = []
         new = [step for part in parts for stage in part for step in stage]
@@ -81,6 +83,10 @@ class Layout:
             self._count_uses(order.backward)
         self._in_place = InPlace() if in_place and loss is not None else None
         self._plan()
+        self.scratch: list[tuple[StepRun, Interval]] = []
+        if loss is None:
+            steps = [step for stage in self.sequence for step in stage.steps]
+            self.scratch = [(s, s.workspace) for s in steps if s.workspace is not None]
         self.block_elements = sum([interval.size for interval in self.intervals])
         self._chains: list[list[Interval]] = []
         if self._in_place is not None:
@@ -93,20 +99,6 @@ class Layout:
             for interval in members:
                 interval.offset = whole.offset
         return total
-
-    def forward_scratch(self) -> list[tuple[StepRun, Interval]]:
-        """Scratch of a run without a loss, which is no part of `intervals`.
-
-        All values of such a run stay, and with them their arena; scratch in it would stay as well.
-        """
-        if self._differentiates:
-            return []
-        return [
-            (step, step.workspace)
-            for stage in self.sequence
-            for step in stage.steps
-            if step.workspace is not None
-        ]
 
     def stage_kinds(self) -> list[tuple[str, list[type]]]:
         """Of each stage, for reports."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dynbatch.batcher.block import Block
-from dynbatch.batcher.layout import Layout
 from dynbatch.batcher.plan import Plan
-from dynbatch.batcher.stages import NOTHING, Saving
 from dynbatch.batcher.step import StepRun
 from dynbatch.nodes.base import Node
 
@@ -36,17 +34,10 @@ class Preparation:
         """In the order in which they were prepared."""
         return [step for part in self.parts for stage in part for step in stage]
 
-    def layout(
-        self,
-        past: Sequence[StepRun],
-        loss: Block | None,
-        trains: bool,
-        in_place: bool,
-        saving: Saving = NOTHING,
-    ) -> Layout:
-        """Where all lies if it runs so."""
-        parts = self.parts if len(self.parts) < 2 else with_common(self.parts)
-        return Layout(parts, past, loss, trains, saving, in_place)
+    @property
+    def parts_in_order(self) -> list[list[list[StepRun]]]:
+        """As `stages.Order` takes them: of several parts, first what is common to them."""
+        return self.parts if len(self.parts) < 2 else with_common(self.parts)
 
     def forget(self) -> None:
         """As if the nodes had never been prepared."""

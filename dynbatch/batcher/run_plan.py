@@ -17,7 +17,7 @@ from dynbatch.batcher.fitting import Fit, Fitter
 from dynbatch.batcher.layout import Layout
 from dynbatch.batcher.preparation import Preparation
 from dynbatch.batcher.schedule import schedule
-from dynbatch.batcher.stages import Saving
+from dynbatch.batcher.stages import NOTHING, Saving
 from dynbatch.batcher.step import StepRun
 from dynbatch.errors import MemoryLimitError
 from dynbatch.nodes.base import Node
@@ -96,7 +96,7 @@ class RunPlanner:
                 return self._plan_within(make_step, preparation, request, past, held)
             scheduled = self._prepare(make_step, preparation, request, 1)
             layout = self._layout(preparation, request, past)
-            return RunPlan(preparation, layout(Saving()), scheduled, "")
+            return RunPlan(preparation, layout(NOTHING), scheduled, "")
         except BaseException:
             preparation.forget()
             raise
@@ -128,7 +128,8 @@ class RunPlanner:
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
     ) -> Callable[[Saving], Layout]:
         block = None if request.loss is None else request.loss._block
-        return partial(preparation.layout, past, block, self._trains, self._in_place)
+        parts = preparation.parts_in_order
+        return partial(Layout, parts, past, block, self._trains, self._in_place)
 
     def _prepare(
         self, make_step: MakeStep, preparation: Preparation, request: Request, count: int

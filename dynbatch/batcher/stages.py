@@ -13,7 +13,7 @@ mini-batch may run in parts, forward and backward of each before the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -100,7 +100,7 @@ class Order:
         new = [step for part in parts for stage in part for step in stage]
         self._maker = {block: step for step in new for block in step.blocks}
         self.backward = backward_stages([*past, *new], loss)
-        early = _early(self.backward, self._maker.keys(), loss)
+        early = _early(self.backward, self._maker)
         for stage in self.backward:
             self._append(What.BACKWARD, [step for step in stage if step in early])
         late = [[s for s in stage if s not in early and not s.fused] for stage in self.backward]
@@ -182,11 +182,8 @@ def backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]
     return stages
 
 
-def _early(
-    backward: Sequence[Sequence[StepRun]], new: Iterable[Block], loss: Block
-) -> set[StepRun]:
+def _early(backward: Stages, new: Container[Block]) -> set[StepRun]:
     """Steps whose gradient is known before forward; also marks the steps that can be fused."""
-    new = set(new)
     early: set[StepRun] = set()
     late_readers: set[Block] = set()
     for stage in backward:
