@@ -26,7 +26,7 @@ from benchmarks.networks import initial_values
 from benchmarks.workloads import WORKLOADS, Workload
 from dynbatch.batcher.layout import Layout
 from dynbatch.memory import Interval, live_peak, plan_offsets
-from dynbatch.memory.planner import place_in_order
+from dynbatch.memory.planner import by_area, by_size, last_stage, place_in_order
 
 COMPARED = ("tagger", "seq2seq", "tree", "transformer", "tagger_steps", "seq2seq_steps")
 # What must be reached: bytes over the bound, and the share of a step.
@@ -57,20 +57,12 @@ def by_breadth(blocks: Sequence[Interval]) -> int:
     return place_in_order(list(order.values()))
 
 
-def by_area(blocks: Sequence[Interval]) -> int:
-    """The largest product of size and lifetime first."""
-    end = _last_stage(blocks)
-    return place_in_order(
-        sorted(blocks, key=lambda block: -block.size * (min(block.last, end) - block.first + 1))
-    )
-
-
 def by_strip_packing(blocks: Sequence[Interval]) -> int:
     """Best fit on the skyline: its lowest stretch takes the block that lives longest within it.
 
     Source: Sekiyama et al. 2018, arXiv:1804.10001, section 3.2, after Burke et al. 2004.
     """
-    end = _last_stage(blocks)
+    end = last_stage(blocks)
     ends = {id(block): min(block.last, end) for block in blocks}
     left = sorted(blocks, key=lambda block: (block.first - ends[id(block)], -block.size))
     heights = [0] * (end + 1)  # of each stage, what is placed so far
@@ -92,24 +84,11 @@ def by_strip_packing(blocks: Sequence[Interval]) -> int:
     return max(heights)
 
 
-def _last_stage(blocks: Sequence[Interval]) -> int:
-    """The last in which a block is written; some live for ever."""
-    return max([block.first for block in blocks], default=0)
-
-
-def by_size(blocks: Sequence[Interval]) -> int:
-    """The largest first.
-
-    Source: Pisarchyk & Lee 2020, arXiv:2001.03288, section 5.2 (Greedy by Size).
-    """
-    return place_in_order(sorted(blocks, key=lambda block: -block.size))
-
-
 METHODS: Mapping[str, Callable[[Sequence[Interval]], int]] = {
     "the planner": plan_offsets,
-    "by size": by_size,
+    "by size": lambda blocks: place_in_order(by_size(blocks)),
     "by breadth": by_breadth,
-    "by area": by_area,
+    "by area": lambda blocks: place_in_order(by_area(blocks)),
     "strip packing": by_strip_packing,
     "by time": in_order_of_time,
 }

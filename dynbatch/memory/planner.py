@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import insort_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from dynbatch.memory.stretches import Stretches
 
@@ -56,13 +57,12 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
     """
     if len(intervals) > MOST_BY_SIZE:
         return _plan_by_time(intervals)
-    best = place_in_order(sorted(intervals, key=_by_size))
+    best = place_in_order(by_size(intervals))
     if len(intervals) > MOST_AGAIN or best <= TIGHT * live_peak(intervals):
         return best
     offsets = [block.offset for block in intervals]
-    last = max([block.first for block in intervals])
-    for order in (_by_area, _by_lifetime):
-        total = place_in_order(sorted(intervals, key=partial(order, last=last)))
+    for order in (by_area, by_lifetime):
+        total = place_in_order(order(intervals))
         if total < best:
             best, offsets = total, [block.offset for block in intervals]
     for block, offset in zip(intervals, offsets, strict=True):
@@ -70,16 +70,26 @@ def plan_offsets(intervals: Sequence[Interval]) -> int:
     return best
 
 
-def _by_size(block: Interval) -> int:
-    return -block.size
+def by_size(intervals: Sequence[Interval]) -> list[Interval]:
+    """The largest first."""
+    return sorted(intervals, key=lambda block: -block.size)
 
 
-def _by_area(block: Interval, last: int) -> int:
-    return -block.size * (min(block.last, last) - block.first + 1)
+def by_area(intervals: Sequence[Interval]) -> list[Interval]:
+    """The largest product of size and lifetime first."""
+    end = last_stage(intervals)
+    return sorted(intervals, key=lambda b: -b.size * (min(b.last, end) - b.first + 1))
 
 
-def _by_lifetime(block: Interval, last: int) -> tuple[int, int]:
-    return block.first - min(block.last, last), -block.size
+def by_lifetime(intervals: Sequence[Interval]) -> list[Interval]:
+    """The longest lifetime first, and of equals the largest."""
+    end = last_stage(intervals)
+    return sorted(intervals, key=lambda block: (block.first - min(block.last, end), -block.size))
+
+
+def last_stage(intervals: Sequence[Interval]) -> int:
+    """The last in which a block is written; some live for ever."""
+    return max([block.first for block in intervals], default=0)
 
 
 def place_in_order(intervals: Sequence[Interval]) -> int:
@@ -92,7 +102,7 @@ def place_in_order(intervals: Sequence[Interval]) -> int:
             continue
         block.offset = _best_gap(block, placed)
         total = max(total, block.offset + block.size)
-        _insert(placed, block)
+        insort_left(placed, block, key=attrgetter("offset"))
     return total
 
 
@@ -134,17 +144,6 @@ def _best_gap(block: Interval, placed: Sequence[Interval]) -> int:
             best, best_room = start, room
         end = max(end, other.offset + other.size)
     return best if best >= 0 else _align(end, block.alignment)
-
-
-def _insert(placed: list[Interval], block: Interval) -> None:
-    low, high = 0, len(placed)
-    while low < high:
-        middle = (low + high) // 2
-        if placed[middle].offset < block.offset:
-            low = middle + 1
-        else:
-            high = middle
-    placed.insert(low, block)
 
 
 def _align(offset: int, alignment: int) -> int:
