@@ -24,6 +24,7 @@ from benchmarks.measure import interleave, require_agreement
 from benchmarks.networks import Seq2SeqSizes, initial_values
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
+from dynbatch.padding.picture import new_figure
 
 # Times as long as usual, which is 22 words in the mean.
 FACTORS = (1, 3)
@@ -122,16 +123,7 @@ def draw(points: Sequence[Point], path: Path) -> None:
     Raises:
         ImportError: matplotlib is not installed.
     """
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed.\n"
-            "  fix:  pip install 'dynbatch[plots]', or leave the picture out"
-        ) from error
-    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(6.4, 4.4)
     axes: Any = figure.subplots()
     colours = ("#0072B2", "#D55E00", "#009E73")
     for colour, factor in zip(colours, sorted({p.factor for p in points}), strict=False):

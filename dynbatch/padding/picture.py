@@ -33,6 +33,25 @@ def require_format(path: Path) -> None:
         )
 
 
+def new_figure(width: float, height: float) -> Any:
+    """An empty `matplotlib.figure.Figure` of so many inches, which needs no display.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "a picture needs matplotlib, which is not installed.\n"
+            "  fix:  pip install 'dynbatch[plots]', or leave the picture out"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def draw(found: Comparison, path: Path) -> None:
     """Write the picture in the format of the file's ending.
 
@@ -42,17 +61,8 @@ def draw(found: Comparison, path: Path) -> None:
         OSError:     the file cannot be written.
     """
     require_format(path)
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError(
-            "a picture needs matplotlib, which is not installed.\n"
-            "  fix:  pip install 'dynbatch[plots]', or leave the picture out"
-        ) from error
     has_curves = any(found.by_batch_size.values())
-    figure = Figure(figsize=(10, 4) if has_curves else (5.4, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(10 if has_curves else 5.4, 4)
     axes = figure.subplots(1, 2 if has_curves else 1, squeeze=False)[0]
     _over_a_step(found, axes[0])
     if has_curves:
