@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +30,7 @@ from benchmarks.environment import OtherWork
 from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.networks import initial_values
 from benchmarks.planners import recorded
+from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
@@ -283,12 +283,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logs += found
         steady.append(pooled)
     rows = [measure(log, allocator) for log in logs for allocator in ALLOCATORS]
-    text = table(rows, steady, others.warning())
-    print(text, file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        both = {"replays": [asdict(r) for r in rows], "steady": [asdict(s) for s in steady]}
-        print(json.dumps({**both, "best": best(rows)[0], "default": DEFAULT}))
-    return int(best(rows)[0] != DEFAULT)
+    first, *_ = best(rows)
+    found = {"replays": [asdict(r) for r in rows], "steady": [asdict(s) for s in steady]}
+    found |= {"best": first, "default": DEFAULT}
+    show(table(rows, steady, others.warning()), found, options.json)
+    return int(first != DEFAULT)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ Loss and gradients are compared with those without a limit.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -20,6 +19,7 @@ import numpy as np
 import dynbatch as db
 from benchmarks.environment import OtherWork
 from benchmarks.lengths import REAL_TEXT_SIGMA, Batch
+from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
 from dynbatch.batcher.memory_use import MemoryUse
@@ -153,10 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (batch,) = workload.corpus(REAL_TEXT_SIGMA).random_batches(rng, 1, options.batch)
     others = OtherWork()
     points = measure(ours, batch, options.rounds, [0.1 * k for k in range(9, 0, -1)])
-    if options.json:
-        print(json.dumps([asdict(point) for point in points]))
-        return 0
-    print(table(points, others.warning()))
+    show(table(points, others.warning()), [asdict(point) for point in points], options.json)
     return 0
 
 

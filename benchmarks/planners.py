@@ -8,7 +8,6 @@ below which no plan can be.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -23,6 +22,7 @@ import dynbatch as db
 from benchmarks.environment import OtherWork
 from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.networks import initial_values
+from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS, Workload
 from dynbatch.batcher.layout import Layout
 from dynbatch.memory import Interval, live_peak, plan_offsets
@@ -228,10 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         measure(name, WORKLOADS[name], options.batches, options.sentences, options.seed)
         for name in options.workloads
     ]
-    text = table(rows, others.warning())
-    print(text, file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print(json.dumps([asdict(row) for row in rows]))
+    show(table(rows, others.warning()), [asdict(row) for row in rows], options.json)
     return int(any(row.ratios["the planner"] > TIGHT or row.plan_share > SHARE for row in rows))
 
 

@@ -8,7 +8,6 @@ the time to build the graph and run it forward and back. The update, the same fo
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ import dynbatch as db
 from benchmarks.environment import OtherWork
 from benchmarks.measure import interleave, require_agreement
 from benchmarks.networks import Seq2SeqSizes, initial_values
+from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from dynbatch.padding.picture import new_figure
@@ -159,9 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     db.set_num_threads(options.threads)
     others = OtherWork()
     points = [p for factor in FACTORS for p in measure(factor, options.rounds, options.seed)]
-    print(table(points, others.warning()), file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print(json.dumps([asdict(point) for point in points]))
+    show(table(points, others.warning()), [asdict(point) for point in points], options.json)
     if options.picture:
         draw(points, options.picture)
     return 0

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks.measure import Timing
+
+
+def show(text: str, found: Any, as_json: bool) -> None:
+    """Print a table; with `as_json` to stderr, and what it tells as JSON to stdout."""
+    print(text, file=sys.stderr if as_json else sys.stdout)
+    if as_json:
+        print(json.dumps(found))
 
 
 @dataclass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ import dynbatch as db
 from benchmarks import environment
 from benchmarks.lengths import REAL_TEXT_SIGMA, Corpus, mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
-from benchmarks.report import Report
+from benchmarks.report import Report, show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender, median_cost
 from dynbatch.backend import NAMES
@@ -141,9 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BackendError as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 2
-    print(report.as_text(), file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print(json.dumps(report.as_json()))
+    show(report.as_text(), report.as_json(), options.json)
     return 0
 
 

@@ -7,7 +7,6 @@ runs every node apart, taking turns. No case should be slower batched than it is
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import warnings
@@ -21,6 +20,7 @@ from benchmarks.environment import OtherWork
 from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.measure import interleave, require_agreement
 from benchmarks.networks import initial_values
+from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
 from dynbatch.errors import BatchingWarning
@@ -129,9 +129,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for workload in options.workloads or COMPARED
             for case in CASES
         ]
-    print(table(rows, others.warning()), file=sys.stderr if options.json else sys.stdout)
-    if options.json:
-        print(json.dumps([{**asdict(row), "speed": round(row.speed, 3)} for row in rows]))
+    found = [{**asdict(row), "speed": round(row.speed, 3)} for row in rows]
+    show(table(rows, others.warning()), found, options.json)
     return 0
 
 
