@@ -44,8 +44,9 @@ class Checker:
         """What to do about a difference."""
         if kind is not None and not kind.names_kernels:
             return (
-                f"{kind.__name__}.forward and backward may use each node's own rows only, and\n"
-                f"        compute the same with NumPy and CuPy; db.testing checks them alone;\n"
+                f"{kind.__name__}.forward_batch and {kind.__name__}.backward_batch may use\n"
+                "        each node's own rows only, and compute the same with NumPy and CuPy;\n"
+                "        db.testing checks them alone;\n"
                 f"        {DUMP}"
             )
         way = 'device="cpu"' if self.on_device else 'policy="one_by_one"'

@@ -140,7 +140,7 @@ class StepRun:
                 dy = self.block.gradients()
                 self.kind.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
             else:
-                self.kind.forward(self.batch, y, *xs)
+                self.kind.forward_batch(self.batch, y, *xs)
         self.spans.append(("forward", begin, time.perf_counter()))
 
     def run_backward(self, arena: Array) -> None:
@@ -160,7 +160,7 @@ class StepRun:
         batch.launches += 1
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, self.workspace_backward)
-        self.kind.backward(batch, self.block.gradients(), *self._target_views(arena))
+        self.kind.backward_batch(batch, self.block.gradients(), *self._target_views(arena))
         self.spans.append(("backward", begin, time.perf_counter()))
 
     def add_gradients(self, arena: Array) -> None:

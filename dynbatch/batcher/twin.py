@@ -51,7 +51,7 @@ class Twins:
         outputs = []
         for k, batch in enumerate(self.batches):
             y = self._prepare(batch)
-            self.kind.forward(batch, y, *self._cut(k, xs))
+            self.kind.forward_batch(batch, y, *self._cut(k, xs))
             outputs.append([y, *batch.ports])
         return _joined(outputs)
 
@@ -92,7 +92,7 @@ class Twins:
             ones = [1] * len(batch.nodes)
             batch.port_gradients = [Ragged(array[rows], ones) for array in port_gradients]
             batch.scratch = np.empty(self.kind.workspace_backward(batch), self.dtype)
-            self.kind.backward(batch, own, *self._cut(k, dxs))
+            self.kind.backward_batch(batch, own, *self._cut(k, dxs))
         return dxs, sink
 
     def _prepare(self, batch: Batch) -> Ragged:

@@ -137,7 +137,7 @@ class GenericStep:
             if t not in self._chosen:
                 self._most = n
         batch.launches += 1
-        self._kind.forward(batch, self._rows(out, n), *inputs)
+        self._kind.forward_batch(batch, self._rows(out, n), *inputs)
 
     def backward(
         self, t: int, n: int, dy: Array, y: Any, xs: tuple[Any, ...], dxs: tuple[Any, ...]
@@ -166,7 +166,7 @@ class GenericStep:
             targets.append(of_step)
             added.append((x, of_step))
         batch.launches += 1 + len(added)
-        self._kind.backward(batch, self._rows(dy, n), *targets)
+        self._kind.backward_batch(batch, self._rows(dy, n), *targets)
         for x, of_step in added:
             if t in self._chosen:
                 rows, _ = self._rows_of(t, x)

@@ -119,12 +119,12 @@ class RegionNode(Node):
         return RegionRun.elements(batch.first.region, backward=True, keeps=True)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         run = RegionRun(batch, batch.first.region)
         batch.memo["run"] = run
         run.forward(y.flat, xs)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         run: RegionRun = batch.memo["run"]
         run.backward(dy.flat, dxs)

@@ -103,13 +103,13 @@ class Scan(Node):
         return DeviceScanRun.elements(batch, backward=True)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         run = (ScanRun if batch.xp is np else DeviceScanRun)(batch, y, xs)
         batch.memo["run"] = run
         run.forward(y)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         run: ScanRun | DeviceScanRun = batch.memo["run"]
         if isinstance(run, ScanRun):
             ScanBackward(run, batch, dy, dxs).run()

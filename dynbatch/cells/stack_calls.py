@@ -95,7 +95,7 @@ class StackCalls(Node):
         return [[home] for home in first.located[0]]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         first = batch.first
         width = first.width if first.ndim == 2 else 1
         rows = y.flat.reshape(-1, width)
@@ -108,7 +108,7 @@ class StackCalls(Node):
         batch.launches += len(first.located[1]) - 1
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         first = batch.first
         width = first.width if first.ndim == 2 else 1
         rows = dy.flat.reshape(-1, width)

@@ -66,7 +66,7 @@ class AdditiveAttention(AttentionBase):
         return kernels.workspace_backward(batch.scratch, queries, keys, width, values)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
         packed, vector, sights = cls.packed(xs), batch.first.vector.value, cls.sights(batch, len(k))
         scratch = batch.scratch
@@ -82,7 +82,7 @@ class AdditiveAttention(AttentionBase):
             kernels.additive_attention(packed, vector, sights, y.values, weights, scratch)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         q, k, _ = xs = cls.retained(batch)
         packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
         weights = batch.saved["weights"].reshape(-1)

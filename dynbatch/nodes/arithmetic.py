@@ -45,11 +45,11 @@ class Scale(Scalar):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         arrays.scale_segments(xs[0].flat, *cls.numbers(batch, y), y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             arrays.scale_segments(dy.flat, *cls.numbers(batch, dy), dxs[0].flat)
 
@@ -60,11 +60,11 @@ class Shift(Scalar):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         arrays.shift_segments(xs[0].flat, *cls.numbers(batch, y), y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             arrays.copy(dy.flat, dxs[0].flat)
 
@@ -99,11 +99,11 @@ class Binary(Node):
         return shapes[0]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         kernels.combine(cls.kernel, xs[0].flat, xs[1].flat, y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         a, b = [None if x is None else x.flat for x in batch.inputs]
         if dxs[0] is not None:
             kernels.combine_backward(cls.kernel, dy.flat, a, b, dxs[0].flat, 0)
@@ -166,12 +166,12 @@ class Expand(Node):
         return target
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         arrays.expand(x.values, cls.repeats(x, y), y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             arrays.expand_backward(dy.values, cls.repeats(dx, dy), dx.values)

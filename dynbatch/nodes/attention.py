@@ -239,7 +239,7 @@ class DotAttention(AttentionBase):
         return batch.array("scale", batch.dtype)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
         sights, heads = cls.sights(batch, len(k)), batch.first.heads
         packed, scales, scratch = cls.packed(xs), cls.scales(batch), batch.scratch
@@ -252,7 +252,7 @@ class DotAttention(AttentionBase):
             kernels.dot_attention(packed, scoring, y.values, log_sums, scratch)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         q, k, _ = xs = cls.retained(batch)
         sights, heads = cls.sights(batch, len(k)), batch.first.heads
         packed, wanted, scales = cls.packed(xs), cls.wanted(batch, dxs), cls.scales(batch)

@@ -2,7 +2,7 @@
 
 A node type declares five things, in this order: what backward needs (`retains`), the shape rule
 (`infer_shape`), what must be equal for two nodes to share a kernel (`static`), and the batched
-`forward` and `backward`, which see the packed rows of all sentences in the batch.
+`forward_batch` and `backward_batch`, which see the packed rows of all sentences in the batch.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ class Node:
 
     Subclasses set:
         static:    attributes that must be equal (parameters: identical) for two nodes to batch.
-        retains:   what `backward` reads besides the output's gradient.
-        any_shape: True if `forward` works on flat elements, so that nodes of any width batch.
+        retains:   what `backward_batch` reads besides the output's gradient.
+        any_shape: True if `forward_batch` works on flat elements, so that nodes of any width batch.
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
         recomputes: True if backward can make again what forward left: see `recompute_choices`.
         inplace_forward:  True if y may be written over any one input of as many elements.
         inplace_backward: True if the last of the wanted dxs may be written over dy. Neither is
-            inherited by a user's type that has a `forward`, or `backward`, of its own.
+            inherited by a user's type that has a `forward_batch`, or `backward_batch`, of its own.
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
 
@@ -147,10 +147,14 @@ class Node:
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         cls.names_kernels = cls.__module__.startswith("dynbatch.")
+        for way in ("forward", "backward"):  # the names of these hooks in older node types
+            if isinstance(cls.__dict__.get(way), classmethod):
+                setattr(cls, f"{way}_batch", cls.__dict__[way])
+                delattr(cls, way)
         if not cls.names_kernels:
             # What the kernels of a base bear, a forward or backward of its own may not.
             for way in ("forward", "backward"):
-                if way in cls.__dict__ and f"inplace_{way}" not in cls.__dict__:
+                if f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__:
                     setattr(cls, f"inplace_{way}", False)
 
     def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
@@ -278,14 +282,14 @@ class Node:
         return [[node.inputs[place] for node in nodes] for place in range(len(nodes[0].inputs))]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified."""
-        raise NotImplementedError(f"{cls.__name__}.forward")
+        raise NotImplementedError(f"{cls.__name__}.forward_batch")
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
-        raise NotImplementedError(f"{cls.__name__}.backward")
+        raise NotImplementedError(f"{cls.__name__}.backward_batch")
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -80,7 +80,7 @@ class Crf(ChainBase):
         return kernels.workspace_backward(batch.scratch, *cls.saved(batch)["log_sums"])
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         if batch.keeps:
             log_sums, shifts = batch.saved["log_sums"], batch.saved["shifts"]
@@ -93,7 +93,7 @@ class Crf(ChainBase):
         )  # fmt: skip
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         x, node, gradients = batch.input(0), batch.first, batch.parameter_gradients()
         parameters = (node.transitions, node.start, node.end)
         wanted = [None if p.frozen else gradients.buffer(p) for p in parameters]
@@ -124,7 +124,7 @@ class Viterbi(ChainBase):
         return (shapes[0][0], 1)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         kernels.viterbi(x.values, cls.chain(batch), x.offsets, y.flat, batch.scratch)
 

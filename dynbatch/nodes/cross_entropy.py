@@ -88,7 +88,7 @@ class LinearCrossEntropy(CrossEntropyBase):
         return kernels.workspace(batch.first.weight.value, of_tokens // 2) + of_tokens
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         sum_segments(cls._run(batch, xs[0], None), xs[0].offsets, y.values)
 
     @classmethod
@@ -100,7 +100,7 @@ class LinearCrossEntropy(CrossEntropyBase):
         sum_segments(losses, xs[0].offsets, y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         h = batch.input(0)
         cls._run(batch, h, cls._wanted(batch, h, dy, dxs[0]))
 
@@ -139,14 +139,14 @@ class CrossEntropy(CrossEntropyBase):
         return ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         losses = cls.losses(batch, x.values.shape[0])
         kernels.softmax_loss(x.values, None, cls.targets(batch), losses[:, 0])
         sum_segments(losses, x.offsets, y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             x = batch.input(0)

@@ -36,16 +36,16 @@ class Dropout(Node):
         return shapes[0]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         streams = batch.array("stream", np.uint32)
         probabilities = batch.array("p", np.float64)
         offsets = element_offsets(y, batch.nodes)
         kernels.dropout(xs[0].flat, streams, probabilities, offsets, y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            cls.forward(batch, dxs[0], dy)  # linear in x, with a diagonal matrix
+            cls.forward_batch(batch, dxs[0], dy)  # linear in x, with a diagonal matrix
 
 
 class Ones(Node):
@@ -64,7 +64,7 @@ class Ones(Node):
         return (*shapes[0][:-1], self.size)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         arrays.fill(y.flat, 1)
 
 

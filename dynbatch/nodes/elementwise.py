@@ -39,11 +39,11 @@ class Unary(Node):
         return tuple([getattr(self, name) for name in self.static])
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         kernels.apply(cls.kernel, xs[0].flat, y.flat, *batch.first.arguments())
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             saved = batch.output if cls.retains.output else batch.inputs[0]

@@ -197,11 +197,11 @@ class GatherRows(Node):
         return ids
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         gather_kernel(xs[0].values, cls.packed_ids(batch, xs[0]), y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             scatter_rows(dy.values, cls.packed_ids(batch, dx), dx.values)
@@ -228,12 +228,12 @@ class Transpose(Node):
         return shape[::-1]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         shapes = [node.inputs[0].shape for node in batch.nodes]
         arrays.transpose_segments(xs[0].flat, shapes, y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             shapes = [node.shape for node in batch.nodes]
             arrays.transpose_segments(dy.flat, shapes, dxs[0].flat)

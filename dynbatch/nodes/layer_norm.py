@@ -50,7 +50,7 @@ class LayerNorm(Node):
         return {"mean": (rows, 1), "rstd": (rows, 1)}
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node, x = batch.first, xs[0].values
         if batch.keeps:
             mean, rstd = batch.saved["mean"][:, 0], batch.saved["rstd"][:, 0]
@@ -61,7 +61,7 @@ class LayerNorm(Node):
         kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         node, x, (dx,) = batch.first, batch.input(0).values, dxs
         mean, rstd = batch.saved["mean"][:, 0], batch.saved["rstd"][:, 0]
         if node.parameters():

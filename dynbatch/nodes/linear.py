@@ -55,14 +55,14 @@ class Linear(Node):
         )
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node = batch.first
         blas.matmul_rows(xs[0].values, node.weight.value.T, y.values)
         if node.bias is not None:
             arrays.add_bias(y.values, node.bias.value)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         node, gradients = batch.first, batch.parameter_gradients()
         if dxs[0] is not None:
             blas.matmul_rows(dy.values, node.weight.value, dxs[0].values)
@@ -92,12 +92,12 @@ class MatMul(Node):
         return (*a[:-1], b[1])
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         blas.matmul_segments(xs[0], xs[1], y)
         batch.launches += len(batch.nodes) - 1
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         a, b = batch.input(0), batch.input(1)
         da, db = dxs
         if da is not None:

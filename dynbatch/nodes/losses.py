@@ -35,13 +35,13 @@ class NllLoss(Node):
         return ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         ids, weights = batch.concat("ids"), batch.concat("weights")
         kernels.pick_loss(x.values, ids, weights, x.offsets, y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             ids, weights = batch.concat("ids"), batch.concat("weights")
@@ -70,13 +70,13 @@ class PairLoss(Node):
         return ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         offsets = cls._offsets(batch, xs[0])
         kernels.pair_loss(cls.pair, xs[0].flat, xs[1].flat, offsets, y.flat)
         arrays.scale_segments(y.flat, *cls._scales(batch), y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         x, t = batch.input(0), batch.input(1)
         offsets = cls._offsets(batch, x)
         each = batch.xp.empty(dy.flat.shape, batch.dtype)

@@ -64,7 +64,7 @@ class PointerLoss(Node):
         return [q.rows for q, _ in inputs], [k.rows for _, k in inputs]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         packed = cls._packed(*xs)
         queries = xs[0].values.shape[0]
         losses, scratch = batch.scratch[:queries].reshape(-1, 1), batch.scratch[queries:]
@@ -74,7 +74,7 @@ class PointerLoss(Node):
         sum_segments(losses, xs[0].offsets, y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         packed = cls._packed(batch.input(0), batch.input(1))
         dq, dk = [None if dx is None else dx.values for dx in dxs]
         kernels.pointer_loss_backward(

@@ -51,12 +51,12 @@ class Total(Node):
         return ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         sum_segments(xs[0].flat[:, None], cls.ends(batch), y.flat[:, None])
         arrays.scale_segments(y.flat, *cls.numbers(batch), y.flat)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             each = batch.xp.empty(dy.flat.shape, batch.dtype)
             arrays.scale_segments(dy.flat, *cls.numbers(batch), each)
@@ -107,12 +107,12 @@ class Sum(Reduction):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
         sum_segments(x, offsets, y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
             spread_segments(dy.values, offsets, dx)
@@ -124,12 +124,12 @@ class Mean(Reduction):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
         kernels.mean_segments(x, offsets, y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
             kernels.mean_segments_backward(dy.values, offsets, dx)
@@ -142,12 +142,12 @@ class LogSumExp(Reduction):
     retains = Retain(inputs=True, output=True)
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
         kernels.logsumexp_segments(x, offsets, y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             x, offsets = segments(batch.input(0), batch.nodes, batch.first.over)
             y, dx = batch.result().values, dxs[0].values.reshape(x.shape)
@@ -176,14 +176,14 @@ class Extremum(Reduction):
         return saved.view(f"i{saved.itemsize}")
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
         reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.values, 0)
         if batch.keeps:
             kernels.first_extremum(cls.largest, x, y.values, offsets, cls.first(batch))
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
             kernels.extremum_backward(dy.values, cls.first(batch), offsets, dx)
@@ -214,7 +214,7 @@ class ArgMax(Reduction):
     needs_tokens = True
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
         reduce_segments(np.maximum, x, offsets, y.values, 0)
         first = batch.xp.empty(y.values.shape, f"i{batch.dtype.itemsize}")

@@ -34,13 +34,13 @@ class Normalised(Node):
         return shapes[0]
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         over = batch.first.over
         x, offsets = segments(xs[0], batch.nodes, over)
         cls.kernel(x, offsets, y.values.reshape(x.shape))
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             y, offsets = segments(batch.result(), batch.nodes, batch.first.over)

@@ -41,11 +41,11 @@ class Input(Node):
         return array.tobytes() if isinstance(array, np.ndarray) else str(array.shape).encode()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         arrays.upload(y.flat, [node.array for node in batch.nodes])  # type: ignore[attr-defined]
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         """An input ends the chain; its gradient stays readable when it was kept."""
 
 
@@ -70,12 +70,12 @@ class ParameterNode(Node):
         return ELEMENT * sum([node.rows * node.width for node in batch.nodes])
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         value = batch.first.parameter.value
         arrays.copy(value, y.values.reshape(len(batch.nodes), *value.shape))
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         parameter = batch.first.parameter
         if not parameter.frozen:
             out = batch.parameter_gradients().buffer(parameter)
@@ -109,11 +109,11 @@ class Lookup(Node):
         return INDEX_BYTES * (len(batch.nodes) + 1 + sum([node.rows for node in batch.nodes]))
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         gather_rows(batch.first.table.value, batch.concat("ids"), y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         table = batch.first.table
         if not table.frozen:
             batch.parameter_gradients().rows(table, batch.concat("ids"), dy.values)

@@ -57,12 +57,12 @@ class Windows(Windowed):
         return (self.windows(shapes[0]), self.size * shapes[0][-1])
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         kernels.unfold(x.values, cls.layout(batch, x, y), y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             kernels.unfold_backward(dy.values, cls.layout(batch, dx, dy), dx.values)
@@ -101,12 +101,12 @@ class MaxPool(Pool):
         return saved.view(f"i{saved.itemsize}")
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         place = cls.place(batch) if batch.keeps else None
         kernels.max_pool(xs[0].values, cls.layout(batch, xs[0], y), y.values, place)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             windows = cls.layout(batch, dx, dy)
@@ -119,11 +119,11 @@ class MeanPool(Pool):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         kernels.mean_pool(xs[0].values, cls.layout(batch, xs[0], y), y.values)
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             kernels.mean_pool_backward(dy.values, cls.layout(batch, dx, dy), dx.values)

@@ -56,13 +56,13 @@ class Probe(Node):
         return ()
 
     @classmethod
-    def forward(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         weights, offsets = cls._weights(batch)
         elementwise.combine(elementwise.multiply, xs[0].flat, weights, weights)
         segment.sum_segments(weights.reshape(-1, 1), offsets, y.flat.reshape(-1, 1))
 
     @classmethod
-    def backward(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
             weights, offsets = cls._weights(batch)

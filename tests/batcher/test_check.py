@@ -214,7 +214,7 @@ class Double(db.Node):
         return shapes[0]
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         arrays.copy(x.values, y.values)
         arrays.accumulate(x.values, y.values)
         if cls.fault == "NaN by NumPy" and batch.xp is np:
@@ -223,9 +223,9 @@ class Double(db.Node):
             y.flat[-1] += x.flat[0]
 
     @classmethod
-    def backward(cls, batch, dy, dx):
+    def backward_batch(cls, batch, dy, dx):
         if dx is not None:
-            cls.forward(batch, dx, dy)
+            cls.forward_batch(batch, dx, dy)
             if cls.fault == "neighbours' gradients" and len(batch.nodes) > 2:
                 dx.flat[-1] += dy.flat[0]
 

@@ -420,12 +420,12 @@ class RowSum(db.Node):
         return h
 
     @classmethod
-    def forward(cls, batch, y, h, memory):
+    def forward_batch(cls, batch, y, h, memory):
         for k in range(len(memory)):
             y[k][0] = h[k][0] * memory[k].sum()
 
     @classmethod
-    def backward(cls, batch, dy, dh, dmemory):
+    def backward_batch(cls, batch, dy, dh, dmemory):
         h, memory = batch.input(0), batch.input(1)
         for k in range(len(memory)):
             if dh is not None:

@@ -155,3 +155,31 @@ def test_a_type_of_the_users_own_may_compute_with_arrays_whatever_it_derives_fro
     """On a GPU all before it is started first: nothing says that it calls kernels only."""
     own = type("Own", (kind,), {"__slots__": (), "__module__": __name__})
     assert kind.names_kernels and not own.names_kernels
+
+
+# The hooks of a node type -------------------------------------------------------------------------
+
+
+def test_hooks_by_their_older_names_are_taken_and_free_the_name():
+    class Twice(db.Node):
+        __slots__ = ()
+        any_shape = True
+        inplace_forward = True
+
+        def infer_shape(self, *shapes):
+            return shapes[0]
+
+        @classmethod
+        def forward(cls, batch, y, x):
+            np.multiply(x.flat, 2, out=y.flat)
+
+        @classmethod
+        def backward(cls, batch, dy, dx):
+            np.multiply(dy.flat, 2, out=dx.flat)
+
+    assert "backward" not in Twice.__dict__ and "forward" not in Twice.__dict__
+    assert Twice.inplace_forward
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0]).keep()
+        graph.backward(F.sum(Twice(x)))
+        assert x.gradient.tolist() == [2.0, 2.0]

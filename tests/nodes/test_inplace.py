@@ -72,7 +72,7 @@ class Run:
             name: self.array(np.full(shape, np.nan))
             for name, shape in self.kind.saved(self.batch).items()
         }
-        self.kind.forward(self.batch, self.ragged(out, self.nodes), *packed)
+        self.kind.forward_batch(self.batch, self.ragged(out, self.nodes), *packed)
         return host(out)
 
     def backward(self, wanted, over):
@@ -91,7 +91,7 @@ class Run:
             dxs[max(k for k, w in enumerate(wanted) if w)] = dy
         packed = [None if dx is None else self.ragged(dx, nodes)
                   for dx, nodes in zip(dxs, self.places, strict=True)]  # fmt: skip
-        self.kind.backward(self.batch, self.ragged(dy, self.nodes), *packed)
+        self.kind.backward_batch(self.batch, self.ragged(dy, self.nodes), *packed)
         left = [array for _, array in self.batch.gradients.dense]
         self.batch.gradients.dense.clear()
         return [host(array) for array in [*dxs, *left] if array is not None]
@@ -152,12 +152,12 @@ class TwoPasses(Tanh):
     retains = Retain(inputs=True)
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         np.tanh(x.flat, out=y.flat)
         y.flat[...] *= x.flat
 
     @classmethod
-    def backward(cls, batch, dy, dx):
+    def backward_batch(cls, batch, dy, dx):
         x = batch.inputs[0].flat
         dx.flat[...] = 1 - np.tanh(x) ** 2
         dx.flat[...] *= x
@@ -184,7 +184,7 @@ def test_a_users_type_does_not_inherit_what_its_own_kernels_may_not_bear():
         inplace_forward = True
 
         @classmethod
-        def forward(cls, batch, y, x):
+        def forward_batch(cls, batch, y, x):
             np.multiply(x.flat, np.tanh(x.flat), out=y.flat)
 
     assert Named.inplace_forward and Named.inplace_backward

@@ -20,11 +20,11 @@ class Elementwise(db.Node):
         return shapes[0]
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         y.flat[...] = x.flat
 
     @classmethod
-    def backward(cls, batch, dy, dx):
+    def backward_batch(cls, batch, dy, dx):
         dx.flat[...] = dy.flat
 
 
@@ -32,7 +32,7 @@ class LooksAtNeighbours(Elementwise):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         y.flat[...] = x.flat - x.flat.sum()
 
 
@@ -40,7 +40,7 @@ class ForgetsTheLastElement(Elementwise):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         y.flat[:-1] = x.flat[:-1]
 
 
@@ -48,7 +48,7 @@ class WorksInPlace(Elementwise):
     __slots__ = ()
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         x.flat[...] *= 2
         y.flat[...] = x.flat
 
@@ -57,7 +57,7 @@ class MixesGradients(Elementwise):
     __slots__ = ()
 
     @classmethod
-    def backward(cls, batch, dy, dx):
+    def backward_batch(cls, batch, dy, dx):
         dx.flat[...] = dy.flat[::-1]
 
 
@@ -71,7 +71,7 @@ class BreaksOnEmptySentences(Elementwise):
         return (shapes[0][1],)
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         starts = np.minimum(x.offsets[:-1], max(len(x.values) - 1, 0))
         if len(x.values):
             np.add.reduceat(x.values, starts, axis=0, out=y.values)
@@ -79,7 +79,7 @@ class BreaksOnEmptySentences(Elementwise):
             y.values[...] = 0
 
     @classmethod
-    def backward(cls, batch, dy, dx):
+    def backward_batch(cls, batch, dy, dx):
         dx.values[...] = np.repeat(dy.values, dx.lengths, axis=0)
 
 

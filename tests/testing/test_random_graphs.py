@@ -21,14 +21,14 @@ def test_many_graphs_pass(capsys):
 
 
 def test_a_planted_fault_is_found_and_its_seed_printed(capsys):
-    forward = Total.forward.__func__
+    forward = Total.forward_batch.__func__
 
     def wrong(cls, batch, y, *xs):
         forward(cls, batch, y, *xs)
         if len(batch.nodes) > 1:
             y.flat[-1] += 1e-6
 
-    with patch.object(Total, "forward", classmethod(wrong)):
+    with patch.object(Total, "forward_batch", classmethod(wrong)):
         failed = main(["--graphs", "8", "--policy", "by_depth"])
     assert failed
     output = capsys.readouterr().out

@@ -35,12 +35,12 @@ class Tripled(db.Node):
         return x
 
     @classmethod
-    def forward(cls, batch, y, x):
+    def forward_batch(cls, batch, y, x):
         np.multiply(x.flat, 3, out=y.flat)
         y.flat[...] += batch.first.shift if {wrong} else np.repeat(batch.array("shift"), x.lengths)
 
     @classmethod
-    def backward(cls, batch, dy, dx):
+    def backward_batch(cls, batch, dy, dx):
         if dx is not None:
             np.multiply(dy.flat, 3, out=dx.flat)
 """
@@ -179,14 +179,14 @@ def test_a_planted_fault_is_shown_at_the_first_node(tmp_path, capsys):
         zs = [F.sum(F.exp(y)) for y in ys]
         graph.backward(F.sum(zs))
         graph.dump(path)
-    forward = Tanh.forward.__func__
+    forward = Tanh.forward_batch.__func__
 
     def wrong(cls, batch, y, *xs):
         forward(cls, batch, y, *xs)
         if len(batch.nodes) > 1:
             y.flat[3] += 1e-3
 
-    with patch.object(Tanh, "forward", classmethod(wrong)):
+    with patch.object(Tanh, "forward_batch", classmethod(wrong)):
         report = replay(path)
         assert f"{ys[1].label()}, sentence 1: value, element (1,)" in report
         assert "under by_depth" in report
@@ -217,7 +217,7 @@ def test_errors_of_check_and_guard_tell_about_dump():
     def wrong(cls, batch, y, *xs):
         y.flat[...] = len(batch.nodes)
 
-    with patch.object(Tanh, "forward", classmethod(wrong)):
+    with patch.object(Tanh, "forward_batch", classmethod(wrong)):
         with db.Graph(check=True) as graph, pytest.raises(CheckError, match=r"graph\.dump\("):
             graph.values([F.tanh(F.input(graph, [0.0])) for _ in range(2)])
 
