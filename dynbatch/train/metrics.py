@@ -14,23 +14,6 @@ from dynbatch.atomic import replacing
 Record = dict[str, Any]
 
 
-def memory_text(record: Record) -> str:
-    """The peak of an update: measured, planned before it ran, and padded, as far as they are known.
-
-    Example:
-        >>> memory_text({"peak_bytes": 2_000_000, "planned_bytes": 2_000_000, "padded_bytes": 8e6})
-        'peak 2.0 MB (planned 2.0, padded 8.0: 75 % less)'
-    """
-    beside = []
-    if "planned_bytes" in record:
-        beside.append(f"planned {record['planned_bytes'] / 1e6:.1f}")
-    if "padded_bytes" in record:
-        padded = record["padded_bytes"]
-        saved = 100 * (1 - record["peak_bytes"] / max(1, padded))
-        beside.append(f"padded {padded / 1e6:.1f}: {saved:.0f} % less")
-    return f"peak {record['peak_bytes'] / 1e6:.1f} MB" + f" ({', '.join(beside)})" * bool(beside)
-
-
 class MetricsFile:
     """Appends records to a JSON-lines file, flushed line by line. Without a path it does nothing.
 

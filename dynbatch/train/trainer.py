@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from dynbatch import nodes as F
 from dynbatch import random
@@ -30,7 +29,8 @@ from dynbatch.train.checkpoint import (
     save_checkpoint,
 )
 from dynbatch.train.interrupts import deferred_interrupt
-from dynbatch.train.metrics import MetricsFile, Record, memory_text
+from dynbatch.train.metrics import MetricsFile, Record
+from dynbatch.train.progress import Progress
 from dynbatch.train.protocols import Batches, TrainedModel
 from dynbatch.train.stopping import EarlyStopping
 from dynbatch.train.update import Update
@@ -78,7 +78,7 @@ class Trainer:
         extra:            what else to keep in checkpoints, such as the model's settings.
         make_graph:       the graph of each mini-batch; by default `Graph(device=...)`, where the
                           optimizer's parameters are.
-        show_progress:    a progress bar for each epoch.
+        show_progress:    a progress bar, with the time left of the whole run.
         resume_hint:      what to tell someone who interrupted the run.
 
     **Exact resumption.** A checkpoint is a whole moment between two updates: parameters, optimizer,
@@ -134,7 +134,6 @@ class Trainer:
         self._metrics = MetricsFile(self.metrics_path)
         self._unread: Update | None = None
         self._last: Record = {}
-        self._peak = ""
         self._saved = "none was saved"
         self._num_batches = 0
         self._mark()
@@ -159,9 +158,11 @@ class Trainer:
         self._settle()
         self._mark()
         self._metrics.keep(self._is_done)
+        place = (self.epoch, self.position)
         try:
-            while self.epoch < num_epochs and not self.stopping.is_over:
-                self._run_epoch(num_epochs)
+            with Progress(self.batches, num_epochs, *place, self.show_progress) as progress:
+                while self.epoch < num_epochs and not self.stopping.is_over:
+                    self._run_epoch(progress)
         except KeyboardInterrupt:
             self._save_interrupted()
             raise
@@ -206,25 +207,14 @@ class Trainer:
 
     # One epoch ------------------------------------------------------------------------------------
 
-    def _run_epoch(self, num_epochs: int) -> None:
+    def _run_epoch(self, progress: Progress) -> None:
         batches = self.batches.epoch(self.epoch)
         self._num_batches = length_hint(batches, 0)
         self.model.train()
-        begin, sentences = time.perf_counter(), 0
-        with tqdm(
-            desc=f"epoch {self.epoch + 1}/{num_epochs}",
-            total=self._num_batches or None,
-            initial=self.position,
-            unit="batch",
-            disable=not self.show_progress,
-        ) as bar:
-            for batch in islice(batches, self.position, None):
-                self._run_batch(batch)
-                sentences += len(batch)
-                speed = sentences / (time.perf_counter() - begin)
-                said = f"loss {self._last['loss']:.3f}, " if self._last else ""
-                bar.set_postfix_str(f"{said}{speed:.0f} sentences/s{self._peak}", refresh=False)
-                bar.update()
+        progress.begin_epoch(self.epoch)
+        for batch in islice(batches, self.position, None):
+            self._run_batch(batch)
+            progress.advance(len(batch), self._last)
         self._end_epoch()
 
     def _run_batch(self, batch: Sequence[Any]) -> None:
@@ -266,8 +256,6 @@ class Trainer:
             record["loss"] = math.nan  # read later; here for its place in the line
             record["peak_bytes"] = graph.peak_bytes
         record |= memory
-        if memory:
-            self._peak = f", {memory_text(record)}"
         record["gradient_norm"] = math.nan
         limit = math.inf if self.clip_norm is None else self.clip_norm
         return Update(record, loss, clip_grad_norm_(self.optimizer, limit))

@@ -506,13 +506,6 @@ def test_batches_may_come_from_a_generator(tmp_path, undisturbed):
     assert run.outcome() == undisturbed
 
 
-def test_progress_bar_shows_loss_and_speed(tmp_path, capsys):
-    Run(tmp_path, show_progress=True).trainer.fit(1)
-    said = capsys.readouterr().err
-    assert "epoch 1/1" in said and "5/5" in said
-    assert "loss " in said and "sentences/s, peak " in said and "MB (planned " in said
-
-
 def test_settings_that_need_a_metric_ask_for_validation(tmp_path):
     run = Run(tmp_path)
     model, optimizer = run.model, run.optimizer
