@@ -183,7 +183,7 @@ def test_a_failure_within_a_part_leaves_gradients_and_pool_as_they_were(monkeypa
             raise RuntimeError("broken")
 
         with monkeypatch.context() as patch:
-            patch.setattr(Scan, "backward", classmethod(broken))
+            patch.setattr(Scan, "backward_batch", classmethod(broken))
             with pytest.raises(RuntimeError, match="broken"):
                 graph.backward(loss, memory_limit=limit)
         assert calls

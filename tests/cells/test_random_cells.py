@@ -34,7 +34,7 @@ def drop_every_third_feature(batch, y, *xs):
         start = stop
 
 
-@patch.object(Dropout, "forward", drop_every_third_feature)
+@patch.object(Dropout, "forward_batch", drop_every_third_feature)
 @settings(max_examples=60, derandomize=True)
 @given(recipes())
 def test_scan_of_a_random_cell_equals_the_cell_step_by_step(recipe):
