@@ -410,8 +410,23 @@ def summary_of_the_memory(x, h, p, memory):
     return h * F.sum(memory), h
 
 
+def host(array):
+    """An array of any device as one of NumPy."""
+    return array if isinstance(array, np.ndarray) else array.get()
+
+
+def put(array, values):
+    """Write NumPy's numbers to an array of any device."""
+    if isinstance(array, np.ndarray):
+        array[...] = values
+    else:
+        array.set(np.ascontiguousarray(values, array.dtype))
+
+
 class RowSum(db.Node):
-    """h times the number of rows of the memory, and as much of their sum: a user's own node."""
+    """h times the sums of the memory's columns: a user's own node. It computes on the host, so that
+    the stand-in for CuPy, which has no arithmetic, runs it as a GPU does.
+    """
 
     __slots__ = ()
     retains = db.nodes.base.Retain(inputs=True)
@@ -422,22 +437,31 @@ class RowSum(db.Node):
     @classmethod
     def forward_batch(cls, batch, y, h, memory):
         for k in range(len(memory)):
-            y[k][0] = h[k][0] * memory[k].sum()
+            put(y[k][0], host(h[k][0]) * host(memory[k]).sum(axis=0))
 
     @classmethod
     def backward_batch(cls, batch, dy, dh, dmemory):
         h, memory = batch.input(0), batch.input(1)
         for k in range(len(memory)):
             if dh is not None:
-                dh[k][0] = dy[k][0] * memory[k].sum()
+                put(dh[k][0], host(dy[k][0]) * host(memory[k]).sum(axis=0))
             if dmemory is not None:
-                dmemory[k][...] = dy[k][0] @ h[k][0]
+                rows = np.broadcast_to(host(dy[k][0]) * host(h[k][0]), dmemory[k].shape)
+                put(dmemory[k], rows)
 
 
 @db.cell
 def own_node_over_the_memory(x, h, p, memory):
     h = F.tanh(RowSum(h, memory) + F.linear(x, p.W))
     return RowSum(h, memory), h
+
+
+@db.cell
+def own_nodes_of_one_value(x, h, p, memory):
+    """Gradients of h come from several nodes of a user's, and one of its columns alone."""
+    h = F.tanh(F.linear(x, p.W) + F.linear(h, p.U))
+    parts = F.chunk(F.linear(h, p.V), 2)
+    return RowSum(h, memory) + RowSum(h, memory) + F.concat([RowSum(x, x) for x in parts]), h
 
 
 GATES = {"W": (4 * H, D), "U": (4 * H, H), "b": (4 * H,), "d": (4 * H,)}
@@ -509,5 +533,6 @@ CASES = {
         Case(keys_and_values, MEMORY | {"V": (H, 3)}, memories=(M, 3)),
         Case(summary_of_the_memory, MEMORY, memories=(M,)),
         Case(own_node_over_the_memory, SQUARE, memories=(H,)),
+        Case(own_nodes_of_one_value, MEMORY | {"V": (H, H)}, memories=(H,)),
     )
 }

@@ -21,11 +21,7 @@ from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_ste
 from tests.cuda import devices, nvrtc
 
 LENGTHS = (3, 1, 0, 2, 3)
-# Its node type computes with arrays, of which the stand-in has none of the arithmetic.
-OWN = "own_node_over_the_memory"
-each_case = pytest.mark.parametrize(
-    "name", [name for name in CASES if name != OWN or devices.has_gpu()]
-)
+each_case = pytest.mark.parametrize("name", list(CASES))
 
 
 @pytest.fixture

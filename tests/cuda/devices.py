@@ -12,7 +12,9 @@ import pytest
 
 from dynbatch import backend
 from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.staging import Staging, Upload
 from tests.cuda import fake_cupy, simulator
+from tests.cuda.fake_cupy import memory
 
 # Under the checker first: it names a fault that would end the process in a plain run.
 SIMULATED: dict[str, dict[str, Any]] = {
@@ -39,7 +41,7 @@ def device(way: str) -> Iterator[Any]:
         return
     if why := simulator.missing():
         pytest.skip(why)
-    with simulated(**SIMULATED[way]), backend.stand_in(fake_cupy):
+    with simulated(**SIMULATED[way]), backend.stand_in(fake_cupy), tables_end_with_their_flush():
         try:
             yield fake_cupy
         finally:
@@ -57,6 +59,33 @@ def simulated(**settings: Any) -> Iterator[None]:
     finally:
         for name, value in vars(type(fake_cupy.settings)()).items():
             setattr(fake_cupy.settings, name, value)
+
+
+@contextmanager
+def tables_end_with_their_flush() -> Iterator[None]:
+    """Inside, a launch that is given the address of a table of an earlier flush is an error.
+
+    A staging buffer is used again some uploads later only; until then what it holds would be right.
+    """
+    upload, done = Staging.upload, Staging.done
+    slots: dict[Staging, tuple[int, int]] = {}
+
+    def upload_anew(self: Staging) -> Upload:
+        found = upload(self)
+        if found.copied:
+            memory.revive(found.base)
+            slots[self] = (found.base, found.copied)
+        return found
+
+    def done_and_over(self: Staging) -> None:
+        if self in slots:
+            memory.retire(*slots.pop(self))
+        done(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Staging, "upload", upload_anew)
+        patch.setattr(Staging, "done", done_and_over)
+        yield
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 from tests.cuda import fake_cupy as cp
 from tests.cuda import simulator
 from tests.cuda.devices import simulated
+from tests.cuda.fake_cupy import memory
 
 if simulator.missing():
     pytest.skip(simulator.missing(), allow_module_level=True)
@@ -135,6 +136,32 @@ def test_the_checker_knows_all_device_memory_and_no_more(module):
 def test_fresh_memory_is_poisoned():
     assert (cp.empty(3, np.uint8).get() == 0xEE).all()
     assert cp.empty((2, 3)).get().dtype == np.float64
+
+
+def test_addresses_of_freed_memory_belong_to_nobody_for_a_while(module):
+    x = cp.empty(300, np.float32)
+    ptr = x.data.ptr
+    del x
+    others = [cp.empty(300, np.float32) for _ in range(20)]
+    assert ptr not in {other.data.ptr for other in others}
+    with pytest.raises(ValueError, match="not device memory"):
+        module.get_function("shared")((1,), (8,), (ptr,), shared_mem=64)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_memory_whose_contents_are_over_is_refused(module, asynchronous):
+    shared = module.get_function("shared")
+    x, y = cp.asarray(np.zeros(8, np.float32)), cp.empty(8, np.float32)
+    with simulated(asynchronous=asynchronous):
+        shared((1,), (8,), (x.data.ptr,), shared_mem=64)
+        y.data.copy_from_device_async(x.data, 32)
+        memory.retire(x.data.ptr, 32)
+        with pytest.raises(ValueError, match="was given to others"):
+            shared((1,), (8,), (x.data.ptr + 28,), shared_mem=64)
+        assert y.get().tolist() == [1] * 8  # started before
+        assert x.get()[0] == np.full(4, memory.POISON, np.uint8).view(np.float32)[0]
+        memory.revive(x.data.ptr)
+        shared((1,), (8,), (x.data.ptr,), shared_mem=64)
 
 
 def test_an_arena_over_raw_memory():

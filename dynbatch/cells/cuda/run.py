@@ -19,7 +19,7 @@ from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.gradients import ShardGradients
 from dynbatch.cells.program import Op, Value
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.queue import Repeated
+from dynbatch.kernels.cuda.items import Repeated
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

@@ -13,82 +13,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.backend import is_out_of_memory
-from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.cublas import Cublas, Product
+from dynbatch.errors import DynbatchError
+from dynbatch.kernels.cuda.cublas import Cublas
+from dynbatch.kernels.cuda.items import (
+    Call,
+    Item,
+    Launch,
+    Product,
+    Repeated,
+    Turn,
+    placed,
+    refused,
+    what_is,
+)
 from dynbatch.kernels.cuda.launch import Argument, Kernels
-from dynbatch.kernels.cuda.staging import Staging
+from dynbatch.kernels.cuda.staging import Staging, Table, Upload
 from dynbatch.kernels.cuda.streams import MOST_STREAMS, Fork, Streams, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-class Table(NamedTuple):
-    """Where a host array will lie in the staging buffer: `start` bytes from its beginning."""
-
-    start: int
-
-
-class Launch(NamedTuple):
-    """One launch that waits. `values` are cast, or `Table`s; `label` says for whom it is made."""
-
-    kernels: Kernels
-    name: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    values: Sequence[Any]
-    shared: int
-    label: str
-
-
-class Repeated:
-    """A kernel that a run launches many times with the same arguments but the last, an int.
-
-    They are staged and cast once, so that a launch costs little: the loops of scans are such.
-    """
-
-    __slots__ = ("is_placed", "kernels", "name", "queue", "values")
-
-    def __init__(self, queue: Queue, kernels: Kernels, name: str, values: Sequence[Any]) -> None:
-        self.queue = queue
-        self.kernels = kernels
-        self.name = name
-        self.values = values
-        self.is_placed = False
-
-    def launch(self, grid: int, block: int, last: int) -> None:
-        """Have it launched after everything that waits."""
-        if grid:
-            self.queue.add(Turn(self, grid, block, last, self.queue.label))
-
-    def start(self, turn: Turn, base: int) -> None:
-        """Launch it now."""
-        if not self.is_placed:
-            self.values, self.is_placed = placed(self.values, base), True
-        values = [*self.values, np.int32(turn.last)]
-        self.kernels.start(self.name, (turn.grid,), (turn.block,), values)
-
-
-class Turn(NamedTuple):
-    """One launch of a repeated kernel."""
-
-    repeated: Repeated
-    grid: int
-    block: int
-    last: int
-    label: str
-
-
-class Call(NamedTuple):
-    """Any other work of the device, in its place between the launches."""
-
-    function: Callable[[], None]
-    label: str
 
 
 class Queue:
@@ -157,17 +104,22 @@ class Queue:
         if 0 in grid or 0 in block:
             return
         kernels = self.kernels(dtype)
-        values = self._ready(name, kernels.arguments(name, len(args)), args)
+        values = self.ready(name, kernels.arguments(name, len(args)), args)
         self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
     def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> Repeated:
-        """A kernel to launch many times in this run; `args` are all but the last."""
+        """A kernel to launch many times; `args`, all but the last, stay as they are until then."""
         kernels = self.kernels(dtype)
         arguments = kernels.arguments(name, len(args) + 1)[:-1]
-        return Repeated(self, kernels, name, self._ready(name, arguments, args))
+        return Repeated(self, kernels, name, arguments, args)
 
-    def _ready(self, name: str, arguments: Iterable[Argument], args: Sequence[Any]) -> list[Any]:
-        """The values of arguments, and `Table`s of those that are brought up."""
+    @property
+    def upload(self) -> int:
+        """The number of the upload that brings up what is handed over now."""
+        return self._staging.number
+
+    def ready(self, name: str, arguments: Iterable[Argument], args: Sequence[Any]) -> list[Any]:
+        """The values of arguments, and `Table`s of those that the next flush brings up."""
         try:
             return [
                 self._stage(value, table)
@@ -240,21 +192,21 @@ class Queue:
         for items in (*self._earlier, self._waiting):
             items.clear()
         try:
-            base, copied = self._upload()
-            if copied:
+            upload = self._bring_up()
+            if upload.copied:
                 self.uploads += 1
-                self.uploaded_bytes += copied
+                self.uploaded_bytes += upload.copied
             for item in waiting:
                 if isinstance(item, Fork):
-                    self._streams.run(item, partial(self._start, base))
+                    self._streams.run(item, partial(self._start, upload))
                 else:
-                    self._start(base, item)
+                    self._start(upload, item)
         finally:
             self._staging.done()
             self._tables.clear()
             self._kept.clear()
 
-    def _upload(self) -> tuple[int, int]:
+    def _bring_up(self) -> Upload:
         try:
             return self._staging.upload()
         except Exception as error:
@@ -271,12 +223,12 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, base: int, item: Item) -> None:
+    def _start(self, upload: Upload, item: Item) -> None:
         try:
             if isinstance(item, Turn):
-                item.repeated.start(item, base)
+                item.repeated.start(item, upload)
             elif isinstance(item, Launch):
-                values = placed(item.values, base)
+                values = placed(item.values, upload)
                 item.kernels.start(item.name, item.grid, item.block, values, item.shared)
             elif isinstance(item, Product):
                 self._products += 1
@@ -294,44 +246,9 @@ class Queue:
         known = self._tables.get((id(array), dtype.char))
         if known is not None:
             return known[1]
-        table = Table(self._staging.put(np.array(array, dtype, order="C")))
+        table = self._staging.put(np.array(array, dtype, order="C"))
         self._tables[id(array), dtype.char] = (array, table)  # kept, so that the id stays its own
         return table
-
-
-Item = Launch | Turn | Product | Call
-
-
-def placed(values: Sequence[Any], base: int) -> list[Any]:
-    """Values with the addresses of tables, which begin at `base`."""
-    return [base + value.start if type(value) is Table else value for value in values]
-
-
-def what_is(item: Item | Fork) -> str:
-    """An item as errors call it."""
-    if isinstance(item, Fork):
-        return "branches side by side"
-    if isinstance(item, Launch):
-        return f"kernel {item.name}"
-    if isinstance(item, Turn):
-        return f"kernel {item.repeated.name}"
-    return "a product of cuBLAS" if isinstance(item, Product) else "a call"
-
-
-def refused(error: Exception, what: str, label: str) -> DynbatchError:
-    """What to raise where the device did not do something: for which node and batch that was."""
-    whose = label or "no node"
-    if is_out_of_memory(error):
-        return OutOfMemory(
-            f"{whose}: the GPU has no memory left for {what} ({error}).\n"
-            "  fix:  use a smaller mini-batch; graph.explain() shows what is large"
-        )
-    return BackendError(
-        f"{whose}: {what} failed on the GPU: {type(error).__name__}: {error}.\n"
-        "  rule: a GPU that has failed inside a kernel may refuse all later work of this process\n"
-        "  fix:  db.Graph(check=True) finds the batch where numbers first go wrong; report a\n"
-        "        kernel that fails"
-    )
 
 
 _local = threading.local()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+
+from dynbatch.errors import BackendError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -13,6 +15,39 @@ ALIGNMENT = 16
 FIRST_BYTES = 1 << 16
 # Buffers in turn: the host fills one while the device still reads the others.
 DEPTH = 4
+
+
+class Table(NamedTuple):
+    """Where a host array will lie: `start` bytes from the beginning of an upload."""
+
+    start: int
+    upload: int
+
+
+class Upload(NamedTuple):
+    """Tables on the device, until the work that was queued with them has been started.
+
+    number: of the upload, counted from 0.
+    base:   address of the first table.
+    copied: bytes.
+    """
+
+    number: int
+    base: int
+    copied: int
+
+    def address(self, table: Table) -> int:
+        """Where a table lies.
+
+        Raises:
+            BackendError: another upload brings it up: this one holds something else there.
+        """
+        if table.upload != self.number:
+            raise BackendError(
+                f"a table of upload {table.upload} is read in upload {self.number}.\n"
+                "  rule: a table lies on the device for one flush; a later launch stages it again"
+            )
+        return self.base + table.start
 
 
 class Slot:
@@ -32,12 +67,16 @@ class Staging:
     """Takes tables one by one; `upload` copies them all. Waits only for a buffer still being read.
 
     A ring of `DEPTH` slots, each of which grows when a run needs more.
+
+    Attributes:
+        number: of the upload that will bring up what is put now.
     """
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._slots: list[Slot | None] = [None] * DEPTH
         self._turn = 0
+        self.number = 0
         self._tables: list[Array] = []
         self._used = 0
 
@@ -47,21 +86,17 @@ class Staging:
             if slot is not None and slot.is_used and not sys.is_finalizing():
                 slot.event.synchronize()
 
-    def put(self, table: Array) -> int:
-        """Take a table as it is now; returns where it will begin, in bytes."""
+    def put(self, table: Array) -> Table:
+        """Take a table as it is now; returns where it will lie."""
         start = self._used
         self._tables.append(table)
         self._used = start + -(-table.nbytes // ALIGNMENT) * ALIGNMENT
-        return start
+        return Table(start, self.number)
 
-    def upload(self) -> tuple[int, int]:
-        """Start the copy of all tables.
-
-        Returns:
-            the device address of the first, and the bytes copied.
-        """
+    def upload(self) -> Upload:
+        """Start the copy of all tables."""
         if not self._used:
-            return 0, 0
+            return Upload(self.number, 0, 0)
         slot = self._ready(self._used)
         start = 0
         for table in self._tables:
@@ -73,7 +108,7 @@ class Staging:
         )
         slot.is_used = True
         self._tables, self._used = [], 0
-        return int(slot.device.ptr), copied
+        return Upload(self.number, int(slot.device.ptr), copied)
 
     def done(self) -> None:
         """All work that reads the last upload has been started."""
@@ -84,8 +119,9 @@ class Staging:
         self.discard()
 
     def discard(self) -> None:
-        """Forget tables that were not uploaded."""
+        """Forget tables that were not uploaded; no table of before is read any more."""
         self._tables, self._used = [], 0
+        self.number += 1
 
     def _ready(self, size: int) -> Slot:
         """The slot whose turn it is, large enough, and read by nobody any more."""

@@ -7,7 +7,7 @@ from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from dynbatch.kernels.cuda.queue import Item
+    from dynbatch.kernels.cuda.items import Item
 
 # Streams besides the current one; further branches share them.
 MOST_STREAMS = 4

@@ -1,13 +1,15 @@
 """Device and pinned memory of the stand-in, and the raw copies of `cupy.cuda.runtime`.
 
-Fresh memory is poisoned. Every byte handed out is registered by address, so that a kernel argument
-that is an address can be told from a stray number or a host array.
+Fresh memory is poisoned, and freed memory too. Every byte handed out is registered by address, so
+that a kernel argument that is an address can be told from a stray number or a host array. What was
+freed last is not handed out again at once, so that an address of before belongs to nobody.
 """
 
 from __future__ import annotations
 
 import ctypes
 import weakref
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,9 @@ ALIGNMENT = 256
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 _live: dict[int, int] = {}  # address of every allocation -> bytes
+_retired: dict[int, int] = {}  # of them, those whose contents nobody may read: bytes from there
+_freed: deque[Any] = deque()
+FREED_BYTES = 1 << 24  # so much of it is kept from being handed out again
 _pooled: weakref.WeakSet[Any] = weakref.WeakSet()  # of them, those that CuPy's pool would hold
 
 
@@ -64,6 +69,32 @@ class UnownedMemory:
 def _free(ptr: int, raw: Any) -> None:
     synchronize_all()
     del _live[ptr]
+    _retired.pop(ptr, None)
+    raw.fill(POISON)
+    _freed.append(raw)
+    while sum(kept.nbytes for kept in _freed) > FREED_BYTES:
+        _freed.popleft()
+
+
+def retire(ptr: int, size: int) -> None:
+    """Not in CuPy: memory whose contents are over, until `revive`. No launch may be given it.
+
+    What has been started on the current stream still reads it; what comes after reads poison.
+    """
+    _retired[ptr] = size
+    memsetAsync(ptr, POISON, size, get_current_stream().ptr)
+
+
+def revive(ptr: int) -> None:
+    """Its contents are new."""
+    _retired.pop(ptr, None)
+
+
+def require_current(ptr: int) -> None:
+    """Raise ValueError where the contents of this memory are over."""
+    for first, size in _retired.items():
+        if first <= ptr < first + size:
+            raise ValueError(f"{ptr:#x} is in device memory that was given to others")
 
 
 def used_bytes() -> int:

@@ -121,5 +121,6 @@ def _address(where: str, parameter: str, value: Any) -> np.uint64:
         return np.uint64(value.ptr)
     if isinstance(value, int) or (isinstance(value, np.generic) and value.itemsize == 8):
         memory.require_device(int(value))
+        memory.require_current(int(value))
         return np.uint64(value)
     raise TypeError(f"{where}, not {value!r}")

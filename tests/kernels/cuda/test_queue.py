@@ -8,6 +8,7 @@ import pytest
 from dynbatch.errors import BackendError, DtypeError, OutOfMemory, ShapeError
 from dynbatch.kernels.cuda import source, streams
 from dynbatch.kernels.cuda.queue import Queue
+from dynbatch.kernels.cuda.staging import DEPTH
 
 STEPS = source.join(
     "steps.cu",
@@ -126,6 +127,63 @@ def test_a_run_without_tables_copies_nothing(queue):
     queue.launch(x.dtype, "weigh", (2,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
     queue.flush()
     assert (queue.launches, queue.uploads) == (1, 0)
+
+
+# Tables of a loop ---------------------------------------------------------------------------------
+
+
+def loop(queue, x, table):
+    """A kernel to launch many times: adds a table to the first elements of x."""
+    return queue.repeated(x.dtype, "add_table", (x, table))
+
+
+def test_a_loop_stages_its_table_once_for_a_flush(queue):
+    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    adding = loop(queue, x, table)
+    for n in (N, 3, N):
+        adding.launch(2, 32, n)
+    adding.launch(0, 32, N)
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (3, 1)
+    np.testing.assert_array_equal(x.get(), np.where(table < 3, 3, 2) * table)
+
+
+@pytest.mark.parametrize("launched", [0, 1], ids=["first launched later", "placed before"])
+def test_a_loop_that_is_flushed_in_between_reads_its_table(queue, launched):
+    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    adding = loop(queue, x, table)
+    for _ in range(launched):
+        adding.launch(2, 32, N)
+    with queue.at_once():
+        pass
+    adding.launch(2, 32, N)
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), (launched + 1) * table)
+
+
+def test_a_loop_outlives_any_number_of_uploads(queue):
+    x, y = queue.cupy.zeros(N, np.float32), queue.cupy.zeros(N, np.float32)
+    table = np.arange(N, dtype=np.int32)
+    adding = loop(queue, x, table)
+    for k in range(3 * DEPTH):
+        adding.launch(2, 32, N)
+        add(queue, y, np.full(N, 100 + k))
+        with queue.at_once():
+            pass
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), 3 * DEPTH * table)
+
+
+def test_a_table_of_another_upload_is_refused(queue):
+    table = queue._staging.put(np.arange(N))
+    first = queue._staging.upload()
+    assert first.address(table) == first.base
+    queue._staging.done()
+    queue._staging.put(np.arange(N))
+    second = queue._staging.upload()
+    queue._staging.done()
+    with pytest.raises(BackendError, match=r"table of upload 0 is read in upload 1.*\n.*rule:"):
+        second.address(table)
 
 
 # Side by side -------------------------------------------------------------------------------------
