@@ -26,7 +26,8 @@ from dynbatch.batcher.statistics import Statistics
 from dynbatch.batcher.step import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays, blas, parallel
-from dynbatch.kernels.cuda.queue import Queue, queue, refused
+from dynbatch.kernels.cuda.items import refused
+from dynbatch.kernels.cuda.queue import Queue, queue
 from dynbatch.memory import Pool
 from dynbatch.memory.offsets import place
 from dynbatch.nodes.base import Node

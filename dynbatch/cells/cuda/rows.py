@@ -137,8 +137,12 @@ class ScanRows:
 
     # Copies ---------------------------------------------------------------------------------------
 
+    # Both go by address. A flush before a node type of the user's ends what the queue kept until
+    # then, so that arrays of this run only are kept anew for the copy.
+
     def pick(self, source: Matrix, index: Array, out: Matrix, other: Matrix | None = None) -> None:
         """out[i] = source[index[i]], or other[-1 - index[i]] where the index is negative."""
+        self.queue.keep(source.array, out.array)
         place = None if other is None else (other.address, other.stride)
         pick_rows(
             self.queue, self.dtype, (source.address, source.stride), place, index,
@@ -147,6 +151,7 @@ class ScanRows:
 
     def move(self, source: Matrix, out: Matrix, rows: int, add: bool) -> None:
         """out = source, or out += source, for the first rows."""
+        self.queue.keep(source.array, out.array)
         copy_rows(
             self.queue, self.dtype, (source.address, source.stride), (out.address, out.stride),
             rows, out.width, add,

@@ -19,12 +19,11 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.errors import DynbatchError
-from dynbatch.kernels.cuda.cublas import Cublas
+from dynbatch.kernels.cuda.cublas import Cublas, Product
 from dynbatch.kernels.cuda.items import (
     Call,
     Item,
     Launch,
-    Product,
     Repeated,
     Turn,
     placed,
