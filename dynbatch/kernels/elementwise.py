@@ -52,16 +52,17 @@ def _negative_backward(dy: Array, saved: Array, out: Array) -> None:
 
 
 def _sigmoid(x: Array, out: Array) -> None:
-    # (1 + tanh(x/2)) / 2 cannot overflow, and NumPy's float32 tanh is vectorised.
-    np.multiply(x, 0.5, out=out)
-    np.tanh(out, out=out)
-    np.multiply(out, 0.5, out=out)
-    np.add(out, 0.5, out=out)
+    # Where exp(-x) overflows, 1 / (1 + inf) is the 0 that is due. (1 + tanh(x/2)) / 2 takes as many
+    # passes, but is 0 from -17 on in float32.
+    _negative(x, out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.reciprocal(out, out=out)
 
 
 def _sigmoid_slope(y: Array, out: Array) -> None:
-    np.multiply(y, y, out=out)
-    np.subtract(y, out, out=out)
+    np.subtract(1, y, out=out)  # exact near 1, as y - y² is not
+    np.multiply(out, y, out=out)
 
 
 def _sigmoid_backward(dy: Array, y: Array, out: Array) -> None:

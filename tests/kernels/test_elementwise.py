@@ -40,7 +40,9 @@ def sigmoid(x: Any) -> Any:
     return 1 / (1 + mp.exp(-x))
 
 
-FUNCTIONS = []
+FUNCTIONS = [
+    Function(elementwise.sigmoid, sigmoid, lambda y: y * (1 - y)),
+]
 
 
 def points(dtype: Any) -> Any:

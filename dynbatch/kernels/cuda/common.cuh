@@ -8,9 +8,7 @@ __device__ __forceinline__ REAL infinity() { return (REAL)__int_as_float(0x7f800
 
 // Functions of one element, as kernels/elementwise.py defines them; a NaN stays one.
 
-__device__ __forceinline__ REAL sigmoid(REAL x) {
-    return tanh(x * (REAL)0.5) * (REAL)0.5 + (REAL)0.5;
-}
+__device__ __forceinline__ REAL sigmoid(REAL x) { return 1 / (1 + exp(-x)); }
 
 __device__ __forceinline__ REAL relu(REAL x) { return x < 0 ? (REAL)0 : x; }
 

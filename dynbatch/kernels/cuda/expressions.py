@@ -37,7 +37,7 @@ class Binary(NamedTuple):
 
 
 UNARY = {
-    "sigmoid": Unary("sigmoid(x)", "dy * (s - s * s)"),
+    "sigmoid": Unary("sigmoid(x)", "dy * ((1 - s) * s)"),
     "tanh": Unary("tanh(x)", "dy * (1 - s * s)"),
     "relu": Unary("relu(x)", "dy * (s > 0 ? 1 : s)"),
     "negative": Unary("-x", "-dy"),

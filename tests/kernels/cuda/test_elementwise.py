@@ -87,3 +87,19 @@ def test_generated_kernels_compile_within_the_budget(real, architecture):
     for kernel, resources in taken.items():
         assert resources.registers <= 64, kernel
         assert resources.spilled_bytes == resources.stack_bytes == 0, kernel
+
+
+# A small value is not within an absolute tolerance of 0: its own places are compared.
+@pytest.mark.parametrize("kernel", [elementwise.sigmoid], ids=lambda kernel: kernel.name)
+def test_tails(cupy, dtype, kernel):
+    x = np.array([-80, -38.5, -17.5, -5, 5, 17.5, 38.5, 80], dtype)
+    out = np.zeros_like(x)
+    with launches(2):
+        y = assert_equal_twins(elementwise.apply, kernel, Values(x), Values(out), atol=0)[1]
+        saved = x if kernel.reads == "input" else y
+        assert_equal_twins(
+            elementwise.apply_backward,
+            *(kernel, Values(x * 0 + 1), Values(saved), Values(out)),
+            atol=0,
+        )
+    assert y.all()
