@@ -48,12 +48,15 @@ class Schedule:
         """Check that `load_state_dict` would take `state`.
 
         Raises:
-            CheckpointError: it was saved by a schedule of another kind.
+            CheckpointError: it was saved by a schedule of another kind, or holds what is no number.
         """
-        if state.keys() != self.state_dict().keys():
+        own = self.state_dict()
+        wrong = [name for name in own if not _is_like(own[name], state.get(name))]
+        if state.keys() != own.keys() or wrong:
+            values = f"\n  no such numbers: {wrong}" if state.keys() == own.keys() else ""
             raise CheckpointError(
                 f"{type(self).__name__}: the state does not fit this schedule; nothing was loaded."
-                f"\n  expected: {sorted(self.state_dict())}\n  got:      {sorted(state)}\n"
+                f"\n  expected: {sorted(own)}\n  got:      {sorted(map(str, state))}{values}\n"
                 "  fix: use the schedule that it was saved with."
             )
 
@@ -70,6 +73,15 @@ class Schedule:
     def _require(self, holds: bool, setting: str, value: Any, rule: str) -> None:
         if not holds:
             raise ValueError(f"{type(self).__name__}: {setting} must be {rule}, got {value!r}.")
+
+
+def _is_like(own: Any, given: object) -> bool:
+    """Whether a number of a state may stand for one of a schedule's own: a count, or a float."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        return False
+    if isinstance(own, int):
+        return isinstance(given, int) and 0 <= given < 1 << 63
+    return isinstance(given, float) or abs(given) < 1 << 1000
 
 
 class Constant(Schedule):

@@ -7,6 +7,7 @@ from dynbatch.train.checkpoint import (
     read_checkpoint,
     save_checkpoint,
 )
+from dynbatch.train.digest import data_digest
 from dynbatch.train.metrics import read_metrics
 from dynbatch.train.trainer import Trainer, TrainingResult
 
@@ -16,6 +17,7 @@ __all__ = [
     "TokenBatches",
     "Trainer",
     "TrainingResult",
+    "data_digest",
     "load_checkpoint",
     "padded_tokens",
     "padding_ratio",

@@ -1,13 +1,13 @@
 """Checkpoints: one safetensors file with all that a run needs to go on exactly.
 
 Tensors are named `model/PARAMETER` and `optimizer/PARAMETER/SLOT`; the rest is JSON in the file's
-metadata: `format` and `version`, and under `state` the position in training, the random states, the
-schedule and what the caller adds. Nothing in it tells on which device the run was.
+metadata: the position in training, the random states, the schedule and what the caller adds, with a
+digest of itself and of every tensor (see `checkpoint_file`). Nothing in it tells on which device
+the run was, and nothing in it is ever executed.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,21 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from dynbatch import random
 from dynbatch.atomic import replacing
-from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.errors import CheckpointError
 from dynbatch.kernels import transfer
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
+from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of, names_after
 from dynbatch.train.protocols import Model
 
 if TYPE_CHECKING:
     from dynbatch.optim import Optimizer, Schedule
-
-FORMAT = "dynbatch-checkpoint"
-VERSION = 1
 
 PathLike = str | os.PathLike[str]
 
@@ -46,6 +44,7 @@ class CheckpointInfo:
         extra:        what the caller of `save_checkpoint` added.
         random_state: state of the caller's NumPy generator, or None.
         graph_random: state of `dynbatch.random`.
+        shapes:       of the tensors in the file, by name.
     """
 
     path: Path
@@ -55,28 +54,38 @@ class CheckpointInfo:
     extra: dict[str, Any]
     random_state: dict[str, Any] | None
     graph_random: dict[str, int]
+    shapes: dict[str, tuple[int, ...]]
 
     def check_random_state(self, generator: np.random.Generator | None) -> None:
         """Check that `restore_random_state` would take the generator.
 
         Raises:
-            CheckpointError: no generator was saved, or one of another kind.
+            CheckpointError: no generator was saved, one of another kind, or its state is damaged.
         """
         if generator is None:
             return
-        saved = "no generator" if self.random_state is None else self.random_state["bit_generator"]
+        state: Any = self.random_state
+        saved = "no generator" if state is None else str(state.get("bit_generator"))
         wanted = generator.bit_generator.state["bit_generator"]
         if saved != wanted:
             raise CheckpointError(
-                f"{self.path}: the checkpoint holds {saved}, not {wanted}.\n"
+                f"{self.path}: the checkpoint holds {saved[:40]}, not {wanted}.\n"
                 "  fix: save with random_state=generator, of the same kind."
             )
+        try:
+            trial: Any = type(generator.bit_generator)
+            trial(0).state = state
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
+            raise CheckpointError(
+                f"{self.path}: the state of the generator is damaged ({error!r}).\n"
+                "  fix: take another copy, or an earlier checkpoint of the run."
+            ) from error
 
     def restore_random_state(self, generator: np.random.Generator | None = None) -> None:
         """Put `dynbatch.random`, and the given generator, where they were when it was saved.
 
         Raises:
-            CheckpointError: no generator was saved, or one of another kind.
+            CheckpointError: as `check_random_state`.
         """
         self.check_random_state(generator)
         if generator is not None and self.random_state is not None:
@@ -97,6 +106,10 @@ def save_checkpoint(
     extra: Mapping[str, Any] | None = None,
 ) -> None:
     """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
+
+    Equal runs write equal bytes. Beside each tensor goes its digest, with which loading finds out
+    whether it was damaged meanwhile: one more reading of all tensors, in the order of a second for
+    a gigabyte, and no copy.
 
     Args:
         path:         the file, by custom `NAME.safetensors`; missing folders are made.
@@ -123,13 +136,13 @@ def save_checkpoint(
         "schedule_state": None if schedule is None else schedule.state_dict(),
         "extra": dict(extra or {}),
     }
-    metadata = {"format": FORMAT, "version": str(VERSION), "state": _to_json(state)}
     tensors = {
         f"model/{name}": np.ascontiguousarray(transfer.to_host(parameter.value))
         for name, parameter in model.named_parameters()
     }
     if optimizer is not None:
         tensors |= {f"optimizer/{name}": array for name, array in optimizer.state_dict().items()}
+    metadata = metadata_of(state, tensors)
     path = Path(path)
     try:
         with replacing(path) as temporary:
@@ -151,105 +164,62 @@ def load_checkpoint(
     """Load parameters, and the state of optimizer and schedule if given.
 
     All is checked before anything is written: after an error model, optimizer and schedule are what
-    they were. Random states are not touched; see `CheckpointInfo.restore_random_state`.
+    they were. Every tensor that is loaded is compared with its digest, in the order of a second for
+    a gigabyte; files of dynbatch's first format have none. Random states are not touched; see
+    `CheckpointInfo.restore_random_state`.
 
     Raises:
-        CheckpointError: the file is missing, truncated, no checkpoint of dynbatch, or of another
-            model, optimizer or schedule.
+        CheckpointError: the file is missing, truncated, damaged, no checkpoint of dynbatch, or of
+            another model, optimizer or schedule.
     """
     path = Path(path)
-    file, state = _open(path)
-    with file:
-        names = set(file.keys())
+    with CheckpointFile(path) as file:
+        state = file.state
         parameters = dict(model.named_parameters())
-        _check_model(path, parameters, file, names)
+        _check_model(path, parameters, file.shapes)
         _check_kind(path, "optimizer", state["optimizer"], optimizer)
         _check_kind(path, "schedule", state["schedule"], schedule)
         slots = {}
         if optimizer is not None:
-            slots = _read(file, names, "optimizer/")
+            slots = file.read("optimizer/")
             optimizer.check_state_dict(slots)
         if schedule is not None:
-            schedule.check_state_dict(state["schedule_state"])
-        values = _read(file, names, "model/")
+            schedule.check_state_dict(state["schedule_state"] or {})
+        values = file.read("model/", kinds="F")
     for name, parameter in parameters.items():
         parameter.assign(values[name])
     if optimizer is not None:
         optimizer.load_state_dict(slots)
     if schedule is not None:
         schedule.load_state_dict(state["schedule_state"])
-    return _info(path, state)
+    return _info(file)
 
 
 def read_checkpoint(path: PathLike) -> CheckpointInfo:
     """Read what stands beside the tensors, for instance to build the model from `extra`.
 
     Raises:
-        CheckpointError: the file is missing, truncated or no checkpoint of dynbatch.
+        CheckpointError: the file is missing, truncated or no checkpoint of dynbatch, or what stands
+            beside the tensors is damaged; the tensors are not read.
     """
-    file, state = _open(Path(path))
-    with file:
-        return _info(Path(path), state)
+    with CheckpointFile(Path(path)) as file:
+        return _info(file)
 
 
-def _to_json(state: dict[str, Any]) -> str:
-    def plain(value: Any) -> Any:
-        if isinstance(value, (np.ndarray, np.generic)):
-            return value.tolist()
-        raise DtypeError(
-            f"save_checkpoint: {type(value).__name__} cannot be kept in a checkpoint.\n"
-            "  fix: put numbers, text, lists and dictionaries into `extra`."
-        )
-
-    return json.dumps(state, default=plain)
-
-
-def _info(path: Path, state: dict[str, Any]) -> CheckpointInfo:
+def _info(file: CheckpointFile) -> CheckpointInfo:
     names = ("step", "epoch", "position", "extra", "random_state", "graph_random")
-    return CheckpointInfo(path, **{name: state[name] for name in names})
+    fields = {name: file.state[name] for name in names}
+    return CheckpointInfo(file.path, **fields, shapes=file.shapes)
 
 
-def _open(path: Path) -> tuple[Any, dict[str, Any]]:
-    """The open file and its state, after the checks that need no model."""
-    if not path.is_file():
-        raise CheckpointError(f"{path}: there is no such file.\n  fix: check the path.")
-    try:
-        file: Any = safe_open(str(path), framework="np")
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{path}: not a whole safetensors file ({error}).\n"
-            "  fix: it was cut short or damaged after it was saved; take another copy."
-        ) from error
-    metadata = file.metadata() or {}
-    if metadata.get("format") != FORMAT:
-        raise CheckpointError(
-            f"{path}: a safetensors file, but not a checkpoint of dynbatch "
-            f"(format {metadata.get('format')!r}, expected {FORMAT!r}).\n"
-            "  fix: give a file written by save_checkpoint."
-        )
-    if metadata.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"{path}: format version {metadata.get('version')!r}, this dynbatch reads {VERSION}.\n"
-            "  fix: load it with the dynbatch that wrote it, or a newer one."
-        )
-    state: dict[str, Any] = json.loads(metadata["state"])
-    return file, state
-
-
-def _read(file: Any, names: set[str], prefix: str) -> dict[str, Array]:
-    return {
-        name.removeprefix(prefix): file.get_tensor(name)
-        for name in sorted(names)
-        if name.startswith(prefix)
-    }
-
-
-def _check_model(path: Path, parameters: dict[str, Parameter], file: Any, names: set[str]) -> None:
-    saved = {name.removeprefix("model/") for name in names if name.startswith("model/")}
+def _check_model(
+    path: Path, parameters: dict[str, Parameter], saved_shapes: Mapping[str, tuple[int, ...]]
+) -> None:
+    saved = names_after("model/", saved_shapes)
     missing, unknown = sorted(parameters.keys() - saved), sorted(saved - parameters.keys())
     shapes = []
     for name in sorted(parameters.keys() & saved):
-        shape = tuple(file.get_slice(f"model/{name}").get_shape())
+        shape = saved_shapes[f"model/{name}"]
         if shape != parameters[name].shape:
             shapes.append(f"{name}: model {parameters[name].shape}, file {shape}")
     if missing or unknown or shapes:

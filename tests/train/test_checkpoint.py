@@ -1,10 +1,12 @@
 import errno
+import json
 import os
 import resource
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
 
 from dynbatch import optim, random
 from dynbatch.errors import CheckpointError, DtypeError
@@ -271,3 +273,172 @@ def test_file_that_does_not_fit_is_refused_and_nothing_changes(tmp_path, case, s
         load_checkpoint(path, model, optimizer, schedule)
     assert "fix:" in str(caught.value)
     assert same(everything(model, optimizer, schedule), before) and optimizer.lr == lr
+
+
+def metadata(path):
+    with safe_open(path, framework="np") as file:
+        return file.metadata()
+
+
+def old(path):
+    """Write the file anew in the first format: three keys, and no digests."""
+    content = json.loads(metadata(path)["dynbatch-checkpoint"])
+    state = json.dumps(content["state"])
+    save_file(
+        load_file(path), path, {"format": "dynbatch-checkpoint", "version": "1", "state": state}
+    )
+
+
+def edited(path, change, is_old=False):
+    """Change the saved state as a faulty program would, with whatever digests belong to it."""
+    from dynbatch.train.checkpoint_file import metadata_of
+
+    tensors = load_file(path)
+    state = json.loads(metadata(path)["dynbatch-checkpoint"])["state"]
+    change(state)
+    save_file(tensors, path, metadata_of(state, tensors))
+    if is_old:
+        old(path)
+
+
+@pytest.mark.parametrize("name", ["model/table", "model/bias", "optimizer/bias/square_sum"])
+def test_one_flipped_bit_of_a_tensor_is_found_and_the_tensor_named(tmp_path, name):
+    path = tmp_path / "c"
+    save_checkpoint(path, *started(7)[:3])
+    value = load_file(path)[name].tobytes()
+    raw = bytearray(path.read_bytes())
+    raw[raw.index(value) + len(value) // 2] ^= 4
+    path.write_bytes(raw)
+    model, optimizer, schedule, _ = started()
+    before = everything(model, optimizer, schedule)
+    with pytest.raises(CheckpointError, match=f"'{name}' is not what was written") as caught:
+        load_checkpoint(path, model, optimizer, schedule)
+    assert "fix: take another copy" in str(caught.value)
+    assert same(everything(model, optimizer, schedule), before)
+
+
+def test_tensors_that_have_changed_places_are_found(tmp_path):
+    path = tmp_path / "c"
+    model = TwoLayers()
+    save_checkpoint(path, model, optim.AdamW(model))
+    tensors = load_file(path) | {"model/bias": model.table.value[0].copy()}
+    save_file(tensors, path, metadata(path))
+    with pytest.raises(CheckpointError, match="'model/bias' is not what was written"):
+        load_checkpoint(path, TwoLayers())
+
+
+@pytest.mark.parametrize("change", ["missing", "added"])
+def test_tensors_that_were_not_written_together_are_found(tmp_path, change):
+    path = tmp_path / "c"
+    save_checkpoint(path, TwoLayers())
+    tensors = load_file(path)
+    if change == "missing":
+        del tensors["model/bias"]
+    else:
+        tensors["model/more"] = np.ones(3, np.float32)
+    save_file(tensors, path, metadata(path))
+    for read in (read_checkpoint, lambda path: load_checkpoint(path, TwoLayers())):
+        with pytest.raises(CheckpointError, match="its tensors are not those that were written"):
+            read(path)
+
+
+def test_a_changed_number_of_the_metadata_is_found_without_reading_tensors(tmp_path):
+    path = tmp_path / "c"
+    save_checkpoint(path, TwoLayers(), step=123456)
+    path.write_bytes(path.read_bytes().replace(b"123456", b"123457"))
+    with pytest.raises(CheckpointError, match="its metadata is not what was written"):
+        read_checkpoint(path)
+
+
+def test_equal_runs_write_equal_bytes(tmp_path):
+    extra = {"words": ["a", "ß"], "sizes": {"hidden": 3, "embed": 4}, 1: None, "loss": np.inf}
+    for name, items in (("one", extra.items()), ("two", reversed(extra.items()))):
+        model, optimizer, schedule, rng = started()
+        settings = dict(step=3, random_state=rng, extra=dict(items))
+        save_checkpoint(tmp_path / name, model, optimizer, schedule, **settings)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert list(metadata(tmp_path / "one")) == ["dynbatch-checkpoint"]
+    assert read_checkpoint(tmp_path / "one").extra["loss"] == np.inf
+
+
+def test_a_checkpoint_of_the_first_format_is_still_read(tmp_path):
+    path = tmp_path / "c"
+    model, optimizer, schedule, rng = started(7)
+    save_checkpoint(path, model, optimizer, schedule, 3, random_state=rng, extra={"a": 1})
+    info = read_checkpoint(path)
+    old(path)
+    resumed = started(seed=5)
+    assert load_checkpoint(path, *resumed[:3]) == info
+    assert same(everything(*resumed[:3]), everything(model, optimizer, schedule))
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda state: state.pop("step"), "no 'step'"),
+        (lambda state: state.update(step=-3), "-3 for 'step'"),
+        (lambda state: state.update(step="3"), "'3' for 'step'"),
+        (lambda state: state.update(position=True), "True for 'position'"),
+        (lambda state: state.update(epoch=10**300), "a large number for 'epoch'"),
+        (lambda state: state.update(extra=[1]), r"\[1\] for 'extra'"),
+        (lambda state: state.update(graph_random={"seed": 1}), "for 'graph_random'"),
+        (lambda state: state.update(optimizer=3), "3 for 'optimizer'"),
+        (lambda state: state.update(schedule_state="x"), "'x' for 'schedule_state'"),
+        (lambda state: state["schedule_state"].update(base_lr="x"), "no such numbers: .*base_lr"),
+        (lambda state: state["schedule_state"].update(num_steps=1.5), "no such numbers: .*num_s"),
+        (lambda state: state["random_state"]["state"].update(inc=-1), "generator is damaged"),
+        (lambda state: state["random_state"].pop("state"), "generator is damaged"),
+        (lambda state: state.update(random_state={}), "holds None, not PCG64"),
+    ],
+)
+def test_metadata_of_the_wrong_kind_is_one_error_and_nothing_changes(
+    tmp_path, change, says, is_old
+):
+    path = tmp_path / "c"
+    model, optimizer, schedule, rng = started(7)
+    save_checkpoint(path, model, optimizer, schedule, random_state=rng)
+    edited(path, change, is_old)
+    model, optimizer, schedule, rng = started()
+    before, drawn = everything(model, optimizer, schedule), rng.bit_generator.state
+    with pytest.raises(CheckpointError, match=f"(?s){says}") as caught:
+        read_checkpoint(path).restore_random_state(rng)
+        load_checkpoint(path, model, optimizer, schedule)
+    assert "fix:" in str(caught.value)
+    if "generator" in says or "PCG64" in says:
+        assert rng.bit_generator.state == drawn
+    assert same(everything(model, optimizer, schedule), before)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "3", '{"step": NaN', "[" * 100_000, "9" * 5000, ""])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_metadata_that_is_no_json_object_is_one_error(tmp_path, text, is_old):
+    path = tmp_path / "c"
+    given = {"format": "dynbatch-checkpoint", "version": "1", "state": text}
+    save_file({}, path, given if is_old else {"dynbatch-checkpoint": text})
+    with pytest.raises(CheckpointError, match="its metadata is not JSON"):
+        read_checkpoint(path)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F8_E4M3", "I32", "C64"])
+@pytest.mark.parametrize("is_old", [False, True])
+def test_a_tensor_of_a_foreign_dtype_is_one_error(tmp_path, dtype, is_old):
+    path = tmp_path / "c"
+    size = {"BF16": 2, "I32": 4, "C64": 8}.get(dtype, 1)
+
+    class One(Module):
+        def __init__(self):
+            self.weight = Parameter(np.ones(16 // size, np.float32))
+
+    save_checkpoint(path, One())
+    tensors, content = {"model/weight": np.ones(16, np.uint8)}, metadata(path)
+    save_file(tensors, path, content)
+    if is_old:
+        old(path)
+    raw = path.read_bytes()
+    wanted = f'"{dtype}","shape":[{16 // size}]'.encode()
+    spoiled = raw[8:].replace(b'"U8","shape":[16]', wanted)
+    length = int.from_bytes(raw[:8], "little") + len(spoiled) - len(raw[8:])
+    path.write_bytes(length.to_bytes(8, "little") + spoiled)
+    with pytest.raises(CheckpointError, match=f"'model/weight' is of dtype {dtype}"):
+        load_checkpoint(path, One())

@@ -1,0 +1,252 @@
+"""The file of a checkpoint: its metadata, and tensors that are what they were when it was written.
+
+The metadata is one key, `dynbatch-checkpoint`, with JSON in one form only (sorted, without spaces),
+so that equal runs write equal bytes:
+
+    {"digest": …, "state": {…}, "tensors": {"model/weight": …}, "version": 2}
+
+`tensors` has a digest of each tensor's dtype, shape and bytes; `digest` is that of the JSON without
+it. Version 1 had three keys, `format`, `version` and `state`, and no digests; it is still read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.parameter import Array
+from dynbatch.train.digest import array_digest, text_digest
+
+FORMAT = "dynbatch-checkpoint"
+VERSION = 2
+
+_NUMBERS = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
+"""What NumPy can read; safetensors knows more."""
+
+
+def metadata_of(state: dict[str, Any], tensors: Mapping[str, Array]) -> dict[str, str]:
+    """The metadata of a file with these tensors.
+
+    Raises:
+        DtypeError: the state holds something that JSON cannot.
+    """
+    content = {
+        "state": json.loads(_json(state)),
+        "tensors": {name: array_digest(array) for name, array in tensors.items()},
+        "version": VERSION,
+    }
+    return {FORMAT: _canonical({**content, "digest": text_digest(_canonical(content))})}
+
+
+class CheckpointFile:
+    """An open checkpoint, to be closed by `with`. Its metadata is whole and of the right kinds.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        state:  what was saved beside the tensors.
+        shapes: of the tensors, by name.
+
+    Raises:
+        CheckpointError: the file is missing, cut short, damaged or no checkpoint of dynbatch.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if not path.is_file():
+            raise CheckpointError(f"{path}: there is no such file.\n  fix: check the path.")
+        try:
+            opened: Any = safe_open(str(path), framework="np")
+            self._file = opened
+            self._dtypes: dict[str, str] = {}
+            self.shapes: dict[str, tuple[int, ...]] = {}
+            for name in self._file.keys():
+                part = self._file.get_slice(name)
+                self._dtypes[name] = part.get_dtype()
+                self.shapes[name] = tuple(part.get_shape())
+            metadata = self._file.metadata() or {}
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"{path}: not a whole safetensors file ({error}).\n"
+                "  fix: it was cut short or damaged after it was saved; take another copy."
+            ) from error
+        self._digests: dict[str, str] | None = None
+        self.state = self._checked(self._content(metadata))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+    def read(self, prefix: str, kinds: str = "") -> dict[str, Array]:
+        """The tensors whose names begin with `prefix`, by what follows it, compared with their
+        digests as they are read: the order of a second for a gigabyte.
+
+        Args:
+            kinds: the letters of safetensors' dtypes that they may have; "" for all.
+
+        Raises:
+            CheckpointError: one is not what was written, or no number.
+        """
+        return {
+            name.removeprefix(prefix): self._tensor(name, kinds)
+            for name in sorted(self.shapes)
+            if name.startswith(prefix)
+        }
+
+    def _tensor(self, name: str, kinds: str) -> Array:
+        dtype = self._dtypes[name]
+        if dtype not in _NUMBERS or (kinds and dtype[0] not in kinds):
+            raise self.damaged(f"tensor {name!r} is of dtype {dtype}")
+        try:
+            array: Array = self._file.get_tensor(name)
+        except (OSError, SafetensorError) as error:
+            raise self.damaged(f"tensor {name!r} cannot be read ({error})") from error
+        if self._digests is not None and array_digest(array) != self._digests[name]:
+            raise self.damaged(f"tensor {name!r} is not what was written (by its digest)")
+        return array
+
+    def damaged(self, what: str) -> CheckpointError:
+        """The error of a file that is not what was written."""
+        return CheckpointError(
+            f"{self.path}: damaged: {what}; nothing was loaded.\n"
+            "  fix: take another copy, or an earlier checkpoint of the run."
+        )
+
+    def _content(self, metadata: Mapping[str, str]) -> Any:
+        """The state of either version, not yet looked into."""
+        if FORMAT in metadata:
+            content, digest = self._parsed(metadata[FORMAT])
+            self._require_version(content.get("version"), VERSION)
+            if content.pop("digest", None) != digest:
+                raise self.damaged("its metadata is not what was written (by its digest)")
+            self._digests = content.get("tensors")
+            if not isinstance(self._digests, dict) or self._digests.keys() != self.shapes.keys():
+                raise self.damaged("its tensors are not those that were written")
+            return content.get("state")
+        if metadata.get("format") != FORMAT:
+            raise CheckpointError(
+                f"{self.path}: a safetensors file, but not a checkpoint of dynbatch "
+                f"(format {metadata.get('format')!r}, expected {FORMAT!r}).\n"
+                "  fix: give a file written by save_checkpoint."
+            )
+        self._require_version(metadata.get("version"), "1")
+        return self._parsed(metadata.get("state", ""))[0]
+
+    def _parsed(self, text: str) -> tuple[dict[str, Any], str]:
+        """A JSON object, and the digest of all in it but `digest`."""
+        try:
+            content = json.loads(text)
+            if not isinstance(content, dict):
+                raise ValueError("no object")
+            rest = {name: value for name, value in content.items() if name != "digest"}
+            return content, text_digest(_canonical(rest))
+        except (ValueError, RecursionError) as error:
+            raise self.damaged(f"its metadata is not JSON ({error})") from error
+
+    def _require_version(self, found: object, known: object) -> None:
+        if found != known:
+            raise CheckpointError(
+                f"{self.path}: format version {found!r}, this dynbatch reads 1 and {VERSION}.\n"
+                "  fix: load it with the dynbatch that wrote it, or a newer one."
+            )
+
+    def _checked(self, state: Any) -> dict[str, Any]:
+        problem = wrong_field(state, _FIELDS)
+        if problem:
+            raise self.damaged(f"its metadata has {problem}")
+        checked: dict[str, Any] = state
+        return checked
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 to below 2^63."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number that a float can hold, infinity and NaN included."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return isinstance(value, float) or abs(value) < 1 << 1000
+
+
+def wrong_field(found: object, fields: Mapping[str, Callable[[Any], bool]]) -> str | None:
+    """What is wrong with an object out of JSON, in words; None where it has the fields it needs.
+
+    Example:
+        >>> wrong_field({"step": "3"}, {"step": is_count})
+        "'3' for 'step'"
+    """
+    if not isinstance(found, dict):
+        return f"{str(found)[:40]!r} for an object"
+    for name, is_right in fields.items():
+        if name not in found:
+            return f"no {name!r}"
+        if not is_right(found[name]):
+            return f"{_begin(found[name])} for {name!r}"
+    return None
+
+
+def _begin(value: object) -> str:
+    shown = value[:40] if isinstance(value, str | list) else value
+    return "a large number" if isinstance(value, int) and abs(value) >> 200 else repr(shown)[:60]
+
+
+def _is_object(value: object) -> bool:
+    return isinstance(value, dict)
+
+
+def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _is_seed(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_graph_random(value: object) -> bool:
+    wanted = {"seed": _is_seed, "count": is_count}
+    return wrong_field(value, wanted) is None
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "step": is_count,
+    "epoch": is_count,
+    "position": is_count,
+    "extra": _is_object,
+    "random_state": _or_none(_is_object),
+    "graph_random": _is_graph_random,
+    "optimizer": _or_none(lambda value: isinstance(value, str)),
+    "schedule": _or_none(lambda value: isinstance(value, str)),
+    "schedule_state": _or_none(_is_object),
+}
+
+
+def _json(state: dict[str, Any]) -> str:
+    def plain(value: Any) -> Any:
+        if isinstance(value, (np.ndarray, np.generic)):
+            return value.tolist()
+        raise DtypeError(
+            f"save_checkpoint: {type(value).__name__} cannot be kept in a checkpoint.\n"
+            "  fix: put numbers, text, lists and dictionaries into `extra`."
+        )
+
+    return json.dumps(state, default=plain)
+
+
+def _canonical(content: dict[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def names_after(prefix: str, names: Iterable[str]) -> set[str]:
+    """The names that begin with `prefix`, without it."""
+    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
