@@ -33,6 +33,12 @@ class FreedError(GraphError):
     """A value was freed because backward did not need it. Keep it with `node.keep()`."""
 
 
+class MissingParameterError(DynbatchError, AttributeError, KeyError, IndexError):
+    """A cell reads a name, key or index that its parameters do not have."""
+
+    __str__ = Exception.__str__  # a KeyError would quote the message
+
+
 class BatchingWarning(DynbatchError, UserWarning):
     """A graph of many nodes ran almost one by one. Given once a process; the message says why."""
 

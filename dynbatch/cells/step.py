@@ -19,7 +19,7 @@ import numpy as np
 
 from dynbatch.cells.compiled import CompiledLoop
 from dynbatch.cells.program import Program
-from dynbatch.cells.recorder import Path, Recorder, is_unchanged, reads_of
+from dynbatch.cells.recorder import Path, is_unchanged, recorded
 from dynbatch.cells.surroundings import attributes
 from dynbatch.cells.trace import (
     Placeholder,
@@ -190,14 +190,14 @@ def _trace_once(
             vectors.append(_placeholder(graph, "argument", len(vectors), (leaf,) if leaf else ()))
     values = iter(sorted([*vectors, *memories], key=lambda node: node.index))
     arguments = [build(form, values) for form in forms]
-    recorder = Recorder(params)
+    given_params, reads = recorded(params)
     if params_at is not None:
-        arguments.insert(params_at, recorder)
+        arguments.insert(params_at, given_params)
     returned = run_traced(function, arguments, params)
     outputs: list[Node] = []
     form = _form_of(_name(function), returned, outputs)
     require_inside(_name(function), outputs, graph)
-    return StepTrace(graph.nodes, vectors, memories, outputs, form, reads_of(recorder))
+    return StepTrace(graph.nodes, vectors, memories, outputs, form, reads)
 
 
 def _placeholder(graph: TraceGraph, role: str, place: int, shape: Shape) -> Node:

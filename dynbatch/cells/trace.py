@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.recorder import Path, Recorder, reads_of
-from dynbatch.errors import GraphError, ShapeError
+from dynbatch.cells.recorder import Path, is_leaf, recorded
+from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Shape, caller
 from dynbatch.nodes.dropout import Dropout
 from dynbatch.parameter import Array
@@ -114,32 +114,33 @@ def trace_cell(
     x = given("token", 0, token)
     state_nodes = [given("state", k, (width,)) for k, width in enumerate(states)]
     memory_nodes = [given("memory", k, shape) for k, shape in enumerate(memories)]
-    recorder = Recorder(params)
+    given_params, reads = recorded(params)
     state: Any = state_nodes[0] if single else tuple(state_nodes)
     memory: list[Any] = []
     if memory_nodes:
         memory = [memory_nodes[0] if len(memory_nodes) == 1 else tuple(memory_nodes)]
     name = getattr(function, "__name__", "cell")
-    returned = run_traced(function, [x, state, recorder, *memory], params)
+    returned = run_traced(function, [x, state, given_params, *memory], params)
     output, following = _returned(name, returned, state_nodes, single)
     require_inside(name, [output, *following], graph)
-    reads = reads_of(recorder)
     return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
 
 
 def run_traced(function: Callable[..., Any], arguments: Sequence[Any], params: Any) -> Any:
-    """What a cell returns; names the parameters where it missed them."""
+    """What a cell returns; names the parameters where it missed something in them."""
     try:
         return function(*arguments)
     except (AttributeError, TypeError) as error:
-        if params is not None or "NoneType" not in str(error):
+        kind = type(params).__name__
+        if isinstance(error, DynbatchError) or not is_leaf(params) or kind not in str(error):
             raise
+        given = "none were" if params is None else f"one {kind} was"
         raise GraphError(
-            f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and none were "
+            f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {given} "
             f"given ({error}).\n"
             "  rule: what a cell gets as its parameters comes from the caller\n"
-            "  fix:  db.scan(cell, xs, init, params), with a module, a namespace or a dict\n"
-            f"  made at {caller()}"
+            "  fix:  db.scan(cell, xs, init, params), with a module, a namespace, a dict or a list"
+            f"\n  made at {caller()}"
         ) from error
 
 

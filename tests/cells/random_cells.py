@@ -52,6 +52,15 @@ BINARY: dict[str, Callable[[db.Node, db.Node], db.Node]] = {
 }
 
 
+# What a cell is given its parameters as; they are p[0], p[1], … in each.
+HOLDERS: dict[str, Callable[[list[db.Parameter]], Any]] = {
+    "dict": lambda parameters: dict(enumerate(parameters)),
+    "list": list,
+    "tuple": tuple,
+    "itself": lambda parameters: parameters[0] if len(parameters) == 1 else parameters,
+}
+
+
 @dataclass
 class Recipe:
     """A cell as a list of steps, each a kind and its arguments; operands by their number.
@@ -69,6 +78,7 @@ class Recipe:
     given: bool
     reverse: bool
     lengths: tuple[int, ...]
+    holder: str = "dict"
 
     def cell(self) -> db.cells.Cell:
         """The cell that follows the recipe."""
@@ -86,6 +96,7 @@ class Recipe:
     @staticmethod
     def _made(step: tuple[Any, ...], values: list[Any], p: Any, memory: Any) -> list[Any]:
         kind, *arguments = step
+        p = [p] if isinstance(p, db.Parameter) else p
         if kind == "linear":
             source, weight, bias = arguments
             return [F.linear(values[source], p[weight], None if bias is None else p[bias])]
@@ -142,5 +153,5 @@ class Recipe:
             )
             for k, length in enumerate(self.lengths)
         ]
-        params = dict(enumerate(parameters))
+        params = HOLDERS[self.holder](parameters)
         return Batch(made, params, parameters, len(self.states) == 1, self.reverse)

@@ -191,4 +191,5 @@ def recipe(choose: Choose, most_steps: int = 12) -> Recipe:
         choose([True, False]),
         choose([False, True]),
         choose([(3, 1, 0, 2, 4), (2, 2), (1,), (0, 0), (1, 3, 3, 0, 2, 1, 1, 4, 2)]),
+        choose(["itself", "dict", "list", "tuple"]),
     )

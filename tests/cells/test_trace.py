@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.trace import split, trace_cell
-from dynbatch.errors import GraphError, ShapeError
+from dynbatch.errors import GraphError, MissingParameterError, ShapeError
 from tests.cells.cell_cases import CASES, D
 
 
@@ -197,6 +197,28 @@ def test_an_error_inside_a_cell_names_the_line_of_the_cell():
         run(misfit, params=SimpleNamespace(W=weight((3, 5))))
 
 
-def test_a_parameter_that_is_not_there_is_pythons_own_error():
-    with pytest.raises(AttributeError, match="'W'"):
-        run(lambda x, h, p: (h, F.linear(h, p.W)), params=SimpleNamespace())
+@pytest.mark.parametrize(
+    ("params", "read", "pieces"),
+    [
+        (SimpleNamespace(U=1), lambda p: p.W, ("p.W", "SimpleNamespace; its names: U")),
+        (SimpleNamespace(W=1), lambda p: p["W"], ("p['W']", "say p.W")),
+        ({"W": 1}, lambda p: p.W, ("p.W", "its keys: 'W'", "say p['W']")),
+        ({"W": 1}, lambda p: p["U"], ("p['U']", "its keys: 'W'", "that is there")),
+        ([1, 2], lambda p: p[2], ("p[2]", "a list; its items: 2", "count from 0")),
+        ([1, 2], lambda p: p.W, ("p.W", "say p[0]")),
+        ({"a": [{}]}, lambda p: p["a"][0]["b"], ("p['a'][0]['b']", "p['a'][0] is a dict")),
+    ],
+)
+def test_a_parameter_that_is_not_there_is_named(params, read, pieces):
+    for kind in (AttributeError, KeyError, MissingParameterError):  # as `getattr` wants it
+        with pytest.raises(kind) as error:
+            run(lambda x, h, p: (h, F.linear(h, read(p))), params=params)
+    for piece in (*pieces, "test_trace.py"):
+        assert piece in str(error.value)
+
+
+@pytest.mark.parametrize("params", [None, weight((3, 3)), 2.0])
+@pytest.mark.parametrize("read", [lambda p: p.W, lambda p: p["W"]])
+def test_what_has_no_parts_is_named(params, read):
+    with pytest.raises(GraphError, match=r"reads its parameters, and (none were|one .* was) given"):
+        run(lambda x, h, p: (h, F.linear(h, read(p))), params=params)
