@@ -14,8 +14,10 @@ import numpy as np
 
 from dynbatch import backend, garbage, random
 from dynbatch.batcher import unbatched
+from dynbatch.batcher.block import freed
 from dynbatch.batcher.check import CheckedExecutor
 from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.folds import Folds, compute_again, require_own_readers
 from dynbatch.batcher.guard import GuardedExecutor, PlacedNodes
 from dynbatch.batcher.introspection import Introspection
 from dynbatch.batcher.memory_use import MemoryUse
@@ -102,13 +104,15 @@ class Graph(Introspection):
         self.seed = random.next_seed() if seed is None else int(seed) & 0xFFFFFFFF
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
-        self._absorbed: set[int] = set()
+        self._folds = Folds()
         self._kept: dict[int, Node] = {}
+        self._kept_then: frozenset[int] = frozenset()  # in the last backward
         self._final: dict[int, Array] = {}
         self._losses: dict[int, Later] = {}
         self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
         self._streams = Streams(self.seed)
         self.tables: list[CallTable] = []
+        self.totals: dict[int, Any] = {}  # by the nodes that are a part of each
         self.kinds = Kinds()
         self._num_regions = 0
         if check and guard:
@@ -151,11 +155,12 @@ class Graph(Introspection):
             self._nodes.clear()
             self._pending.clear()
             self._kept.clear()
-            self._absorbed.clear()
+            self._folds.clear()
             self._streams.clear()
             for table in self.tables:
                 table.close()
             self.tables.clear()
+            self.totals.clear()
         if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics):
             unbatched.warn(self._record())
 
@@ -225,24 +230,27 @@ class Graph(Introspection):
             _require_finite(loss, value, "no gradient was added")
             self._final[loss.index] = value.copy()
         self._differentiated = True
+        self._kept_then = frozenset(self._kept)
 
     def _request(self, loss: Node, memory_limit: int | str | None) -> Request:
         """What `backward` asks of the executor."""
         kept = [*self._kept.values(), loss]
+        alone = [node for node in self._kept.values() if node._block is None]
         limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         if loss._block is not None:
             why = f"{loss.label()} was computed before, and values stay: call backward first"
-            return Request(lambda count: [[]], loss, kept, limit, lambda: (1, why))
+            nodes = self._ancestors(alone)
+            return Request(lambda count: [nodes], loss, kept, limit, lambda: (1, why))
         units: list[Units] = []
 
         def parts(count: int) -> Iterator[list[Node]]:
             for targets in units[0].parts(count) if count > 1 else ():
                 yield self._ancestors(targets)
-            yield self._ancestors([loss])
+            yield self._ancestors([loss, *alone])
 
         def most_parts() -> tuple[int, str]:
             if not units:
-                units.append(Units(self._nodes, loss))
+                units.append(Units(self._nodes, loss, alone))
             return len(units[0]), units[0].reason
 
         return Request(parts, loss, kept, limit, most_parts)
@@ -269,7 +277,7 @@ class Graph(Introspection):
 
     def _waiting(self) -> list[Node]:
         """All that has not been computed, but what only others compute with."""
-        nodes = [n for n in self._pending if n.index not in self._absorbed]
+        nodes = [n for n in self._pending if n.index not in self._folds or n.index in self._kept]
         calls = [call for table in self.tables for call in table.waiting()]
         return [*nodes, *calls]
 
@@ -281,9 +289,9 @@ class Graph(Introspection):
         """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
         begin = time.perf_counter()
         if self.tables:
-            found = ancestors_with_calls(targets, self.tables, self.policy)
+            found = ancestors_with_calls(targets, self._folds, self._kept, self.tables, self.policy)
         else:
-            found = ancestors(targets)
+            found = ancestors(targets, self._folds, self._kept)
         self.statistics.host_seconds += time.perf_counter() - begin
         return found
 
@@ -320,9 +328,9 @@ class Graph(Introspection):
         self._pending.append(node)
         return index
 
-    def absorb(self, node: Node) -> None:
-        """`node` was folded into another: it runs only if someone reads it."""
-        self._absorbed.add(node.index)
+    def absorb(self, node: Node, reader: Node) -> None:
+        """`reader` can do without `node`, its one input, which runs only if someone wants it."""
+        self._folds.add(node, reader)
 
     def value(self, node: Node) -> Array:
         """A copy of a node's value; runs every pending node first, after backward what it needs."""
@@ -377,6 +385,8 @@ class Graph(Introspection):
         """A node's value in the arena, after a run where it needs one."""
         self._open(f"value of {node.label()}")
         if node._block is None:
+            if self._folds.is_lost(node):
+                raise freed(node)
             # After backward other nodes may wait in vain for values that were freed.
             self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
         values: Array = node._block.node_values(node)
@@ -399,10 +409,9 @@ class Graph(Introspection):
         """In the arena, or zeros of the host."""
         self._open(f"gradient of {node.label()}")
         block = node._block
-        kept_before = self._differentiated and node.index in self._kept
-        if kept_before and (block is None or block.gradient is None):
-            return np.zeros(node.shape, self.dtype)
         if block is None or block.gradient is None:
+            if node.index in self._kept_then:
+                return np.zeros(node.shape, self.dtype)
             raise FreedError(
                 f"{node.label()}: no gradient is kept for it.\n"
                 "  fix:  call node.keep() before graph.backward(loss)"
@@ -413,7 +422,12 @@ class Graph(Introspection):
     def keep(self, node: Node) -> None:
         """Keep a node's value and gradient readable after backward."""
         self._open("keep")
-        self._kept[node.index] = node
+        if node.index not in self._kept:
+            require_own_readers(node, self.totals, self.tables)
+            self._kept[node.index] = node
+            around = list(self._folds.around(node, self.tables))
+            if around:
+                self._pending += compute_again(around, self._nodes)
 
     def stream(self, node: Node) -> int:
         """A 32-bit number for a node's random draws: the same whatever else is in the batch."""

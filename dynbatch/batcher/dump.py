@@ -30,7 +30,7 @@ from dynbatch.kernels.sight import EVERYTHING
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Array, Parameter
 
-VERSION = 2
+VERSION = 3
 
 
 class Writer:

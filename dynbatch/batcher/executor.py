@@ -42,6 +42,7 @@ class Run:
     """A run that is not finished, and what there was before it.
 
     scratch:     an arena that nothing needs after the run.
+    gradients:   of nodes that were kept, from an earlier backward, and where they begin.
     first:       the first step that it changes: its own, or with a backward perhaps any.
     aside:       gradients of parameters from before a run in parts.
     """
@@ -57,6 +58,7 @@ class Run:
     scratch_bytes: int = 0
     first: int = 0
     aside: Aside = field(default_factory=Aside)
+    gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
 
 
 class Executor:
@@ -152,6 +154,8 @@ class Executor:
             plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             run.preparation, layout = plan.preparation, plan.layout
             self._put_gradients_aside()
+            if loss is not None:
+                self._drop_gradients()
             arena = self._allocate(plan)
             self.steps += plan.preparation.steps
             self.plans += plan.preparation.plans
@@ -179,6 +183,13 @@ class Executor:
         preparation = self._run.preparation
         if len(preparation.parts) > 1:
             self._run.aside.put([p for step in preparation.steps for p in step.parameters])
+
+    def _drop_gradients(self) -> None:
+        """Those of an earlier backward: what is read afterwards is of this one alone."""
+        for block in [block for step in self.steps for block in step.blocks]:
+            if block.gradient is not None:
+                self._run.gradients.append((block, block.gradient, block.gradient_start))
+                block.gradient = None
 
     def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
         layout, itemsize = plan.layout, self._dtype.itemsize
@@ -394,6 +405,8 @@ class Executor:
         for block in [block for step in self.steps for block in step.blocks]:
             if block.gradient_interval is not None:
                 block.gradient = block.gradient_interval = None
+        for block, gradient, start in run.gradients:
+            block.gradient, block.gradient_start = gradient, start
         for arena in self._arenas[run.arenas :]:
             self._pool.give(arena)
         del self._arenas[run.arenas :]
@@ -403,6 +416,7 @@ class Executor:
         begin = time.perf_counter()
         new = self.steps[self._run.steps :]
         self._run.preparation = Preparation()
+        self._run.gradients = []
         scratch = self._run.scratch
         if scratch is not None:
             self._arenas = [arena for arena in self._arenas if arena is not scratch]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dynbatch.atomic import replacing
 from dynbatch.batcher.dot import dot, sentence_nodes, step_numbers
 from dynbatch.batcher.dump import Writer, runs_of, write
+from dynbatch.batcher.folds import Folds
 from dynbatch.batcher.memory_use import MemoryUse
 from dynbatch.batcher.page import page
 from dynbatch.batcher.plan import Plan
@@ -34,7 +35,7 @@ class Introspection:
     seed: int
     tables: list[CallTable]
     _nodes: list[Node]
-    _absorbed: set[int]
+    _folds: Folds
     _kept: dict[int, Node]
     _backwards: list[tuple[int, int]]
     _executor: Executor
@@ -143,7 +144,7 @@ class Introspection:
             "policy": self.policy,
             "grad": self.grad,
             "seed": self.seed,
-            "absorbed": sorted(self._absorbed),
+            "folds": self._folds.pairs(),
             "kept": sorted(self._kept),
             "runs": runs_of(self._executor.plans, self._executor.steps, self._backwards),
         }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 import numpy as np
 
 from dynbatch.batcher.entries import Pending
+from dynbatch.batcher.folds import Folds, can_fold, fold
 from dynbatch.batcher.region_plan import RegionPlanner
 from dynbatch.cells.call import Call, Output
 from dynbatch.cells.region_node import RegionNode
@@ -17,27 +18,44 @@ from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
 
-def ancestors(targets: Iterable[Node]) -> list[Node]:
-    """Uncomputed nodes that the targets need, in creation order; for graphs without calls."""
+def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> list[Node]:
+    """Uncomputed nodes that the targets need, in creation order; for graphs without calls.
+
+    Args:
+        folds: what may be folded; in place of a node that is, comes the one that stands for it.
+        kept:  indices of nodes that must have a value and a gradient of their own.
+    """
     seen = {node.index: node for node in targets if node._block is None}
     stack = list(seen.values())
+    readers = folds.readers
+    folded: list[Node] = []
     while stack:
-        for x in stack.pop().inputs:
+        node = stack.pop()
+        inputs = node.inputs
+        if node.index in readers and can_fold(node, seen, kept):
+            folded.append(node)
+            inputs = inputs[0].inputs
+        for x in inputs:
             if x._block is None and x.index not in seen:
                 seen[x.index] = x
                 stack.append(x)
+    fold(folded, seen)
     return [seen[index] for index in sorted(seen)]
 
 
 def ancestors_with_calls(
-    targets: Iterable[Node], tables: Sequence[CallTable], policy: str
+    targets: Iterable[Node],
+    folds: Folds,
+    kept: Container[int],
+    tables: Sequence[CallTable],
+    policy: str,
 ) -> list[Node]:
     """The same for graphs with calls: these are gathered in regions, one node each.
 
     The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
     run as one. Regions come before the ordinary nodes of their phase, which is a topological order.
     """
-    needed = Needed(tables)
+    needed = Needed(tables, folds, kept)
     needed.add(targets)
     for phase in sorted(needed.waiting, reverse=True):
         needed.add_calls(phase)
@@ -48,6 +66,7 @@ def ancestors_with_calls(
             # A cell's constants are made only now.
             needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
             found.append((phase, 0, node.region.number, node))
+    fold(needed.folded, needed.nodes)
     found += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
     return [node for _, _, _, node in sorted(found, key=lambda entry: entry[:3])]
 
@@ -57,12 +76,16 @@ class Needed:
 
     Attributes:
         nodes:   ordinary nodes by index.
+        folded:  those among them whose input is not needed for their sake.
         waiting: by phase, the tables that have calls which have not run, and the rows of these.
         pending: the calls among them that are needed, by phase.
     """
 
-    def __init__(self, tables: Sequence[CallTable]) -> None:
+    def __init__(self, tables: Sequence[CallTable], folds: Folds, kept: Container[int]) -> None:
         self.nodes: dict[int, Node] = {}
+        self.folded: list[Node] = []
+        self._folds = folds
+        self._kept = kept
         self.waiting: dict[int, list[tuple[CallTable, Array]]] = {}
         self.pending: dict[int, list[Pending]] = {}
         for table in tables:
@@ -80,6 +103,9 @@ class Needed:
             if type(node) is StackCalls:
                 for table in node.tables:
                     table.marked[node.rows_of(table)] = True
+            elif node.index in self._folds.readers and can_fold(node, self.nodes, self._kept):
+                self.folded.append(node)
+                self._find(node.inputs[0].inputs, stack)
             else:
                 self._find(node.inputs, stack)
 

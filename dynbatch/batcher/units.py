@@ -19,12 +19,13 @@ class Units:
     Args:
         nodes: all of the graph.
         loss:  a scalar that has not been computed.
+        alone: further nodes to compute, each with its sentence if the loss needs that.
 
     Attributes:
         reason: why the loss cannot be split, or "".
     """
 
-    def __init__(self, nodes: Sequence[Node], loss: Node) -> None:
+    def __init__(self, nodes: Sequence[Node], loss: Node, alone: Sequence[Node] = ()) -> None:
         sentences = Sentences(nodes)
         targets: dict[int, list[Node]] = {}
         self.reason = ""
@@ -45,6 +46,10 @@ class Units:
                     stack.append(x)
         if len(targets) < 2 and not self.reason:
             self.reason = "it has one sentence"
+        for node in alone:
+            sentence = sentences.of(node)
+            if sentence in targets:
+                targets[sentence].append(node)
         sizes = dict.fromkeys(targets, 0)
         for node in nodes:
             number = sentences.of(node)

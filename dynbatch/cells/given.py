@@ -18,6 +18,9 @@ from dynbatch.nodes.structure import stack as stack_nodes
 
 RESULTS = frozenset((Call, Output, Part))
 
+NO_KIND = -1
+"""Of what is no argument of a call; see `call.Light`."""
+
 
 class Given:
     """An ordinary node, or zeros, with the attributes of a `Light`."""
@@ -50,7 +53,11 @@ class Mixed:
 
 
 class Total:
-    """The sum of what several calls returned, part by part. Made by `total`; see `Mixed`."""
+    """The sum of what several calls returned, part by part. Made by `total`; see `Mixed`.
+
+    A call that is given it gathers the members. Once somebody has taken a part of it, that part is
+    a node, which may be kept: calls that are given the total from then on read its parts.
+    """
 
     __slots__ = ("_nodes", "depths", "form", "kind", "members", "ready")
     origin = None
@@ -70,14 +77,22 @@ class Total:
             self._nodes = by_part(_sum, [structure_of(member) for member in self.members])
         return self._nodes
 
+    def _taken(self) -> Any:
+        """The same for somebody who may keep them."""
+        if self.kind != NO_KIND:
+            self.kind = NO_KIND  # so that no table of calls takes it as it is
+            graph = self.members[0].origin.graph
+            graph.totals.update([(node.index, self) for node in _leaves_of(self.nodes)])
+        return self.nodes
+
     def __len__(self) -> int:
         return len(self.form)
 
     def __getitem__(self, key: Any) -> Any:
-        return self.nodes[key]
+        return self._taken()[key]
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.nodes)
+        return iter(self._taken())
 
     def __repr__(self) -> str:
         return f"total of {len(self.members)}: {self.form}"
@@ -187,6 +202,15 @@ def form_of(value: Call | Part | Output) -> Form:
     return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
 
 
+def _leaves_of(nodes: Any) -> Iterator[Node]:
+    """All nodes of a structure."""
+    if isinstance(nodes, tuple):
+        for part in nodes:
+            yield from _leaves_of(part)
+    else:
+        yield nodes
+
+
 def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> Any:
     """Nodes joined part by part, in the structure of one."""
     if isinstance(structures[0], tuple):
@@ -247,6 +271,8 @@ def holds_matrix(value: Any) -> bool:
 
 def wrapped(value: Any, graph: Any) -> Any:
     """An argument with the attributes of a `Light`."""
+    if isinstance(value, Total) and value.kind == NO_KIND:
+        value = value.nodes
     if isinstance(value, Light | Part | Total | Row):
         return value
     if isinstance(value, tuple):

@@ -130,6 +130,21 @@ class CallTable:
         home = self.runs[run]
         return home if home._block is not None else None
 
+    def given(self, value: Any) -> list[Call]:
+        """The calls that were given this very value, alone or as part of a tuple."""
+        rows = {
+            row
+            for column in self.columns
+            for row, one in enumerate(column)
+            if one is value or (type(one) is Mixed and any([x is value for x in one.values]))
+        }
+        return [self.calls[row] for row in sorted(rows)]
+
+    def forget_run(self, row: int) -> None:
+        """As if a call had not run."""
+        self.update()
+        self.run_of[row] = NOT_RUN
+
     def settle(self, rows: Array, home: RegionNode) -> None:
         """These calls, in this order, are the rows of a region."""
         self.run_of[rows] = len(self.runs)

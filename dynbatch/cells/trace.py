@@ -57,7 +57,7 @@ class TraceGraph:
 
     add_light = add
 
-    def absorb(self, node: Node) -> None:
+    def absorb(self, node: Node, reader: Node) -> None:
         raise GraphError("a loss cannot be part of a cell; compute it from the scan's outputs.")
 
     def value(self, node: Node) -> Array:

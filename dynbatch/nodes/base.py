@@ -53,7 +53,7 @@ class Owner(Protocol):
 
     def add_light(self, node: Node) -> int: ...
 
-    def absorb(self, node: Node) -> None: ...
+    def absorb(self, node: Node, reader: Node) -> None: ...
 
     def value(self, node: Node) -> Array: ...
 
@@ -247,6 +247,13 @@ class Node:
         names = [n for kind in type(self).__mro__ for n in kind.__dict__.get("__slots__", ())]
         own = {n: getattr(self, n) for n in names if n not in Node.__slots__}
         return type(self)(*inputs, **own)
+
+    def folded(self) -> Node:
+        """A node that stands for this one in a run where nobody else wants its one input.
+
+        Only nodes that their graph was told of are asked; see `nodes.folded` and `batcher.folds`.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.folded")
 
     def all_parameters(self) -> tuple[Parameter, ...]:
         """Parameters that this node reads."""

@@ -12,6 +12,7 @@ from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.targets import class_targets
 from dynbatch.parameter import Array, Parameter
@@ -23,7 +24,7 @@ _folds = ContextVar("folds", default=True)
 class CrossEntropyBase(Node):
     """What both forms share: targets, token weights, and their packing."""
 
-    __slots__ = ("ids", "smoothing", "weights")
+    __slots__ = ()
     static: ClassVar[tuple[str, ...]] = ("smoothing",)
     retains = Retain(inputs=True)
     ids: Array
@@ -64,8 +65,10 @@ class CrossEntropyBase(Node):
         return scale
 
 
-class LinearCrossEntropy(CrossEntropyBase):
+class LinearCrossEntropy(CrossEntropyBase, Folded):
     """loss = Σ_t weight_t · (logsumexp(W h_t + b) - (W h_t + b)[target_t]), in nats.
+
+    It stands for a `CrossEntropy` of W h + b in runs where nobody wants these logits.
 
     Shape:  h (T, D), targets (T,) -> ().
     Batches with:  every other one of the same W, b and smoothing: all tokens of all sentences.
@@ -73,14 +76,11 @@ class LinearCrossEntropy(CrossEntropyBase):
         means and sums only, the gradient is made in forward, and logits are computed once.
     """
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("bias", "ids", "smoothing", "weight", "weights")
     static = ("weight", "bias", "smoothing")
     fuses_backward = True
     weight: Parameter
     bias: Parameter | None
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return ()
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
@@ -128,15 +128,24 @@ class LinearCrossEntropy(CrossEntropyBase):
 
 
 class CrossEntropy(CrossEntropyBase):
-    """The same on logits (T, V) that already exist.
+    """The same on logits (T, V).
 
     Batches with:  every other one of the same V and smoothing.
     """
 
-    __slots__ = ()
+    __slots__ = ("ids", "smoothing", "weights")
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return ()
+
+    def folded(self) -> Node:
+        """The loss on what the projection reads; its logits are never stored."""
+        (logits,) = self.inputs
+        assert isinstance(logits, Linear)
+        return LinearCrossEntropy(
+            self, *logits.inputs, weight=logits.weight, bias=logits.bias,
+            ids=self.ids, weights=self.weights, smoothing=self.smoothing,
+        )  # fmt: skip
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -165,7 +174,7 @@ def cross_entropy(
     """Cross-entropy of one sentence in nats, as `torch.nn.functional.cross_entropy`.
 
     When `logits` comes straight from `linear`, the projection is folded in and its logits are never
-    stored; reading `logits.value` still works, at the cost of computing it.
+    stored, unless they are kept or read otherwise: then they are, as any value.
 
     Args:
         logits:          (T, V), or (V,) for one prediction.
@@ -185,12 +194,10 @@ def cross_entropy(
             f"  fix:  0.1 is common; 0 switches it off\n  made at {caller()}"
         )
     ids, weights = class_targets("cross_entropy", logits, targets, ignore_index, reduction)
-    common: dict[str, Any] = {"ids": ids, "weights": weights, "smoothing": float(label_smoothing)}
+    loss = CrossEntropy(logits, ids=ids, weights=weights, smoothing=float(label_smoothing))
     if type(logits) is Linear and _folds.get():
-        logits.graph.absorb(logits)
-        (hidden,) = logits.inputs
-        return LinearCrossEntropy(hidden, weight=logits.weight, bias=logits.bias, **common)
-    return CrossEntropy(logits, **common)
+        loss.graph.absorb(logits, loss)
+    return loss
 
 
 @contextmanager

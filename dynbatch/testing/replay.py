@@ -80,8 +80,8 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
     graph = Graph(**(given | options))
     reader = Reader(document, arrays, graph.device)
     nodes = reader.graph(document, graph)
-    for place in document["absorbed"]:
-        graph.absorb(nodes[place])
+    for place, by in document["folds"]:
+        graph.absorb(nodes[place], nodes[by])
     for place in document["kept"]:
         nodes[place].keep()
     runs = [

@@ -1,0 +1,55 @@
+"""`Folded`: a node that stands for another one in a run, and does without what that one reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynbatch.nodes.base import Node
+
+
+class Folded(Node):
+    """Computes the value of a node from what the input of that node would be computed from.
+
+    It is made for one run, where nobody else wants that input (see `batcher.folds`), and is none of
+    the graph's nodes. Its value is that of the node it stands for, and lies where that one's does.
+
+    Args:
+        stands_for: the node.
+        inputs:     what is read instead of its inputs.
+    """
+
+    __slots__ = ("stands_for",)
+    stands_for: Node
+
+    def __init__(self, stands_for: Node, *inputs: Node, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.stands_for = stands_for
+        self.inputs = inputs
+        self.graph, self.index, self.phase = stands_for.graph, stands_for.index, stands_for.phase
+        self.ndim, self.rows, self.width = stands_for.ndim, stands_for.rows, stands_for.width
+        self.sig = self.signature()
+
+    @property
+    def _block(self) -> Any:
+        return self.stands_for._block
+
+    @_block.setter
+    def _block(self, block: Any) -> None:
+        self.stands_for._block = block
+
+    @property
+    def _position(self) -> int:
+        return self.stands_for._position
+
+    @_position.setter
+    def _position(self, position: int) -> None:
+        self.stands_for._position = position
+
+    @property
+    def _start(self) -> int:
+        return self.stands_for._start
+
+    @_start.setter
+    def _start(self, start: int) -> None:
+        self.stands_for._start = start
