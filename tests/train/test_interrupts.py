@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from dynbatch.train.interrupts import deferred_interrupt
+from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 
 
 def test_interrupt_waits_for_the_end_of_the_block():
@@ -60,3 +60,49 @@ def test_other_threads_may_use_it():
     thread.start()
     thread.join()
     assert done == [True]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_signals_that_end_a_process_are_raised_and_then_left_as_they_were(number):
+    with pytest.raises(Terminated) as caught, terminable():
+        signal.raise_signal(number)
+    assert (caught.value.code, caught.value.number) == (128 + number, number)
+    assert isinstance(caught.value, SystemExit)
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_they_wait_for_the_end_of_a_block_too(number):
+    done = []
+    with pytest.raises(Terminated), terminable():
+        with deferred_interrupt():
+            signal.raise_signal(number)
+            done.append("block")
+        done.append("after")
+    assert done == ["block"]
+
+
+@pytest.mark.parametrize("own", [signal.SIG_IGN, lambda number, frame: None])
+def test_signals_that_the_program_handles_or_ignores_stay_its_own(own):
+    before = signal.signal(signal.SIGHUP, own)
+    try:
+        with terminable():
+            assert signal.getsignal(signal.SIGHUP) is own
+            with deferred_interrupt():
+                signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is own
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_in_another_thread_signals_are_left_alone():
+    done = []
+
+    def work():
+        with terminable():
+            done.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [signal.SIG_DFL]
