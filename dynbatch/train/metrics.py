@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from dynbatch.atomic import replacing
+from dynbatch.errors import DataError
+from dynbatch.train.checkpoint_file import is_count, is_number
 
 Record = dict[str, Any]
 
@@ -32,38 +34,107 @@ class MetricsFile:
         self._file: IO[str] | None = None
 
     def write(self, record: Record) -> None:
-        """Append one record; numbers that are not finite are written as null."""
+        """Append one record; numbers that are not finite are written as null.
+
+        Raises:
+            DataError: the file cannot be written.
+        """
         if self._path is None:
             return
-        if self._file is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = open(self._path, "a", encoding="utf-8")
-        self._file.write(json.dumps({name: _finite(value) for name, value in record.items()}))
-        self._file.write("\n")
-        self._file.flush()
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = open(self._path, "a", encoding="utf-8")
+            self._file.write(json.dumps({name: _finite(value) for name, value in record.items()}))
+            self._file.write("\n")
+            self._file.flush()
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
 
     def keep(self, wanted: Callable[[Record], bool]) -> None:
-        """Remove the records that are not wanted, and a last line that was cut short."""
+        """Remove the records that are not wanted, and a last line that was cut short.
+
+        The file is made if there is none, so that it is known from here on that it can be written.
+
+        Raises:
+            DataError: a line is no record of a training run, or the file cannot be written.
+        """
         self.close()
-        if self._path is None or not self._path.exists():
+        if self._path is None:
             return
-        lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-        kept = [line for line in lines if line.endswith("\n") and wanted(json.loads(line))]
-        if kept != lines:
-            with replacing(self._path) as temporary:
-                temporary.write_text("".join(kept), encoding="utf-8")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            open(self._path, "ab").close()
+        except OSError as error:
+            raise _unwritable(self._path, error) from error
+        lines = _whole_lines(self._path)
+        kept = [line for line, record in lines if wanted(record)]
+        text = b"".join([line + b"\n" for line in kept])
+        if text != self._path.read_bytes():
+            try:
+                with replacing(self._path) as temporary:
+                    temporary.write_bytes(text)
+            except OSError as error:
+                raise _unwritable(self._path, error) from error
 
     def close(self) -> None:
         """Close the file; the next `write` opens it again."""
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except OSError as error:
+                raise _unwritable(self._path, error) from error
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a metrics file."""
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
+    """The records of a metrics file; a last line that was cut short is left out.
+
+    Raises:
+        DataError: it cannot be read, or a line is no record. Names file and line.
+    """
+    return [record for _, record in _whole_lines(Path(path))]
+
+
+def _whole_lines(path: Path) -> list[tuple[bytes, Record]]:
+    """The lines of a file with their records."""
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
+    return [(line, _record(f"{path}:{number}", line)) for number, line in enumerate(lines, 1)]
+
+
+def _record(where: str, line: bytes) -> Record:
+    """One line as a record: numbers by name, with the update they tell of."""
+    try:
+        record = json.loads(line)
+        if _is_record(record):
+            return dict(record)
+    except (ValueError, RecursionError):
+        pass
+    raise DataError(
+        f"{where}: no line of a metrics file.\n"
+        f"  line: {line[:60].decode('utf-8', 'replace')!r}\n"
+        '  rule: each line is a JSON object with the update it tells of, {"step": 3, …}\n'
+        "  fix:  remove the line, or move the file away: a run that goes on begins a new one"
+    )
+
+
+def _is_record(found: object) -> bool:
+    if not isinstance(found, dict) or not is_count(found.get("step")):
+        return False
+    is_complete = "metric" not in found or is_count(found.get("epoch"))
+    return is_complete and all(
+        value is None or isinstance(value, bool) or is_number(value) for value in found.values()
+    )
+
+
+def _unwritable(path: Path | None, error: OSError) -> DataError:
+    return DataError(
+        f"{path}: the metrics cannot be written: {error.strerror}.\n"
+        "  fix: free space on the disk, or give a folder that can be written."
+    )
 
 
 def _finite(value: Any) -> Any:
