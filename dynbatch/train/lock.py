@@ -1,0 +1,176 @@
+"""`locked`: a file that one run at a time writes, and whose folder can be written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dynbatch.errors import CheckpointError
+
+fcntl: Any
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+_WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
+"""What a file system without locks answers."""
+
+
+@dataclass
+class _Held:
+    thread: int
+    times: int
+
+
+_held: dict[Path, _Held] = {}
+_held_guard = threading.Lock()
+
+
+@contextmanager
+def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Hold `path` for the block: no other process or thread may, and its folder can be written.
+
+    The folder is made if it is missing, and removed again if it is still empty at the end. The lock
+    is the system's (`flock`, of a file `.NAME.lock` beside it that says who holds it), so that it
+    is gone when the process is, however that ended. The thread that holds it may take it again.
+    Where there is no `flock`, on Windows and some network file systems, only the folder is checked.
+
+    Args:
+        path: the file that will be written; None holds nothing.
+
+    Raises:
+        CheckpointError: another run holds it, or nothing can be written there.
+
+    Example:
+        >>> import tempfile
+        >>> with locked(Path(tempfile.mkdtemp(), "run.safetensors")):
+        ...     pass  # train
+    """
+    if path is None:
+        yield
+        return
+    path = Path(path)
+    made = _folder_of(path)
+    try:
+        key = path.resolve()
+        _enter(key, path)
+        try:
+            yield
+        finally:
+            _leave(key)
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it is not empty
+                folder.rmdir()
+
+
+def _folder_of(path: Path) -> list[Path]:
+    """Make the folder of a file. Returns those that were missing, the lowest first."""
+    missing: list[Path] = []
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, "it is a folder")
+        missing = [each for each in [path.parent, *path.parent.parents] if not each.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise _unwritable(path, f"{path.parent} is a file, not a folder") from None
+    except NotADirectoryError:
+        raise _unwritable(path, f"{path.parent} lies below a file") from None
+    except OSError as error:
+        raise _unwritable(path, error.strerror or str(error)) from error
+    return missing
+
+
+def _enter(key: Path, path: Path) -> None:
+    with _held_guard:
+        held = _held.get(key)
+        if held is None:
+            _handles[key] = _acquire(path)
+            _held[key] = _Held(threading.get_ident(), 1)
+        elif held.thread == threading.get_ident():
+            held.times += 1
+        else:
+            raise _taken(path, "another thread of this process")
+
+
+def _leave(key: Path) -> None:
+    with _held_guard:
+        held = _held[key]
+        held.times -= 1
+        if held.times == 0:
+            del _held[key]
+            lock, handle = _handles.pop(key)
+            with suppress(OSError):
+                lock.unlink()
+            os.close(handle)
+
+
+_handles: dict[Path, tuple[Path, int]] = {}
+
+
+def _acquire(path: Path) -> tuple[Path, int]:
+    """The lock file and its open handle, which holds the lock until it is closed."""
+    lock = path.with_name(f".{path.name}.lock").absolute()
+    while True:
+        try:
+            handle = os.open(lock, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise _unwritable(path, error.strerror or str(error)) from error
+        try:
+            if fcntl is not None:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_still(lock, handle):
+                who = {"process": os.getpid(), "host": socket.gethostname()}
+                os.ftruncate(handle, 0)
+                os.write(handle, json.dumps(who).encode())
+                return lock, handle
+        except BlockingIOError:
+            holder = _holder(handle)
+            os.close(handle)
+            raise _taken(path, holder) from None
+        except OSError as error:
+            if error.errno in _WITHOUT_LOCKS:
+                return lock, handle
+            os.close(handle)
+            raise _unwritable(path, error.strerror or str(error)) from error
+        os.close(handle)  # the run before removed the file between our opening and locking it
+
+
+def _is_still(lock: Path, handle: int) -> bool:
+    """Whether the open file is the one that others will find under its name."""
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(lock))
+    except FileNotFoundError:
+        return False
+
+
+def _holder(handle: int) -> str:
+    """Who holds the lock, as far as the file says."""
+    try:
+        who = json.loads(os.pread(handle, 1000, 0))
+        return f"process {int(who['process'])} on {who['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
+
+
+def _taken(path: Path, holder: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: {holder} is training there; two runs would write over each other.\n"
+        "  fix: wait until it ends, end it, or give this run another folder."
+    )
+
+
+def _unwritable(path: Path, why: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: nothing can be written there: {why}.\n"
+        "  fix: give a folder that can be written, or make this one so."
+    )
