@@ -8,6 +8,7 @@ from dynbatch.train.checkpoint import (
     save_checkpoint,
 )
 from dynbatch.train.digest import data_digest
+from dynbatch.train.lock import locked
 from dynbatch.train.metrics import read_metrics
 from dynbatch.train.trainer import Trainer, TrainingResult
 
@@ -19,6 +20,7 @@ __all__ = [
     "TrainingResult",
     "data_digest",
     "load_checkpoint",
+    "locked",
     "padded_tokens",
     "padding_ratio",
     "read_checkpoint",

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.train.digest import data_digest
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Example = TypeVar("Example")
@@ -73,6 +74,16 @@ class SentenceBatches(Generic[Example]):
         """Number of batches in an epoch; here the same in all of them."""
         return len(self)
 
+    def summary(self) -> dict[str, int | str]:
+        """What decides the batches of every epoch, with a digest of the examples (`data_digest`);
+        a `Trainer` keeps it in checkpoints, and refuses to resume with another."""
+        return {
+            "number of examples": len(self.examples),
+            "digest of the examples": data_digest(self.examples),
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+        }
+
     def epoch(self, epoch: int) -> list[list[Example]]:
         """All batches of one epoch: every example exactly once."""
         order = epoch_order(len(self.examples), self.seed, epoch).tolist()
@@ -128,6 +139,16 @@ class TokenBatches(Generic[Example]):
     def num_batches(self, epoch: int) -> int:
         """Number of batches in an epoch; it varies a little with the order."""
         return len(self._packed(epoch))
+
+    def summary(self) -> dict[str, int | str]:
+        """As that of `SentenceBatches`, with a digest of the lengths, too."""
+        return {
+            "number of examples": len(self.examples),
+            "digest of the examples": data_digest(self.examples),
+            "digest of their lengths": data_digest(self.lengths),
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
 
     def epoch(self, epoch: int) -> list[list[Example]]:
         """All batches of one epoch: every example exactly once."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dynbatch.train.checkpoint_file import is_count, is_number, wrong_field
+
 
 @dataclass(slots=True)
 class EarlyStopping:
@@ -45,6 +47,18 @@ class EarlyStopping:
 
     def state_dict(self) -> dict[str, float | None]:
         return {"best": self.best, "best_step": self.best_step, "num_bad": self.num_bad}
+
+    @staticmethod
+    def wrong(state: object) -> str | None:
+        """What keeps a state out of JSON from being loaded, in words; None if it can be."""
+        return wrong_field(
+            state,
+            {
+                "best": lambda best: best is None or is_number(best),
+                "best_step": is_count,
+                "num_bad": is_count,
+            },
+        )
 
     def load_state_dict(self, state: dict[str, float | None]) -> None:
         self.best = state["best"]

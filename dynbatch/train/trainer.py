@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import islice
 from operator import length_hint
@@ -17,21 +18,22 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch import random
-from dynbatch.errors import CheckpointError, NumericError
+from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.base import Node
 from dynbatch.optim import Optimizer, Schedule, clip_grad_norm_
 from dynbatch.train.checkpoint import (
-    CheckpointInfo,
     load_checkpoint,
     read_checkpoint,
     save_checkpoint,
 )
-from dynbatch.train.interrupts import deferred_interrupt
+from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
+from dynbatch.train.lock import locked
 from dynbatch.train.metrics import MetricsFile, Record
 from dynbatch.train.progress import Progress
 from dynbatch.train.protocols import Batches, TrainedModel
+from dynbatch.train.run_data import Summary, require_same_data, saved_by_trainer, summary_of
 from dynbatch.train.stopping import EarlyStopping
 from dynbatch.train.update import Update
 
@@ -76,6 +78,9 @@ class Trainer:
                           out padded, beside what is measured of each. It takes some milliseconds.
         random_state:     a generator that the loss function draws from, kept in checkpoints.
         extra:            what else to keep in checkpoints, such as the model's settings.
+        other_data:       what the run depends on beside its mini-batches, by name, such as
+                          {"development set": dev}: digests of it are kept in checkpoints, and
+                          `resume` refuses other data.
         make_graph:       the graph of each mini-batch; by default `Graph(device=...)`, where the
                           optimizer's parameters are.
         show_progress:    a progress bar, with the time left of the whole run.
@@ -86,8 +91,13 @@ class Trainer:
     number alone, a run that was killed and resumed equals one that never was, bit for bit, on one
     machine and for equal settings.
 
-    **Ctrl-C** saves the moment after the last whole update, says how to resume, and goes on as
-    `KeyboardInterrupt`, with which Python ends with status 130 if nobody catches it.
+    **Ctrl-C, SIGTERM, SIGHUP** save the moment after the last whole update, say how to resume, and
+    go on as `KeyboardInterrupt` and `SystemExit`, with which Python ends with status 128 + the
+    signal's number (130, 143, 129) if nobody catches it. SIGTERM and SIGHUP are left alone where
+    the program handles or ignores them, and outside the main thread.
+
+    **One run at a time.** While `fit` runs, no other process or thread can train with the same
+    `checkpoint_path`; see `train.locked`.
 
     **On a GPU** nothing waits for a mini-batch before the next one has been started: its loss and
     norm are read, written down, and counted in `step`, one update later.
@@ -112,6 +122,7 @@ class Trainer:
     memory_every: int = 20
     random_state: np.random.Generator | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+    other_data: Mapping[str, Any] = field(default_factory=dict)
     make_graph: Callable[[], Graph] | None = None
     show_progress: bool = True
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
@@ -136,6 +147,7 @@ class Trainer:
         self._last: Record = {}
         self._saved = "none was saved"
         self._num_batches = 0
+        self._data: Summary | None = None
         self._mark()
 
     @property
@@ -152,27 +164,40 @@ class Trainer:
         Raises:
             NumericError:      the loss or a gradient is NaN or infinite. The parameters are those
                                of the update before, and no checkpoint was written since.
-            CheckpointError:   a checkpoint cannot be written; the one before is whole.
-            KeyboardInterrupt: after saving.
+            CheckpointError:   another run writes to `checkpoint_path`, or nothing can be written
+                               there, before the first mini-batch; or a checkpoint cannot be
+                               written later, and the one before is whole.
+            DataError:         the metrics file is damaged or cannot be written.
+            KeyboardInterrupt: after saving; after SIGTERM or SIGHUP it is SystemExit.
         """
-        self._settle()
-        self._mark()
-        self._metrics.keep(self._is_done)
-        place = (self.epoch, self.position)
-        try:
-            with Progress(self.batches, num_epochs, *place, self.show_progress) as progress:
-                while self.epoch < num_epochs and not self.stopping.is_over:
-                    self._run_epoch(progress)
-        except KeyboardInterrupt:
-            self._save_interrupted()
-            raise
-        finally:
-            self._metrics.close()
+        with locked(self.checkpoint_path), terminable():
+            self._settle()
+            self._mark()
+            self._metrics.keep(self._is_done)
+            place = (self.epoch, self.position)
+            try:
+                with Progress(self.batches, num_epochs, *place, self.show_progress) as progress:
+                    while self.epoch < num_epochs and not self.stopping.is_over:
+                        self._run_epoch(progress)
+            except (KeyboardInterrupt, Terminated):
+                self._save_interrupted()
+                raise
+            finally:
+                self._metrics.close()
         best, over = self.stopping.best, self.stopping.is_over
         return TrainingResult(self.step, self.epoch, best, self.stopping.best_step, over)
 
-    def resume(self, path: str | os.PathLike[str] | None = None) -> bool:
+    def resume(
+        self, path: str | os.PathLike[str] | None = None, data_changed: bool = False
+    ) -> bool:
         """Go on from `path`, by default `checkpoint_path`. False if that does not exist yet.
+
+        The mini-batches must be those that the run was begun with: `SentenceBatches` and
+        `TokenBatches` keep a digest of their examples in the checkpoint, others their number.
+
+        Args:
+            data_changed: go on with other ones. The epoch that was running begins anew with them;
+                          updates made, optimizer and schedule go on.
 
         Raises:
             CheckpointError: the file is damaged, or of another model, optimizer, schedule or data;
@@ -183,27 +208,24 @@ class Trainer:
             if path is None or not Path(path).exists():
                 return False
         info = read_checkpoint(path)
-        saved = info.extra.get("trainer", {"stopping": EarlyStopping().state_dict()})
-        if info.position:
-            self._check_batches(info, saved.get("num_batches", 0))
+        saved = saved_by_trainer(info)
+        if not data_changed:
+            given = saved["data"], self._data_summary(), saved["num_batches"], self.batches
+            require_same_data(info, *given)
         info.check_random_state(self.random_state)
         load_checkpoint(path, self.model, self.optimizer, self.schedule)
         info.restore_random_state(self.random_state)
         self._unread = None
-        self.step, self.epoch, self.position = info.step, info.epoch, info.position
+        self.step, self.epoch = info.step, info.epoch
+        self.position = 0 if data_changed else info.position
         self.stopping.load_state_dict(saved["stopping"])
         self._saved = f"{path} (step {self.step})"
         return True
 
-    def _check_batches(self, info: CheckpointInfo, saved: int) -> None:
-        number = length_hint(self.batches.epoch(info.epoch), 0)
-        if number != saved:
-            raise CheckpointError(
-                f"{info.path}: saved within an epoch of {saved} mini-batches, which now has "
-                f"{number}; nothing was loaded.\n"
-                "  rule: a run is resumed with the data, batch size and seed it was begun with\n"
-                "  fix:  give these, or start from the parameters alone with load_checkpoint."
-            )
+    def _data_summary(self) -> Summary:
+        if self._data is None:
+            self._data = summary_of(self.batches, self.other_data)
+        return self._data
 
     # One epoch ------------------------------------------------------------------------------------
 
@@ -340,7 +362,11 @@ class Trainer:
     def _save(self, path: str | os.PathLike[str] | None) -> None:
         if path is None:
             return
-        trainer = {"stopping": self.stopping.state_dict(), "num_batches": self._num_batches}
+        trainer = {
+            "stopping": self.stopping.state_dict(),
+            "num_batches": self._num_batches,
+            "data": self._data_summary(),
+        }
         save_checkpoint(
             path,
             self.model,
@@ -371,10 +397,11 @@ class Trainer:
             self.optimizer.zero_grad()
             self.save()
         where = f"Interrupted in epoch {self.epoch + 1} after step {self.step}: "
+        said = f"saved {self._saved}.\nTo go on: {self.resume_hint}"
         if self.checkpoint_path is None:
-            print(f"{where}nothing is saved, as there is no checkpoint_path.", file=sys.stderr)
-        else:
-            print(f"{where}saved {self._saved}.\nTo go on: {self.resume_hint}", file=sys.stderr)
+            said = "nothing is saved, as there is no checkpoint_path."
+        with suppress(OSError):  # SIGHUP says that the terminal is gone
+            print(f"{where}{said}", file=sys.stderr)
 
     def _is_done(self, record: Record) -> bool:
         """Whether a line of the metrics file tells of something before the present moment."""

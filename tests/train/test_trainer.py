@@ -1,9 +1,11 @@
 import errno
+import io
 import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,20 @@ import pytest
 
 from dynbatch import Graph, optim, random
 from dynbatch import nodes as F
-from dynbatch.errors import CheckpointError, NumericError
+from dynbatch.errors import CheckpointError, DataError, NumericError
 from dynbatch.kernels.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
-from dynbatch.train import SentenceBatches, Trainer, load_checkpoint, read_checkpoint, read_metrics
+from dynbatch.train import (
+    SentenceBatches,
+    TokenBatches,
+    Trainer,
+    load_checkpoint,
+    locked,
+    read_checkpoint,
+    read_metrics,
+    save_checkpoint,
+)
 from dynbatch.train.update import Update
 
 EXAMPLES = [
@@ -152,6 +163,14 @@ def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
+def terminate():
+    signal.raise_signal(signal.SIGTERM)
+
+
+def hang_up():
+    signal.raise_signal(signal.SIGHUP)
+
+
 def go_on(folder, **settings):
     """A new process: other seeds, other weights, until the checkpoint is loaded."""
     random.seed(99)
@@ -222,6 +241,38 @@ def test_ctrl_c_saves_the_last_whole_update_and_says_how_to_resume(
     assert go_on(tmp_path, device=device) == undisturbed
 
 
+@pytest.mark.parametrize(("act", "status"), [(terminate, 143), (hang_up, 129)])
+@pytest.mark.parametrize(("what", "count", "step"), [("loss", 4, 1), ("updated", 7, 7)])
+def test_sigterm_and_sighup_save_as_ctrl_c_does(
+    tmp_path, undisturbed, capsys, act, status, what, count, step
+):
+    run = Run(tmp_path, after(count, what, act))
+    with pytest.raises(SystemExit) as caught:
+        run.trainer.fit(3)
+    assert caught.value.code == status
+    assert read_checkpoint(tmp_path / "run.safetensors").step == step
+    assert f"saved {tmp_path / 'run.safetensors'} (step {step})" in capsys.readouterr().err
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        assert signal.getsignal(number) is signal.SIG_DFL
+    assert go_on(tmp_path) == undisturbed
+
+
+def test_a_terminal_that_is_gone_does_not_keep_a_run_from_being_saved(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def write(self, text):
+            if gone:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return super().write(text)
+
+    gone = []
+    end = after(11, "loss", lambda: (gone.append(True), hang_up()))
+    run = Run(tmp_path, end, show_progress=True)
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with pytest.raises(SystemExit):
+        run.trainer.fit(1)
+    assert read_checkpoint(tmp_path / "run.safetensors").step == 3
+
+
 @pytest.mark.parametrize("between", [False, True], ids=["in the loss", "after backward"])
 def test_interrupted_trainer_may_go_on_in_the_same_process(
     tmp_path, undisturbed, device, monkeypatch, between
@@ -258,14 +309,15 @@ t.Run(Path(sys.argv[2]), end).trainer.fit(3)
 """
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT"])
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGINT", "SIGTERM"])
 def test_process_ended_by_a_signal_is_resumed_exactly(tmp_path, undisturbed, name):
     here = Path(__file__).parent
     command = [sys.executable, "-c", SCRIPT, str(here), str(tmp_path), name]
     environment = os.environ | {"PYTHONPATH": str(here.parents[1])}
     ended = subprocess.run(command, env=environment, capture_output=True, check=False)
     # A shell reports death by a signal as 128 + its number: 130 after Ctrl-C.
-    assert ended.returncode == -getattr(signal, name)
+    number = getattr(signal, name)
+    assert ended.returncode == (128 + number if name == "SIGTERM" else -number)
     assert go_on(tmp_path) == undisturbed
 
 
@@ -474,10 +526,129 @@ def test_resume_within_an_epoch_of_other_data_is_refused_whole(tmp_path):
     other = Run(tmp_path)
     other.trainer.batches = SentenceBatches(EXAMPLES, batch_size=2, seed=5)
     before = other.model.state_dict()
-    with pytest.raises(CheckpointError, match="epoch of 5 mini-batches, which now has 7"):
+    with pytest.raises(CheckpointError, match="batch_size: 3 in the checkpoint, 2 now"):
         other.trainer.resume()
     assert all(np.array_equal(before[k], v) for k, v in other.model.state_dict().items())
     assert other.trainer.step == 0
+
+
+def permuted(examples):
+    """The same sentences with other numbers for the words, as of a vocabulary that has changed."""
+    return [(10 - words, target) for words, target in examples]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (dict(examples=EXAMPLES[:-1]), r"number of examples: 14 in .*, 13 now\n  digest of the ex"),
+        (dict(examples=permuted(EXAMPLES)), "  digest of the examples: [0-9a-f]{32} in the checkp"),
+        (dict(examples=EXAMPLES[::-1]), "  digest of the examples: [0-9a-f]{32} in the checkpoint"),
+        (dict(seed=6), "seed: 5 in the checkpoint, 6 now"),
+    ],
+)
+def test_resume_at_the_end_of_an_epoch_with_other_data_is_refused_whole(tmp_path, change, says):
+    Run(tmp_path).trainer.fit(1)
+    other = Run(tmp_path)
+    settings = dict(examples=EXAMPLES, batch_size=3, seed=5) | change
+    other.trainer.batches = SentenceBatches(**settings)
+    before = other.model.state_dict()
+    with pytest.raises(CheckpointError, match=says) as caught:
+        other.trainer.resume()
+    assert "by resume(data_changed=True)" in str(caught.value)
+    assert all(np.array_equal(before[k], v) for k, v in other.model.state_dict().items())
+    assert other.trainer.step == 0
+
+
+def test_other_data_that_the_run_names_is_compared_too(tmp_path):
+    Run(tmp_path, other_data={"development set": EXAMPLES[:4]}).trainer.fit(1)
+    assert Run(tmp_path, other_data={"development set": EXAMPLES[:4]}).trainer.resume()
+    other = Run(tmp_path, other_data={"development set": EXAMPLES[:5]})
+    with pytest.raises(CheckpointError, match=r"development set: [0-9a-f]{32} in the checkpoint"):
+        other.trainer.resume()
+
+
+def test_batches_by_tokens_are_compared_with_their_lengths(tmp_path):
+    def batches(examples=EXAMPLES, length=num_tokens, max_tokens=9):
+        return TokenBatches(examples, max_tokens, length, seed=5)
+
+    run = Run(tmp_path)
+    run.trainer.batches = batches()
+    run.trainer.fit(1)
+    for changed, says in [
+        (batches(length=lambda example: 1), "digest of their lengths: "),
+        (batches(max_tokens=10), "max_tokens: 9 in the checkpoint, 10 now"),
+        (batches(permuted(EXAMPLES)), "digest of the examples: "),
+    ]:
+        other = Run(tmp_path)
+        other.trainer.batches = changed
+        with pytest.raises(CheckpointError, match=f"(?m)^  {says}"):
+            other.trainer.resume()
+
+
+def test_a_run_goes_on_with_changed_data_on_purpose_and_begins_the_epoch_anew(tmp_path):
+    with pytest.raises(Killed):
+        Run(tmp_path, after(24, "loss", kill)).trainer.fit(3)
+    other = Run(tmp_path)
+    other.trainer.batches = SentenceBatches(EXAMPLES[:12], batch_size=3, seed=5)
+    assert other.trainer.resume(data_changed=True)
+    at = (other.trainer.step, other.trainer.epoch, other.trainer.position)
+    assert at == (6, 1, 0)
+    other.trainer.fit(2)
+    updates = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "loss" in r]
+    assert [r["step"] for r in updates] == list(range(1, 11))
+    assert sum(r["sentences"] for r in updates if r["step"] > 6) == 12
+    again = Run(tmp_path)
+    again.trainer.batches = SentenceBatches(EXAMPLES[:12], batch_size=3, seed=5)
+    assert again.trainer.resume()  # the new data is the run's from here on
+
+
+def test_batches_that_cannot_be_summed_up_are_counted_within_an_epoch(tmp_path):
+    class Listed:
+        def __init__(self, size):
+            self.size = size
+
+        def epoch(self, epoch):
+            return SentenceBatches(EXAMPLES, batch_size=self.size, seed=5).epoch(epoch)
+
+    run = Run(tmp_path, after(12, "loss", kill))
+    run.trainer.batches = Listed(3)
+    with pytest.raises(Killed):
+        run.trainer.fit(1)
+    other = Run(tmp_path)
+    other.trainer.batches = Listed(2)
+    with pytest.raises(CheckpointError, match="mini-batches of an epoch: 5 in the checkpoint, 7 "):
+        other.trainer.resume()
+    other.trainer.batches = Listed(3)
+    assert other.trainer.resume()
+
+
+@pytest.mark.parametrize(
+    ("saved", "says"),
+    [
+        (3, "'3' for an object"),
+        ({"stopping": {}}, "no 'best'"),
+        ({"stopping": {"best": "x", "best_step": 1, "num_bad": 1}}, "'x' for 'best'"),
+        ({"stopping": {"best": None, "best_step": -1, "num_bad": 1}}, "-1 for 'best_step'"),
+        ({"num_batches": "5"}, "'5' for 'num_batches'"),
+        ({"data": [1]}, r"\[1\] for 'data'"),
+    ],
+)
+def test_what_the_trainer_saved_and_is_damaged_is_one_error(tmp_path, saved, says):
+    run = Run(tmp_path)
+    path = tmp_path / "run.safetensors"
+    save_checkpoint(
+        path, run.model, run.optimizer, run.trainer.schedule, random_state=run.generator,
+        extra={"trainer": saved},
+    )  # fmt: skip
+    with pytest.raises(CheckpointError, match=f"what the trainer saved has .*{says}"):
+        run.trainer.resume()
+
+
+def test_a_checkpoint_saved_without_a_trainer_can_be_resumed(tmp_path):
+    run = Run(tmp_path)
+    saved = (run.model, run.optimizer, run.trainer.schedule, 7)
+    save_checkpoint(tmp_path / "run.safetensors", *saved, random_state=run.generator)
+    assert run.trainer.resume() and run.trainer.step == 7
 
 
 def test_resume_with_a_generator_of_another_kind_is_refused_whole(tmp_path):
@@ -488,6 +659,66 @@ def test_resume_with_a_generator_of_another_kind_is_refused_whole(tmp_path):
         other.trainer.resume()
     assert all(np.array_equal(before[k], v) for k, v in other.model.state_dict().items())
     assert other.trainer.step == 0
+
+
+def test_two_runs_at_a_time_are_refused_before_the_first_mini_batch(tmp_path):
+    seen = []
+
+    def other(what, run):
+        if not seen:
+            thread = threading.Thread(target=train_too)
+            thread.start()
+            thread.join()
+
+    def train_too():
+        second = Run(tmp_path, lambda what, run: seen.append("mini-batch"))
+        try:
+            second.trainer.fit(1)
+        except CheckpointError as error:
+            seen.append(str(error))
+
+    Run(tmp_path, other).trainer.fit(1)
+    assert len(seen) == 1 and "another thread of this process is training there" in seen[0]
+    assert sorted(os.listdir(tmp_path)) == [
+        "metrics.jsonl", "run.best.safetensors", "run.safetensors",
+    ]  # fmt: skip
+
+
+def test_whoever_holds_the_checkpoint_may_train(tmp_path):
+    with locked(tmp_path / "run.safetensors"):
+        Run(tmp_path).trainer.fit(1)
+
+
+@pytest.mark.parametrize("where", ["file", "file/below", "folder.safetensors", "/proc/dynbatch"])
+def test_a_place_that_cannot_be_written_is_told_before_the_first_mini_batch(tmp_path, where):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder.safetensors" / "run.safetensors").mkdir(parents=True)
+    done = []
+    run = Run(tmp_path / where, lambda what, run: done.append(what), metrics_path=None)
+    with pytest.raises(CheckpointError, match="nothing can be written there: "):
+        run.trainer.fit(1)
+    assert done == []
+
+
+def test_damaged_metrics_are_told_before_the_first_mini_batch(tmp_path):
+    Run(tmp_path).trainer.fit(1)
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write("what?\n")
+    run = Run(tmp_path)
+    run.trainer.resume()
+    with pytest.raises(DataError, match=r"metrics.jsonl:7: no line of a metrics file"):
+        run.trainer.fit(2)
+    assert run.trainer.step == 5
+
+
+def test_a_run_whose_metrics_are_gone_begins_the_file_anew(tmp_path):
+    Run(tmp_path).trainer.fit(1)
+    (tmp_path / "metrics.jsonl").unlink()
+    run = Run(tmp_path)
+    run.trainer.resume()
+    run.trainer.fit(2)
+    updates = [r for r in read_metrics(tmp_path / "metrics.jsonl") if "loss" in r]
+    assert [record["step"] for record in updates] == list(range(6, 11))
 
 
 def test_extra_is_kept_beside_the_trainers_own_state(tmp_path):
