@@ -21,6 +21,10 @@ class DtypeError(DynbatchError, TypeError):
     """An array or argument has a type that the operation does not take."""
 
 
+class MissingAttributeError(DynbatchError, AttributeError):
+    """A name of PyTorch's that a node has not, or a property that cannot be set."""
+
+
 class VocabularyError(DynbatchError, IndexError):
     """An id lies outside a table: `id < 0` or `id >= number of rows`."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -44,7 +43,10 @@ def singly(node: RegionNode) -> RegionNode:
     Nothing is taken over of the region's plan but the order of its rows: what a call reads is read
     off the table of calls, nothing is hoisted, and each source is one node.
     """
-    made = copy.copy(node)
+    made = object.__new__(type(node))  # users may not copy a node, so `copy.copy` refuses
+    for name in [*Node.__slots__, *RegionNode.__slots__]:
+        if name != "__weakref__" and hasattr(node, name):
+            setattr(made, name, getattr(node, name))
     made.region = _Single(node).region()
     return made
 

@@ -213,7 +213,7 @@ class Program:
         The mask is made ahead of the loop by the very node that drops outside cells, so it too is
         the same whatever else is in the mini-batch, and another one at each step.
         """
-        ones = Ones(self._token, size=node.width)
+        ones = Ones(self._token, columns=node.width)
         mask = Dropout(ones, p=node.p, stream=0)
         self._parts.before += [ones, mask]
         self._kinds.update({ones.index: "token", mask.index: "token"})

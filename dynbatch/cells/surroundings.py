@@ -66,7 +66,7 @@ class Surroundings:
             made = once(node, [self.whole(x) for x in node.inputs])
         elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:
             # What is dropped is the same in all sentences; the mask must follow from this one.
-            mask = dropout(Ones(self._xs, size=node.width), node.p)
+            mask = dropout(Ones(self._xs, columns=node.width), node.p)
             made = self.rows(node.inputs[0]) * mask
         else:
             made = node.rebuild(*[self.rows(x) for x in node.inputs])

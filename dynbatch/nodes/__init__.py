@@ -37,6 +37,7 @@ from dynbatch.nodes.linear import affine, linear, matmul
 from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_loss, nll_loss
 from dynbatch.nodes.pointer import pointer_loss
 from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
+from dynbatch.nodes.registry import FUNCTIONS
 from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
 from dynbatch.nodes.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
@@ -108,3 +109,5 @@ __all__ = [
     "viterbi",
     "windows",
 ]
+
+FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -6,12 +6,15 @@ its `dim=0` is its `dim=-1`, as in PyTorch; a scalar has none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import ShapeError
-from dynbatch.nodes.base import Node, caller
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.nodes.base import Node, caller, not_a_node
+from dynbatch.nodes.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -19,13 +22,29 @@ TOKENS = "tokens"
 FEATURES = "features"
 ALL = "all"
 
+NO_HABITS: Mapping[str, Any] = MappingProxyType({})
 
-def axis(what: str, x: Node, dim: int) -> str:
+
+def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) -> str:
     """TOKENS or FEATURES.
+
+    Args:
+        habits: keyword arguments that the function does not have.
 
     Raises:
         ShapeError: x has no such dimension.
+        DtypeError: x is no node, dim no integer, or there are `habits`.
     """
+    if habits:
+        raise not_an_argument(what, habits)
+    if not isinstance(x, Node):
+        raise not_a_node(what, x)
+    if not isinstance(dim, int | np.integer):
+        raise DtypeError(
+            f"{what}: dim={dim!r} is no integer.\n"
+            "  rule: dim is one of 0 (tokens) and -1 (features)\n"
+            f"  fix:  for all dimensions leave it out, where it may be None\n  made at {caller()}"
+        )
     if -x.ndim <= dim < x.ndim:
         return TOKENS if x.ndim == 2 and dim in (0, -2) else FEATURES
     sentence = x.graph.sentence(x)

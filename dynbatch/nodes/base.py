@@ -7,7 +7,6 @@ A node type declares five things, in this order: what backward needs (`retains`)
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -15,8 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.errors import DtypeError, DynbatchError, EmptyBatchError, GraphError, ShapeError
+from dynbatch.errors import (
+    DtypeError,
+    DynbatchError,
+    EmptyBatchError,
+    GraphError,
+    MissingAttributeError,
+    ShapeError,
+)
 from dynbatch.kernels import exchange
+from dynbatch.nodes.caller import caller as caller
+from dynbatch.nodes.methods import Methods
 from dynbatch.parameter import Array, Parameter
 
 if TYPE_CHECKING:
@@ -65,6 +73,8 @@ class Owner(Protocol):
 
     def keep(self, node: Node) -> None: ...
 
+    def backward(self, loss: Node, memory_limit: int | str | None = None) -> None: ...
+
     def stream(self, node: Node) -> int: ...
 
     def sentence(self, node: Node) -> int | None: ...
@@ -87,8 +97,17 @@ class Retain:
         return self.inputs if isinstance(self.inputs, bool) else position in self.inputs
 
 
-class Node:
+class Node(Methods):
     """Base of every operation. A value is a matrix (T, D), a vector (D,) or a scalar ().
+
+    For users:   `shape`, `ndim`, `len(x)`, `value`, `gradient`, `device_value`, `device_gradient`,
+        `keep()`, `backward()`, operators, `x[...]`, and the names of tensors' methods that
+        `nodes.methods` has. `x == y` is identity, so that `in`, sets and dicts find nodes; beside
+        a number or an array it is an error. What a value is never changes.
+    For authors of node types, and for the engine: all else. It says how a node batches and what
+        memory it takes: `parameters()` are those that one node reads (`model.parameters()` has a
+        model's), `saved`, `workspace`, `sources`, `reads`, `rebuild`, `producers`, `operations` and
+        `index_bytes` are asked by what runs it, `rows` and `width` hold its shape.
 
     Args:
         inputs:     nodes this one reads; all of one graph.
@@ -134,7 +153,6 @@ class Node:
     recomputes: ClassVar[bool] = False
     is_light: ClassVar[bool] = False
     joins_sentences: ClassVar[bool] = False  # True for what runs calls of all sentences
-    __array_ufunc__ = None  # so that `array * node` asks the node, not NumPy
 
     graph: Owner
     inputs: tuple[Node, ...]
@@ -359,6 +377,10 @@ class Node:
             return (self.rows, self.width)
         return (self.width,) if self.ndim == 1 else ()
 
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        raise self._fixed("shape", "F.reshape(x, shape) is a node of that shape")
+
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """Of all values it stands for: its own, unless it is a call that returned a tuple."""
@@ -369,10 +391,18 @@ class Node:
         """A copy of the value as a NumPy array; runs what is needed, batched."""
         return self.graph.value(self)
 
+    @value.setter
+    def value(self, value: Any) -> None:
+        raise self._fixed("value", "F.input(graph, array) is a node of another value")
+
     @property
     def gradient(self) -> Array:
         """d loss / d value, after `graph.backward` with this node kept (`keep()`)."""
         return self.graph.gradient(self)
+
+    @gradient.setter
+    def gradient(self, gradient: Any) -> None:
+        raise self._fixed("gradient", "parameters have a grad that can be changed")
 
     @property
     def device_value(self) -> Array:
@@ -450,7 +480,8 @@ class Node:
 
     def __iter__(self) -> Any:
         raise DtypeError(
-            f"{self!r} is not iterable.\n  fix:  F.split(node, sizes), or node[i]\n"
+            f"{self!r} is not iterable.\n"
+            "  fix:  F.split(x, sizes), or [x[t] for t in range(len(x))]; a recurrence is db.scan\n"
             f"  made at {caller()}"
         )
 
@@ -462,12 +493,24 @@ class Node:
         )
 
     def __len__(self) -> int:
+        if self.ndim == 0:
+            raise DtypeError(
+                f"{self!r} is a scalar and has no length.\n"
+                f"  fix:  F.stack makes a vector of scalars\n  made at {caller()}"
+            )
         return self.rows if self.ndim == 2 else self.width
 
     def require(self, condition: bool, problem: str, rule: str, fix: str) -> None:
         """Raise `ShapeError` with node, sentence, inputs, rule and fix unless `condition`."""
         if not condition:
             raise ShapeError(describe(self, problem, rule, fix))
+
+    def _fixed(self, name: str, fix: str) -> MissingAttributeError:
+        return MissingAttributeError(
+            f"{self!r}: its {name} cannot be set.\n"
+            "  rule: a node is what its operation gives, and never changes\n"
+            f"  fix:  {fix}\n  made at {caller()}"
+        )
 
     def label(self) -> str:
         """Type and index, as errors and reports call the node."""
@@ -523,18 +566,17 @@ def not_a_node(what: str, value: Any) -> DtypeError:
     fix = "turn arrays into nodes with F.input(graph, array)"
     if isinstance(value, Parameter):
         fix = "F.linear multiplies by a weight; F.parameter(graph, p) makes a parameter a node"
+    elif isinstance(value, bool | int | float | np.number):
+        fix = "x * number and x + number take numbers; F.constant(graph, number) is a node"
+    elif isinstance(value, list | tuple) and any([isinstance(each, Node) for each in value]):
+        fix = "one node at a time; F.stack and F.concat join nodes to one"
+    elif value is None:
+        fix = "look where it comes from: a function may have forgotten to return its node"
+    elif not isinstance(value, list | tuple) and isinstance(getattr(value, "nodes", None), list):
+        fix = "the graph stands first where it is needed, as in F.input(graph, array), and not here"
     return DtypeError(
         f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}\n  made at {caller()}"
     )
-
-
-def caller() -> str:
-    """File, line and function of the innermost frame outside dynbatch and a node type's rule."""
-    inside = __file__.rsplit("nodes", 1)[0]
-    for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(inside) and frame.name != "infer_shape":
-            return f"{frame.filename}:{frame.lineno} in {frame.name}"
-    return "an interactive line"
 
 
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:

@@ -49,19 +49,19 @@ class Dropout(Node):
 
 
 class Ones(Node):
-    """1 for every token of x, in `size` features: what a scan's dropout masks are made from.
+    """1 for every token of x, in `columns` features: what a scan's dropout masks are made from.
 
-    Shape:  x (T, D) -> (T, size).
+    Shape:  x (T, D) -> (T, columns).
     Batches with:  every other one, whatever the shapes.
     """
 
-    __slots__ = ("size",)
+    __slots__ = ("columns",)
     any_shape = True
     differentiable = False
-    size: int
+    columns: int
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        return (*shapes[0][:-1], self.size)
+        return (*shapes[0][:-1], self.columns)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

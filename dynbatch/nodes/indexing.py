@@ -6,7 +6,7 @@ import builtins
 import itertools
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Never
 
 import numpy as np
 
@@ -23,9 +23,10 @@ from dynbatch.nodes.base import (
     caller,
     describe,
     intern_signature,
+    not_a_node,
 )
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.structure import Rectangle, Structural
+from dynbatch.nodes.structure import Rectangle, Structural, unsqueeze
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -240,7 +241,12 @@ class Transpose(Node):
 
 
 def slice(
-    x: Node, start: int | None = None, stop: int | None = None, dim: int = -1, step: int = 1
+    x: Node,
+    start: int | None = None,
+    stop: int | None = None,
+    dim: int = -1,
+    step: int = 1,
+    **habits: Never,
 ) -> Node:
     """x from `start` to before `stop` along `dim`; negative numbers count from the end.
 
@@ -251,12 +257,12 @@ def slice(
         ShapeError: x has no such dim, or no feature would be left.
     """
     part = builtins.slice(start, stop, step)
-    if axis("slice", x, dim) == TOKENS:
+    if axis("slice", x, dim, habits) == TOKENS:
         return Slice(x, tokens=part, features=None)
     return Slice(x, tokens=None, features=part)
 
 
-def split(x: Node, sizes: int | Sequence[int], dim: int = -1) -> list[Node]:
+def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -> list[Node]:
     """x cut along `dim` into parts: the reverse of `concat`, as `torch.split`.
 
     Args:
@@ -265,7 +271,7 @@ def split(x: Node, sizes: int | Sequence[int], dim: int = -1) -> list[Node]:
     Raises:
         ShapeError: the sizes do not sum to the number of tokens or features.
     """
-    total = x.shape[0] if axis("split", x, dim) == TOKENS else x.width
+    total = x.shape[0] if axis("split", x, dim, habits) == TOKENS else x.width
     if isinstance(sizes, int):
         x.require(
             sizes > 0 or total == sizes == 0,
@@ -284,13 +290,13 @@ def split(x: Node, sizes: int | Sequence[int], dim: int = -1) -> list[Node]:
     return [slice(x, start, stop, dim) for start, stop in itertools.pairwise(ends)]
 
 
-def chunk(x: Node, chunks: int, dim: int = -1) -> list[Node]:
+def chunk(x: Node, chunks: int, dim: int = -1, **habits: Never) -> list[Node]:
     """x cut along `dim` into at most `chunks` equal parts, the last one smaller, as `torch.chunk`.
 
     Raises:
         ShapeError: `chunks` is not positive, or x has no such dim.
     """
-    total = x.shape[0] if axis("chunk", x, dim) == TOKENS else x.width
+    total = x.shape[0] if axis("chunk", x, dim, habits) == TOKENS else x.width
     x.require(
         chunks > 0,
         f"{chunks} chunks",
@@ -318,7 +324,9 @@ def pick(x: Node, id: int) -> Node:
     Raises:
         VocabularyError: `id` is out of range.
     """
-    return getitem(x, operator.index(id))
+    if not isinstance(x, Node):
+        raise not_a_node("pick", x)
+    return getitem(x, _index(id, id))
 
 
 def repeat(x: Node, times: int) -> Node:
@@ -329,6 +337,8 @@ def repeat(x: Node, times: int) -> Node:
     Raises:
         ShapeError: `times` is negative, or x is a scalar.
     """
+    if not isinstance(x, Node):
+        raise not_a_node("repeat", x)
     x.require(
         times >= 0,
         f"repeat({times})",
@@ -350,17 +360,20 @@ def transpose(x: Node) -> Node:
 def getitem(x: Node, key: Any) -> Node:
     """`x[key]`: an index or slice of tokens (of features, for a vector), or ids of rows.
 
-    `x[tokens, features]` cuts both ways.
+    `x[tokens, features]` cuts both ways. A mask, T booleans, stands for the ids where it is True.
+    `...` is all that the rest of the key leaves, and None a dimension of size 1 more of a vector:
+    `x[..., None]` is `F.unsqueeze(x, -1)`.
 
     Raises:
         VocabularyError: an index is out of range.
-        ShapeError:      x is a scalar, or has fewer dimensions than the key.
-        DtypeError:      the key is neither index, slice, ids, nor a pair of the first two.
+        ShapeError:      x is a scalar, has fewer dimensions than the key, or another length than
+                         the mask.
+        DtypeError:      the key is neither index, slice, ids, mask, nor a pair of the first two.
     """
     if isinstance(key, list | np.ndarray) and np.ndim(key) == 1:
-        return gather_rows(x, key)
-    if isinstance(key, tuple) and len(key) == 2:
-        return Slice(x, tokens=_part(key[0]), features=_part(key[1]))
+        return gather_rows(x, _ids_of(x, key))
+    if key is None or key is Ellipsis or isinstance(key, tuple):
+        return _parts(x, key if isinstance(key, tuple) else (key,))
     if x.ndim == 2:
         token = _part(key)
         if isinstance(token, int) and -x.rows <= token < x.rows:
@@ -369,17 +382,67 @@ def getitem(x: Node, key: Any) -> Node:
     return Slice(x, tokens=None, features=_part(key))
 
 
-def _part(key: Any) -> Part:
-    if isinstance(key, builtins.slice):
+def _parts(x: Node, key: tuple[Any, ...]) -> Node:
+    """`x[key]` for a key of several parts: one for each dimension, `...` and None."""
+    rest = [place for place, part in enumerate(key) if part is Ellipsis]
+    more = [place for place, part in enumerate(key) if part is None]
+    if len(rest) > 1 or len(more) > 1 or len(key) - len(rest) - len(more) > 2:
+        raise _not_a_key(key)
+    if rest:
+        whole = [builtins.slice(None)] * (x.ndim - (len(key) - 1 - len(more)))
+        return _parts(x, (*key[: rest[0]], *whole, *key[rest[0] + 1 :]))
+    if more:
+        before, behind = key[: more[0]], key[more[0] + 1 :]
+        kept = [part for part in before if isinstance(part, builtins.slice)]
+        return unsqueeze(_parts(x, (*before, *behind)), len(kept))
+    if len(key) == 2:
+        return Slice(x, tokens=_part(key[0]), features=_part(key[1]))
+    return getitem(x, key[0]) if key else x
+
+
+def _ids_of(x: Node, key: Any) -> Any:
+    """Ids of rows, from ids or from a mask."""
+    mask = np.asarray(key)
+    if mask.dtype != bool:
         return key
-    try:
-        return operator.index(key)
-    except TypeError:
-        raise DtypeError(
-            f"a node is indexed by an integer, a slice or a list of ids, not {key!r}.\n"
-            "  fix:  x[3], x[2:5], x[:, :64] or x[[0, 2, 2]]\n"
-            f"  made at {caller()}"
-        ) from None
+    x.require(
+        mask.size == x.rows and x.ndim == 2,
+        f"a mask of {mask.size} for a value of shape {x.shape}",
+        "a mask has one boolean for each token of a matrix (T, D)",
+        "make the mask of this sentence's own length; features are cut with slices",
+    )
+    return np.flatnonzero(mask)
+
+
+def _part(key: Any) -> Part:
+    if not isinstance(key, builtins.slice):
+        return _index(key, key)
+    for bound in (key.start, key.stop, key.step):
+        if bound is not None:
+            _index(bound, key)
+    if key.step == 0:
+        raise _not_a_key(key)
+    return key
+
+
+def _index(part: Any, key: Any) -> int:
+    if not isinstance(part, bool | np.bool_):
+        try:
+            return operator.index(part)
+        except TypeError:
+            pass
+    raise _not_a_key(key)
+
+
+def _not_a_key(key: Any) -> DtypeError:
+    fix = "x[3], x[2:5], x[:, :64] or x[[0, 2, 2]]; a slice's step is not 0"
+    if isinstance(key, Node):
+        fix = "a key is known when the graph is built: x[key.value.astype(int)], which runs it"
+    return DtypeError(
+        f"a node is indexed by an integer, a slice or a list of ids, not {key!r}.\n"
+        f"  fix:  {fix}\n"
+        f"  made at {caller()}"
+    )
 
 
 def _row(x: Node, row: int) -> Node:

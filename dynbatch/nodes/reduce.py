@@ -14,8 +14,8 @@ Over features (`dim=-1`) every reduction of it is an empty (0, 1). One token is 
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Never
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
 from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segments
-from dynbatch.nodes.base import Node, Retain, Shape, caller
+from dynbatch.nodes.base import Node, Retain, Shape, caller, not_a_node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -222,7 +223,7 @@ class ArgMax(Reduction):
         arrays.copy(first, y.values)
 
 
-def sum(x: Node | Sequence[Node], dim: int | None = None) -> Node:
+def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:
     """Sum over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
     Raises:
@@ -230,11 +231,11 @@ def sum(x: Node | Sequence[Node], dim: int | None = None) -> Node:
         EmptyBatchError: the list is empty.
     """
     if isinstance(x, Node):
-        return _reduction("sum", Sum, x, dim)
-    return _total("sum", x, dim, lambda count: 1.0)
+        return _reduction("sum", Sum, x, dim, habits)
+    return _total("sum", x, dim, lambda count: 1.0, habits)
 
 
-def mean(x: Node | Sequence[Node], dim: int | None = None) -> Node:
+def mean(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:
     """Mean over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
     Of no tokens it is 0, not NaN as in PyTorch (see `nodes.reduce`).
@@ -244,11 +245,11 @@ def mean(x: Node | Sequence[Node], dim: int | None = None) -> Node:
         EmptyBatchError: the list is empty.
     """
     if isinstance(x, Node):
-        return _reduction("mean", Mean, x, dim)
-    return _total("mean", x, dim, lambda count: 1 / count)
+        return _reduction("mean", Mean, x, dim, habits)
+    return _total("mean", x, dim, lambda count: 1 / count, habits)
 
 
-def max(x: Node, dim: int | None = None) -> Node:
+def max(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Maximum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
     The gradient goes to the first maximum, as in PyTorch for a given dim.
@@ -256,10 +257,10 @@ def max(x: Node, dim: int | None = None) -> Node:
     Raises:
         ShapeError: x has no such dim, or no tokens to choose from.
     """
-    return _reduction("max", Max, x, dim)
+    return _reduction("max", Max, x, dim, habits)
 
 
-def min(x: Node, dim: int | None = None) -> Node:
+def min(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Minimum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
     The gradient goes to the first minimum, as in PyTorch for a given dim.
@@ -267,10 +268,10 @@ def min(x: Node, dim: int | None = None) -> Node:
     Raises:
         ShapeError: x has no such dim, or no tokens to choose from.
     """
-    return _reduction("min", Min, x, dim)
+    return _reduction("min", Min, x, dim, habits)
 
 
-def logsumexp(x: Node, dim: int | None = None) -> Node:
+def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """log Σ exp(x) over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
     Of no tokens it is -inf.
@@ -278,10 +279,10 @@ def logsumexp(x: Node, dim: int | None = None) -> Node:
     Raises:
         ShapeError: x has no such dim.
     """
-    return _reduction("logsumexp", LogSumExp, x, dim)
+    return _reduction("logsumexp", LogSumExp, x, dim, habits)
 
 
-def argmax(x: Node, dim: int | None = None) -> Node:
+def argmax(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Number of the first maximum over tokens (`dim=0`), features (`dim=-1`), or all elements.
 
     A node like any other, so its numbers are floats: `ids = F.argmax(scores).value.astype(int)`.
@@ -289,16 +290,28 @@ def argmax(x: Node, dim: int | None = None) -> Node:
     Raises:
         ShapeError: x has no such dim, or no tokens to choose from.
     """
-    return _reduction("argmax", ArgMax, x, dim)
+    return _reduction("argmax", ArgMax, x, dim, habits)
 
 
-def _reduction(what: str, kind: type[Reduction], x: Node, dim: int | None) -> Node:
+def _reduction(
+    what: str, kind: type[Reduction], x: Node, dim: int | None, habits: Mapping[str, Any]
+) -> Node:
+    if habits:
+        raise not_an_argument(what, habits)
+    if not isinstance(x, Node):
+        raise not_a_node(what, x)
     if dim is None:
         return kind(x, over=FEATURES if x.ndim == 1 else ALL)
     return kind(x, over=axis(what, x, dim))
 
 
-def _total(what: str, x: Any, dim: int | None, number: Callable[[int], float]) -> Node:
+def _total(
+    what: str, x: Any, dim: int | None, number: Callable[[int], float], habits: Mapping[str, Any]
+) -> Node:
+    if habits:
+        raise not_an_argument(what, habits)
+    if not isinstance(x, Iterable) or isinstance(x, str | np.ndarray):
+        raise not_a_node(what, x)
     nodes = list(x)
     if dim is not None:
         raise DtypeError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Never
 
 from dynbatch.kernels import softmax as kernels
 from dynbatch.nodes.axes import FEATURES, axis, segments
@@ -63,7 +63,7 @@ class LogSoftmax(Normalised):
     backward_kernel = staticmethod(kernels.log_softmax_backward)
 
 
-def softmax(x: Node, dim: int = -1) -> Node:
+def softmax(x: Node, dim: int = -1, **habits: Never) -> Node:
     """Softmax over features (`dim=-1`), or for each feature over the tokens (`dim=0`).
 
     Raises:
@@ -76,13 +76,13 @@ def softmax(x: Node, dim: int = -1) -> Node:
         ...     F.softmax(F.input(graph, [0.0, 0.0])).value.tolist()
         [0.5, 0.5]
     """
-    return Softmax(x, over=axis("softmax", x, dim))
+    return Softmax(x, over=axis("softmax", x, dim, habits))
 
 
-def log_softmax(x: Node, dim: int = -1) -> Node:
+def log_softmax(x: Node, dim: int = -1, **habits: Never) -> Node:
     """log(softmax(x)), without the loss of precision of the two in turn.
 
     Raises:
         ShapeError: x has no such dim.
     """
-    return LogSoftmax(x, over=axis("log_softmax", x, dim))
+    return LogSoftmax(x, over=axis("log_softmax", x, dim, habits))

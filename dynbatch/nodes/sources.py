@@ -192,9 +192,28 @@ def _not_an_array(given: Node | Parameter) -> DtypeError:
     return DtypeError(f"input: {what} is no array.\n  fix:  {fix}\n  made at {caller()}")
 
 
-def constant(graph: Owner, number: float, shape: Shape = ()) -> Node:
-    """A value that is `number` everywhere."""
-    return Input(graph=graph, array=np.full(shape, number, graph.dtype))
+def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
+    """A value that is `number` everywhere; given a list or an array, that value, as `input`.
+
+    Raises:
+        DtypeError: neither a number nor an array of numbers.
+        ShapeError: more than two dimensions, or an array of another shape than `shape`.
+    """
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if (
+        isinstance(number, int | float | np.number)
+        and len(shape) < 3
+        and min(shape, default=0) >= 0
+    ):
+        return Input(graph=graph, array=np.full(shape, number, graph.dtype))
+    made = input(graph, number)
+    if shape not in ((), made.shape):
+        raise ShapeError(
+            f"constant: an array of shape {made.shape}, and shape={shape}.\n"
+            "  rule: a number is repeated to at most two dimensions; an array has its own shape\n"
+            f"  fix:  leave shape out\n  made at {caller()}"
+        )
+    return made
 
 
 def parameter(graph: Owner, source: Parameter) -> Node:

@@ -6,13 +6,14 @@ lengths. Backward is the same table read the other way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Never
 
-from dynbatch.errors import EmptyBatchError
+from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.nodes.axes import TOKENS, axis
-from dynbatch.nodes.base import OPERATIONS, Node, Shape, caller, in_order
+from dynbatch.nodes.base import OPERATIONS, Node, Shape, caller, in_order, not_a_node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.registry import not_an_argument
 
 
 class Rectangle(NamedTuple):
@@ -47,7 +48,7 @@ class Structural(Node):
     moves_all: ClassVar[bool] = False
 
     def is_rowwise(self) -> bool:
-        return getattr(self, "dim", 0) == -1
+        return getattr(self, "along", 0) == -1
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
@@ -94,20 +95,20 @@ class Port(Structural):
 class Concat(Structural):
     """Inputs side by side (`dim=-1`) or one after the other (`dim=0`).
 
-    Shape:  dim=-1: (T, D_1), …, (T, D_n) -> (T, ΣD); vectors (D_i,) -> (ΣD,); n scalars -> (n,).
+    Shape:  dim=-1: (T, D_1), …, (T, D_n) -> (T, ΣD); vectors (D_i,) -> (ΣD,), scalars too.
             dim=0:  (T_1, D), …, (T_n, D) -> (ΣT, D); a vector counts as one row.
-    Batches with:  every other Concat of the same dim, whatever the number, widths and lengths of
-        its inputs.
+    Batches with:  every other Concat along the same, whatever the number, widths and lengths of its
+        inputs.
     """
 
-    __slots__ = ("dim",)
-    static = ("dim",)
+    __slots__ = ("along",)
+    static = ("along",)
     moves_all = True
-    dim: int
+    along: int
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        if self.dim == -1:
-            if len({(len(s), s[:-1]) for s in shapes}) > 1:
+        if self.along == -1:
+            if len({s[:-1] for s in shapes}) > 1:
                 self.require(
                     False,
                     f"inputs of different lengths {[s[:-1] for s in shapes]}",
@@ -126,7 +127,7 @@ class Concat(Structural):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        along_tokens = batch.first.dim == 0
+        along_tokens = batch.first.along == 0
         most = max(batch.counts())
         filled = [0] * len(batch.nodes)
         for position in range(most):  # input by input, so that neighbours of a block merge
@@ -215,39 +216,55 @@ class Reshape(Structural):
             yield Rectangle(x, 0, 0, 0, node, 0, 0, 0, 1, x.rows * x.width)
 
 
-def concat(inputs: Sequence[Node], dim: int = -1) -> Node:
+def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
     """Concatenate nodes along features (`dim=-1`, default) or tokens (`dim=0`), as `torch.cat`.
 
     Vectors have features only, so any `dim` joins them to one longer vector; `stack` makes rows.
+    A scalar counts as a vector of one feature.
 
     Raises:
         ShapeError: the other dimension differs.
         EmptyBatchError: `inputs` is empty.
+        DtypeError: `inputs` is no list of nodes.
     """
-    _require_inputs("concat", inputs)
+    inputs = _nodes("concat", inputs, habits)
     widest = max(inputs, key=lambda x: x.ndim)
-    return Concat(*inputs, dim=0 if axis("concat", widest, dim) == TOKENS else -1)
+    if widest.ndim == 0 and dim in (0, -1):
+        return Concat(*inputs, along=-1)
+    return Concat(*inputs, along=0 if axis("concat", widest, dim) == TOKENS else -1)
 
 
-def stack(inputs: Sequence[Node]) -> Node:
+def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
     """K vectors (D,) as rows of a matrix (K, D), or K scalars as a vector (K,), as `torch.stack`.
 
+    With `dim=-1` vectors are columns, (D, K). `concat(..., dim=0)` joins matrices by their rows.
+
     Raises:
-        ShapeError: the vectors' widths differ, or an input is a matrix.
+        ShapeError: the vectors' widths differ, an input is a matrix, or there is no such dim.
         EmptyBatchError: `inputs` is empty.
+        DtypeError: `inputs` is no list of nodes.
     """
-    _require_inputs("stack", inputs)
+    inputs = _nodes("stack", inputs, habits)
     first = inputs[0]
+    if dim:
+        first.require(
+            -first.ndim - 1 <= dim <= first.ndim,
+            f"stack(dim={dim}) of values of shape {first.shape}",
+            "dim=0 makes rows of vectors, dim=-1 columns",
+            "leave dim out",
+        )
+        if first.ndim and dim in (1, -1):
+            return concat([x if x.ndim > 1 else unsqueeze(x, -1) for x in inputs])
     if first.is_light and all([x.is_light for x in inputs]):  # what calls of cells returned
         return OPERATIONS["stack"](inputs)
     for x in inputs:
         x.require(
             x.shape == first.shape and x.ndim < 2,
             f"shape {x.shape} beside {first.shape} in stack",
-            "stack takes vectors of one width, or scalars",
+            "stack takes vectors of one width, or scalars; a value has at most two dimensions",
             "F.concat(…, dim=0) joins matrices along their tokens",
         )
-    return Concat(*inputs, dim=0 if first.ndim else -1)
+    return Concat(*inputs, along=0 if first.ndim else -1)
 
 
 def reverse(x: Node) -> Node:
@@ -259,21 +276,24 @@ def reverse(x: Node) -> Node:
     return Reverse(x)
 
 
-def reshape(x: Node, shape: Shape) -> Node:
+def reshape(x: Node, shape: int | Sequence[int]) -> Node:
     """The elements of x, row by row, in another shape of at most two dimensions; -1 is worked out.
 
     Raises:
         ShapeError: the number of elements would change, or a row would have no features.
     """
+    if not isinstance(x, Node):
+        raise not_a_node("reshape", x)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
     known = 1
     for size in shape:
         known *= size if size != -1 else 1
     if -1 in shape and known > 0:
         shape = tuple([x.rows * x.width // known if size == -1 else size for size in shape])
-    return x if shape == x.shape else Reshape(x, target=tuple(shape))
+    return x if shape == x.shape else Reshape(x, target=shape)
 
 
-def squeeze(x: Node, dim: int | None = None) -> Node:
+def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Without its dimensions of size 1, or without `dim` if that has size 1, as `torch.squeeze`.
 
     Give `dim` where a sentence may have one token: (T, 1) with `dim=-1` is always (T,), and (1, D)
@@ -283,19 +303,27 @@ def squeeze(x: Node, dim: int | None = None) -> Node:
         ShapeError: x has no such dim, or is (0, 1): a vector without features.
     """
     if dim is None:
+        if habits:
+            raise not_an_argument("squeeze", habits)
+        if not isinstance(x, Node):
+            raise not_a_node("squeeze", x)
         return reshape(x, tuple([size for size in x.shape if size != 1]))
-    place = 0 if axis("squeeze", x, dim) == TOKENS else x.ndim - 1
+    place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
     if x.shape[place] != 1:
         return x
     return reshape(x, (*x.shape[:place], *x.shape[place + 1 :]))
 
 
-def unsqueeze(x: Node, dim: int = 0) -> Node:
+def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
     """With a dimension of size 1 more: (D,) -> (1, D), or (D, 1) for `dim=-1`; () -> (1,).
 
     Raises:
         ShapeError: x is a matrix, or has no such dim.
     """
+    if habits:
+        raise not_an_argument("unsqueeze", habits)
+    if not isinstance(x, Node):
+        raise not_a_node("unsqueeze", x)
     place = dim if dim >= 0 else dim + x.ndim + 1
     x.require(
         x.ndim < 2 and 0 <= place <= x.ndim,
@@ -312,10 +340,23 @@ def _extent(shape: Shape) -> tuple[int, int]:
     return shape[0] if len(shape) == 2 else 1, shape[-1] if shape else 1
 
 
-def _require_inputs(what: str, inputs: Sequence[Node]) -> None:
-    if not inputs:
+def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
+    """The nodes that are to be joined: at least one."""
+    if habits:
+        raise not_an_argument(what, habits)
+    if isinstance(inputs, Node) or not isinstance(inputs, Iterable):
+        raise DtypeError(
+            f"{what}: a list of nodes expected, got {type(inputs).__name__}.\n"
+            f"  fix:  F.{what}([a, b])\n  made at {caller()}"
+        )
+    nodes: Sequence[Node] = inputs if isinstance(inputs, list | tuple) else list(inputs)
+    for x in nodes:
+        if not isinstance(x, Node):
+            raise not_a_node(what, x)
+    if not nodes:
         raise EmptyBatchError(
             f"{what}: at least one input is needed.\n"
             "  fix:  skip what is empty before joining it\n"
             f"  made at {caller()}"
         )
+    return nodes

@@ -15,9 +15,9 @@ class Windowed(Node):
     T' = (T + 2 · padding - size) // stride + 1 windows; none where a sentence is too short.
     """
 
-    __slots__ = ("padding", "size", "stride")
-    static = ("size", "stride", "padding")
-    size: int
+    __slots__ = ("padding", "span", "stride")
+    static = ("span", "stride", "padding")
+    span: int
     stride: int
     padding: int
 
@@ -30,18 +30,18 @@ class Windowed(Node):
             "F.stack vectors to rows first",
         )
         self.require(
-            self.size > 0 and self.stride > 0 and 0 <= self.padding < self.size,
-            f"size {self.size}, stride {self.stride}, padding {self.padding}",
+            self.span > 0 and self.stride > 0 and 0 <= self.padding < self.span,
+            f"size {self.span}, stride {self.stride}, padding {self.padding}",
             "size >= 1, stride >= 1, 0 <= padding < size",
             "padding=size - 1 is the widest: every window then holds a token",
         )
-        return kernels.count_windows(shape[0], self.size, self.stride, self.padding)
+        return kernels.count_windows(shape[0], self.span, self.stride, self.padding)
 
     @classmethod
     def layout(cls, batch: Batch, x: Ragged, y: Ragged) -> kernels.Windows:
         """Where the windows that are rows of y lie in x."""
         node = batch.first
-        return kernels.Windows(x.offsets, y.offsets, node.size, node.stride, node.padding)
+        return kernels.Windows(x.offsets, y.offsets, node.span, node.stride, node.padding)
 
 
 class Windows(Windowed):
@@ -54,7 +54,7 @@ class Windows(Windowed):
     __slots__ = ()
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.windows(shapes[0]), self.size * shapes[0][-1])
+        return (self.windows(shapes[0]), self.span * shapes[0][-1])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -142,7 +142,7 @@ def windows(x: Node, size: int, stride: int = 1, padding: int = 0) -> Node:
     Raises:
         ShapeError: x is not a matrix, or size, stride or padding is out of range.
     """
-    return Windows(x, size=size, stride=stride, padding=padding)
+    return Windows(x, span=size, stride=stride, padding=padding)
 
 
 def max_pool(x: Node, size: int, stride: int | None = None) -> Node:
@@ -155,7 +155,7 @@ def max_pool(x: Node, size: int, stride: int | None = None) -> Node:
     Raises:
         ShapeError: x is not a matrix, or size or stride is not positive.
     """
-    return MaxPool(x, size=size, stride=size if stride is None else stride, padding=0)
+    return MaxPool(x, span=size, stride=size if stride is None else stride, padding=0)
 
 
 def mean_pool(x: Node, size: int, stride: int | None = None) -> Node:
@@ -167,4 +167,4 @@ def mean_pool(x: Node, size: int, stride: int | None = None) -> Node:
     Raises:
         ShapeError: x is not a matrix, or size or stride is not positive.
     """
-    return MeanPool(x, size=size, stride=size if stride is None else stride, padding=0)
+    return MeanPool(x, span=size, stride=size if stride is None else stride, padding=0)

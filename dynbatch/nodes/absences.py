@@ -1,0 +1,91 @@
+"""Names that a tensor has and a node has not, each with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from dynbatch.errors import MissingAttributeError
+from dynbatch.nodes.caller import caller
+
+
+class Absent:
+    """A name that a tensor has and a node has not: reading or setting it is an error with the fix.
+
+    A node type of the user's may have an attribute of that name: it goes first.
+    """
+
+    def __init__(self, fix: str) -> None:
+        self._fix = fix
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, node: Any, kind: type | None = None) -> Any:
+        if node is None:
+            return self
+        own = getattr(node, "__dict__", {})
+        if self._name in own:
+            return own[self._name]
+        raise self._missing(node)
+
+    def __set__(self, node: Any, value: Any) -> None:
+        own = getattr(node, "__dict__", None)
+        if own is None:
+            raise self._missing(node)
+        own[self._name] = value
+
+    def _missing(self, node: Any) -> MissingAttributeError:
+        return MissingAttributeError(
+            f"{node!r} has no {self._name!r}.\n  fix:  {self._fix}\n  made at {caller()}"
+        )
+
+
+VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
+DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
+DTYPE = 'db.Graph(dtype="float64") has its nodes so; node.value.astype(...) converts an array'
+
+
+class Absences:
+    """Base of `Node`: what `dir(node)` does not list, and `hasattr` denies."""
+
+    __slots__ = ()
+
+    cpu = Absent(DEVICE)
+    cuda = Absent(DEVICE)
+    to = Absent(DEVICE)
+    double = Absent(DTYPE)
+    float = Absent(DTYPE)
+    half = Absent(DTYPE)
+    int = Absent("node.value.astype(int), outside the network")
+    long = Absent("node.value.astype(int), outside the network")
+    bool = Absent("node.value.astype(bool), outside the network")
+    data = Absent("node.value is a copy of the value")
+    detach_ = Absent("nothing changes a node; F.input(graph, node.value) has no gradient")
+    grad = Absent("x.keep() before graph.backward(loss), then x.gradient")
+    retain_grad = Absent("x.keep() before graph.backward(loss), then x.gradient")
+    requires_grad = Absent(
+        "every node has a gradient where it matters; parameter.frozen = True stops a parameter's"
+    )
+    requires_grad_ = Absent(
+        "every node has a gradient where it matters: x.keep(), then x.gradient after backward"
+    )
+    add_ = Absent(VALUES_STAY)
+    copy_ = Absent(VALUES_STAY)
+    fill_ = Absent(VALUES_STAY)
+    masked_fill_ = Absent(VALUES_STAY)
+    mul_ = Absent(VALUES_STAY)
+    zero_ = Absent(VALUES_STAY)
+    expand_as = Absent("F.expand(x, y.shape); operators repeat a vector by themselves")
+    flip = Absent("F.reverse(x) has the rows of a matrix in reverse")
+    index_select = Absent("F.gather_rows(x, ids), or x[ids]")
+    indices = Absent("F.argmax(x, dim) gives where the largest elements are")
+    masked_fill = Absent("x * mask + value * (1 - mask), with a mask of 0 and 1 as F.input")
+    norm = Absent("F.sqrt(F.sum(x * x))")
+    permute = Absent("F.transpose(x): a value has two dimensions at most")
+    repeat = Absent("F.repeat(x, times) repeats the rows")
+    values = Absent("F.max(x, dim) gives the values alone, F.argmax(x, dim) where they are")
+    view_as = Absent("F.reshape(x, y.shape)")
+
+    def __dir__(self) -> Iterable[str]:
+        return [n for n in super().__dir__() if not isinstance(getattr(type(self), n, 0), Absent)]

@@ -1,0 +1,29 @@
+"""The functions of `dynbatch.nodes` by name, for methods and operators of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from dynbatch.errors import DtypeError
+from dynbatch.nodes.caller import caller
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""Every function of `F` by its name; `dynbatch.nodes` enters them when all are defined."""
+
+HABITS = {
+    "axis": "the name is dim, as in PyTorch: dim=0 for tokens, dim=-1 for features",
+    "keepdim": "leave it out: over features (T, D) gives (T, 1), over tokens (D,), of which "
+    "F.unsqueeze makes (1, D)",
+    "retain_graph": "leave it out: a graph takes one backward after the other until it is closed",
+    "create_graph": "leave it out: gradients are arrays, and have no gradients of their own",
+}
+HABITS["keepdims"] = HABITS["keepdim"]
+"""Arguments of PyTorch's and NumPy's functions that this library has no use for."""
+
+
+def not_an_argument(what: str, given: Mapping[str, Any]) -> DtypeError:
+    """The error for keyword arguments that a function does not take."""
+    name, value = next(iter(given.items()))
+    fix = HABITS.get(name, f"help(F.{what}) names its arguments")
+    return DtypeError(f"{what}: no argument {name}={value!r}.\n  fix:  {fix}\n  made at {caller()}")

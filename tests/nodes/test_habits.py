@@ -1,0 +1,322 @@
+"""What somebody who knows PyTorch and NumPy tries on a node: it works, or says what to write."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import errors
+from dynbatch import nodes as F
+from dynbatch.nodes.absences import Absences, Absent
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.methods import Methods
+
+MATRIX = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], np.float32)
+
+
+@pytest.fixture
+def graph():
+    with db.Graph() as graph:
+        yield graph
+
+
+@pytest.fixture
+def x(graph):
+    return F.input(graph, MATRIX)
+
+
+@pytest.fixture
+def v(graph):
+    return F.input(graph, MATRIX[0])
+
+
+@pytest.fixture
+def s(graph):
+    return F.input(graph, 2.5)
+
+
+# What works ---------------------------------------------------------------------------------------
+
+SAME_AS_NUMPY = [
+    lambda x: x.sum(),
+    lambda x: x.mean(),
+    lambda x: x.max(),
+    lambda x: x.min(),
+    lambda x: x.T,
+    lambda x: x[0].T,
+    lambda x: x.transpose(),
+    lambda x: x.transpose(1, 0),
+    lambda x: x.reshape(3, 2),
+    lambda x: x.reshape((3, -1)),
+    lambda x: x.flatten(),
+    lambda x: x.clip(-1, 2),
+    lambda x: abs(x),
+    lambda x: +x,
+    lambda x: -x,
+    lambda x: x @ x.T,
+    lambda x: x[np.array([False, True])],
+    lambda x: x[[True, False]],
+    lambda x: x[..., 1:],
+    lambda x: x[...],
+    lambda x: x[0][None],
+    lambda x: x[0][..., None],
+    lambda x: x[0][:, None],
+    lambda x: x[1, None],
+    lambda x: x[-1, ::-1] if isinstance(x, np.ndarray) else F.reverse(x.T).T[-1],
+    lambda x: x[-1],
+    lambda x: x[::2],
+    lambda x: x[::-1],
+    lambda x: x[np.int64(1), -1],
+    lambda x: x[np.array(1)],
+]
+
+
+@pytest.mark.parametrize("build", SAME_AS_NUMPY)
+def test_methods_and_indexing_are_numpys(x, build):
+    np.testing.assert_allclose(build(x).value, build(MATRIX), rtol=1e-6)
+
+
+METHODS = ["abs", "exp", "negative", "relu", "sigmoid", "softmax", "tanh", "log_softmax", "sqrt"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_the_function_of_its_name(x, name):
+    x = abs(x)
+    assert getattr(x, name)().value.tolist() == getattr(F, name)(x).value.tolist()
+    assert getattr(db.Node, name) is getattr(F, name)  # help(db.Node.tanh) is help(F.tanh)
+
+
+def test_pytorchs_names_of_methods():
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    tensor = torch.tensor(MATRIX)
+    builds = [
+        lambda x: x.view(-1),
+        lambda x: x.view(3, 2),
+        lambda x: x.t(),
+        lambda x: x.mT,
+        lambda x: x.neg(),
+        lambda x: x.mul(x).add(x).sub(2).div(3),
+        lambda x: x.mm(x.t()),
+        lambda x: x.clamp(min=0),
+        lambda x: x.clamp(max=2).pow(2),
+        lambda x: x[0].unsqueeze(0).squeeze(0),
+        lambda x: x[0].expand(2, -1),
+        lambda x: x.log_softmax(dim=-1).softmax(0),
+        lambda x: x.sum(dim=0).logsumexp(0),
+        lambda x: x.clone().contiguous(),
+    ]
+    with db.Graph() as graph:
+        x = F.input(graph, MATRIX)
+        for build in builds:
+            np.testing.assert_allclose(build(x).value, build(tensor).numpy(), rtol=1e-5)
+        assert (x.size(), x.size(-1), x.dim(), x.numel()) == ((2, 3), 3, 2, 6)
+        assert x.tolist() == tensor.tolist() and x.numpy().tolist() == tensor.tolist()
+        assert x.dtype == np.float32
+        assert torch.tensor(x).tolist() == torch.from_dlpack(x).tolist() == tensor.tolist()
+
+
+def test_a_value_of_one_element_is_a_number(s, graph):
+    assert (s.item(), float(s), int(s), round(s), f"{s:.2f}") == (2.5, 2.5, 2, 2, "2.50")
+    assert float(F.input(graph, [[3.0]])) == 3
+    assert f"{s}" == repr(s)
+
+
+def test_backward_of_a_node_is_the_graphs():
+    weight = db.Parameter(MATRIX.copy())
+    for call in (lambda graph, loss: graph.backward(loss), lambda graph, loss: loss.backward()):
+        with db.Graph() as graph:
+            call(graph, F.sum(F.tanh(F.linear(F.input(graph, [1.0, 2.0, 3.0]), weight))))
+        assert weight.grad is not None
+        last, weight.grad = weight.grad, None
+    assert last.any()
+    with db.Graph() as graph, pytest.raises(errors.MemoryLimitError):
+        F.sum(F.tanh(F.input(graph, np.ones((9, 9))))).backward(memory_limit=8)
+
+
+def test_operators_in_place_bind_the_name_anew(x):
+    before = x
+    x += 1
+    x *= 2
+    x -= x
+    x /= 2
+    x @= x.T
+    assert x is not before and x.value.tolist() == [[0, 0], [0, 0]]
+    assert before.value.tolist() == MATRIX.tolist()
+
+
+def test_numpys_numbers_beside_a_node(v):
+    assert (np.float64(2) * v).value.tolist() == (2 * MATRIX[0]).tolist()
+    assert (np.float32(1) - v).value.tolist() == (1 - MATRIX[0]).tolist()
+    assert (np.int64(6) / v).value.tolist() == (np.float32(6) / MATRIX[0]).tolist()
+    assert (v + np.array(1)).value.tolist() == (MATRIX[0] + 1).tolist()
+
+
+def test_a_node_equals_itself_only_so_that_lists_sets_and_dicts_find_it(x, v):
+    assert x == x and not (x == v) and x != v
+    assert x in [v, x] and {x: 1, v: 2}[x] == 1 and len({x, v, x}) == 2
+    assert x != "text" and not (x == None)  # noqa: E711
+
+
+# What is an error with its fix --------------------------------------------------------------------
+
+REFUSED = [
+    (lambda x, v, s: x == 0, errors.DtypeError, "F.equal(x, y)"),
+    (lambda x, v, s: x != 0, errors.DtypeError, "F.equal(x, y)"),
+    (lambda x, v, s: x == MATRIX, errors.DtypeError, "F.equal(x, y)"),
+    (lambda x, v, s: MATRIX == x, errors.DtypeError, "F.equal"),
+    (lambda x, v, s: np.float64(2) == x, errors.DtypeError, "F.equal"),
+    (lambda x, v, s: x == [1, 2], errors.DtypeError, "F.equal"),
+    (lambda x, v, s: db.Parameter(MATRIX) == x, errors.DtypeError, "F.equal"),
+    (lambda x, v, s: float(x), errors.ShapeError, "F.sum(x) and F.mean(x)"),
+    (lambda x, v, s: x.item(), errors.ShapeError, "x.value is the array"),
+    (lambda x, v, s: bool(x), errors.DtypeError, "decide on node.value"),
+    (lambda x, v, s: list(x), errors.DtypeError, "[x[t] for t in range(len(x))]"),
+    (lambda x, v, s: 3 in x, errors.DtypeError, "not iterable"),
+    (lambda x, v, s: len(s), errors.DtypeError, "F.stack"),
+    (lambda x, v, s: np.tanh(x), errors.DtypeError, "F.tanh in the network, node.value outside"),
+    (lambda x, v, s: np.cos(x), errors.DtypeError, "fix:  node.value outside"),
+    (lambda x, v, s: np.sum(x), errors.DtypeError, "F.sum in the network"),
+    (lambda x, v, s: np.concatenate([x, x]), errors.DtypeError, "F.concat in the network"),
+    (lambda x, v, s: np.add.reduce(x), errors.DtypeError, "np.add of Input"),
+    (lambda x, v, s: np.asarray(x), errors.DtypeError, "node.value is the array"),
+    (lambda x, v, s: np.mean([s, s]), errors.DtypeError, "node.value is the array"),
+    (lambda x, v, s: np.ones(3) * v, errors.DtypeError, "F.input(graph, array)"),
+    (lambda x, v, s: np.ones((2, 2)) @ x, errors.DtypeError, "F.input(graph, array)"),
+    (lambda x, v, s: x @ 2.0, errors.DtypeError, "x * number"),
+    (lambda x, v, s: 2.0 @ x, errors.DtypeError, "x * number"),
+    (lambda x, v, s: x @ db.Parameter(MATRIX), errors.DtypeError, "F.linear multiplies"),
+    (lambda x, v, s: db.Parameter(MATRIX) @ x, errors.DtypeError, "F.linear multiplies"),
+    (lambda x, v, s: x % 2, errors.DtypeError, "has no operator %"),
+    (lambda x, v, s: 2 // x, errors.DtypeError, "has no operator //"),
+    (lambda x, v, s: x & x, errors.DtypeError, "a * b"),
+    (lambda x, v, s: x | x, errors.DtypeError, "a + b - a * b"),
+    (lambda x, v, s: ~x, errors.DtypeError, "1 - x"),
+    (lambda x, v, s: x.__setitem__(0, 1), errors.DtypeError, "parts of a value cannot be set"),
+    (lambda x, v, s: setattr(x, "value", 1), errors.MissingAttributeError, "F.input(graph, array)"),
+    (lambda x, v, s: setattr(x, "shape", 1), errors.MissingAttributeError, "F.reshape(x, shape)"),
+    (lambda x, v, s: setattr(x, "gradient", 1), errors.MissingAttributeError, "cannot be set"),
+    (lambda x, v, s: setattr(x, "grad", None), errors.MissingAttributeError, "x.keep()"),
+    (lambda x, v, s: x.grad, errors.MissingAttributeError, "then x.gradient"),
+    (lambda x, v, s: x.data, errors.MissingAttributeError, "node.value"),
+    (lambda x, v, s: x.cuda(), errors.MissingAttributeError, 'db.Graph(device="cuda")'),
+    (lambda x, v, s: x.to("cuda"), errors.MissingAttributeError, 'db.Graph(device="cuda")'),
+    (lambda x, v, s: x.cpu(), errors.MissingAttributeError, "node.value is on the host"),
+    (lambda x, v, s: x.double(), errors.MissingAttributeError, 'db.Graph(dtype="float64")'),
+    (lambda x, v, s: x.requires_grad, errors.MissingAttributeError, "frozen"),
+    (lambda x, v, s: x.max(0).values, errors.MissingAttributeError, "F.argmax"),
+    (lambda x, v, s: x.add_(1), errors.MissingAttributeError, "x = x + y"),
+    (lambda x, v, s: x.permute(1, 0), errors.MissingAttributeError, "F.transpose(x)"),
+    (lambda x, v, s: x.transpose(0, 0), errors.ShapeError, "x.T"),
+    (lambda x, v, s: pickle.dumps(x), errors.DtypeError, "store x.value"),
+    (lambda x, v, s: copy.deepcopy({"x": x}), errors.DtypeError, "x itself needs no copy"),
+    (lambda x, v, s: copy.copy(x), errors.DtypeError, "x itself needs no copy"),
+    (lambda x, v, s: s.backward(retain_graph=True), errors.DtypeError, "one backward after"),
+    (lambda x, v, s: x[1.0], errors.DtypeError, "x[3], x[2:5]"),
+    (lambda x, v, s: x[True], errors.DtypeError, "x[3], x[2:5]"),
+    (lambda x, v, s: x[0.5:1], errors.DtypeError, "x[3], x[2:5]"),
+    (lambda x, v, s: x[::0], errors.DtypeError, "step is not 0"),
+    (lambda x, v, s: x[x], errors.DtypeError, "x[key.value.astype(int)]"),
+    (lambda x, v, s: x["a"], errors.DtypeError, "x[3], x[2:5]"),
+    (lambda x, v, s: x[0, 1, 2], errors.DtypeError, "x[3], x[2:5]"),
+    (lambda x, v, s: x[..., None], errors.ShapeError, "at most two dimensions"),
+    (lambda x, v, s: x[[True] * 3], errors.ShapeError, "a mask of 3"),
+    (lambda x, v, s: v[[True] * 3], errors.ShapeError, "one boolean for each token"),
+    (lambda x, v, s: s[0], errors.ShapeError, "has no parts"),
+    (lambda x, v, s: F.constant(x.graph, "2"), errors.DtypeError, "numbers"),
+    (lambda x, v, s: F.constant(x.graph, None), errors.DtypeError, "numbers"),
+    (lambda x, v, s: F.constant(x.graph, 2.0, (2, 3, 4)), errors.ShapeError, "leave shape out"),
+    (lambda x, v, s: F.constant(x.graph, 2.0, (-1,)), errors.ShapeError, "leave shape out"),
+    (lambda x, v, s: F.constant(x.graph, [2.0], (3,)), errors.ShapeError, "leave shape out"),
+    (lambda x, v, s: F.constant(x.graph, s), errors.DtypeError, "a node is no array"),
+]
+
+
+@pytest.mark.parametrize(("use", "error", "fix"), REFUSED)
+def test_what_means_nothing_here_says_what_to_write(x, v, s, use, error, fix):
+    nodes = len(x.graph)
+    with pytest.raises(error) as caught:
+        use(x, v, s)
+    message = str(caught.value)
+    assert fix in message and "fix:" in message and "test_habits.py" in message
+    assert len(x.graph) <= nodes + 1
+
+
+BY_DIM = [
+    *[getattr(F, n) for n in "sum mean max min logsumexp argmax softmax log_softmax".split()],
+    *[F.squeeze, F.unsqueeze, lambda x, **named: F.split(x, 1, **named)],
+    *[lambda x, **named: F.chunk(x, 1, **named), lambda x, **named: F.slice(x, 0, 1, **named)],
+    *[lambda x, **named: F.concat([x], **named), lambda x, **named: F.stack([x], **named)],
+]
+
+
+@pytest.mark.parametrize("function", BY_DIM)
+def test_axis_and_keepdim_are_told_of_dim(v, function):
+    for name, fix in (("axis", "the name is dim"), ("keepdim", "F.unsqueeze makes")):
+        with pytest.raises(errors.DtypeError, match=f"no argument {name}=0") as caught:
+            function(v, **{name: 0})
+        assert fix in str(caught.value)
+    with pytest.raises(errors.DtypeError, match=r"no argument dims=0(.|\n)*names its arguments"):
+        function(v, dims=0)
+
+
+@pytest.mark.parametrize("dim", [(0, 1), "0", 0.0, [0]])
+def test_a_dim_is_one_integer(x, dim):
+    with pytest.raises(errors.DtypeError, match="is no integer"):
+        F.sum(x, dim=dim)
+
+
+# The names themselves -----------------------------------------------------------------------------
+
+
+def test_absent_names_are_absent_for_hasattr_and_dir(x):
+    names = [name for name, entry in vars(Absences).items() if isinstance(entry, Absent)]
+    assert "grad" in names and "cuda" in names
+    assert not [name for name in names if hasattr(x, name) or name in dir(x)]
+    assert "tanh" in dir(x) and not hasattr(x, "no_such_name")
+    assert not [n for n in ("__array_interface__", "__cuda_array_interface__") if hasattr(x, n)]
+
+
+def test_an_attribute_of_a_users_node_type_goes_before_a_habit():
+    class Mean(db.Node):  # without __slots__, so that its attributes lie in a dict
+        def infer_shape(self, x):
+            return x
+
+    class Slotted(db.Node):
+        __slots__ = ("data", "sum")
+
+        def infer_shape(self, x):
+            return x
+
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        for kind in (Mean, Slotted):
+            node = kind(x, data=3, sum=4)
+            assert (node.data, node.sum) == (3, 4)
+            node.data = 5
+            assert node.data == 5
+
+
+def test_no_node_type_of_the_library_hides_a_habit():
+    habits = {n for kind in (Methods, Absences) for n in vars(kind) if not n.startswith("_")}
+    hidden = {
+        (kind.__name__, name)
+        for kind in subclasses(Node)
+        if kind.__module__.startswith("dynbatch.")
+        for name in habits & set(vars(kind))
+    }
+    assert not hidden
+
+
+def subclasses(kind):
+    return {kind}.union(*[subclasses(below) for below in kind.__subclasses__()])
+
+
+def test_attributes_are_looked_up_the_fast_way():
+    """With a `__getattr__` CPython 3.11 looks up every attribute of every node the slow way."""
+    assert not [n for n in ("__getattr__", "__getattribute__", "__setattr__") if own(n)]
+
+
+def own(name):
+    return any(name in vars(kind) for kind in Node.__mro__ if kind is not object)
