@@ -70,7 +70,8 @@ class _Single:
             self._rows.append({own: row for row, own in enumerate(group.rows.tolist())})
             cell = group.table.compiled(frozenset())
             widths = [value.width for value in cell.program.streams]
-            constants = [self._sources[x] for x in group.table.constant_nodes(cell)]
+            made = group.table.constants
+            constants = [self._place(group.table, made, x) for x in cell.program.constants]
             arguments = [Argument(width) for width in widths[: len(widths) - len(constants)]]
             memories, memory_of = self._memories(group.table, cell, group.rows)
             groups.append(
@@ -96,11 +97,19 @@ class _Single:
             leaves = [leaf for leaf, is_matrix in _leaves(table, row) if is_matrix]
             given.append(tuple([origin for leaf in leaves for origin, _, _ in leaf]))
         place = {memory: k for k, memory in enumerate(dict.fromkeys(given))}
-        nodes = table.memory_nodes(cell, list(place))
-        count = len(cell.program.memory_nodes)
-        self._summaries[table] = nodes[count:]
-        sources = [[self._sources[x] for x in made] for made in nodes[:count]]
+        made = [table.of_memories.get(memory, {}) for memory in place]
+        self._summaries[table] = [
+            [table.node_among(self._sources, each, x) for each in made]
+            for x in cell.program.summaries
+        ]
+        sources = [
+            [self._place(table, each, x) for each in made] for x in cell.program.memory_nodes
+        ]
         return sources, np.array([place[memory] for memory in given], np.int64)
+
+    def _place(self, table: CallTable, made: dict[int, Node], traced: Node) -> int:
+        """The source that is the node in place of a traced one; none is made anew."""
+        return self._sources[table.node_among(self._sources, made, traced)]
 
     def _fetches(self, group: Group, call: Call, own: int) -> Iterator[tuple[int, Fetch]]:
         """A gather for each value that a call is given, zeros left out; and of its memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +55,7 @@ class CallTable:
                  part of them, so that it stays their own.
         constants, of_memories: nodes in place of traced ones, by the index of these: for all calls,
                  and for those that are given the same matrices.
+        replaced: of each such node that was made because the one before was freed, that one.
         runs, run_of, position: regions that have run calls; of each call which, and its row there.
         marked:  which calls the run that is being planned needs (see `batcher.needed`).
     """
@@ -84,6 +85,7 @@ class CallTable:
         self.adds = (*[column.append for column in self.columns], self.calls.append, graph.nodes)
         self.constants: dict[int, Node] = {}
         self.of_memories: dict[tuple[Node, ...], dict[int, Node]] = {}
+        self.replaced: dict[Node, Node] = {}
         self.runs: list[RegionNode] = []
         self.ready: Array = np.empty(0, np.int64)
         self.depth: Array = np.empty(0, np.int64)
@@ -190,13 +192,28 @@ class CallTable:
             follows = node.index in self.trace.of_memory
             if cell.parts.kinds[node.index] != "memory" or follows is not of_memory:
                 continue
-            if node.index in made and not _is_freed(made[node.index]):
+            before = made.get(node.index)
+            if before is not None and not _is_freed(before):
                 continue
-            if not node.inputs:
-                made[node.index] = copy_of_source(node, self.graph)
-                continue
-            known = self.constants | made
-            made[node.index] = once(node, [known[x.index] for x in node.inputs])
+            if node.inputs:
+                known = self.constants | made
+                fresh = once(node, [known[x.index] for x in node.inputs])
+            else:
+                fresh = copy_of_source(node, self.graph)
+            if before is not None:
+                self.replaced[fresh] = before
+            made[node.index] = fresh
+
+    def node_among(self, inputs: Container[Node], made: dict[int, Node], traced: Node) -> Node:
+        """The node in place of a traced one that is among a region's inputs, perhaps long freed.
+
+        Args:
+            made: `constants`, or what was made of the same matrices.
+        """
+        node = made[traced.index]
+        while node not in inputs:
+            node = self.replaced[node]
+        return node
 
     def compiled(self, tokens: frozenset[int]) -> CompiledStep:
         """The cell, compiled for these tokens."""
@@ -213,6 +230,7 @@ class CallTable:
         self.adds = ()
         self.constants = {}
         self.of_memories = {}
+        self.replaced = {}
         self.calls = []
         self.runs = []
         self.nodes = _Ended()

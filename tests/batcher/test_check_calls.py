@@ -1,5 +1,7 @@
 """`Graph(check=True)` runs calls of cells one by one, and names the call that a fault is in."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,9 @@ from dynbatch import nodes as F
 from dynbatch.batcher import region_plan
 from dynbatch.cells import region_run, stack_calls
 from dynbatch.cells.region_run import RegionRun
+from dynbatch.testing.precision import dense_gradient
 from tests.batcher.test_check import caught
-from tests.cells.test_calls import binary, branching, compose, leaf, tree_parameters, trees
+from tests.cells.test_calls import D, H, binary, branching, compose, leaf, tree_parameters, trees
 
 every_tree = pytest.mark.parametrize("make", [binary, branching])
 
@@ -162,3 +165,74 @@ def test_rows_stacked_from_the_wrong_calls(monkeypatch, when):
                 lambda: graph.backward(loss),
                 f"{h.label()}", "its gradient of calls of leaf, compose is wrong",
             )  # fmt: skip
+
+
+def gated(x, h, p):
+    h = F.tanh(F.linear(x, p.W) + F.linear(h, p.U)) * p.v
+    return h, h
+
+
+def softened(x, h, p):
+    scale = F.tanh(F.parameter(x.graph, p.v)) + F.constant(x.graph, 0.5, (H,))
+    h = F.tanh(F.linear(x, p.W) + F.linear(h, p.U)) * scale
+    return h, h
+
+
+def attending(x, h, p, memory):
+    h = F.tanh(F.linear(x, p.W) + F.attention(h, F.linear(memory, p.U) * p.v))
+    return h, h
+
+
+BODIES = {body.__name__: db.cell(body) for body in (gated, softened, attending)}
+
+
+def sentence_loss(graph, run, name, length, p):
+    """A loss over the states of one sentence, made in one of three ways."""
+    cell = BODIES[name]
+    xs = F.input(graph, np.sin(np.arange(length * D)).reshape(length, D) + length)
+    memory = [F.tanh(F.input(graph, np.cos(np.arange(3 * H)).reshape(3, H) * length))]
+    memory = memory if name == "attending" else []
+    if run == "scan":
+        return F.sum(F.tanh(db.scan(cell, xs, H, p, *memory)[0]))
+    state, states = F.constant(graph, 0.0, (H,)), []
+    for t in range(length):
+        y, state = cell(xs[t], state, p, *memory)
+        states.append(y)
+        if run == "calls of two phases" and t == 0:
+            state = F.tanh(state)
+    return F.sum(F.tanh(F.stack(states)))
+
+
+@pytest.mark.parametrize("frozen", [False, True], ids=["", "frozen"])
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("run", ["calls", "calls of two phases", "scan"])
+def test_a_memory_limit_and_checks_bear_each_other(run, name, frozen):
+    """What reads parameters as values, run again in parts, checked, and guarded."""
+    rng = np.random.default_rng(0)
+    p = SimpleNamespace(
+        W=db.Parameter(rng.normal(size=(H, D))),
+        U=db.Parameter(rng.normal(size=(H, H))),
+        v=db.Parameter(rng.normal(size=H)),
+    )
+    p.v.frozen = frozen
+
+    def gradients(share=None, **options):
+        for parameter in vars(p).values():
+            parameter.zero_grad()
+        with db.Graph(dtype="float64", **options) as graph:
+            loss = F.mean([sentence_loss(graph, run, name, n, p) for n in (4, 1, 7, 2)])
+            limit = share and int(share * graph.estimate(loss).peak_bytes)
+            graph.backward(loss, memory_limit=limit)
+        return [dense_gradient(parameter) for parameter in vars(p).values()]
+
+    expected, limited = gradients(), 0
+    for options in ({}, {"check": True}, {"guard": True}):
+        for share in (None, 0.9, 0.7):
+            try:
+                found = gradients(share, **options)
+            except db.errors.MemoryLimitError:
+                continue
+            limited += share is not None
+            for one, other in zip(found, expected, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+    assert limited >= 3
