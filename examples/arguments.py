@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import field, fields
 from typing import Any, TypeVar
 
 from dynbatch.errors import DynbatchError
+from dynbatch.train.interrupts import Terminated
 
 Settings = TypeVar("Settings")
 
 
 def exit_status(run: Callable[[], None]) -> int:
-    """Run an example. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    """Run an example. The exit status: 0, 1 after an error, 128 + the signal's number after Ctrl-C
+    (130), SIGTERM (143), SIGHUP (129), or where nobody reads what is printed any more (141)."""
     try:
         run()
     except KeyboardInterrupt:
-        return 130
+        return 128 + signal.SIGINT
+    except Terminated as end:
+        return 128 + end.number
+    except BrokenPipeError:  # as `| head` does; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except DynbatchError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -31,6 +40,14 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def not_negative(text: str) -> int:
+    """A whole number of at least 0, from the command line."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
     return value
 
 

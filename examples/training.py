@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import dynbatch as db
 from dynbatch import backend, optim
+from dynbatch.errors import CheckpointError
 from dynbatch.models import Module
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
-from dynbatch.train import SentenceBatches, Trainer
+from dynbatch.train import SentenceBatches, Trainer, locked, read_checkpoint
 from dynbatch.train.batching import epoch_order
-from examples.arguments import above_zero, exit_status, option, parse, share
+from examples.arguments import above_zero, exit_status, not_negative, option, parse, share
+from examples.resuming import refuse_other_settings
 
 Item = TypeVar("Item")
 
@@ -30,12 +32,19 @@ class TrainingSettings:
     lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)
     warmup: int = option(200, "updates until the peak; then the rate falls as a cosine")
     clip: float = option(5.0, "largest norm of the gradient", above_zero)
-    seed: int = option(0, "of all that is drawn", int)
+    seed: int = option(0, "of all that is drawn", not_negative)
     threads: int | None = option(None, "threads (one a processor)")
     device: str = option("cpu", "cpu or cuda", str)
     output: str | None = option(None, "folder for checkpoint and metrics (none is saved)", str)
     resume: bool = option(False, "go on with the run in --output")
+    data_changed: bool = option(False, "with --resume: the data is another, on purpose")
     quiet: bool = option(False, "no progress bar")
+
+
+NOT_KEPT = ("data", "threads", "device", "output", "resume", "data_changed", "quiet")
+"""Settings that a run's result does not depend on, or that say where its data is."""
+
+CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
 
 
 Settings = TypeVar("Settings", bound=TrainingSettings)
@@ -45,7 +54,7 @@ def command(
     settings: type[Settings], run: Callable[[Settings], None], argv: Sequence[str] | None,
     prog: str, what: str,
 ) -> int:  # fmt: skip
-    """Run an example. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    """Run an example. The exit status is that of `exit_status`."""
     given = parse(settings, argv, f"python -m {prog}", what)
 
     def prepared() -> None:
@@ -53,7 +62,8 @@ def command(
             db.set_num_threads(given.threads)
         backend.device(given.device)
         db.seed(given.seed)
-        run(given)
+        with locked(None if given.output is None else Path(given.output, CHECKPOINT)):
+            run(given)
 
     return exit_status(prepared)
 
@@ -78,6 +88,9 @@ def train(
     Args:
         loss:       loss(graph, model, example), of one example; with `num_tokens` its sum.
         num_tokens: what an example's loss was summed over.
+
+    Raises:
+        CheckpointError: the run cannot go on so; see `refuse_other_settings` and `Trainer.resume`.
     """
     model.to(settings.device)
     batches = SentenceBatches(examples, settings.batch_size, settings.seed)
@@ -85,6 +98,7 @@ def train(
     updates = len(batches) * settings.epochs
     warmup = min(settings.warmup, updates - 1)
     folder = None if settings.output is None else Path(settings.output)
+    kept = {name: value for name, value in asdict(settings).items() if name not in NOT_KEPT}
     trainer = Trainer(
         model,
         optimizer,
@@ -93,15 +107,29 @@ def train(
         num_tokens=num_tokens,
         schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
         clip_norm=settings.clip,
-        checkpoint_path=None if folder is None else folder / "model.safetensors",
+        checkpoint_path=None if folder is None else folder / CHECKPOINT,
         checkpoint_every=1000,
-        metrics_path=None if folder is None else folder / "metrics.jsonl",
+        metrics_path=None if folder is None else folder / METRICS,
+        extra={"settings": kept},
         show_progress=not settings.quiet,
         resume_hint="the same command with --resume",
     )
     if settings.resume:
-        trainer.resume()
+        _resume(trainer, folder, kept, settings)
     trainer.fit(settings.epochs)
+
+
+def _resume(
+    trainer: Trainer, folder: Path | None, kept: dict[str, Any], settings: TrainingSettings
+) -> None:
+    """Go on with the run in the folder, where there is one."""
+    if folder is None:
+        raise CheckpointError("--resume needs --output, the folder of the run that is to go on.")
+    if (folder / CHECKPOINT).exists():
+        saved = read_checkpoint(folder / CHECKPOINT).extra.get("settings", {})
+        if isinstance(saved, dict):  # without them it is one of before, or of another program
+            refuse_other_settings(folder / CHECKPOINT, saved, kept)
+        trainer.resume(data_changed=settings.data_changed)
 
 
 def values(
