@@ -15,12 +15,12 @@ import dynbatch as db
 from dynbatch import backend
 from dynbatch.errors import DataError
 from examples.arguments import exit_status, positive
-from examples.seq2seq.corpus import decode_line
+from examples.seq2seq.corpus import Tokens, decode_line
 from examples.seq2seq.translator import Translator
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print `source<TAB>target` for each source. The exit status: 0, 1 after an error."""
+    """Print `source<TAB>target` for each source. The exit status is that of `exit_status`."""
     arguments = _parser().parse_intermixed_args(argv)
     if arguments.n_best > arguments.beam:
         _parser().error(f"--n-best {arguments.n_best} needs --beam {arguments.n_best} or more")
@@ -41,8 +41,11 @@ def _lines(translator: Translator, arguments: argparse.Namespace) -> Iterator[st
     """What to print. Sources are read and searched by the batch, so that a pipe sees answers."""
     sources = iter(_sources(arguments))
     while batch := list(islice(sources, arguments.batch_size)):
+        tokens = [translator.tokenize(source) for source in batch]
+        for source, each in zip(batch, tokens, strict=True):
+            _warn_of_unknown(translator, source, each)
         found = translator.translate(
-            [translator.tokenize(source) for source in batch],
+            tokens,
             beam_size=arguments.beam,
             length_penalty=arguments.length_penalty,
             n_best=arguments.n_best,
@@ -52,6 +55,23 @@ def _lines(translator: Translator, arguments: argparse.Namespace) -> Iterator[st
             for one in translations:
                 score = f"\t{one.score:.4f}" if arguments.n_best > 1 else ""
                 yield f"{source}\t{translator.target_text(one.tokens)}{score}"
+
+
+MOST_NAMED = 10
+"""Unknown tokens of a source that its warning names."""
+
+
+def _warn_of_unknown(translator: Translator, source: str, tokens: Tokens) -> None:
+    """One line on standard error for a source with tokens that the model never saw."""
+    unknown = translator.source.unknown_in(tokens)
+    if unknown:
+        named = ", ".join([f"{token!r} ({position})" for position, token in unknown[:MOST_NAMED]])
+        more = f" and {len(unknown) - MOST_NAMED} more" if len(unknown) > MOST_NAMED else ""
+        kind = "character" if translator.source_units == "characters" else "word"
+        shown = source if len(source) <= 40 else f"{source[:40]}…"
+        print(
+            f"warning: {shown!r}: unknown to the model, by {kind}: {named}{more}", file=sys.stderr
+        )
 
 
 def _sources(arguments: argparse.Namespace) -> Iterable[str]:

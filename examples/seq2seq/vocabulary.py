@@ -6,6 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -88,6 +89,34 @@ class Vocabulary:
                 tokens.append(self.tokens[id_])
         return tokens
 
+    def unknown_in(self, tokens: Iterable[str]) -> list[tuple[int, str]]:
+        """The tokens that are not listed, each with its position, counted from 1.
+
+        Example:
+            >>> Vocabulary("ab").unknown_in("abc")
+            [(3, 'c')]
+        """
+        return [(k, token) for k, token in enumerate(tokens, start=1) if token not in self._ids]
+
+    def difference(self, other: Vocabulary) -> str:
+        """How `other` differs, in words; "" if it is the same.
+
+        Example:
+            >>> Vocabulary(["a", "b"]).difference(Vocabulary(["b", "c"]))
+            "1 new, 1 gone, 1 with another id; the first: id 3 was 'a', is 'b'"
+        """
+        if self.tokens == other.tokens:
+            return ""
+        new = sum([token not in self for token in other.tokens[len(MARKS) :]])
+        gone = sum([token not in other for token in self.tokens[len(MARKS) :]])
+        moved = sum([other._ids.get(token, id_) != id_ for token, id_ in self._ids.items()])
+        pairs = enumerate(zip_longest(self.tokens, other.tokens))
+        first, (was, is_) = next((k, pair) for k, pair in pairs if pair[0] != pair[1])
+        return (
+            f"{new:,} new, {gone:,} gone, {moved:,} with another id; the first: id {first} was "
+            f"{_shown(was)}, is {_shown(is_)}"
+        )
+
     def save(self, path: str | Path) -> None:
         """Write `{"tokens": [...]}` as JSON.
 
@@ -113,7 +142,7 @@ class Vocabulary:
             content = json.loads(Path(path).read_text("utf-8"))
         except OSError as error:
             raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}: not a vocabulary: {error}.") from error
         tokens = content.get("tokens") if isinstance(content, dict) else None
         if not _is_token_list(tokens):
@@ -123,6 +152,10 @@ class Vocabulary:
                 "  fix:  give the file that Vocabulary.save wrote beside the model."
             )
         return cls(tokens[len(MARKS) :])
+
+
+def _shown(token: str | None) -> str:
+    return "nothing" if token is None else repr(token[:40])
 
 
 def _is_token_list(tokens: Any) -> TypeGuard[list[str]]:

@@ -1,7 +1,10 @@
 """The generating script: where sources come from, what it prints, what it refuses."""
 
 import io
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +13,8 @@ from dynbatch.train import save_checkpoint
 from examples.seq2seq.generate import main
 from examples.seq2seq.translator import Translator
 from examples.seq2seq.vocabulary import Vocabulary
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -87,9 +92,41 @@ def test_a_gpu_that_is_not_there_is_one_message(checkpoint, capsys, monkeypatch)
     assert capsys.readouterr().err.startswith("error: CUDA is not available")
 
 
-def test_unknown_letters_are_no_mistake(checkpoint, capsys):
-    assert main([checkpoint, "zzz"]) == 0
-    assert capsys.readouterr().out.startswith("zzz\t")
+def test_unknown_letters_are_no_mistake_and_are_named(checkpoint, capsys):
+    assert main([checkpoint, "azb!", "cab", "z" * 50]) == 0
+    printed = capsys.readouterr()
+    assert [line.split("\t")[0] for line in printed.out.splitlines()] == ["azb!", "cab", "z" * 50]
+    first, second = printed.err.splitlines()
+    assert first == "warning: 'azb!': unknown to the model, by character: 'z' (2), '!' (4)"
+    assert second.startswith(f"warning: '{'z' * 40}…': unknown to the model, by character: 'z' (1)")
+    assert second.endswith("'z' (10) and 40 more")
+
+
+def test_unknown_words_are_named_by_their_place_among_the_words(translator, tmp_path, capsys):
+    translator.source_units = "words"
+    path = tmp_path / "words.safetensors"
+    save_checkpoint(path, translator.model, extra={"translator": translator.description()})
+    assert main([str(path), "a dog b"]) == 0
+    said = "warning: 'a dog b': unknown to the model, by word: 'dog' (2)\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_reader_that_has_gone_ends_it_without_a_word(checkpoint):
+    command = [sys.executable, "-m", "examples.seq2seq.generate", checkpoint, "ab", "ba"]
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, check=False, cwd=ROOT)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_damaged_checkpoint_is_one_message(checkpoint, capsys):
+    path = Path(checkpoint)
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1
+    path.write_bytes(raw)
+    assert main([checkpoint, "ab"]) == 1
+    assert capsys.readouterr().err.startswith(f"error: {path}: damaged: tensor 'model/")
 
 
 @pytest.mark.parametrize(
