@@ -8,7 +8,7 @@ pairs = number(corpus.train, source, target)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -48,7 +48,8 @@ class Pair:
 def load_corpus(name: str, source_units: Units = "words", target_units: Units = "words") -> Corpus:
     """A built-in corpus, or any UTF-8 file of `source<TAB>target` lines.
 
-    A file is divided by its sources into 90 % train, 5 % dev and 5 % test (`corpus.hold_out`).
+    A file is divided by its sources into 90 % train, 5 % dev and 5 % test (`corpus.hold_out`); one
+    so small that nothing would be left to train on is trained on whole.
 
     Args:
         name: one of `CORPORA`, or the path of a file.
@@ -66,7 +67,8 @@ def load_corpus(name: str, source_units: Units = "words", target_units: Units = 
         )
     examples = load_tsv(name, source_units, target_units)
     token = "character" if target_units == "characters" else "word"
-    return split(Path(name).stem, examples, token, "sentence", source_units, target_units)
+    corpus = split(Path(name).stem, examples, token, "sentence", source_units, target_units)
+    return corpus if corpus.train else replace(corpus, train=examples, dev=[], test=[])
 
 
 def build_vocabularies(

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dynbatch.backend import NAMES
-from examples.arguments import above_zero, positive, share
+from dynbatch.errors import CheckpointError
+from examples.arguments import above_zero, not_negative, positive, share
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
 
@@ -62,11 +63,18 @@ DEMO: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """A command line: the run's settings, and what its result does not depend on."""
+    """A command line: the run's settings, and what its result does not depend on.
+
+    Args:
+        given:        the settings that the command line names.
+        data_changed: go on with `resume` though the data is another.
+    """
 
     settings: Settings
+    given: dict[str, Any]
     output: Path
     resume: bool
+    data_changed: bool
     demo: bool
     threads: int | None
     device: str
@@ -78,19 +86,78 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     parser = _parser()
     if parser.parse_known_args(argv)[0].demo:
         parser.set_defaults(**DEMO)
-    given: dict[str, Any] = vars(parser.parse_args(argv))
-    own = {field.name: given[field.name] for field in fields(Settings)}
-    settings = Settings(**own)
-    name = "demo" if given["demo"] else Path(settings.data).stem
+    found: dict[str, Any] = vars(parser.parse_args(argv))
+    names = [field.name for field in fields(Settings)]
+    settings = Settings(**{name: found[name] for name in names})
+    name = "demo" if found["demo"] else Path(settings.data).stem
+    others = ("resume", "data_changed", "demo", "threads", "device", "quiet")
+    parser.set_defaults(**dict.fromkeys(names, _NOT_GIVEN))
+    named = vars(parser.parse_args(argv))
     return Options(
         settings=settings,
-        output=given["output"] or Path("runs", name),
-        **{key: given[key] for key in ("resume", "demo", "threads", "device", "quiet")},
+        given={name: named[name] for name in names if named[name] is not _NOT_GIVEN},
+        output=found["output"] or Path("runs", name),
+        **{key: found[key] for key in others},
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+_NOT_GIVEN = object()
+
+
+def saved_settings(checkpoint: Path, saved: object) -> Settings:
+    """The settings that a checkpoint holds: what the command line would take.
+
+    Raises:
+        CheckpointError: there are none, or they are damaged.
+    """
+    if saved is None:
+        raise CheckpointError(
+            f"{checkpoint}: a checkpoint, but not of this example.\n"
+            "  fix: give the --output of a run that this command began."
+        )
+    try:
+        return _checked(saved)
+    except (argparse.ArgumentError, TypeError) as error:
+        raise CheckpointError(
+            f"{checkpoint}: damaged: its settings: {error}; nothing was loaded.\n"
+            "  fix: take another copy of it, or begin a run in another --output."
+        ) from error
+
+
+def _checked(saved: object) -> Settings:
+    """Settings out of JSON, through the command line, which knows what each may be."""
+    if not isinstance(saved, dict):
+        raise TypeError(f"{str(saved)[:40]!r} for an object")
+    usual = asdict(Settings())
+    arguments = []
+    for name, value in saved.items():
+        if name not in usual:
+            raise TypeError(f"unknown: {name[:40]!r}")
+        if value is None and usual[name] is None:
+            continue
+        kind = float if isinstance(usual[name], float) else str if name in _TEXTS else int
+        is_right = isinstance(value, kind) or (kind is float and isinstance(value, int))
+        if not is_right or isinstance(value, bool) or (kind is int and value >= 1 << 63):
+            raise TypeError(f"{type(value).__name__!s} for {name!r}")
+        arguments.append(f"--{name.replace('_', '-')}={value}")
+    found = vars(_parser(_Raising).parse_args(arguments))
+    return Settings(**{name: found[name] for name in usual})
+
+
+_TEXTS = ("data", "source_units", "target_units", "attention")
+
+
+class _Raising(argparse.ArgumentParser):
+    """A parser that raises where others print the usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise argparse.ArgumentError(None, message)
+
+
+def _parser(
+    kind: type[argparse.ArgumentParser] = argparse.ArgumentParser,
+) -> argparse.ArgumentParser:
+    parser = kind(
         prog=COMMAND,
         description="Train a sequence-to-sequence model with attention, without padding.",
     )
@@ -99,6 +166,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--demo", action="store_true", help="small model on CMUdict, a few minutes")
     run.add_argument("--output", type=Path, metavar="DIR", help="folder of the run (runs/NAME)")
     run.add_argument("--resume", action="store_true", help="go on with the run in --output")
+    what = "with --resume: the data is another, on purpose; the vocabularies stay"
+    run.add_argument("--data-changed", action="store_true", help=what)
     run.add_argument("--threads", type=positive, metavar="N", help="threads (one a processor)")
     run.add_argument("--device", choices=NAMES, default="cpu", help="where it runs (%(default)s)")
     run.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -128,7 +197,9 @@ def _add_model(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--seed", type=int, metavar="N", help="of all that is drawn (%(default)s)")
+    group.add_argument(
+        "--seed", type=not_negative, metavar="N", help="of all that is drawn (%(default)s)"
+    )
     counts = {
         "epochs": "passes over the data (%(default)s)",
         "batch-size": "pairs in a mini-batch (%(default)s)",

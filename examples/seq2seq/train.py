@@ -22,7 +22,7 @@ from dynbatch.train import (
     TokenBatches,
     Trainer,
     load_checkpoint,
-    read_checkpoint,
+    locked,
     read_metrics,
 )
 from dynbatch.train.batching import epoch_order
@@ -30,7 +30,8 @@ from examples.arguments import exit_status
 from examples.seq2seq.corpus import Corpus, Tokens
 from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
 from examples.seq2seq.evaluation import evaluate, memory_saved
-from examples.seq2seq.options import COMMAND, DEMO, Options, Settings, parse
+from examples.seq2seq.options import COMMAND, Options, Settings, parse
+from examples.seq2seq.resume import Earlier, earlier_run, unknown_share
 from examples.seq2seq.translator import Translator
 
 CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
@@ -53,50 +54,61 @@ class Task:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train and report. The exit status: 0, 1 after an error, 130 after Ctrl-C."""
+    """Train and report. The exit status is that of `exit_status`."""
     options = parse(argv)
-    return exit_status(lambda: run(options))
+
+    def alone() -> None:
+        with locked(options.output / CHECKPOINT):
+            run(options)
+
+    return exit_status(alone)
 
 
 def run(options: Options) -> None:
     """Train what the options say, and print what came out."""
-    settings = _settings_of(options)
+    earlier = _earlier(options)
+    settings = options.settings if earlier is None else earlier.settings
     if options.threads is not None:
         db.set_num_threads(options.threads)
     db.seed(settings.seed)
     device = backend.device(options.device)
-    task = prepare(settings)
+    task = prepare(settings, earlier)
     task.translator.model.to(device)
     print(_introduction(task, settings), flush=True)
     trainer = make_trainer(task, settings, options)
-    if options.resume:
-        trainer.resume()
+    if earlier is not None:
+        _go_on(trainer, task, earlier)
     trainer.fit(settings.epochs)
     if trainer.best_path is not None and trainer.best_path.exists():
         load_checkpoint(trainer.best_path, task.translator.model)
     report(task, options)
 
 
-def prepare(settings: Settings) -> Task:
-    """Load the data, number it, and make a model for it."""
+def prepare(settings: Settings, earlier: Earlier | None = None) -> Task:
+    """Load the data, number it, and make a model for it; or take that of the run that goes on."""
     corpus = load_corpus(settings.data, settings.source_units, settings.target_units)
     train = corpus.train
     if settings.limit is not None:
         order = epoch_order(len(train), settings.seed, epoch=-1)
         train = [train[index] for index in order[: settings.limit].tolist()]
     source, target = build_vocabularies(train)
+    if earlier is not None:
+        source, target = earlier.vocabularies(source, target)
     pairs = number(train, source, target)
-    longest = max([pair.target.size for pair in pairs], default=0)
-    sizes = ("embed", "hidden", "layers", "attention", "dropout", "label_smoothing")
-    translator = Translator(
-        {name: getattr(settings, name) for name in sizes},
-        source,
-        target,
-        corpus.source_units,
-        corpus.target_units,
-        max_length=2 * longest + 10,
-        seed=settings.seed,
-    )
+    if earlier is not None:
+        translator = earlier.translator
+    else:
+        longest = max([pair.target.size for pair in pairs], default=0)
+        sizes = ("embed", "hidden", "layers", "attention", "dropout", "label_smoothing")
+        translator = Translator(
+            {name: getattr(settings, name) for name in sizes},
+            source,
+            target,
+            corpus.source_units,
+            corpus.target_units,
+            max_length=2 * longest + 10,
+            seed=settings.seed,
+        )
     batches: SentenceBatches[Pair] | TokenBatches[Pair]
     if settings.max_tokens is None:
         batches = SentenceBatches(pairs, settings.batch_size, settings.seed)
@@ -138,6 +150,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
         metrics_path=options.output / METRICS,
         padded_bytes=lambda pairs: padded([(pair.source, pair.target) for pair in pairs]),
         extra={"settings": asdict(settings), "translator": task.translator.description()},
+        other_data={"digest of the development set": dev},
         show_progress=not options.quiet,
         resume_hint=f"{COMMAND} --output {options.output} --resume",
     )
@@ -154,11 +167,12 @@ def report(task: Task, options: Options) -> None:
         _report_test(task)
     else:
         print("\nNothing was held out: the data is too small.")
-    records = [r for r in read_metrics(options.output / METRICS) if "sentences" in r]
-    sentences = sum([r["sentences"] for r in records])
-    seconds = sum([r["sentences"] / r["sentences_per_second"] for r in records])
-    where = _place(task.translator)
-    print(f"\nTraining: {sentences / seconds:,.0f} sentences per second, {where}")
+    records = [r for r in read_metrics(options.output / METRICS) if r.get("sentences_per_second")]
+    if records:
+        sentences = sum([r["sentences"] for r in records])
+        seconds = sum([r["sentences"] / r["sentences_per_second"] for r in records])
+        where = _place(task.translator)
+        print(f"\nTraining: {sentences / seconds:,.0f} sentences per second, {where}")
     if saved := memory_saved(records):
         print(f"Memory of a training step at its peak: {saved}")
     print(f"Model: {_model_path(options.output)}")
@@ -210,36 +224,29 @@ def _place(translator: Translator) -> str:
     return "on a GPU" if translator.device.is_cuda else f"{db.num_threads()} threads"
 
 
-def _settings_of(options: Options) -> Settings:
-    """The settings to run with: the command line's, or those of the run that goes on."""
+def _earlier(options: Options) -> Earlier | None:
+    """The run that goes on; None where a new one begins."""
     checkpoint = options.output / CHECKPOINT
     if options.resume:
-        saved = read_checkpoint(checkpoint).extra.get("settings")
-        if saved is None:
-            raise CheckpointError(f"{checkpoint}: a checkpoint, but not of this example.")
-        settings = Settings(**saved)
-        _refuse_other_settings(options, settings)
-        return settings
+        return earlier_run(options, checkpoint)
+    if options.data_changed:
+        raise CheckpointError("--data-changed is for runs that go on.\n  fix: give --resume, too.")
     if checkpoint.exists() and not options.demo:
         raise CheckpointError(
             f"{checkpoint}: there is a run already.\n"
             f"  fix: go on with it by --resume, remove it, or give another --output."
         )
-    return options.settings
+    return None
 
 
-def _refuse_other_settings(options: Options, saved: Settings) -> None:
-    """A setting asked for on the command line, which the run that goes on does not have."""
-    usual = Settings(**DEMO) if options.demo else Settings()
-    for name, value in asdict(options.settings).items():
-        has = getattr(saved, name)
-        if value not in (has, getattr(usual, name)):
-            flag = f"--{name.replace('_', '-')}"
-            raise CheckpointError(
-                f"{options.output / CHECKPOINT}: the run has {flag} {has}, not {value}.\n"
-                "  rule: a run goes on with the settings it began with\n"
-                f"  fix:  leave {flag} out, or begin a run in another --output without --resume"
-            )
+def _go_on(trainer: Trainer, task: Task, earlier: Earlier) -> None:
+    """Load the run, and say what is not as it would be expected."""
+    trainer.resume(data_changed=earlier.data_changed)
+    if earlier.data_changed:
+        share = unknown_share(task.pairs)
+        print(f"The data is another: {share:.2%} of it is unknown to the run's vocabularies.")
+    if trainer.stopping.is_over:
+        print(f"The run ended early by --patience {trainer.patience}; a larger one goes on.")
 
 
 def _model_path(output: Path) -> Path:

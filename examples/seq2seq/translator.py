@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Seq2Seq, beam_search, greedy_search
-from dynbatch.train import load_checkpoint, read_checkpoint
+from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
+from dynbatch.train.checkpoint_file import is_count, is_number, wrong_field
 from examples.seq2seq.corpus import Tokens, Units, join, tokenize
 from examples.seq2seq.vocabulary import MARKS, Vocabulary
 
@@ -70,10 +72,34 @@ class Translator:
         }
 
     @classmethod
-    def described(cls, description: dict[str, Any]) -> Translator:
-        """An untrained translator of that `description`."""
-        vocabularies = {name: Vocabulary(description[name]) for name in ("source", "target")}
-        return cls(**{**description, **vocabularies})
+    def described(cls, info: CheckpointInfo) -> Translator:
+        """An untrained translator as a checkpoint describes it.
+
+        Raises:
+            CheckpointError: it describes none, or one that does not fit the checkpoint's tensors.
+        """
+        description = info.extra.get("translator")
+        if description is None:
+            raise CheckpointError(
+                f"{info.path}: a checkpoint, but not of this example.\n"
+                "  fix: give a file that examples/seq2seq/train.py wrote."
+            )
+        problem = wrong_field(description, _DESCRIPTION)
+        problem = problem or wrong_field(description["sizes"], _SIZES)
+        problem = problem or _wrong_size(description, info.shapes)
+        if problem is None:
+            try:
+                vocabularies = {
+                    name: Vocabulary(description[name]) for name in ("source", "target")
+                }
+                given = {name: description[name] for name in _DESCRIPTION}
+                return cls(**{**given, **vocabularies})
+            except (ValueError, TypeError) as error:  # a kind of attention that there is not, say
+                problem = str(error)
+        raise CheckpointError(
+            f"{info.path}: damaged: its description of the model has {problem}; nothing was loaded."
+            "\n  fix: take another copy, or an earlier checkpoint of the run."
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Translator:
@@ -82,13 +108,7 @@ class Translator:
         Raises:
             CheckpointError: the file is missing, damaged, or not of this example.
         """
-        description = read_checkpoint(path).extra.get("translator")
-        if description is None:
-            raise CheckpointError(
-                f"{path}: a checkpoint, but not of this example.\n"
-                "  fix: give a file that examples/seq2seq/train.py wrote."
-            )
-        translator = cls.described(description)
+        translator = cls.described(read_checkpoint(path))
         load_checkpoint(path, translator.model)
         return translator
 
@@ -130,3 +150,47 @@ class Translator:
                     Translation(tuple(self.target.decode(one.tokens)), one.score)
                     for one in hypotheses
                 ]
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _is_share(value: object) -> bool:
+    return is_number(value) and 0 <= float(value) < 1  # type: ignore[arg-type]
+
+
+_UNITS = ("words", "characters")
+_DESCRIPTION: dict[str, Callable[[Any], bool]] = {
+    "sizes": lambda value: isinstance(value, dict),
+    "source": _is_texts,
+    "target": _is_texts,
+    "source_units": lambda value: value in _UNITS,
+    "target_units": lambda value: value in _UNITS,
+    "max_length": lambda value: is_count(value) and value > 0,
+}
+_SIZES: dict[str, Callable[[Any], bool]] = {"embed": is_count, "hidden": is_count}
+
+
+def _wrong_size(description: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """What does not fit the tensors that were saved, before a model of such sizes is made."""
+    sizes = description["sizes"]
+    layers = len([name for name in shapes if _LAYER.fullmatch(name)])
+    if sizes.get("layers", 1) != layers:
+        return f"{sizes.get('layers', 1)!r} layers where {layers} were saved"
+    for share in ("dropout", "label_smoothing"):
+        if not _is_share(sizes.get(share, 0.0)):
+            return f"{sizes[share]!r} for {share!r}"
+    vocabularies = {name: len(description[name]) + len(MARKS) for name in ("source", "target")}
+    wanted = {
+        "model/source_embedding.weight": (vocabularies["source"], sizes["embed"]),
+        "model/target_embedding.weight": (vocabularies["target"], sizes["embed"]),
+        "model/output.weight": (vocabularies["target"], sizes["hidden"]),
+    }
+    for name, shape in wanted.items():
+        if shapes.get(name) != shape:
+            return f"sizes of {shape} for {name!r}, saved as {shapes.get(name)}"
+    return None
+
+
+_LAYER = re.compile(r"model/decoder\.layers\.\d+\.bias")

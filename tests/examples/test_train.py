@@ -1,11 +1,23 @@
 """The training script: what it prints and saves, resuming to the same bits, what it refuses."""
 
+import re
+import shutil
 import sys
+import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dynbatch.train import Trainer, load_checkpoint, read_checkpoint, read_metrics
+from dynbatch import optim
+from dynbatch.train import (
+    Trainer,
+    load_checkpoint,
+    locked,
+    read_checkpoint,
+    read_metrics,
+    save_checkpoint,
+)
 from examples.seq2seq.options import DEMO, Settings, parse
 from examples.seq2seq.train import main
 from examples.seq2seq.translator import Translator
@@ -24,6 +36,27 @@ def pairs(tmp_path):
 
 
 pytestmark = pytest.mark.usefixtures("same_threads")
+
+
+@pytest.fixture(scope="module")
+def first_run(tmp_path_factory):
+    """A file of few pairs, and a run on them that is done; only copies of it go on."""
+    folder = tmp_path_factory.mktemp("first")
+    path = folder / "reverse.tsv"
+    rng = np.random.default_rng(1)
+    words = sorted({"".join(rng.choice(list("abc"), rng.integers(1, 6))) for _ in range(40)})
+    path.write_text("".join(f"{word}\t{word[::-1]}\n" for word in words))
+    assert main(command(path, folder / "run", "--epochs", "1")) == 0
+    return path, folder / "run"
+
+
+@pytest.fixture
+def done(first_run, tmp_path):
+    """Its pairs, which may be changed, and a copy of the run."""
+    path, output = first_run
+    text = path.read_text()
+    yield path, Path(shutil.copytree(output, tmp_path / "run"))
+    path.write_text(text)
 
 
 def command(pairs, output, *more):
@@ -131,8 +164,14 @@ def test_a_run_goes_on_with_its_own_settings_and_refuses_others(pairs, tmp_path,
     given = command(pairs, output)
     assert main(given) == 0
     assert main([*given, "--resume"]) == 0  # the same command again
-    assert main(["--output", str(output), "--resume", "--max-tokens", "70", "--epochs", "5"]) == 1
-    assert "the run has --epochs 3, not 5" in capsys.readouterr().err
+    for flags, says in [
+        (["--hidden", "9"], "the run has --hidden 8, not 9"),
+        (["--hidden", "256"], "the run has --hidden 8, not 256"),  # which is the usual
+        (["--max-tokens", "70"], "the run has --max-tokens None, not 70"),
+        (["--epochs", "2"], "the run has --epochs 3, not 2.\n  rule: --epochs may be raised"),
+    ]:
+        assert main(["--output", str(output), "--resume", *flags]) == 1
+        assert says in capsys.readouterr().err
 
 
 def test_the_examples_stand_in_two_columns(tmp_path, capsys):
@@ -185,6 +224,185 @@ def test_a_run_is_not_written_over(pairs, tmp_path, capsys):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
+def lengthen(path, lines):
+    path.write_text(path.read_text() + lines)
+
+
+def test_a_run_is_not_resumed_on_data_with_other_words(done, capsys):
+    pairs, output = done
+    before = (output / "model.safetensors").read_bytes()
+    pairs.write_text(pairs.read_text().replace("a", "d"))  # as many words, and other ids
+    assert main(["--output", str(output), "--resume", "--quiet"]) == 1
+    error = capsys.readouterr().err
+    assert "the data has other words than when the run was begun" in error
+    for side in ("source", "target"):
+        assert re.search(rf"{side} vocabulary: 1 new, 1 gone, .*; the first: id \d was '\w'", error)
+    assert "--resume --data-changed" in error
+    assert (output / "model.safetensors").read_bytes() == before
+
+
+def test_a_run_is_not_resumed_on_other_data_of_the_same_words(done, capsys):
+    pairs, output = done
+    lengthen(pairs, "abcabcabcabc\tcba\n")
+    assert main(["--output", str(output), "--resume", "--quiet"]) == 1
+    error = capsys.readouterr().err
+    assert "number of examples: " in error and "digest of the examples: " in error
+    assert "--data-changed" in error
+
+
+def test_a_run_goes_on_with_other_data_on_purpose(done, tmp_path, capsys):
+    pairs, output = done
+    own = Translator.load(output / "model.safetensors")
+    lengthen(pairs, "dada\tadad\nabcabcabcabc\tcba\n")
+    resumed = ["--output", str(output), "--resume", "--quiet"]
+    capsys.readouterr()
+    assert main([*resumed, "--data-changed", "--epochs", "2"]) == 0
+    assert "% of it is unknown to the run's vocabularies" in capsys.readouterr().out
+    records = read_metrics(output / "metrics.jsonl")
+    assert [r["epoch"] for r in records if "metric" in r] == [0, 1]
+    now = Translator.load(output / "model.safetensors")
+    assert (now.source.tokens, now.target.tokens) == (own.source.tokens, own.target.tokens)
+    assert main(["--output", str(tmp_path / "new"), "--data-changed"]) == 1
+    assert "--data-changed is for runs that go on" in capsys.readouterr().err
+
+
+def test_a_run_that_is_done_can_be_extended(done, tmp_path, capsys):
+    """Its learning rate goes on as that of a run of so many epochs, above where it ended."""
+    (pairs, output), whole = done, tmp_path / "whole"
+    assert main(["--output", str(output), "--resume", "--quiet", "--epochs", "3"]) == 0
+    assert main(command(pairs, whole)) == 0
+    rates = [
+        {r["step"]: r["lr"] for r in read_metrics(path / "metrics.jsonl") if "lr" in r}
+        for path in (output, whole)
+    ]
+    last = read_checkpoint(output / "model.safetensors").step
+    ended = last // 3
+    assert rates[0].keys() == rates[1].keys() == set(range(1, last + 1))
+    assert all(rates[0][step] == rates[1][step] for step in range(ended + 1, last + 1))
+    assert read_checkpoint(output / "model.safetensors").extra["settings"]["epochs"] == 3
+
+
+def test_a_run_that_ended_early_says_so_and_goes_on_with_more_patience(pairs, tmp_path, capsys):
+    output = tmp_path / "run"
+    options = ["--lr", "1e-9", "--epochs", "5", "--patience", "1"]  # learns nothing
+    assert main(command(pairs, output, *options)) == 0
+    assert read_checkpoint(output / "model.safetensors").epoch == 2
+    resumed = ["--output", str(output), "--resume", "--quiet"]
+    assert main(resumed) == 0
+    assert "ended early by --patience 1; a larger one goes on" in capsys.readouterr().out
+    assert main([*resumed, "--patience", "2"]) == 0
+    assert read_checkpoint(output / "model.safetensors").epoch == 3
+
+
+def test_two_runs_in_one_folder_are_refused(pairs, tmp_path, capsys):
+    output = tmp_path / "run"
+    with locked(output / "model.safetensors"):
+        statuses = []
+        thread = threading.Thread(target=lambda: statuses.append(main(command(pairs, output))))
+        thread.start()
+        thread.join()
+    assert statuses == [1] and not output.exists()
+    assert "is training there; two runs would write over each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("where", ["file", "file/below", "/proc/dynbatch"])
+@pytest.mark.parametrize("flag", [[], ["--resume"]])
+def test_an_output_that_cannot_be_written_is_told_before_the_data_is_read(
+    tmp_path, capsys, where, flag
+):
+    (tmp_path / "file").touch()
+    assert main(["--data", "wmt", "--output", str(tmp_path / where), *flag]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "nothing can be written there: " in error
+
+
+def test_metrics_that_are_damaged_or_gone_when_a_run_goes_on(done, capsys):
+    _, output = done
+    resumed = ["--output", str(output), "--resume", "--quiet"]
+    metrics = output / "metrics.jsonl"
+    metrics.write_text("what?\n" + metrics.read_text())
+    assert main(resumed) == 1
+    error = capsys.readouterr().err
+    assert f"error: {metrics}:1: no line of a metrics file" in error and "fix:  remove" in error
+    metrics.unlink()
+    assert main(resumed) == 0
+    printed = capsys.readouterr().out
+    assert "error rate" in printed and "sentences per second" not in printed
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda extra: extra["settings"].update(hidden="x"), "settings: str for 'hidden'"),
+        (
+            lambda extra: extra["settings"].update(hidden=0),
+            "settings: argument --hidden: 0 is belo",
+        ),
+        (lambda extra: extra["settings"].update(epochs=10**300), "settings: int for 'epochs'"),
+        (lambda extra: extra["settings"].update(lr=None), "settings: NoneType for 'lr'"),
+        (lambda extra: extra["settings"].update(dropout=7), "argument --dropout: 7 is not between"),
+        (lambda extra: extra["settings"].update(colour="red"), "settings: unknown: 'colour'"),
+        (lambda extra: extra.update(settings=[1]), r"settings: '[1]' for an object"),
+        (lambda extra: extra.pop("translator"), "not of this example"),
+        (lambda extra: extra.update(translator=3), "the model has '3' for an object"),
+        (lambda extra: extra["translator"].pop("source"), "the model has no 'source'"),
+        (lambda extra: extra["translator"].update(source=[1]), "[1] for 'source'"),
+        (lambda extra: extra["translator"]["source"].append("a"), "sizes of (7, 6) for 'model/so"),
+        (lambda extra: extra["translator"].update(source=["a", "a", "b"]), "['a'] given twice"),
+        (lambda extra: extra["translator"].update(max_length=0), "0 for 'max_length'"),
+        (lambda extra: extra["translator"]["sizes"].update(hidden=10**15), "for 'model/output."),
+        (lambda extra: extra["translator"]["sizes"].update(layers=10**9), "1000000000 layers whe"),
+        (lambda extra: extra["translator"]["sizes"].update(attention="x"), "attention"),
+        (lambda extra: extra["translator"]["sizes"].update(colour=1), "colour"),
+        (lambda extra: extra["translator"]["sizes"].update(dropout="x"), "'x' for 'dropout'"),
+    ],
+)
+def test_what_the_example_saved_and_is_damaged_is_one_message(done, capsys, change, says):
+    _, output = done
+    path = output / "model.safetensors"
+    model, info = Translator.load(path).model, read_checkpoint(path)
+    optimizer = optim.Adam(model)
+    schedule = optim.Cosine(optimizer, 9)
+    load_checkpoint(path, model, optimizer, schedule)
+    change(info.extra)
+    save_checkpoint(path, model, optimizer, schedule, info.step, epoch=1, extra=info.extra)
+    assert main(["--output", str(output), "--resume", "--quiet"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and says in error and "fix:" in error
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"", "no pairs. Each line holds source<TAB>target"),
+        (b"\n  \n\t\n", "no pairs. Each line holds source<TAB>target"),
+        (b"# a comment\n# and another\n", ":1: expected source<TAB>target, found 1 fields"),
+        (b"source\n", ":1: expected source<TAB>target, found 1 fields"),
+        (b"source\t\n", ":1: expected source<TAB>target, found nothing on one side"),
+        (b"\ttarget\n", ":1: expected source<TAB>target, found nothing on one side"),
+        (b"\x89PNG\r\n\x1a\n\0\0", ":1: byte 1, 0x89, is not UTF-8"),
+        (b"\0\0\0\1\0\0", ":1: expected source<TAB>target, found 1 fields"),
+    ],
+)
+def test_a_file_without_pairs_is_one_message(tmp_path, capsys, content, says):
+    path = tmp_path / "pairs.tsv"
+    path.write_bytes(content)
+    assert main(["--data", str(path), "--output", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}") and says in error
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("pair", ["padding\tx", "hello\ty", "aardvark\tz"])  # dev, test, train
+def test_one_pair_is_trained_on_whatever_part_it_would_be(tmp_path, capsys, pair):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(f"{pair}\n")
+    options = ["--data", str(path), "--output", str(tmp_path / "run"), *SMALL, "--epochs", "1"]
+    assert main(options) == 0
+    printed = capsys.readouterr().out
+    assert "1 training pairs" in printed and "Nothing was held out" in printed
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -201,7 +419,14 @@ def test_a_mistake_is_one_message_and_status_1(tmp_path, capsys, arguments, mess
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--epochs", "0"], ["--dropout", "1"], ["--lr", "-1"], ["--threads", "x"], ["--clip", "nan"]],
+    [
+        ["--epochs", "0"],
+        ["--dropout", "1"],
+        ["--seed", "-1"],
+        ["--lr", "-1"],
+        ["--threads", "x"],
+        ["--clip", "nan"],
+    ],
 )
 def test_a_number_out_of_range_is_refused_with_the_usage(capsys, arguments):
     with pytest.raises(SystemExit) as caught:
