@@ -25,6 +25,10 @@ class MissingAttributeError(DynbatchError, AttributeError):
     """A name of PyTorch's that a node has not, or a property that cannot be set."""
 
 
+class ArgumentError(DynbatchError, ValueError, TypeError):
+    """An argument has a name, a type or a value that a function or class does not take."""
+
+
 class VocabularyError(DynbatchError, IndexError):
     """An id lies outside a table: `id < 0` or `id >= number of rows`."""
 

@@ -9,17 +9,23 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Device
-from dynbatch.errors import CheckpointError, DtypeError
+from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels import transfer
+from dynbatch.models.members import members
 from dynbatch.parameter import UNNAMED, Array, Parameter
 
 
 class Module:
-    """Base of every model. Attributes that are parameters or modules are found, and such in a list,
-    tuple or dictionary.
+    """Base of every model. Attributes that are parameters or modules are found, and such in lists,
+    tuples, dicts, named tuples and dataclasses, at any depth and whenever they came there.
 
     Names are attribute paths joined by dots, `"encoder.layers.0.weight_ih"`, and are the keys of
-    `state_dict()`. A parameter reachable by two paths (tied weights) appears once, under the first.
+    `state_dict()`: places of lists, keys of dicts, names of fields. A parameter reachable by two
+    paths (tied weights) appears once, under the first.
+
+    Raises:
+        ArgumentError: where an attribute is set, or later when parameters are listed: a set holds
+            some, which has no order, or a generator is given, or two have one name.
 
     Example:
         >>> from dynbatch import models
@@ -38,8 +44,9 @@ class Module:
     training: bool = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, Parameter) and value.name == UNNAMED:
-            value.name = name
+        for path, found in self._found(name, value):
+            if isinstance(found, Parameter) and found.name == UNNAMED:
+                found.name = path
         super().__setattr__(name, value)
 
     def children(self) -> Iterator[tuple[str, Module]]:
@@ -49,36 +56,53 @@ class Module:
                 yield name, value
 
     def modules(self) -> Iterator[Module]:
-        """This module and every module below it."""
-        yield self
-        for _, child in self.children():
-            yield from child.modules()
+        """This module and every module below it, each once."""
+        seen: dict[int, Module] = {}
+        waiting: list[Module] = [self]
+        while waiting:
+            module = waiting.pop()
+            if id(module) not in seen:
+                seen[id(module)] = module
+                yield module
+                waiting += reversed([child for _, child in module.children()])
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Every parameter once, with its path. Also writes the path into `parameter.name`."""
+        found: dict[str, Parameter] = {}
         seen: set[int] = set()
         for name, parameter in self._walk(prefix):
-            if parameter.uid not in seen:
-                seen.add(parameter.uid)
-                parameter.name = name
-                yield name, parameter
+            if parameter.uid in seen:
+                continue
+            if name in found:
+                raise ArgumentError(
+                    f"{type(self).__name__}: two parameters are called {name!r}, of shapes "
+                    f"{found[name].shape} and {parameter.shape}.\n"
+                    "  rule: a name is the path to one parameter; a dot in a key may make two "
+                    "paths alike\n  fix:  give one of the keys or attributes another name"
+                )
+            seen.add(parameter.uid)
+            found[name] = parameter
+            parameter.name = name
+            yield name, parameter
+
+    def _found(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        """Parameters and modules in the value of an attribute, with their paths."""
+        return members(type(self).__name__, name, value, (Module, Parameter))
 
     def _members(self) -> Iterator[tuple[str, Any]]:
-        """Attributes, and in their place the items of those that are lists, tuples or dicts."""
+        """Parameters and modules of all attributes; those of modules below are not among them."""
         for name, value in vars(self).items():
-            if isinstance(value, (list, tuple)):
-                yield from ((f"{name}.{position}", item) for position, item in enumerate(value))
-            elif isinstance(value, dict):
-                yield from ((f"{name}.{key}", item) for key, item in value.items())
-            else:
-                yield name, value
+            yield from self._found(name, value)
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, Parameter]]:
-        for name, value in self._members():
+    def _walk(self, prefix: str, above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter]]:
+        found = list(self._members())
+        for name, value in found:
             if isinstance(value, Parameter):
                 yield prefix + name, value
-        for name, child in self.children():
-            yield from child._walk(f"{prefix}{name}.")
+        above = (*above, self)
+        for name, value in found:
+            if isinstance(value, Module) and not any([value is module for module in above]):
+                yield from value._walk(f"{prefix}{name}.", above)
 
     def __repr__(self) -> str:
         sizes = {parameter.uid: parameter.size for _, parameter in self._walk("")}
@@ -91,10 +115,12 @@ class Module:
         listed = [f"{name} {p.shape}{' frozen' if p.frozen else ''}" for name, p in own]
         return f": {', '.join(listed)}" if listed else ""
 
-    def _tree(self, indent: str) -> Iterator[str]:
+    def _tree(self, indent: str, above: tuple[Module, ...] = ()) -> Iterator[str]:
+        above = (*above, self)
         for name, child in self.children():
             yield f"{indent}{name} {type(child).__name__}{child._shapes()}"
-            yield from child._tree(indent + "  ")
+            if not any([child is module for module in above]):
+                yield from child._tree(indent + "  ", above)
 
     def parameters(self) -> list[Parameter]:
         """Every parameter once."""

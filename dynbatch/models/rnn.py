@@ -34,6 +34,15 @@ class Weights(NamedTuple):
     bias_hh: Parameter
 
 
+class Directions:
+    """The weights of each direction of each layer, in order. Not a list, in which `Module` would
+    find the parameters a second time.
+    """
+
+    def __init__(self) -> None:
+        self.weights: list[Weights] = []
+
+
 def lstm_step(gates: Node, c: Node) -> tuple[Node, Node]:
     """The next h and c from the sum of all linear maps, gates (4H,) in the order i, f, g, o."""
     i, f, g, o = F.chunk(gates, 4)
@@ -104,14 +113,14 @@ class Recurrent(Module):
         self.bidirectional = bidirectional
         self.dropout = dropout
         rng = generator(rng)
-        self._weights: list[Weights] = []
+        self._directions = Directions()
         for layer in range(layers):
             width = input_size if layer == 0 else self.output_size
             for suffix in ("", "_reverse")[: self.directions]:
                 rows = self.gates * hidden_size
                 shapes = ((rows, width), (rows, hidden_size), (rows,), (rows,))
                 weights = Weights(*[uniform(rng, shape, hidden_size) for shape in shapes])
-                self._weights.append(weights)
+                self._directions.weights.append(weights)
                 for name, parameter in weights._asdict().items():
                     setattr(self, f"{name}_l{layer}{suffix}", parameter)
 
@@ -155,7 +164,8 @@ class Recurrent(Module):
             outputs = []
             for direction in range(self.directions):
                 k = layer * self.directions + direction
-                given = (xs, starts[k], self._weights[k], None, direction == 1, self.recompute)
+                weights = self._directions.weights[k]
+                given = (xs, starts[k], weights, None, direction == 1, self.recompute)
                 if return_state:
                     ys, state = scan(self.cell, *given)
                     last.append(state)
@@ -166,7 +176,7 @@ class Recurrent(Module):
         return (xs, last) if return_state else xs
 
     def _initial_states(self, init: Sequence[State] | None) -> Sequence[State]:
-        count = len(self._weights)
+        count = len(self._directions.weights)
         if init is None:
             zeros: State = self.hidden_size if self.parts == 1 else (self.hidden_size,) * self.parts
             return [zeros] * count

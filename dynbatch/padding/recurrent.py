@@ -28,7 +28,7 @@ def recurrent(rnn: Recurrent, xs: Node, length: int) -> Node:
             xs = F.dropout(xs, rnn.dropout, rnn.training)
         outputs = []
         for direction in range(rnn.directions):
-            weights = rnn._weights[layer * rnn.directions + direction]
+            weights = rnn._directions.weights[layer * rnn.directions + direction]
             turned = turn(xs, length) if direction else xs
             ys, _ = scan_node(rnn.cell, turned, init, weights, None, False, rnn.recompute)
             outputs.append(turn(ys, length) if direction else ys)

@@ -46,7 +46,7 @@ def test_sequence_to_sequence_with_attention():
 
 def test_a_gru_called_step_by_step():
     gru, embed = models.GRU(6, 4, rng=0), models.Embedding(9, 6, rng=0)
-    (weights,) = gru._weights
+    (weights,) = gru._directions.weights
 
     def losses(graph):
         found = []

@@ -1,9 +1,15 @@
 """`Module`: which parameters are found, what they are called, how a model is printed."""
 
+from typing import NamedTuple
+
 import numpy as np
+import pytest
 
 import dynbatch as db
-from dynbatch import models
+from dynbatch import models, optim
+from dynbatch import nodes as F
+from dynbatch.padding.sides import recomputing
+from dynbatch.train.checkpoint import load_checkpoint, save_checkpoint
 
 
 def vector(size=2):
@@ -50,3 +56,99 @@ def test_a_model_prints_as_its_tree_with_shapes_and_renames_nothing():
         "  heads.tags Linear: weight (5, 2), bias (5,) frozen"
     )
     assert model.heads["tags"].weight.name == "weight"
+
+
+class Nested(models.Module):
+    """A grid of layers, and more of them by name."""
+
+    def __init__(self, seed=0):
+        rng = np.random.default_rng(seed)
+        self.dropout = [[models.Dropout(0.5)]]
+        self.layers = [[models.Linear(2, 2, rng=rng) for _ in range(2)]]
+        self.named = {"a": [models.Linear(2, 2, rng=rng)]}
+
+    def __call__(self, x):
+        for layer in (*self.layers[0], *self.named["a"]):
+            x = F.tanh(layer(x))
+        return self.dropout[0][0](x)
+
+
+NESTED = ("layers.0.0", "layers.0.1", "named.a.0")
+
+
+def test_nested_layers_are_called_as_pytorch_calls_them():
+    torch = pytest.importorskip("torch")
+    theirs = torch.nn.Module()
+    theirs.layers = torch.nn.ModuleList(
+        [torch.nn.ModuleList([torch.nn.Linear(2, 2) for _ in range(2)])]
+    )
+    theirs.named = torch.nn.ModuleDict({"a": torch.nn.ModuleList([torch.nn.Linear(2, 2)])})
+    ours = Nested()
+    ours.load_state_dict({name: value.numpy() for name, value in theirs.state_dict().items()})
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+
+
+def test_nested_layers_are_trained_saved_and_printed(tmp_path):
+    model, other = Nested(), Nested(1)
+    before = model.state_dict()
+    optimizer = optim.SGD(model, lr=0.1)
+    with db.Graph() as graph:
+        graph.backward(F.sum(F.sum(model(F.input(graph, np.ones((3, 2)))))))
+    assert all([parameter.grad is not None for parameter in model.parameters()])
+    optimizer.step()
+    after = model.state_dict()
+    assert list(after) == [f"{name}.{kind}" for name in NESTED for kind in ("weight", "bias")]
+    assert all([(after[name] != before[name]).any() for name in after])
+    save_checkpoint(tmp_path / "model.safetensors", model)
+    load_checkpoint(tmp_path / "model.safetensors", other)
+    assert all([(value == after[name]).all() for name, value in other.state_dict().items()])
+    assert repr(model).splitlines() == [
+        "Nested, 18 parameters",
+        "  dropout.0.0 Dropout",
+        *[f"  {name} Linear: weight (2, 2), bias (2,)" for name in NESTED],
+    ]
+
+
+def test_nested_layers_know_training_dtype_and_device(cuda):
+    model = Nested()
+    assert model.eval().dropout[0][0].training is False
+    assert model.train().dropout[0][0].training is True
+    assert {p.dtype for p in model.astype(np.float64).parameters()} == {np.dtype(np.float64)}
+    assert {p.device.name for p in model.to("cuda").parameters()} == {"cuda"}
+    assert len(model.parameters()) == 6
+
+
+def test_nested_scans_are_made_to_recompute_by_the_comparison_with_padding():
+    model = models.Module()
+    model.layers = [{"rnn": models.LSTM(2, 3)}]
+    with recomputing(model):
+        assert model.layers[0]["rnn"].recompute == "sqrt"
+    assert model.layers[0]["rnn"].recompute is None
+
+
+class Weights(NamedTuple):
+    recurrent: models.Linear
+    given: list
+
+
+@db.cell
+def nested_cell(x, h, p):
+    h = F.tanh(p.layers[0].recurrent(h) + p.layers[0].given[0]["x"](x))
+    return h, h
+
+
+def test_a_cell_reads_nested_layers_of_its_parameters():
+    rng = np.random.default_rng(0)
+    model = models.Module()
+    model.layers = [Weights(models.Linear(3, 3, rng=rng), [{"x": models.Linear(2, 3, rng=rng)}])]
+    with db.Graph() as graph:
+        xs = F.input(graph, rng.standard_normal((4, 2)))
+        ys, _ = db.scan(nested_cell, xs, 3, model)
+        graph.backward(F.sum(F.sum(ys)))
+    names = [name for name, p in model.named_parameters() if p.grad is not None]
+    assert names == [
+        "layers.0.recurrent.weight",
+        "layers.0.recurrent.bias",
+        "layers.0.given.0.x.weight",
+        "layers.0.given.0.x.bias",
+    ]

@@ -1,0 +1,126 @@
+"""Parameters and modules inside a value, through lists, dicts, tuples and dataclasses."""
+
+from __future__ import annotations
+
+from collections import UserDict, UserList, deque
+from collections.abc import Iterable, Iterator, Set, ValuesView
+from dataclasses import fields, is_dataclass
+from types import GeneratorType, MappingProxyType, NoneType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import ArgumentError
+from dynbatch.nodes.base import caller
+
+# Passed over without a look: most of what long lists hold.
+PLAIN = frozenset({NoneType, bool, bytes, complex, float, int, str})
+# Items without an order, or of a view that no name leads to.
+UNNAMED_ITEMS = (Set, ValuesView)
+# Gives its items once: nobody can look what they are.
+ONCE = (GeneratorType, enumerate, filter, map, reversed, zip)
+
+RULE = (
+    "parameters and modules are found in lists, tuples, dicts, named tuples and dataclasses, at "
+    "any depth,\n        where each has a place and a name"
+)
+
+
+def members(
+    owner: str, path: str, value: Any, kinds: tuple[type, ...]
+) -> Iterator[tuple[str, Any]]:
+    """What in a value, at any depth of containers, is of one of `kinds`, with the path to it.
+
+    Paths are joined by dots: places of lists and tuples, keys of dicts, names of fields. A
+    container that is there several times counts once, so that one may hold itself.
+
+    Args:
+        owner: the class whose attribute it is; errors name it.
+        path:  the name of the attribute.
+
+    Raises:
+        ArgumentError: a set, a generator or a view of a dict holds some, or keys of a dict have
+            one name.
+    """
+    seen: dict[int, Any] = {}  # kept alive, so that an id stays its own
+    waiting = [(path, iter([("", value)]))]
+    while waiting:
+        above, items = waiting[-1]
+        for key, item in items:
+            if type(item) in PLAIN:
+                continue
+            where = f"{above}.{key}" if key else above
+            if isinstance(item, kinds):
+                yield where, item
+                continue
+            inner = parts(owner, where, item, kinds)
+            if inner is not None and id(item) not in seen:
+                seen[id(item)] = item
+                waiting.append((where, iter(inner)))
+                break  # its items come before what follows it
+        else:
+            waiting.pop()
+
+
+def parts(
+    owner: str, path: str, value: Any, kinds: tuple[type, ...]
+) -> Iterable[tuple[Any, Any]] | None:
+    """The items of a container with their names; None for what is none."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return zip(value._fields, value, strict=True)
+    if isinstance(value, list | tuple | deque | UserList):
+        return ((str(place), item) for place, item in enumerate(value))
+    if isinstance(value, dict | UserDict | MappingProxyType):
+        return _keyed(owner, path, value, kinds)
+    if isinstance(value, SimpleNamespace):
+        return vars(value).items()
+    if is_dataclass(value) and not isinstance(value, type):
+        names = dict.fromkeys([*(field.name for field in fields(value)), *_own(value)])
+        return ((name, getattr(value, name)) for name in names if hasattr(value, name))
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return parts(owner, path, value.tolist(), kinds)
+    if isinstance(value, ONCE):
+        what = f"a {type(value).__name__}, which gives its items once"
+        raise _refusal(owner, path, what, "list(…) of it")
+    if isinstance(value, UNNAMED_ITEMS) and _holds(owner, path, value, kinds):
+        what = f"a {type(value).__name__} that holds parameters or modules"
+        raise _refusal(owner, path, what, "a list, or a dict with a name for each")
+    return None
+
+
+def _own(value: Any) -> Iterable[str]:
+    return getattr(value, "__dict__", ())
+
+
+def _keyed(owner: str, path: str, value: Any, kinds: tuple[type, ...]) -> Iterable[tuple[str, Any]]:
+    """Items by the text of their keys, which tells those apart that are parameters or modules."""
+    names: dict[str, Any] = {}
+    for key, item in value.items():
+        if type(item) in PLAIN:
+            continue
+        name = str(key)
+        why = ""
+        if _is_by_address(key):
+            why = "no name but an address"
+        elif not name or name in names:
+            why = "the name of another key" if name else "an empty name"
+        if why and _holds(owner, path, [item, names.get(name)], kinds):
+            instead = "each parameter or module a key of another text"
+            raise _refusal(owner, path, f"a dict whose key {key!r} has {why}", instead)
+        names[name] = item
+    return names.items()
+
+
+def _is_by_address(key: Any) -> bool:
+    """Whether its text says where it lies in memory, which is another at each run."""
+    return hex(id(key))[2:] in str(key).lower()
+
+
+def _holds(owner: str, path: str, items: Iterable[Any], kinds: tuple[type, ...]) -> bool:
+    return any(True for _ in members(owner, path, list(items), kinds))
+
+
+def _refusal(owner: str, path: str, what: str, instead: str) -> ArgumentError:
+    return ArgumentError(
+        f"{owner}.{path} is {what}.\n  rule: {RULE}\n  fix:  give {instead}\n  made at {caller()}"
+    )
