@@ -17,17 +17,26 @@ class Ragged:
         values:  (N, D) rows of all segments, one after the other; or a flat (elements,) array when
             the segments differ in width.
         lengths: K row counts; they sum to N.
+        widths:  K widths where the values are flat; None where the segments have one width.
 
     `offsets` (K + 1,) int64 has offsets[0] == 0 and offsets[-1] == N; readers of attention papers
     know it as `cu_seqlens`. Lengths stay on the host.
     """
 
-    __slots__ = ("_offsets", "lengths", "values")
+    __slots__ = ("_offsets", "_starts", "lengths", "values", "widths")
 
-    def __init__(self, values: Array, lengths: Sequence[int], offsets: Array | None = None) -> None:
+    def __init__(
+        self,
+        values: Array,
+        lengths: Sequence[int],
+        offsets: Array | None = None,
+        widths: Sequence[int] | None = None,
+    ) -> None:
         self.values = values
         self.lengths = lengths
+        self.widths = widths
         self._offsets = offsets
+        self._starts: Array | None = None
 
     @property
     def offsets(self) -> Array:
@@ -37,20 +46,57 @@ class Ragged:
         return self._offsets
 
     @property
+    def starts(self) -> Array:
+        """(K + 1,) where each segment's elements begin in `flat`, and where the last ends."""
+        if self._starts is None:
+            if self.widths is None:
+                self._starts = self.offsets * self.values.shape[1]
+            else:
+                self._starts = np.zeros(len(self.lengths) + 1, np.int64)
+                np.cumsum(np.multiply(self.lengths, self.widths), out=self._starts[1:])
+        return self._starts
+
+    @property
     def flat(self) -> Array:
         """All elements as one (elements,) view."""
         return self.values.reshape(-1)
+
+    @property
+    def table(self) -> Array:
+        """The rows (N, D); or, where segments differ in width, all elements as (elements, 1)."""
+        return self.values if self.widths is None else self.values[:, None]
+
+    def shape(self, segment: int) -> tuple[int, int]:
+        """Rows and width of one segment."""
+        width = self.values.shape[1] if self.widths is None else self.widths[segment]
+        return self.lengths[segment], width
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, segment: int) -> Array:
         """The (length, D) rows of one segment, a view."""
-        return self.values[self.offsets[segment] : self.offsets[segment + 1]]
+        if self.widths is None:
+            return self.values[self.offsets[segment] : self.offsets[segment + 1]]
+        own = self.values[self.starts[segment] : self.starts[segment + 1]]
+        return own.reshape(self.shape(segment))
 
     def like(self, values: Array) -> Ragged:
         """Other values over the same segments."""
-        return Ragged(values, self.lengths, self._offsets)
+        return Ragged(values, self.lengths, self._offsets, self.widths)
 
     def __repr__(self) -> str:
         return f"Ragged({len(self)} segments, {self.values.dtype}{self.values.shape})"
+
+
+def packed(flat: Array, nodes: Sequence[Any]) -> Ragged:
+    """All elements of some values, one after the other, as rows where these have one width.
+
+    Args:
+        flat:  (elements,).
+        nodes: whatever has `rows` and `width`, in order.
+    """
+    lengths, width = [node.rows for node in nodes], nodes[0].width
+    if width and all([node.width == width for node in nodes]):
+        return Ragged(flat.reshape(-1, width), lengths)
+    return Ragged(flat, lengths, widths=[node.width for node in nodes])

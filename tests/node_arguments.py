@@ -58,6 +58,16 @@ def query_and_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     return tuple([generator.standard_normal(shape) for shape in shapes])
 
 
+def two_sentences(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Queries of one sentence, more or fewer than the keys of another."""
+    return (generator.standard_normal((length % 5 + 1, 4)), *matrix(generator, length))
+
+
+def two_with_words(generator: Generator, length: int) -> tuple[Any, ...]:
+    """The same with at least one key."""
+    return two_sentences(generator, max(1, length))
+
+
 def choices(generator: Generator, length: int) -> tuple[Any, ...]:
     """A query for each token, one more key, and what is chosen; some of it is ignored."""
     shapes = ((length, 3), (length + 1, 3))

@@ -33,6 +33,8 @@ from tests.node_arguments import (
     query_and_memory,
     scalars,
     some_memory,
+    two_sentences,
+    two_with_words,
     vector,
     vector_and_ids,
 )
@@ -151,6 +153,11 @@ def torch_elman(torch, x, weight_input, weight_state, bias):
     return [torch.cat(outputs), h]
 
 
+def scores(graph, q, k):
+    """(T_q, T_k), a width that is a length."""
+    return q @ F.transpose(k)
+
+
 def torch_crf(torch, x, tags, transitions, start, end):
     """The forward algorithm in log space, one token after the other."""
     if not len(x):
@@ -191,6 +198,57 @@ CASES = [
          [(3,), (3, 4), (3, 4)], lambda torch, x, y, b, w, u: b + x @ w.T + y @ u.T),
     Case("matmul", lambda graph, a, b: a @ b, product, (), lambda torch, a, b: a @ b,
          {"MatMul": 1}),
+    # Widths that are lengths
+    Case("scores", scores, two_sentences, (), lambda torch, q, k: q @ k.T,
+         {"Transpose": 1, "MatMul": 1}),
+    Case("own attention", lambda graph, q, k: F.softmax(scores(graph, q, k)) @ k, two_sentences, (),
+         lambda torch, q, k: (q @ k.T).softmax(-1) @ k, {"MatMul": 2, "Softmax": 1}),
+    Case("softmax of scores over queries",
+         lambda graph, q, k: F.transpose(F.softmax(scores(graph, q, k), dim=0)) @ q, two_sentences,
+         (), lambda torch, q, k: (q @ k.T).softmax(0).T @ q, {"Transpose": 2, "Softmax": 1}),
+    *[Case(f"log_softmax of scores over dim {dim}",
+           lambda graph, q, k, dim=dim: F.log_softmax(scores(graph, q, k), dim=dim), two_sentences,
+           (), lambda torch, q, k, dim=dim: (q @ k.T).log_softmax(dim), {"LogSoftmax": 1})
+      for dim in (0, 1)],
+    *[Case(f"{name} of scores over dim {dim}",
+           lambda graph, q, k, name=name, dim=dim: getattr(F, name)(scores(graph, q, k), dim=dim),
+           two_with_words, (), lambda torch, q, k, twin=twin, dim=dim: twin(torch, q @ k.T, dim),
+           {kind: 1})
+      for dim in (0, 1)
+      for name, kind, twin in (
+          ("sum", "Sum", lambda torch, x, dim: x.sum(dim, keepdim=dim == 1)),
+          ("mean", "Mean", lambda torch, x, dim: x.mean(dim, keepdim=dim == 1)),
+          ("max", "Max", lambda torch, x, dim: x.max(dim, keepdim=dim == 1).values),
+          ("min", "Min", lambda torch, x, dim: x.min(dim, keepdim=dim == 1).values),
+          ("logsumexp", "LogSumExp", lambda torch, x, dim: x.logsumexp(dim, keepdim=dim == 1)),
+          ("argmax", "ArgMax", lambda torch, x, dim: x.argmax(dim, keepdim=dim == 1).to(x.dtype)),
+      )],
+    *[Case(f"{name} of scores over everything",
+           lambda graph, q, k, name=name: getattr(F, name)(scores(graph, q, k)),
+           two_with_words, (), lambda torch, q, k, twin=twin: twin(q @ k.T), {kind: 1})
+      for name, kind, twin in (
+          ("sum", "Sum", lambda x: x.sum()), ("mean", "Mean", lambda x: x.mean()),
+          ("max", "Max", lambda x: x.max()),
+          ("logsumexp", "LogSumExp", lambda x: x.logsumexp((0, 1))),
+      )],
+    *[Case(f"{name} of scores of no keys",
+           lambda graph, q, k, name=name: [getattr(F, name)(scores(graph, q, k), dim=dim)
+                                           for dim in (0, 1, None)], two_sentences)
+      for name in ("sum", "mean")],
+    Case("a row, a column and a number repeated over scores",
+         lambda graph, q, k: scores(graph, q, k) * F.sum(scores(graph, q, k), dim=0)
+         - F.sum(q, dim=-1) / (F.exp(F.mean(k)) + scores(graph, q, k) ** 2),
+         two_sentences, (),
+         lambda torch, q, k: (q @ k.T) * (q @ k.T).sum(0) - q.sum(-1, keepdim=True)
+         / ((k.sum() / max(1, k.numel())).exp() + (q @ k.T) ** 2), {"ExpandToLength": 2}),
+    Case("scores by rows and columns",
+         lambda graph, q, k: F.softmax(F.concat([scores(graph, q, k), scores(graph, q, q)]))
+         @ F.concat([k, q], dim=0), two_sentences, (),
+         lambda torch, q, k: torch.cat([q @ k.T, q @ q.T], -1).softmax(-1) @ torch.cat([k, q]),
+         {"Concat": 2, "Softmax": 1}),
+    Case("a vector of scores",
+         lambda graph, q, k: F.softmax(F.squeeze(F.sum(k, dim=-1), dim=-1)) @ k, two_sentences, (),
+         lambda torch, q, k: k.sum(-1).softmax(-1) @ k, {"Softmax": 1, "MatMul": 1}),
     # Elementwise
     elementwise("tanh", F.tanh, lambda torch, x: torch.tanh(x)),
     elementwise("tanh, vector", F.tanh, lambda torch, x: torch.tanh(x), vector),

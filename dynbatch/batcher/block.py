@@ -22,7 +22,7 @@ class Block:
 
     __slots__ = (
         "array", "carries", "gradient", "gradient_interval", "gradient_start", "interval",
-        "kept", "lengths", "nodes", "offsets", "ports", "size", "start", "width",
+        "kept", "lengths", "nodes", "offsets", "ports", "size", "start", "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], port_width: int = 0) -> None:
@@ -30,6 +30,7 @@ class Block:
         self.ports: list[Block] = []
         self.lengths = [1 if port_width else node.rows for node in nodes]
         self.width = port_width or (nodes[0].width if same_width(nodes) else 0)
+        self.widths = None if self.width else [node.width for node in nodes]
         self.offsets: Array | None = None
         if self.width:
             self.size = sum(self.lengths) * self.width
@@ -66,8 +67,8 @@ class Block:
 
     def _ragged(self, array: Array, start: int) -> Ragged:
         flat = array[start : start + self.size]
-        packed = Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
-        packed._offsets = self.offsets
+        rows = flat.reshape(-1, self.width) if self.width else flat
+        packed = Ragged(rows, self.lengths, self.offsets, self.widths)
         self.offsets = packed.offsets
         return packed
 
@@ -103,7 +104,9 @@ class Source:
         packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
-    __slots__ = ("blocks", "covers", "is_view", "lengths", "nodes", "packing", "size", "width")
+    __slots__ = (
+        "blocks", "covers", "is_view", "lengths", "nodes", "packing", "size", "width", "widths",
+    )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
@@ -115,12 +118,14 @@ class Source:
             self.covers = len(nodes) == len(first.nodes)
             if self.covers:
                 self.lengths, self.width, self.size = first.lengths, first.width, first.size
+                self.widths = first.widths
                 return
         else:
             self.blocks = list(dict.fromkeys([node._block for node in nodes]))
             self.covers = False
         self.lengths = [node.rows for node in nodes]
         self.width = nodes[0].width if same_width(nodes) else 0
+        self.widths = None if self.width else [node.width for node in nodes]
         self.size = sum([node.rows * node.width for node in nodes])
 
     @property
@@ -140,8 +145,11 @@ class Source:
         if self.covers:
             return packed
         start = self.nodes[0]._start
-        flat = packed.flat[start : start + self.size]
-        return Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
+        return self._ragged(packed.flat[start : start + self.size])
+
+    def _ragged(self, flat: Array) -> Ragged:
+        rows = flat.reshape(-1, self.width) if self.width else flat
+        return Ragged(rows, self.lengths, widths=self.widths)
 
     def pack(self, arena: Array, place: Interval) -> tuple[Ragged, int]:
         """Copy the rows to their place in the arena; also the bytes copied."""
@@ -152,8 +160,7 @@ class Source:
 
     def packed(self, arena: Array, place: Interval) -> Ragged:
         """A place in the arena, as packed rows of the shape of what is read."""
-        flat = arena[place.offset : place.offset + self.size]
-        return Ragged(flat.reshape(-1, self.width) if self.width else flat, self.lengths)
+        return self._ragged(arena[place.offset : place.offset + self.size])
 
     def moves(self, arena: Array, start: int) -> list[move.Move]:
         """Copies from the nodes' values into `arena` at `start`."""

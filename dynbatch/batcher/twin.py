@@ -12,10 +12,10 @@ import numpy as np
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.kernels import transfer
 from dynbatch.kernels.arrays import download
-from dynbatch.nodes.base import Node, same_width
+from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter, RowSparse
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import Ragged, packed
 
 Flats = Sequence[Array | None]
 """The elements of each input of a batch step, node after node; None where an input is not there."""
@@ -84,9 +84,9 @@ class Twins:
         """
         sink, dxs = StepGradients(set(), set()), self._gradients(wanted)
         for k, batch in enumerate(self.batches):
-            own = _packed(self._part(k, dy), batch.nodes)
+            own = packed(self._part(k, dy), batch.nodes)
             batch.inputs = tuple(self._cut(k, inputs))
-            batch.output = None if output is None else _packed(self._part(k, output), batch.nodes)
+            batch.output = None if output is None else packed(self._part(k, output), batch.nodes)
             batch.gradients = sink
             rows = slice(self._places[k], self._places[k + 1])
             ones = [1] * len(batch.nodes)
@@ -108,7 +108,7 @@ class Twins:
             Ragged(np.full((len(ones), width), np.nan, self.dtype), ones)
             for width in batch.first.port_widths()
         ]
-        return _packed(np.full(_size(batch.nodes), np.nan, self.dtype), batch.nodes)
+        return packed(np.full(_size(batch.nodes), np.nan, self.dtype), batch.nodes)
 
     def _part(self, k: int, flat: Array) -> Array:
         return flat[self._own[k] : self._own[k + 1]]
@@ -119,7 +119,7 @@ class Twins:
         for position, nodes in enumerate(self._reads[k]):
             flat, bounds = flats[position], self._bounds[position]
             part = None if flat is None else flat[bounds[k] : bounds[k + 1]]
-            found.append(None if part is None else _packed(part, nodes))
+            found.append(None if part is None else packed(part, nodes))
         return found
 
     def _gradients(self, wanted: Sequence[bool]) -> list[Array | None]:
@@ -170,11 +170,6 @@ def on_host(parameters: Iterable[Parameter], copies: dict[int, Array]) -> Iterat
     finally:
         for parameter, value in before:
             parameter.value = value
-
-
-def _packed(flat: Array, nodes: Sequence[Any]) -> Ragged:
-    width = nodes[0].width if same_width(nodes) else 0
-    return Ragged(flat.reshape(-1, width) if width else flat, [node.rows for node in nodes])
 
 
 def _size(nodes: Sequence[Any]) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynbatch.cells.step import Form, leaves
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.base import Node, Shape, caller
+from dynbatch.nodes.base import ROWS, Node, Shape, caller
 from dynbatch.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Light(Node):
     kind: int
     ready: int
     is_light = True
+    ragged = ROWS
     rows = 1
     sig = -1
 

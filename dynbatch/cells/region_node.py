@@ -9,7 +9,7 @@ from dynbatch.cells.call import Call
 from dynbatch.cells.region import Group, Region
 from dynbatch.cells.region_run import RegionRun
 from dynbatch.cells.table import CallTable
-from dynbatch.nodes.base import Node, Retain, intern_signature
+from dynbatch.nodes.base import ROWS, Node, Retain, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -34,7 +34,7 @@ class RegionNode(Node):
         self.region = region
         self.inputs = inputs
         self.graph = graph
-        self.ndim, self.rows, self.width = 1, 1, region.size
+        self.ndim, self.rows, self.width, self.ragged = 1, 1, region.size, ROWS
         self.sig = self.signature()
         self.phase = max([node.phase for node in inputs])
         self._block = None

@@ -14,7 +14,7 @@ from dynbatch.cells.region_node import RegionNode
 from dynbatch.cells.step import build, leaves
 from dynbatch.cells.table import CallTable
 from dynbatch.errors import EmptyBatchError
-from dynbatch.nodes.base import OPERATIONS, Node, caller, intern_signature
+from dynbatch.nodes.base import OPERATIONS, ROWS, WIDTH, Node, caller, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.structure import stack as stack_nodes
 from dynbatch.parameter import Array
@@ -60,6 +60,7 @@ class StackCalls(Node):
         self.ndim = 2 if width else 1
         self.rows = len(results) if width else 1
         self.width = width or len(results)
+        self.ragged = ROWS if width else ROWS | WIDTH
         self.sig = intern_signature(StackCalls, (StackCalls, width))
         self.phase = phase
         self._block = None

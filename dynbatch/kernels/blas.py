@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import ctypes
 import glob
+import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any
@@ -41,6 +42,8 @@ NARROWEST_TILE = 64
 WIDEST_PRODUCT = 2048
 # Rows of a tile, the first that leaves room for wide enough tiles.
 ROW_BLOCKS = (48, 32, 24, 16)
+# Multiply-adds of ragged products that are worth a thread.
+WORTH_A_THREAD = 1 << 21
 # Elements of a product that is added slice by slice: what the second-level cache holds.
 ADDED_SLICE = 1 << 17
 # Of cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans.
@@ -273,9 +276,39 @@ def matmul_segments(
 ) -> None:
     """out[k] = a[k] @ b[k] for every segment, the factors transposed where said.
 
-    Cost: one call a segment: NumPy has no product of matrices of different shapes.
+    Cost: one call for neighbours of one shape, since NumPy multiplies stacks of these only. Threads
+        share the segments evenly.
     """
-    for k in range(len(out)):
-        left = a[k].T if transpose_a else a[k]
-        right = b[k].T if transpose_b else b[k]
-        np.matmul(left, right, out=out[k])
+    shapes = [(*a.shape(k), *out.shape(k)) for k in range(len(out))]
+    tasks = [
+        partial(_matmul_neighbours, a, b, out, transpose_a, transpose_b, shapes, first, end)
+        for first, end in _shares([rows * width * across for rows, width, _, across in shapes])
+    ]
+    parallel.run(tasks)
+
+
+def _shares(costs: Sequence[int]) -> list[tuple[int, int]]:
+    """Neighbours that cost about the same together: a share for each thread that is worth it."""
+    ends = np.cumsum([0, *costs])
+    count = max(1, min(parallel.available(), int(ends[-1]) // WORTH_A_THREAD))
+    edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
+    return list(itertools.pairwise([0, *edges.tolist(), len(costs)]))
+
+
+def _matmul_neighbours(
+    a: Ragged, b: Ragged, out: Ragged, transpose_a: bool, transpose_b: bool,
+    shapes: Sequence[tuple[int, ...]], first: int, end: int,
+) -> None:  # fmt: skip
+    while first < end:
+        last = first + 1
+        while last < end and shapes[last] == shapes[first]:
+            last += 1
+        left, right = _stack(a, first, last, transpose_a), _stack(b, first, last, transpose_b)
+        np.matmul(left, right, out=_stack(out, first, last, False))
+        first = last
+
+
+def _stack(x: Ragged, first: int, end: int, transpose: bool) -> Array:
+    """Segments of one shape as (segments, rows, width), or (segments, width, rows)."""
+    own = x.flat[x.starts[first] : x.starts[end]].reshape(end - first, *x.shape(first))
+    return own.transpose(0, 2, 1) if transpose else own

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,
@@ -24,6 +25,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @twin()
+@by_matrix(2)
 def mean_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = mean of the segment's rows; 0 for an empty segment.
 
@@ -37,6 +39,7 @@ def mean_segments(x: Array, offsets: Array, out: Array) -> None:
 
 
 @twin()
+@by_matrix(0)
 def mean_segments_backward(dy: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] / length of k, for every row n of segment k.
 
@@ -54,6 +57,7 @@ def _divisors(offsets: Array, values: Array) -> Array:
 
 
 @twin()
+@by_matrix(2)
 def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment.
 
@@ -78,6 +82,7 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
 
 
 @twin()
+@by_matrix(0, 2)
 def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf.
 
@@ -93,6 +98,7 @@ def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, o
 
 
 @twin(1)
+@by_matrix(2, 4)
 def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[k, d] = how many rows into segment k its maximum, or minimum, occurs first.
 
@@ -113,6 +119,7 @@ def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: 
 
 
 @twin()
+@by_matrix(0, 1)
 def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> None:
     """out[n, d] = dy[k, d] at the row that `first` names in segment k, else 0.
 

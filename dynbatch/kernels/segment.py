@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.matrices import Segments, by_matrix
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,6 +27,7 @@ POSITION_COST = 2
 
 
 @twin(1)
+@by_matrix(3)
 def reduce_segments(ufunc: Any, rows: Array, offsets: Array, out: Array, empty: float) -> None:
     """out[k] = rows[offsets[k]] ∘ … ∘ rows[offsets[k + 1] - 1], from first to last.
 
@@ -153,6 +155,7 @@ def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out
 
 
 @twin()
+@by_matrix(0)
 def spread_segments(values: Array, offsets: Array, out: Array) -> None:
     """out[n] = values[k] for every row n of segment k: the gradient of a sum.
 
@@ -170,7 +173,7 @@ def spread_segments(values: Array, offsets: Array, out: Array) -> None:
             np.copyto(out[part], rows_of(values, offsets, part))
 
 
-def sum_segments(rows: Array, offsets: Array, out: Array) -> None:
+def sum_segments(rows: Array, offsets: Segments, out: Array) -> None:
     """out[k] = sum of rows[offsets[k]:offsets[k + 1]]; zero for an empty segment.
 
     Args:

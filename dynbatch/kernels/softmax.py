@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @twin()
+@by_matrix()
 def softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = exp(x_i - m) / Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -34,6 +36,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
 
 
 @twin()
+@by_matrix()
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column.
 
@@ -48,6 +51,7 @@ def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
 
 
 @twin()
+@by_matrix()
 def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i - m - log Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -63,6 +67,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
 
 
 @twin()
+@by_matrix()
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column.
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.registry import not_an_argument
 from dynbatch.parameter import Array
@@ -57,27 +58,24 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
     )
 
 
-def segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Array]:
+def segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Segments]:
     """Packed rows and their offsets, so that what `over` names is one segment.
 
-    TOKENS:   (N, D) rows, a sentence each.
+    TOKENS:   (N, D) rows, a sentence each; (elements, 1), a matrix each, where widths differ.
     FEATURES: (N·D, 1) elements, a row each.
     ALL:      (elements, 1), a sentence each.
     """
     if over == TOKENS:
-        return x.values, x.offsets
+        return x.table, x.offsets if x.widths is None else Matrices(x.lengths, x.widths)
     flat = x.flat[:, None]
-    if over == FEATURES:
-        rows, width = x.values.shape
-        return flat, np.arange(0, rows * width + 1, width)
-    return flat, element_offsets(x, nodes)
+    if over == ALL:
+        return flat, x.starts
+    if x.widths is not None:
+        return flat, ends_of(np.repeat(x.widths, x.lengths))
+    rows, width = x.values.shape
+    return flat, np.arange(0, rows * width + 1, width)
 
 
 def element_offsets(x: Ragged, nodes: Sequence[Node]) -> Array:
-    """(K + 1,) where each node's elements begin in `x.flat`. `nodes` have the shapes of x."""
-    if x.values.ndim == 2:
-        scaled: Array = x.offsets * x.values.shape[1]
-        return scaled
-    offsets = np.zeros(len(nodes) + 1, np.int64)
-    np.cumsum([node.rows * node.width for node in nodes], out=offsets[1:])
-    return offsets
+    """(K + 1,) where each node's elements begin in `x.flat`."""
+    return x.starts

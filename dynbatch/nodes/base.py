@@ -38,6 +38,12 @@ OPERATIONS: dict[str, Callable[..., Node]] = {}
 INDEX_BYTES = 8
 """Of one entry of an index table of the host."""
 
+ROWS, WIDTH = 1, 2
+"""Dimensions of a value in `Node.ragged`: its rows are tokens, its width is a number of tokens."""
+
+LENGTH = "length"
+"""What stands in a signature for a width that is a length."""
+
 # Multiply-adds of a product that take about as long as a function of one element.
 ELEMENT = 32
 
@@ -118,6 +124,8 @@ class Node(Methods):
         static:    attributes that must be equal (parameters: identical) for two nodes to batch.
         retains:   what `backward_batch` reads besides the output's gradient.
         any_shape: True if `forward_batch` works on flat elements, so that nodes of any width batch.
+        any_length: True if nodes batch whose widths are lengths, as those of `q @ k.T` are. Such
+            values are flat where the widths differ: see `Ragged`.
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
@@ -136,12 +144,13 @@ class Node(Methods):
 
     __slots__ = (
         "__weakref__", "_block", "_position", "_start",
-        "graph", "index", "inputs", "ndim", "phase", "row_kind", "rows", "sig", "width",
+        "graph", "index", "inputs", "ndim", "phase", "ragged", "row_kind", "rows", "sig", "width",
     )  # fmt: skip
 
     static: ClassVar[tuple[str, ...]] = ()
     retains: ClassVar[Retain] = Retain()
     any_shape: ClassVar[bool] = False
+    any_length: ClassVar[bool] = False
     variadic: ClassVar[bool] = False
     inplace_forward: ClassVar[bool] = False
     inplace_backward: ClassVar[bool] = False
@@ -156,6 +165,7 @@ class Node(Methods):
 
     graph: Owner
     inputs: tuple[Node, ...]
+    ragged: int  # which dimensions are lengths, ROWS | WIDTH: see `infer_ragged`
     phase: int  # how many runs of calls a value waits for, one after the other; see `cells.call`
     row_kind: int  # what a call needs to know of a row of this matrix; set when one is taken
     _block: Any
@@ -184,17 +194,21 @@ class Node(Methods):
         ndim = self.ndim = len(shape)
         self.width = shape[-1] if ndim else 1
         self.rows = shape[0] if ndim == 2 else 1
-        if not self.width:
-            self.require(
-                False,
-                f"the value would have shape {shape}",
-                "every row has at least one feature; only tokens may be none",
-                "an empty sentence of D features is np.zeros((0, D))",
-            )
+        self.ragged = self.infer_ragged()
+        if not self.width and not (self.ragged & WIDTH and takes_lengths(type(self))):
+            self._refuse_no_features(f"the value would have shape {shape}")
         self.sig = self.signature()
         self.phase = max([node.phase for node in inputs]) if inputs else 0
         self._block: Any = None
         self.index = self.graph.add(self)
+
+    def _refuse_no_features(self, problem: str) -> None:
+        self.require(
+            False,
+            problem,
+            "every row has at least one feature; only tokens may be none",
+            "an empty sentence of D features is np.zeros((0, D))",
+        )
 
     def _owner(self, graph: Owner | None) -> Owner:
         if graph is None:
@@ -221,6 +235,29 @@ class Node(Methods):
         """The output's shape from the inputs' shapes; checks them with `require`."""
         raise NotImplementedError(f"{type(self).__name__}.infer_shape")
 
+    def infer_ragged(self) -> int:
+        """Which of the value's dimensions are numbers of tokens, which differ between sentences.
+
+        Rows are, unless said otherwise. A width is where it comes from a transpose, or where what
+        works on any shape, or any length, reads such a width.
+        """
+        if not self.inputs or not takes_lengths(type(self)):
+            return ROWS
+        found = 0
+        for x in self.inputs:
+            found |= x.ragged
+        return found
+
+    def signature_widths(self) -> list[int | str]:
+        """The widths of output and inputs that must agree; `LENGTH` for those that need not."""
+        nodes = (self, *self.inputs)
+        if type(self).any_length:
+            return [LENGTH if node.ragged & WIDTH else node.width for node in nodes]
+        widths: list[int | str] = [node.width for node in nodes]
+        if 0 in widths:
+            self._refuse_no_features("it reads a value without features")
+        return widths
+
     def signature(self) -> int:
         """An interned integer; equal ones may share a kernel. Derived, so that it cannot be wrong.
 
@@ -232,12 +269,10 @@ class Node(Methods):
         for name in kind.static:
             value = getattr(self, name)
             key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
-        if not kind.any_shape:
-            key.append(self.width)
+        widths = [] if kind.any_shape else self.signature_widths()
+        key += widths[:1]
         if not kind.variadic:
-            key.append(len(self.inputs))
-            if not kind.any_shape:
-                key += [node.width for node in self.inputs]
+            key += (len(self.inputs), *widths[1:])
         return intern_signature(kind, tuple(key))
 
     @classmethod
@@ -519,6 +554,11 @@ class Node(Methods):
 
     def __repr__(self) -> str:
         return f"{self.label()} {self.shape}"
+
+
+def takes_lengths(kind: type[Node]) -> bool:
+    """Whether nodes of a type batch where widths that are lengths differ, or are 0."""
+    return kind.any_shape or kind.any_length
 
 
 def intern_signature(node_type: type[Node], key: tuple[Any, ...]) -> int:

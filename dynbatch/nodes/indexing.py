@@ -17,6 +17,8 @@ from dynbatch.kernels.segment import scatter_rows
 from dynbatch.nodes.axes import TOKENS, axis
 from dynbatch.nodes.base import (
     OPERATIONS,
+    ROWS,
+    WIDTH,
     Node,
     Shape,
     as_ids,
@@ -63,7 +65,7 @@ class Slice(Structural):
         rows = self._range(self.tokens, shape[0] if len(shape) == 2 else 1, "token")
         columns = self._range(self.features, shape[-1], "feature")
         self.require(
-            len(columns) > 0 and columns.step == 1,
+            (len(columns) > 0 or bool(self.inputs[0].ragged & WIDTH)) and columns.step == 1,
             f"features {columns.start}:{columns.stop}:{columns.step} of {shape[-1]}",
             "at least one feature is taken, and neighbours",
             "slice features without a step; tokens may have one",
@@ -134,6 +136,10 @@ class Row(Slice):
     @property
     def width(self) -> int:  # type: ignore[override]
         return self.source.width
+
+    @property
+    def ragged(self) -> int:  # type: ignore[override]
+        return self.source.ragged
 
     def keep(self) -> Node:
         self.origin, self.row = self, 0
@@ -209,9 +215,9 @@ class GatherRows(Node):
 
 
 class Transpose(Node):
-    """y = xᵀ. Its width is a length, so what reads it batches with sentences of that length only.
+    """y = xᵀ. Its width is a length: what reads it batches all the same if it takes `any_length`.
 
-    Shape:  (T, D) -> (D, T), T > 0.
+    Shape:  (T, D) -> (D, T).
     Batches with:  every other Transpose.
     """
 
@@ -221,12 +227,16 @@ class Transpose(Node):
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
         self.require(
-            len(shape) == 2 and shape[0] > 0,
+            len(shape) == 2,
             f"shape {shape} has no transpose",
-            "a matrix (T, D) of at least one token: rows without features do not exist",
-            "skip empty sentences; for scores of two sentences use F.attention",
+            "a matrix (T, D)",
+            "F.unsqueeze a vector first",
         )
         return shape[::-1]
+
+    def infer_ragged(self) -> int:
+        (x,) = self.inputs
+        return (ROWS if x.ragged & WIDTH else 0) | (WIDTH if x.ragged & ROWS else 0)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -349,10 +359,10 @@ def repeat(x: Node, times: int) -> Node:
 
 
 def transpose(x: Node) -> Node:
-    """xᵀ of a sentence of at least one token, (T, D) -> (D, T).
+    """xᵀ, (T, D) -> (D, T).
 
     Raises:
-        ShapeError: x is not a matrix, or has no tokens.
+        ShapeError: x is not a matrix.
     """
     return Transpose(x)
 

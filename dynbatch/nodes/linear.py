@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynbatch.kernels import arrays, blas
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, not_a_node
+from dynbatch.nodes.base import LENGTH, OPERATIONS, ROWS, WIDTH, Node, Retain, Shape, not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
@@ -75,11 +75,23 @@ class MatMul(Node):
     """y = a b for two values of one sentence; one product a sentence.
 
     Shape:  a (T, I), b (I, O) -> (T, O);  a (I,) counts as (1, I) and gives (O,).
-    Batches with:  every other MatMul of the same inner and outer width, whatever the lengths.
+    Batches with:  every other MatMul of the same inner and outer width. Either may be a length,
+        which does not matter: that of `q @ k.T` is its outer one, that of `weights @ v` its inner.
     """
 
     __slots__ = ()
+    any_length = True
     retains = Retain(inputs=True)
+
+    def infer_ragged(self) -> int:
+        a, b = self.inputs
+        return (a.ragged & ROWS) | (b.ragged & WIDTH)
+
+    def signature_widths(self) -> list[int | str]:
+        a, b = self.inputs
+        inner = LENGTH if a.ragged & WIDTH or b.ragged & ROWS else a.width
+        outer = LENGTH if b.ragged & WIDTH else b.width
+        return [outer, inner, outer]
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         a, b = shapes
@@ -94,7 +106,6 @@ class MatMul(Node):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         blas.matmul_segments(xs[0], xs[1], y)
-        batch.launches += len(batch.nodes) - 1
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

@@ -24,7 +24,16 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
 from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segments
-from dynbatch.nodes.base import Node, Retain, Shape, caller, not_a_node
+from dynbatch.nodes.base import (
+    ROWS,
+    WIDTH,
+    Node,
+    Retain,
+    Shape,
+    caller,
+    not_a_node,
+    same_width,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.registry import not_an_argument
 from dynbatch.parameter import Array
@@ -78,7 +87,8 @@ class Reduction(Node):
     """Base of reductions within one sentence.
 
     Shape:  over tokens (T, D) -> (D,);  over features (T, D) -> (T, 1), (D,) -> ();  all -> ().
-    Batches with:  every other one of its kind, width and dim, whatever the lengths.
+    Batches with:  every other one of its kind, width and dim, whatever the lengths; the width may
+        be a length too, if its type says so.
     """
 
     __slots__ = ("over",)
@@ -86,73 +96,91 @@ class Reduction(Node):
     needs_tokens: ClassVar[bool] = False
     over: str
 
+    def infer_ragged(self) -> int:
+        """Over tokens the width stays what it is; over features it is 1."""
+        return ROWS | (self.inputs[0].ragged & WIDTH if self.over == TOKENS else 0)
+
     def is_rowwise(self) -> bool:
         return self.over == FEATURES
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            not self.needs_tokens or self.over == FEATURES or len(shape) < 2 or shape[0] > 0,
-            f"a sentence without tokens has no {type(self).__name__.lower()}",
-            "at least one token",
-            "skip empty sentences, or F.concat a row that stands for none (dim=0)",
-        )
+        if self.needs_tokens:
+            self._require_elements(shape)
         if self.over == TOKENS:
             return shape[1:]
         return (shape[0], 1) if self.over == FEATURES and len(shape) == 2 else ()
+
+    def _require_elements(self, shape: Shape) -> None:
+        name = type(self).__name__.lower()
+        self.require(
+            self.over == FEATURES or len(shape) < 2 or shape[0] > 0,
+            f"a sentence without tokens has no {name}",
+            "at least one token",
+            "skip empty sentences, or F.concat a row that stands for none (dim=0)",
+        )
+        self.require(
+            self.over == TOKENS or not shape or shape[-1] > 0 or shape[:-1] == (0,),
+            f"a row of length 0 has no {name}",
+            "at least one element, where the width is a length",
+            "skip empty sentences, or F.concat a column that stands for none",
+        )
 
 
 class Sum(Reduction):
     """y = Σ_i x_i. dx_i = dy."""
 
     __slots__ = ()
+    any_length = True
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
-        sum_segments(x, offsets, y.values)
+        sum_segments(x, offsets, y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
-            spread_segments(dy.values, offsets, dx)
+            spread_segments(dy.table, offsets, dx)
 
 
 class Mean(Reduction):
     """y = Σ_i x_i / n, 0 for n = 0. dx_i = dy / n."""
 
     __slots__ = ()
+    any_length = True
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
-        kernels.mean_segments(x, offsets, y.values)
+        kernels.mean_segments(x, offsets, y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
-            kernels.mean_segments_backward(dy.values, offsets, dx)
+            kernels.mean_segments_backward(dy.table, offsets, dx)
 
 
 class LogSumExp(Reduction):
     """y = log Σ_i exp(x_i). dx_i = dy · exp(x_i - y)."""
 
     __slots__ = ()
+    any_length = True
     retains = Retain(inputs=True, output=True)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
-        kernels.logsumexp_segments(x, offsets, y.values)
+        kernels.logsumexp_segments(x, offsets, y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             x, offsets = segments(batch.input(0), batch.nodes, batch.first.over)
-            y, dx = batch.result().values, dxs[0].values.reshape(x.shape)
-            kernels.logsumexp_segments_backward(dy.values, x, y, offsets, dx)
+            y, dx = batch.result().table, dxs[0].values.reshape(x.shape)
+            kernels.logsumexp_segments_backward(dy.table, x, y, offsets, dx)
 
 
 class Extremum(Reduction):
@@ -162,13 +190,16 @@ class Extremum(Reduction):
     """
 
     __slots__ = ()
+    any_length = True
     needs_tokens = True
     largest: ClassVar[bool]
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        rows = builtins.sum([node.rows for node in batch.nodes])
-        return {"first": (rows, batch.first.width)}
+        nodes = batch.nodes
+        if same_width(nodes):
+            return {"first": (builtins.sum([node.rows for node in nodes]), batch.first.width)}
+        return {"first": (builtins.sum([node.rows * node.width for node in nodes]), 1)}
 
     @classmethod
     def first(cls, batch: Batch) -> Array:
@@ -179,15 +210,15 @@ class Extremum(Reduction):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
-        reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.values, 0)
+        reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.table, 0)
         if batch.keeps:
-            kernels.first_extremum(cls.largest, x, y.values, offsets, cls.first(batch))
+            kernels.first_extremum(cls.largest, x, y.table, offsets, cls.first(batch))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
-            kernels.extremum_backward(dy.values, cls.first(batch), offsets, dx)
+            kernels.extremum_backward(dy.table, cls.first(batch), offsets, dx)
 
 
 class Max(Extremum):
@@ -211,16 +242,17 @@ class ArgMax(Reduction):
     """
 
     __slots__ = ()
+    any_length = True
     differentiable = False
     needs_tokens = True
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         x, offsets = segments(xs[0], batch.nodes, batch.first.over)
-        reduce_segments(np.maximum, x, offsets, y.values, 0)
-        first = batch.xp.empty(y.values.shape, f"i{batch.dtype.itemsize}")
-        kernels.first_extremum(True, x, y.values, offsets, first)
-        arrays.copy(first, y.values)
+        reduce_segments(np.maximum, x, offsets, y.table, 0)
+        first = batch.xp.empty(y.table.shape, f"i{batch.dtype.itemsize}")
+        kernels.first_extremum(True, x, y.table, offsets, first)
+        arrays.copy(first, y.table)
 
 
 def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:

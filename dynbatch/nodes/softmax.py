@@ -8,7 +8,6 @@ from dynbatch.kernels import softmax as kernels
 from dynbatch.nodes.axes import FEATURES, axis, segments
 from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
-from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
@@ -16,16 +15,18 @@ class Normalised(Node):
     """Base: y of x's shape, normalised over the features of each token, or each feature's tokens.
 
     Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
-    Batches with:  every other one of its kind, width and dim, whatever the lengths.
+    Batches with:  every other one of its kind, width and dim, whatever the lengths; the width may
+        be a length too.
     """
 
     __slots__ = ("over",)
     static = ("over",)
+    any_length = True
     retains = Retain(output=True)
     inplace_forward = True
     over: str
-    kernel: ClassVar[staticmethod[[Array, Array, Array], None]]
-    backward_kernel: ClassVar[staticmethod[[Array, Array, Array, Array], None]]
+    kernel: ClassVar[staticmethod[..., None]]
+    backward_kernel: ClassVar[staticmethod[..., None]]
 
     def is_rowwise(self) -> bool:
         return self.over == FEATURES

@@ -10,7 +10,17 @@ import numpy as np
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays, exchange
 from dynbatch.kernels.segment import gather_rows
-from dynbatch.nodes.base import ELEMENT, INDEX_BYTES, Node, Owner, Shape, as_ids, caller
+from dynbatch.nodes.base import (
+    ELEMENT,
+    INDEX_BYTES,
+    ROWS,
+    WIDTH,
+    Node,
+    Owner,
+    Shape,
+    as_ids,
+    caller,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -31,6 +41,9 @@ class Input(Node):
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape: Shape = self.array.shape
         return shape
+
+    def infer_ragged(self) -> int:
+        return ROWS | (WIDTH if self.ndim == 2 and not self.width else 0)  # scores of no keys
 
     def content(self) -> bytes:
         """What tells one source from another (see `Graph.stream`).
@@ -61,6 +74,9 @@ class ParameterNode(Node):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return self.parameter.shape
+
+    def infer_ragged(self) -> int:
+        return 0
 
     def content(self) -> bytes:
         return str(self.parameter.uid).encode()

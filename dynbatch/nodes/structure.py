@@ -11,7 +11,16 @@ from typing import Any, ClassVar, NamedTuple, Never
 
 from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.nodes.axes import TOKENS, axis
-from dynbatch.nodes.base import OPERATIONS, Node, Shape, caller, in_order, not_a_node
+from dynbatch.nodes.base import (
+    OPERATIONS,
+    ROWS,
+    WIDTH,
+    Node,
+    Shape,
+    caller,
+    in_order,
+    not_a_node,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.registry import not_an_argument
 
@@ -125,6 +134,10 @@ class Concat(Structural):
         )
         return (sum([s[0] if len(s) == 2 else 1 for s in shapes]), widths.pop())
 
+    def infer_ragged(self) -> int:
+        of_scalars = self.along == -1 and not self.inputs[0].ndim  # as many as there are of them
+        return super().infer_ragged() | (WIDTH if of_scalars else 0)
+
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
         along_tokens = batch.first.along == 0
@@ -193,15 +206,19 @@ class Reshape(Structural):
     Batches with:  every other Reshape.
     """
 
-    __slots__ = ("target",)
+    __slots__ = ("lengths", "target")
     moves_all = True
     target: Shape
+    lengths: int  # as `Node.ragged`, which a shape alone does not tell
+
+    def infer_ragged(self) -> int:
+        return self.lengths
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         rows, width = _extent(shapes[0])
         target_rows, target_width = _extent(self.target)
         self.require(
-            rows * width == target_rows * target_width and target_width > 0,
+            rows * width == target_rows * target_width,
             f"shape {shapes[0]} cannot become {self.target}",
             "a reshape keeps the number of elements, and at least one feature",
             "multiply the sizes out; -1 stands for the one that follows from the others",
@@ -290,7 +307,14 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
         known *= size if size != -1 else 1
     if -1 in shape and known > 0:
         shape = tuple([x.rows * x.width // known if size == -1 else size for size in shape])
-    return x if shape == x.shape else Reshape(x, target=shape)
+    lengths = x.ragged
+    if x.ndim == 2 and len(shape) < 2:  # of all elements, or of the tokens of one column
+        lengths |= WIDTH
+    return _reshape(x, shape, lengths)
+
+
+def _reshape(x: Node, shape: Shape, lengths: int) -> Node:
+    return x if shape == x.shape else Reshape(x, target=shape, lengths=lengths)
 
 
 def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
@@ -311,7 +335,8 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
     place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
     if x.shape[place] != 1:
         return x
-    return reshape(x, (*x.shape[:place], *x.shape[place + 1 :]))
+    left = x.ragged if place == 0 else ROWS | (WIDTH if x.ragged & ROWS else 0)
+    return _reshape(x, (*x.shape[:place], *x.shape[place + 1 :]), left)
 
 
 def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
@@ -331,7 +356,9 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
         "a value has at most two dimensions; dim is between -ndim - 1 and ndim",
         "give a vector or a scalar",
     )
-    return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
+    shape = (*x.shape[:place], 1, *x.shape[place:])
+    is_column = x.ndim == 1 and place == 1
+    return _reshape(x, shape, (ROWS if x.ragged & WIDTH else 0) if is_column else x.ragged)
 
 
 def _extent(shape: Shape) -> tuple[int, int]:

@@ -7,10 +7,10 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.gradients import StepGradients
 from dynbatch.kernels.cuda.queue import queue
-from dynbatch.nodes.base import Retain, same_width
+from dynbatch.nodes.base import Retain
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Tanh
-from dynbatch.ragged import Ragged
+from dynbatch.ragged import packed
 from tests.node_cases import CASES
 from tests.nodes.test_contract import as_nodes, kinds_in, parameters_of, sentences_of
 
@@ -57,8 +57,7 @@ class Run:
         return self.nodes[0].inputs
 
     def ragged(self, flat, nodes):
-        width = nodes[0].width if same_width(nodes) else 0
-        return Ragged(flat.reshape(-1, width) if width else flat, [node.rows for node in nodes])
+        return packed(flat, nodes)
 
     def array(self, values):
         return self.asarray(np.asarray(values).astype(self.batch.dtype))
@@ -67,12 +66,12 @@ class Run:
         """The output, written over input `over` or into memory of its own."""
         xs = [self.array(x) for x in self.xs]
         out = self.array(np.full(size(self.nodes), np.nan)) if over is None else xs[over]
-        packed = [self.ragged(x, nodes) for x, nodes in zip(xs, self.places, strict=True)]
+        inputs = [self.ragged(x, nodes) for x, nodes in zip(xs, self.places, strict=True)]
         self.batch.saved = {
             name: self.array(np.full(shape, np.nan))
             for name, shape in self.kind.saved(self.batch).items()
         }
-        self.kind.forward_batch(self.batch, self.ragged(out, self.nodes), *packed)
+        self.kind.forward_batch(self.batch, self.ragged(out, self.nodes), *inputs)
         return host(out)
 
     def backward(self, wanted, over):
@@ -89,9 +88,9 @@ class Run:
                for x, w in zip(self.xs, wanted, strict=True)]  # fmt: skip
         if over:
             dxs[max(k for k, w in enumerate(wanted) if w)] = dy
-        packed = [None if dx is None else self.ragged(dx, nodes)
+        outputs = [None if dx is None else self.ragged(dx, nodes)
                   for dx, nodes in zip(dxs, self.places, strict=True)]  # fmt: skip
-        self.kind.backward_batch(self.batch, self.ragged(dy, self.nodes), *packed)
+        self.kind.backward_batch(self.batch, self.ragged(dy, self.nodes), *outputs)
         left = [array for _, array in self.batch.gradients.dense]
         self.batch.gradients.dense.clear()
         return [host(array) for array in [*dxs, *left] if array is not None]

@@ -10,9 +10,9 @@ extern "C" __global__ void zero_planes(REAL* out, int rows, int width, long long
 
 // out[k] = op(a[k]) op(b[k]) for matrices of different shapes, in one launch.
 //
-// `entries` has six numbers for each of `count` products: the tiles of all outputs before this one,
-// where a[k], b[k] and out[k] begin, the rows of out[k], and the inner dimension. Rows are as many
-// elements apart as the matrix is wide: `width_a`, `width_b`, `width`.
+// `entries` has nine numbers for each of `count` products: the tiles of all outputs before this one,
+// where a[k], b[k] and out[k] begin, the rows of out[k], the inner dimension, and how wide a[k], b[k]
+// and out[k] are, which is how many elements their rows are apart.
 //
 // Block (64): makes SIDE x SIDE of one output, each thread 4 x 4 of them; grid (all tiles). A sum
 // goes over the inner dimension in order.
@@ -33,12 +33,12 @@ __device__ __forceinline__ void load(REAL (*tile)[SIDE + 1], const REAL* matrix,
 }
 
 extern "C" __global__ void matmul_segments(const REAL* a, const REAL* b, REAL* out,
-                                           const long long* entries, int count, int width_a,
-                                           int width_b, int width, bool transpose_a,
-                                           bool transpose_b) {
+                                           const long long* entries, int count,
+                                           bool transpose_a, bool transpose_b) {
     __shared__ REAL left[DEPTH][SIDE + 1], right[DEPTH][SIDE + 1];
-    const long long* entry = entries + 6LL * find_segment(entries, 6, 0, count, blockIdx.x);
+    const long long* entry = entries + 9LL * find_segment(entries, 9, 0, count, blockIdx.x);
     const int rows = (int)entry[4], inner = (int)entry[5];
+    const int width_a = (int)entry[6], width_b = (int)entry[7], width = (int)entry[8];
     const int tile = (int)(blockIdx.x - entry[0]), tiles_across = (width + SIDE - 1) / SIDE;
     const int first_row = tile / tiles_across * SIDE, first_column = tile % tiles_across * SIDE;
     const int x = threadIdx.x % ACROSS, y = threadIdx.x / ACROSS;

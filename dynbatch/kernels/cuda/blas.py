@@ -87,18 +87,26 @@ def matmul_segments(
     A kernel of our own: what cuBLAS offers for shapes that differ takes lists of pointers.
     """
     entries, tiles = segment_entries(a, b, out, transpose_a)
-    widths = [ragged.values.shape[1] for ragged in (a, b, out)]
-    args = (a.values, b.values, out.values, entries, len(out), *widths, transpose_a, transpose_b)
+    args = (a.values, b.values, out.values, entries, len(out), transpose_a, transpose_b)
     launch(out.values, "matmul_segments", (tiles,), (THREADS,), args)
 
 
 def segment_entries(a: Ragged, b: Ragged, out: Ragged, transpose_a: bool) -> tuple[Array, int]:
-    """The (K, 6) table of `matmul_segments`, as in `blas.cu`, and the tiles of all outputs."""
-    rows, width = np.diff(out.offsets), out.values.shape[1]
-    tiles = -(-rows // SIDE) * -(-width // SIDE)
-    inner = np.diff(a.offsets) if transpose_a else np.full(len(out), a.values.shape[1])
-    starts = [ragged.offsets[:-1] * ragged.values.shape[1] for ragged in (a, b, out)]
-    return np.column_stack((np.cumsum(tiles) - tiles, *starts, rows, inner)), int(tiles.sum())
+    """The (K, 9) table of `matmul_segments`, as in `blas.cu`, and the tiles of all outputs."""
+    rows = np.diff(out.offsets)
+    widths = [_widths(ragged) for ragged in (a, b, out)]
+    tiles = -(-rows // SIDE) * -(-widths[2] // SIDE)
+    inner = np.diff(a.offsets) if transpose_a else widths[0]
+    starts = [ragged.starts[:-1] for ragged in (a, b, out)]
+    columns = (np.cumsum(tiles) - tiles, *starts, rows, inner, *widths)
+    return np.column_stack(columns), int(tiles.sum())
+
+
+def _widths(ragged: Ragged) -> Array:
+    """Of each segment."""
+    if ragged.widths is not None:
+        return np.array(ragged.widths, np.int64)
+    return np.full(len(ragged), ragged.values.shape[1])
 
 
 def _sizes(a: Any, b: Any, out: Any) -> tuple[int, int, int]:

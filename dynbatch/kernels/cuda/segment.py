@@ -20,21 +20,22 @@ from dynbatch.kernels.cuda.segments import (
     row_grid,
     segment_blocks,
 )
+from dynbatch.kernels.matrices import Segments
 
 OPERATIONS = {np.add: 0, np.maximum: 1, np.minimum: 2}  # as in segment.cu
 
 
-def reduce_segments(ufunc: Any, rows: Any, offsets: Array, out: Any, empty: float) -> None:
+def reduce_segments(ufunc: Any, rows: Any, offsets: Segments, out: Any, empty: float) -> None:
     """out[k] = the sum, maximum or minimum of the rows of segment k; `empty` of none."""
     reduce = partial(_reduce, OPERATIONS[ufunc], empty)
     reduce(*reduce_parts(rows, offsets, reduce), out)
 
 
-def _reduce(operation: int, empty: float, rows: Any, offsets: Array, out: Any) -> None:
+def _reduce(operation: int, empty: float, rows: Any, offsets: Segments, out: Any) -> None:
     over_segments("reduce_segments", (rows, out), offsets, out.shape[1], operation, empty)
 
 
-def spread_segments(values: Any, offsets: Array, out: Any) -> None:
+def spread_segments(values: Any, offsets: Segments, out: Any) -> None:
     """out[n] = values[k] for every row n of segment k."""
     over_elements("spread_segments", (values,), offsets, out)
 

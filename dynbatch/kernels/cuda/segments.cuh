@@ -2,13 +2,30 @@
 
 // Segments of packed rows, (N, width). Segment k is the rows offsets[k] to offsets[k + 1], or, where
 // `offsets` is NULL, the rows k * length to (k + 1) * length.
+//
+// Where `width` is 0 the segments are matrices of different widths, and `offsets` has a row for each,
+// and one more:
+//
+//     first element    first row    first element of the sums    width    first tile
+//
+// counted through all of them. A matrix has width / 32 tiles, rounded up. Formulas and bodies (below)
+// find an element of the sums, k * width + column, at `column` alone.
 struct Segments {
     const int* offsets;
     int length, count, width;
 
     __device__ __forceinline__ long long start(int k) const {
+        if (!width) return matrix(k)[1];
         return offsets ? (long long)offsets[k] : (long long)k * length;
     }
+    __device__ __forceinline__ const int* matrix(int k) const { return offsets + ENTRIES * k; }
+
+    // The matrix, in [low, high), in which an entry of the table is reached.
+    __device__ __forceinline__ int find(int entry, long long position, int low, int high) const {
+        return find_segment(offsets + entry, ENTRIES, low, high, position);
+    }
+
+    static constexpr int ENTRIES = 5;
 };
 
 // Integers in the room of REALs: where in a segment or window something was found.
@@ -135,10 +152,63 @@ __device__ __forceinline__ void over_segments(const Formula formula, Segments se
     }
 }
 
+// The same for matrices of different widths: a tile of 32 columns is as a segment above, with as many
+// rows as its matrix. Grid (blocks), among which the tiles are shared.
+template <class Formula>
+__device__ __forceinline__ void over_matrices(const Formula formula, Segments segments) {
+    typedef typename Formula::State State;
+    constexpr int WARPS = 8, LONG = 64;
+    __shared__ State partial[WARPS][WARP];
+    const int lane = threadIdx.x, warp = threadIdx.y;
+    const int tiles = segments.matrix(segments.count)[4];
+    const int each = (tiles + gridDim.x - 1) / gridDim.x;
+    const int first = blockIdx.x * each, last = min(first + each, tiles);
+
+    // Calls body(k, its first element in this lane's column, rows, width, element of the sums).
+    auto in_tile = [&](int tile, auto body) {
+        const int k = segments.find(4, tile, 0, segments.count);
+        const int* matrix = segments.matrix(k);
+        const int column = (tile - matrix[4]) * WARP + lane;
+        body(k, (long long)matrix[0] + column, (int)(segments.start(k + 1) - segments.start(k)),
+             column < matrix[3], matrix[3], matrix[2] + column);
+    };
+    auto reduce = [&](long long begin, int width, int from, int rows, int step) {
+        State state = Formula::identity();
+        for (int n = from; n < rows; n += step) formula.add(state, {begin + (long long)n * width, n, n});
+        return state;
+    };
+    auto write = [&](State state, long long begin, int width, int from, int rows, int step) {
+        for (int n = from; n < rows; n += step) formula.write(state, begin + (long long)n * width);
+    };
+
+    for (int tile = first + warp; tile < last; tile += WARPS) {
+        in_tile(tile, [&](int k, long long begin, int rows, bool inside, int width, int sum) {
+            if (rows > LONG || !inside) return;
+            const State state = reduce(begin, width, 0, rows, 1);
+            formula.finish(state, k, sum, rows);
+            write(state, begin, width, 0, rows, 1);
+        });
+    }
+    for (int tile = first; tile < last; ++tile) {
+        in_tile(tile, [&](int k, long long begin, int rows, bool inside, int width, int sum) {
+            if (rows <= LONG) return;                  // the same for the whole block
+            const int end = inside ? rows : 0;
+            partial[warp][lane] = reduce(begin, width, warp, end, WARPS);
+            __syncthreads();
+            State state = partial[0][lane];
+            for (int w = 1; w < WARPS; ++w) state = Formula::combine(state, partial[w][lane]);
+            __syncthreads();                           // the next long tile writes `partial` again
+            if (warp == 0 && inside) formula.finish(state, k, sum, rows);
+            write(state, begin, width, warp, end, WARPS);
+        });
+    }
+}
+
 template <class Formula>
 __device__ __forceinline__ void run_segments(const Formula formula, Segments segments) {
     if (segments.width == 1) over_segments<false>(formula, segments);
-    else over_segments<true>(formula, segments);
+    else if (segments.width) over_segments<true>(formula, segments);
+    else over_matrices(formula, segments);
 }
 
 // Calls body(k, row, column, i) for every element i of (N, width), which lies in row `row`, counted
@@ -150,6 +220,17 @@ constexpr int TILE = 1024;
 template <class Body>
 __device__ __forceinline__ void over_elements(Segments segments, long long total, Body body) {
     const long long begin = (long long)blockIdx.x * TILE, end = min(begin + TILE, total);
+    if (!segments.width) {  // matrices: i is in row n of all their rows, `column` of all their sums
+        const int low = segments.find(0, begin, 0, segments.count);
+        const int high = segments.find(0, end - 1, low, segments.count) + 1;
+        for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) {
+            const int k = segments.find(0, i, low, high);
+            const int* matrix = segments.matrix(k);
+            const unsigned element = i - matrix[0], across = matrix[3];
+            body(k, (long long)matrix[1] + element / across, matrix[2] + (int)(element % across), i);
+        }
+        return;
+    }
     const unsigned width = segments.width;
     const long long row = begin / width, last = (end - 1) / width;
     const int* offsets = segments.offsets;

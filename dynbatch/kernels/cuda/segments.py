@@ -9,6 +9,7 @@ import numpy as np
 
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -24,6 +25,8 @@ TINY = 16
 # reduced in parts of so many rows, then the parts: that takes another launch, and more blocks.
 PART = 16384
 PART_OF_COLUMNS = 256
+# Columns of a matrix that a warp reduces, as in segments.cuh.
+TILE_COLUMNS = 32
 # Elements of a block that goes through all of them, as in segments.cuh.
 TILE = 1024
 
@@ -57,22 +60,45 @@ def segment_table(offsets: Array) -> tuple[Array | None, int]:
     length = int(lengths[0])
     if not offsets[0] and (lengths == length).all():
         return None, length
-    if int(offsets[-1]) >= 1 << 31:
-        raise ShapeError(
-            f"segments of {int(offsets[-1])} rows or elements in one batch.\n"
-            f"  rule: segments of different lengths hold less than {1 << 31} together\n"
-            "  fix:  a smaller mini-batch"
-        )
+    _require_room(int(offsets[-1]))
     return offsets, length
 
 
+def _require_room(elements: int) -> None:
+    if elements >= 1 << 31:
+        raise ShapeError(
+            f"segments of {elements} rows or elements in one batch.\n"
+            f"  rule: segments of different lengths hold less than {1 << 31} together\n"
+            "  fix:  a smaller mini-batch"
+        )
+
+
+def matrix_table(matrices: Matrices) -> Array:
+    """(K + 1, 5) what `Segments` in segments.cuh holds of matrices of different widths.
+
+    Raises:
+        ShapeError: an element does not fit the table.
+    """
+    rows, widths = matrices.rows, matrices.widths
+    elements, first, sums = [ends_of(sizes) for sizes in (rows * widths, rows, widths)]
+    _require_room(int(elements[-1]))
+    tiles = ends_of(-(-widths // TILE_COLUMNS))
+    return np.column_stack((elements, first, sums, np.append(widths, 0), tiles))
+
+
 def over_segments(
-    name: str, arrays: tuple[Any, ...], offsets: Array, width: int, *more: Any
+    name: str, arrays: tuple[Any, ...], offsets: Segments, width: int, *more: Any
 ) -> None:
     """Launch a kernel made of `run_segments`, whose parameters are
 
     arrays..., offsets, length, segments, width, more...
     """
+    if isinstance(offsets, Matrices):
+        matrices = matrix_table(offsets)
+        tiles = int(matrices[-1, 4])
+        args = (*arrays, matrices, 0, len(matrices) - 1, 0, *more)
+        launch(arrays[0], name, (segment_blocks(tiles),), (32, ROWS_OF_BLOCK), args)
+        return
     table, length = segment_table(offsets)
     segments = len(offsets) - 1
     blocks = segment_blocks(segments)
@@ -82,13 +108,21 @@ def over_segments(
     launch(arrays[0], name, (blocks, -(-width // 32)), (32, ROWS_OF_BLOCK), args)
 
 
-def over_elements(name: str, arrays: tuple[Any, ...], offsets: Array, out: Any, *more: Any) -> None:
+def over_elements(
+    name: str, arrays: tuple[Any, ...], offsets: Segments, out: Any, *more: Any
+) -> None:
     """Launch a kernel made of `over_elements` of `out` (N, width), whose parameters are
 
     arrays..., out, offsets, length, segments, width, total, more...
     """
-    table, length = segment_table(offsets)
-    args = (*arrays, out, table, length, len(offsets) - 1, out.shape[1], out.size, *more)
+    table: Array | None
+    if isinstance(offsets, Matrices):
+        table, length, width = matrix_table(offsets), 0, 0
+        count = len(table) - 1
+    else:
+        (table, length), width = segment_table(offsets), out.shape[1]
+        count = len(offsets) - 1
+    args = (*arrays, out, table, length, count, width, out.size, *more)
     launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
 
 
@@ -100,13 +134,15 @@ def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
 
 
 def reduce_parts(
-    rows: Any, offsets: Array, reduce: Callable[[Any, Array, Any], None]
-) -> tuple[Any, Array]:
-    """Rows and offsets of which every segment is short enough for a block, for the last `reduce`.
+    rows: Any, offsets: Segments, reduce: Callable[[Any, Any, Any], None]
+) -> tuple[Any, Any]:
+    """Rows and segments of which every segment is short enough for a block, for the last `reduce`.
 
     Args:
         reduce: reduces rows within segments to a third argument.
     """
+    if isinstance(offsets, Matrices):
+        return _reduce_parts_of_matrices(rows, offsets, reduce)
     width = rows.shape[1]
     most = PART if width == 1 else PART_OF_COLUMNS
     while int(np.diff(offsets).max(initial=0)) > most:
@@ -115,3 +151,18 @@ def reduce_parts(
         reduce(rows, parts, partial)
         rows = partial
     return rows, offsets
+
+
+def _reduce_parts_of_matrices(
+    rows: Any, matrices: Matrices, reduce: Callable[[Any, Any, Any], None]
+) -> tuple[Any, Matrices]:
+    """The same, of matrices: the parts of one are rows of another, one after the other."""
+    while int(matrices.rows.max(initial=0)) > PART_OF_COLUMNS:
+        counts = -(-matrices.rows // PART_OF_COLUMNS)
+        widths = np.repeat(matrices.widths, counts)
+        starts = row_index(np.zeros_like(counts), counts, PART_OF_COLUMNS)
+        left = np.repeat(matrices.rows, counts) - starts
+        partial = queue().empty((int(widths.sum()), 1), rows.dtype)
+        reduce(rows, Matrices(np.minimum(left, PART_OF_COLUMNS), widths), partial)
+        rows, matrices = partial, Matrices(counts, matrices.widths)
+    return rows, matrices

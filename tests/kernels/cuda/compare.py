@@ -73,7 +73,7 @@ def _call(kernel: Any, arguments: Any, named: Any, make: Any) -> tuple[list[Any]
             made.append(make(value.array))
             return made[-1]
         if isinstance(value, Ragged):
-            return Ragged(convert(value.values), value.lengths)
+            return Ragged(convert(value.values), value.lengths, widths=value.widths)
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return type(value)(*[convert(item) for item in value])
         return value

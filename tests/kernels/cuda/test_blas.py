@@ -16,8 +16,8 @@ TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}
 def exercise(kernels):
     """Two rounds over the inner dimension, so that both tiles are written again."""
     x = fake_cupy.zeros((17, 17), np.float32)
-    entries = fake_cupy.asarray(np.array([[0, 0, 0, 0, 17, 17]]))
-    args = (x, x, fake_cupy.zeros((17, 17), np.float32), entries, 1, 17, 17, 17, False, False)
+    entries = fake_cupy.asarray(np.array([[0, 0, 0, 0, 17, 17, 17, 17, 17]]))
+    args = (x, x, fake_cupy.zeros((17, 17), np.float32), entries, 1, False, False)
     kernels.launch("matmul_segments", (1,), (64,), args)
 
 
@@ -211,5 +211,28 @@ def test_the_table_counts_tiles_and_elements():
         Ragged(np.empty((sum(n), w)), n) for n, w in (((0, 40), 3), ((3, 3), 70), ((0, 40), 70))
     )
     entries, tiles = segment_entries(a, b, out, transpose_a=False)
-    assert entries.tolist() == [[0, 0, 0, 0, 0, 3], [0, 0, 210, 0, 40, 3]]
+    assert entries.tolist() == [[0, 0, 0, 0, 0, 3, 3, 70, 70], [0, 0, 210, 0, 40, 3, 3, 70, 70]]
     assert tiles == 2 * 3
+
+
+def matrices(dtype, rows, widths, seed=0):
+    """Matrices of different widths, flat."""
+    values = normal(dtype, sum(np.multiply(rows, widths)), seed=seed)
+    return Ragged(Values(values), rows, widths=widths)
+
+
+INNER = (3, 0, 40, 1, 32, 2, 33, 5)
+ACROSS = (4, 7, 33, 0, 1, 65, 32, 2)
+
+
+@pytest.mark.parametrize("transposes", [(False, False), (False, True), (True, False), (True, True)])
+def test_segments_of_different_widths(cupy, dtype, transposes):
+    """All three sizes of each product differ, some are 0."""
+    left, right = [LENGTHS, INNER], [INNER, ACROSS]
+    a = matrices(dtype, *(left[::-1] if transposes[0] else left))
+    b = matrices(dtype, *(right[::-1] if transposes[1] else right), seed=1)
+    out = matrices(dtype, LENGTHS, ACROSS)
+    out.values.array[:] = np.nan
+    with launches(1):
+        *_, found = assert_equal_twins(blas.matmul_segments, a, b, out, *transposes, **TOLERANCE)
+    assert np.isfinite(found).all()

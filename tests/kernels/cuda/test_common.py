@@ -3,6 +3,8 @@ import pytest
 
 from dynbatch.kernels.cuda import source
 from dynbatch.kernels.cuda.launch import Kernels
+from dynbatch.kernels.cuda.segments import matrix_table
+from dynbatch.kernels.matrices import Matrices
 from tests.cuda import fake_cupy
 
 REDUCE = source.join(
@@ -72,6 +74,10 @@ def exercise(kernels):
         x = fake_cupy.zeros((3400, width), np.float32)
         totals = fake_cupy.zeros((4, width), np.float32)
         kernels.launch("total", (1, 1), (32, 8), (x, totals, x, offsets, 0, 4, width))
+    # Two long tiles to a block: (element, row, sum, width, tile) where each matrix begins.
+    table = np.array([[0, 0, 0, 40, 0], [2800, 70, 40, 3, 2], [3010, 140, 43, 0, 3]], np.int32)
+    args = (x, fake_cupy.zeros(43, np.float32), x, fake_cupy.asarray(table), 0, 2, 0)
+    kernels.launch("total", (1,), (32, 8), args)
     matrix, row = fake_cupy.zeros((7, 40), np.float32), fake_cupy.zeros(40, np.float32)
     kernels.launch("products", (1,), (256,), (matrix, row, totals, row, 40, 7, 33))
 
@@ -128,6 +134,47 @@ def test_segments_are_reduced_and_written(kernels, width, blocks):
     kernels.launch("total", grid, (32, 8), (*args, len(LENGTHS), width))
     np.testing.assert_allclose(totals.get(), sums, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(out.get(), x - np.repeat(sums, LENGTHS, axis=0), atol=1e-4)
+
+
+# Rows and widths of matrices, some of either 0, and of the borders of warps and blocks.
+SHAPES = ((3, 4), (0, 33), (64, 1), (65, 32), (7, 0), (1, 33), (300, 65), (0, 0), (2, 5))
+
+
+def matrices():
+    """Their table, and where the elements of each begin."""
+    rows, widths = np.array(SHAPES).T
+    return matrix_table(Matrices(rows, widths)), np.concatenate(([0], np.cumsum(rows * widths)))
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 20])
+def test_matrices_are_reduced_and_written(kernels, blocks):
+    table, starts = matrices()
+    x = np.random.default_rng(0).standard_normal(starts[-1]).astype(kernels.dtype)
+    parts = [p.reshape(s) for p, s in zip(np.split(x, starts[1:-1]), SHAPES, strict=True)]
+    totals = kernels.cupy.empty(int(table[-1, 2]), kernels.dtype)
+    out = kernels.cupy.empty(x.shape, kernels.dtype)
+    uploaded = kernels.cupy.asarray(table.astype(np.int32))
+    args = (kernels.cupy.asarray(x), totals, out, uploaded, 0, len(SHAPES), 0)
+    kernels.launch("total", (blocks,), (32, 8), args)
+    sums = [part.sum(axis=0) for part in parts]
+    np.testing.assert_allclose(totals.get(), np.concatenate(sums), rtol=1e-4, atol=1e-4)
+    left = [(part - total).reshape(-1) for part, total in zip(parts, sums, strict=True)]
+    np.testing.assert_allclose(out.get(), np.concatenate(left), atol=1e-4)
+
+
+def test_every_element_knows_its_matrix(kernels):
+    table, starts = matrices()
+    total = int(starts[-1])
+    out = kernels.cupy.empty((total, 3), np.int32)
+    args = (out, kernels.cupy.asarray(table.astype(np.int32)), 0, len(SHAPES), 0, total)
+    kernels.launch("places", (-(-total // 1024),), (256,), args)
+    expected = [
+        (k, table[k, 1] + row, table[k, 2] + column)
+        for k, (rows, width) in enumerate(SHAPES)
+        for row in range(rows)
+        for column in range(width)
+    ]
+    np.testing.assert_array_equal(out.get(), expected)
 
 
 @pytest.mark.parametrize("lengths", [LENGTHS, (7,) * 300, (0,) * 5 + (2000,)])

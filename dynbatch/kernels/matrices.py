@@ -1,0 +1,87 @@
+"""`Matrices`: segments of rows whose widths differ, where a kernel takes offsets.
+
+The scores of a mini-batch are such: T_q x T_k numbers a sentence, and a sum over its queries has as
+many numbers as the sentence has keys. Their elements lie one after the other as (elements, 1); what
+reduces each matrix to a row lies as (all widths together, 1).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Matrices:
+    """K segments, each a matrix.
+
+    Args:
+        rows:   (K,) of each.
+        widths: (K,) of each.
+    """
+
+    __slots__ = ("rows", "widths")
+
+    def __init__(self, rows: Sequence[int] | Array, widths: Sequence[int] | Array) -> None:
+        self.rows = np.asarray(rows, np.int64)
+        self.widths = np.asarray(widths, np.int64)
+
+    def of_one_width(self) -> Iterator[tuple[Array, int, slice, slice]]:
+        """Neighbours of one width: offsets of their rows, the width, their elements, their sums."""
+        elements, sums = ends_of(self.rows * self.widths), ends_of(self.widths)
+        changes = np.flatnonzero(np.diff(self.widths)) + 1
+        edges = [0, *changes.tolist(), self.rows.size]
+        for first, end in itertools.pairwise(edges):
+            if first < end and self.widths[first]:
+                yield (
+                    ends_of(self.rows[first:end]),
+                    int(self.widths[first]),
+                    slice(int(elements[first]), int(elements[end])),
+                    slice(int(sums[first]), int(sums[end])),
+                )
+
+
+Segments = Array | Matrices
+"""How the rows of kernels are cut into segments: by offsets (K + 1,), or as matrices."""
+
+
+def ends_of(sizes: Sequence[int] | Array) -> Array:
+    """(K + 1,) offsets of parts of these sizes, from 0."""
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def by_matrix(*reduced: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Let a kernel of rows and offsets take `Matrices` too: once for neighbours of one width.
+
+    Args:
+        reduced: positions of the arrays that have one row a segment. All others have the segments'
+            own rows.
+    """
+
+    def decorate(kernel: Callable[..., None]) -> Callable[..., None]:
+        @wraps(kernel)
+        def choose(*args: Any, **named: Any) -> None:
+            found = [place for place, given in enumerate(args) if type(given) is Matrices]
+            if not found:
+                kernel(*args, **named)
+                return
+            for offsets, width, elements, sums in args[found[0]].of_one_width():
+                own = [
+                    given.reshape(-1)[sums if place in reduced else elements].reshape(-1, width)
+                    if isinstance(given, np.ndarray)
+                    else given
+                    for place, given in enumerate(args)
+                ]
+                own[found[0]] = offsets
+                kernel(*own, **named)
+
+        return choose
+
+    return decorate
