@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable
 
 from dynbatch.batcher.frontier import Frontier
 from dynbatch.batcher.machine import Machine, fit
 from dynbatch.batcher.plan import BatchStep, Kind, Structure
+from dynbatch.recent import Recent
 
 Policy = Callable[[Structure], Iterable[BatchStep]]
 
 FITTED_KINDS = 64
-_fitted: OrderedDict[Kind, Policy] = OrderedDict()
+_fitted: Recent[Kind, Policy] = Recent(FITTED_KINDS)
 
 
 def by_depth(structure: Structure) -> Iterable[BatchStep]:
@@ -60,13 +60,9 @@ def learned(structure: Structure) -> Iterable[BatchStep]:
     Source: Chen et al. 2023 (ED-Batch), arXiv:2302.03851; see `dynbatch.batcher.machine`.
     """
     kind = structure.kind()
-    policy = _fitted.get(kind)
+    policy = _fitted.find(kind)
     if policy is None:
-        policy = _fitted[kind] = _fewest(structure)
-        if len(_fitted) > FITTED_KINDS:
-            _fitted.popitem(last=False)
-    else:
-        _fitted.move_to_end(kind)
+        policy = _fitted.enter(kind, _fewest(structure))
     return policy(structure)
 
 

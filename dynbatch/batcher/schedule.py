@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from dynbatch.batcher.plan import BatchStep, Plan, Structure
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.errors import GraphError
 from dynbatch.nodes.base import Node
+from dynbatch.recent import Recent
 
 CACHED_PLANS = 64
-_plans: OrderedDict[tuple[str, Structure], Plan] = OrderedDict()
+_plans: Recent[tuple[str, Structure], Plan] = Recent(CACHED_PLANS)
 
 
 def structure_of(nodes: Sequence[Node]) -> Structure:
@@ -55,17 +55,13 @@ def schedule_structure(structure: Structure, policy: str) -> Plan:
     if policy not in POLICIES:
         raise ValueError(f"unknown policy {policy!r}; known: {sorted(POLICIES)}")
     key = (policy, structure)
-    plan = _plans.get(key)
-    if plan is None:
-        steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))
-        plan = Plan(structure, tuple(steps), policy)
-        plan.validate()
-        _plans[key] = plan
-        if len(_plans) > CACHED_PLANS:
-            _plans.popitem(last=False)
-    else:
-        _plans.move_to_end(key)
-    return plan
+    found = _plans.find(key)
+    if found is not None:
+        return found
+    steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))
+    plan = Plan(structure, tuple(steps), policy)
+    plan.validate()
+    return _plans.enter(key, plan)
 
 
 def ordered_for_readers(structure: Structure, steps: Sequence[BatchStep]) -> list[BatchStep]:

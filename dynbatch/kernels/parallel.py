@@ -14,9 +14,12 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 
+from dynbatch.recent import free_at_fork
+
 _local = threading.local()
 _settings = {"threads": 0}
 _executors: dict[int, ThreadPoolExecutor] = {}
+_lock = free_at_fork(threading.Lock())
 
 
 def num_threads() -> int:
@@ -46,16 +49,15 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
     """Run the tasks, at most `available()` at a time, and wait for all.
 
     The caller's thread takes the first task. The first exception, in order of the tasks, is raised
-    after all have ended, so nothing still writes when an error is seen.
+    after all have ended, so nothing still writes when an error is seen. Python threads that run
+    tasks at the same time share the workers: what these do not come to, each caller does itself.
     """
-    if len(tasks) < 2 or available() < 2:
+    threads = available()
+    if len(tasks) < 2 or threads < 2:
         for task in tasks:
             task()
         return
-    workers = num_threads() - 1
-    pool = _executors.get(workers)
-    if pool is None:
-        pool = _executors[workers] = ThreadPoolExecutor(workers, thread_name_prefix="dynbatch")
+    pool = _executors.get(threads - 1) or _executor(threads - 1)
     # A copy of the context each, so that np.errstate holds in the workers too.
     futures = [pool.submit(copy_context().run, _inside, task) for task in tasks[1:]]
     errors: list[BaseException] = []
@@ -72,6 +74,15 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
             _inside(task)
     if errors:
         raise errors[0]
+
+
+def _executor(workers: int) -> ThreadPoolExecutor:
+    """The process's workers, so many of them."""
+    with _lock:
+        pool = _executors.get(workers)
+        if pool is None:
+            pool = _executors[workers] = ThreadPoolExecutor(workers, thread_name_prefix="dynbatch")
+        return pool
 
 
 def _errors_of(future: Future[None]) -> list[BaseException]:
@@ -100,6 +111,10 @@ def serial() -> Iterator[None]:
         yield
     finally:
         _local.inside = before
+
+
+if hasattr(os, "register_at_fork"):  # the workers are not in the child, which makes its own
+    os.register_at_fork(after_in_child=_executors.clear)
 
 
 def shards(count: int, least: int = 1) -> list[tuple[int, int]]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 
 from dynbatch.memory.planner import Interval, plan_offsets
+from dynbatch.recent import Recent
 
 CACHED = 64
 MOST_CACHED = 1000
 """Blocks above which a set is not kept: a graph so large is seldom built twice."""
 
-_known: OrderedDict[tuple[tuple[int, int, int, int], ...], tuple[int, list[int]]] = OrderedDict()
-_lock = threading.Lock()
+_known: Recent[tuple[tuple[int, int, int, int], ...], tuple[int, list[int]]] = Recent(CACHED)
 
 
 def place(intervals: Sequence[Interval]) -> int:
@@ -25,18 +23,12 @@ def place(intervals: Sequence[Interval]) -> int:
     if len(intervals) > MOST_CACHED:
         return plan_offsets(intervals)
     key = tuple([(i.size, i.first, i.last, i.alignment) for i in intervals])
-    with _lock:
-        found = _known.get(key)
-        if found is not None:
-            _known.move_to_end(key)
+    found = _known.find(key)
     if found is not None:
         total, offsets = found
         for interval, offset in zip(intervals, offsets, strict=True):
             interval.offset = offset
         return total
     total = plan_offsets(intervals)
-    with _lock:
-        _known[key] = total, [interval.offset for interval in intervals]
-        if len(_known) > CACHED:
-            _known.popitem(last=False)
+    _known.enter(key, (total, [interval.offset for interval in intervals]))
     return total

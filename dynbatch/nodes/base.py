@@ -7,6 +7,7 @@ A node type declares five things, in this order: what backward needs (`retains`)
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
@@ -26,6 +27,7 @@ from dynbatch.kernels import exchange
 from dynbatch.nodes.caller import caller as caller
 from dynbatch.nodes.methods import Methods
 from dynbatch.parameter import Array, Parameter
+from dynbatch.recent import free_at_fork
 
 if TYPE_CHECKING:
     from dynbatch.nodes.batch import Batch
@@ -50,6 +52,7 @@ ELEMENT = 32
 _signatures: dict[tuple[Any, ...], int] = {}
 _signature_types: list[type[Node]] = []
 _signature_keys: list[tuple[Any, ...]] = []
+_interning = free_at_fork(threading.Lock())
 
 
 class Owner(Protocol):
@@ -57,6 +60,7 @@ class Owner(Protocol):
 
     dtype: np.dtype[Any]
     uid: int
+    programs: dict[Any, Any]  # what cells were compiled to, looked up for this graph
 
     is_trace: bool
 
@@ -564,10 +568,15 @@ def takes_lengths(kind: type[Node]) -> bool:
 def intern_signature(node_type: type[Node], key: tuple[Any, ...]) -> int:
     """The integer that stands for `key` in this process."""
     found = _signatures.get(key)
-    if found is None:
-        found = _signatures[key] = len(_signature_types)
-        _signature_types.append(node_type)
-        _signature_keys.append(key)
+    if found is not None:
+        return found
+    with _interning:  # another thread may have been first; the number is given out last
+        found = _signatures.get(key)
+        if found is None:
+            found = len(_signature_types)
+            _signature_types.append(node_type)
+            _signature_keys.append(key)
+            _signatures[key] = found
     return found
 
 

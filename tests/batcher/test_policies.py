@@ -11,6 +11,7 @@ from dynbatch.batcher.policies import (
     learned,
     one_by_one,
 )
+from dynbatch.recent import Recent
 from tests.batcher.structures import structures, trees
 from tests.batcher.topologies import TOPOLOGIES, mini_batch
 
@@ -25,7 +26,7 @@ def unfitted(monkeypatch):
         return machine(structure)
 
     machine = module.fit
-    monkeypatch.setattr(module, "_fitted", type(module._fitted)())
+    monkeypatch.setattr(module, "_fitted", Recent(module.FITTED_KINDS))
     monkeypatch.setattr(module, "fit", fit)
     return fitted
 

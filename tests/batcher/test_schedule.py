@@ -16,6 +16,7 @@ from dynbatch.batcher.schedule import (
     structure_of,
 )
 from dynbatch.errors import GraphError
+from dynbatch.recent import Recent
 from tests.batcher.structures import structures
 
 
@@ -49,12 +50,12 @@ def test_lengths_do_not_change_a_plan():
 
 
 def test_the_cache_is_bounded(monkeypatch):
-    monkeypatch.setattr(module, "_plans", type(module._plans)())
+    monkeypatch.setattr(module, "_plans", Recent(module.CACHED_PLANS))
     for kinds in range(module.CACHED_PLANS + 5):
         schedule_structure(Structure((kinds,), ((),)), "by_depth")
     assert len(module._plans) == module.CACHED_PLANS
     # The oldest went first.
-    assert ("by_depth", Structure((0,), ((),))) not in module._plans
+    assert module._plans.find(("by_depth", Structure((0,), ((),)))) is None
 
 
 def test_inputs_that_are_computed_already_are_left_out():
@@ -119,8 +120,8 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", ["chain", "wide", "wide of as many kinds"])
 def test_a_hundred_thousand_nodes_are_scheduled(name, monkeypatch):
-    monkeypatch.setattr(module, "_plans", type(module._plans)())
-    monkeypatch.setattr(policies, "_fitted", type(policies._fitted)())
+    monkeypatch.setattr(module, "_plans", Recent(module.CACHED_PLANS))
+    monkeypatch.setattr(policies, "_fitted", Recent(policies.FITTED_KINDS))
     structure = SHAPES[name](HUGE)
     for policy in ("by_agenda", "learned"):
         plan = schedule_structure(structure, policy)
@@ -152,7 +153,7 @@ def lines_run(function):
 def test_work_grows_with_the_nodes_and_not_with_their_square(name, policy, monkeypatch):
     def work(count):
         structure = SHAPES[name](count)
-        monkeypatch.setattr(policies, "_fitted", type(policies._fitted)())
+        monkeypatch.setattr(policies, "_fitted", Recent(policies.FITTED_KINDS))
 
         def plan():
             steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))

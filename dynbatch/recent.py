@@ -1,0 +1,75 @@
+"""What several threads share: tables of what was used last, and locks that a fork waits for.
+
+A look-up of one key in a dictionary is one step of the interpreter, and needs no lock. What takes
+several steps (look up, then enter) does.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+def free_at_fork(lock: threading.Lock) -> threading.Lock:
+    """Have every fork wait for the lock, so that in the child it is free and all it guards whole.
+
+    For locks of the whole process: it is never forgotten.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+        )
+    return lock
+
+
+class Recent(Generic[Key, Value]):
+    """A table of the entries used last; several threads may use it at once.
+
+    Where two of them make the value of one key, both go on with the one entered first.
+
+    Args:
+        size: entries that are kept.
+
+    Example:
+        >>> squares = Recent(2)
+        >>> [squares.enter(number, number**2) for number in (1, 2)]
+        [1, 4]
+        >>> squares.find(1), squares.enter(3, 9), squares.find(2)
+        (1, 9, None)
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._entries: OrderedDict[Key, Value] = OrderedDict()
+        self._lock = free_at_fork(threading.Lock())
+
+    def find(self, key: Key) -> Value | None:
+        """The value of a key, or None."""
+        with self._lock:
+            found = self._entries.get(key)
+            if found is not None:
+                self._entries.move_to_end(key)
+            return found
+
+    def enter(self, key: Key, value: Value) -> Value:
+        """Keep a value, unless another thread was first; the one that is kept."""
+        with self._lock:
+            found = self._entries.setdefault(key, value)
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._size:
+                self._entries.popitem(last=False)
+            return found
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        with self._lock:
+            self._entries.clear()
+
+    def __len__(self) -> int:
+        return len(self._entries)
