@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
@@ -43,6 +44,11 @@ from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
 
 _uids = itertools.count()
+
+ONE_THREAD = (
+    "  rule: a graph is used by one thread at a time\n"
+    "  fix:  open a graph in each thread; models may be shared (docs/threads.md)"
+)
 
 
 class Graph(Introspection):
@@ -114,6 +120,10 @@ class Graph(Introspection):
         self.tables: list[CallTable] = []
         self.totals: dict[int, Any] = {}  # by the nodes that are a part of each
         self.kinds = Kinds()
+        self.programs: dict[Any, Any] = {}
+        self.inlined: dict[Any, Any] = {}  # calls that are no node of their own, and parameters
+        self._running = threading.Lock()
+        self._runner = 0  # the thread that took it
         self._num_regions = 0
         if check and guard:
             raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
@@ -147,9 +157,11 @@ class Graph(Introspection):
         """
         if self._closed:
             return
+        self._begin_run("close")
         try:
             self._keep_values()
         finally:
+            self._running.release()
             self._closed = True
             self._executor.close()
             self._nodes.clear()
@@ -161,6 +173,8 @@ class Graph(Introspection):
                 table.close()
             self.tables.clear()
             self.totals.clear()
+            self.programs.clear()
+            self.inlined.clear()
         if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics):
             unbatched.warn(self._record())
 
@@ -214,6 +228,13 @@ class Graph(Introspection):
         self._open("backward")
         self._check_loss(loss)
         request = self._request(loss, memory_limit)
+        self._begin_run("backward")
+        try:
+            self._differentiate(loss, request)
+        finally:
+            self._running.release()
+
+    def _differentiate(self, loss: Node, request: Request) -> None:
         self._backwards.append((len(self._executor.steps), loss.index))
         self._kept.setdefault(loss.index, loss)
         self._executor.run(request)
@@ -271,9 +292,25 @@ class Graph(Introspection):
             )
 
     def _run(self, nodes: list[Node]) -> None:
-        if nodes:
-            self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
-            self._finish()
+        self._begin_run("a run")
+        try:
+            if nodes:
+                self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
+                self._finish()
+        finally:
+            self._running.release()
+
+    def _begin_run(self, what: str) -> None:
+        """Take the lock of runs, which the caller releases."""
+        if not self._running.acquire(blocking=False):
+            raise self._is_running(what)
+        self._runner = threading.get_ident()
+
+    def _is_running(self, what: str) -> GraphError:
+        return GraphError(
+            f"{what}: the graph is running, in another thread or in a node's own kernels.\n"
+            f"{ONE_THREAD}"
+        )
 
     def _waiting(self) -> list[Node]:
         """All that has not been computed, but what only others compute with."""
@@ -303,6 +340,8 @@ class Graph(Introspection):
             self._open(type(node).__name__)
         index = len(self._nodes)
         self._nodes.append(node)
+        if self._nodes[index] is not node:
+            raise self._two_at_once(node)
         return index
 
     @property
@@ -325,8 +364,16 @@ class Graph(Introspection):
         self._open(type(node).__name__)
         index = len(self._nodes)
         self._nodes.append(node)
+        if self._nodes[index] is not node:
+            raise self._two_at_once(node)
         self._pending.append(node)
         return index
+
+    def _two_at_once(self, node: Node) -> GraphError:
+        return GraphError(
+            f"{type(node).__name__}: two threads made a node at once, and the graph is spoilt.\n"
+            f"{ONE_THREAD}\n  made at {caller()}"
+        )
 
     def absorb(self, node: Node, reader: Node) -> None:
         """`reader` can do without `node`, its one input, which runs only if someone wants it."""
@@ -389,6 +436,8 @@ class Graph(Introspection):
                 raise freed(node)
             # After backward other nodes may wait in vain for values that were freed.
             self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
+        elif self._running.locked() and self._runner != threading.get_ident():
+            raise self._is_running(f"value of {node.label()}")  # its place is known, no numbers yet
         values: Array = node._block.node_values(node)
         return values
 

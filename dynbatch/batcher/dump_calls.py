@@ -113,7 +113,7 @@ class CallReader:
         cell: Any = SimpleNamespace(__name__=document["name"])
         leaves = iter([Matrix(0) if is_matrix else 0 for is_matrix in document["matrices"]])
         forms = [tuple(islice(leaves, count)) for count in document["leaves"]]
-        table = CallTable(cell, trace, forms, self._graph, lambda keys: None)
+        table = CallTable(cell, trace, forms, self._graph, lambda table: None)
         self._tables.append(table)
         self._graph.add_table(table)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from dynbatch.cells.given import (
 )
 from dynbatch.cells.step import NOT_TRACED, Form, StepTrace, trace_step
 from dynbatch.cells.table import CallTable
+from dynbatch.cells.traced import Traced
 from dynbatch.errors import DtypeError, DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.base import caller
 
@@ -90,17 +91,19 @@ class Calls:
 
     `make` makes a call of light values whose table is known; what else it is given, it leaves to
     `make_slowly`, which makes values light, tables, and errors.
+
+    Several threads may call one cell at once, each in a graph of its own. Keys of different graphs
+    differ, since kinds do, and so do identities of what is alive; a graph that closes takes away
+    its own entries only.
     """
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
         self._tables: dict[tuple[int, ...], CallTable] = {}
-        self._traces: list[tuple[tuple[Any, ...], StepTrace]] = []  # the last used at the end
-        self._known: dict[int, Any] = {}  # light values of arguments that hold matrices
-        self._held: list[Any] = []  # these arguments, so that their identities stay their own
-        self._graph_inlined = -1
-        self._inlined: dict[tuple[int, ...], Any] = {}  # keys in that graph, and the parameters
-        self._made_for: tuple[int, int | None, frozenset[int]] | None = None
+        self._traces: Traced[StepTrace] = Traced(CACHED_TRACES)
+        # Light values of arguments that hold matrices, by identity; they hold what they stand for.
+        self._known: dict[int, Any] = {}
+        self._makers: dict[tuple[int, int | None, frozenset[int]], Callable[..., Any]] = {}
         self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
 
     def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
@@ -116,32 +119,39 @@ class Calls:
         params = None if at is None else arguments[at]
         kinds = [light.kind for light in lights]
         key = tuple(kinds if at is None else [*kinds[:at], id(params), *kinds[at:]])
-        if graph.uid != self._graph_inlined:
-            self._graph_inlined, self._inlined = graph.uid, {}
-        if key in self._inlined:
+        if (self, key) in graph.inlined:
             return self._inline(arguments, at, graph)
-        if key not in self._tables:
+        table = self._tables.get(key)
+        if table is None:
             forms = [form_given(value) for value in values]
             trace = self._trace(forms, at, params, graph, bool(matrices))
             if trace is None or not trace.batches:
                 made = self._inline(arguments, at, graph)
                 if trace is None:  # so it is no error
-                    self._remember(forms, at, graph, NOT_TRACED)
-                self._inlined[key] = params
+                    self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
+                graph.inlined[self, key] = params
                 return made
             table = self._tables[key] = self._table(trace, forms, graph)
             table.held.append((key, params))
-        arity = (len(values), at, matrices)
-        if self._made_for != arity:
-            self._made_for = arity
-            made_with = maker(*arity)
-            self.make = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
         for k in matrices:
-            if id(values[k]) not in self._known:
-                self._known[id(values[k])] = lights[k]
-                self._held.append(values[k])
+            place = id(values[k])
+            if place not in self._known:
+                self._known[place] = lights[k]
+                table.known.append(place)
             lights[k] = values[k]
-        return self.make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
+        make = self._maker(len(values), at, matrices)
+        return make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
+
+    def _maker(self, num_values: int, at: int | None, matrices: frozenset[int]) -> Any:
+        """What makes a call of so many values; the next call tries it first."""
+        arity = (num_values, at, matrices)
+        made = self._makers.get(arity)
+        if made is None:
+            made_with = maker(*arity)
+            made = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
+            self._makers[arity] = made
+        self.make = made
+        return made
 
     def _table(self, trace: StepTrace, forms: Sequence[Form], graph: Any) -> CallTable:
         """The table of a graph for a trace: one for all that hold the same parameters."""
@@ -153,11 +163,11 @@ class Calls:
         graph.add_table(made)
         return made
 
-    def _forget(self, keys: Iterable[tuple[int, ...]]) -> None:
-        for key in keys:
+    def _forget(self, table: CallTable) -> None:
+        for key, _ in table.held:
             self._tables.pop(key, None)
-        self._known.clear()
-        self._held.clear()
+        for place in table.known:
+            self._known.pop(place, None)
 
     def _find_params(self, arguments: Sequence[Any]) -> int | None:
         """Which argument is the cell's parameters."""
@@ -211,27 +221,24 @@ class Calls:
         None where a function of matrices cannot be traced: it may still run, if it reads their
         values, say, or depends on their number of rows.
         """
-        key = (tuple(forms), at, graph.dtype.char)
-        for place, (known, trace) in enumerate(self._traces):
-            if known == key and trace.is_current(params):
-                self._traces.append(self._traces.pop(place))
-                break
-        else:
+        key = _trace_key(forms, at, graph)
+        trace = self._traces.find(key, params)
+        if trace is None:
             try:
-                trace = trace_step(self._cell.function, forms, at, params, graph.dtype)
+                made = trace_step(self._cell.function, forms, at, params, graph.dtype)
             except DynbatchError:
                 if has_matrices:
                     return None
                 raise
-            self._remember(forms, at, graph, trace)
+            trace = self._traces.add(key, params, made)
         trace.check_parameters(self._cell.__name__, graph)
         return trace
-
-    def _remember(self, forms: Sequence[Form], at: int | None, graph: Any, made: StepTrace) -> None:
-        key = (tuple(forms), at, graph.dtype.char)
-        self._traces = [*self._traces, (key, made)][-CACHED_TRACES:]
 
     def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
         """The function itself: operators as nodes, where a call cannot be one node."""
         given = [a if k == at else as_arguments(a, graph) for k, a in enumerate(arguments)]
         return self._cell.function(*given)
+
+
+def _trace_key(forms: Sequence[Form], at: int | None, graph: Any) -> tuple[Any, ...]:
+    return tuple(forms), at, graph.dtype.char

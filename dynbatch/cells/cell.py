@@ -14,6 +14,7 @@ from dynbatch.cells.given import Total, structure_of
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import trace_cell
+from dynbatch.cells.traced import Traced
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.sources import parameter
@@ -35,9 +36,7 @@ class Cell:
         self.function = function
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
-        self._programs: list[tuple[tuple[Any, ...], CompiledCell]] = []  # the last used at the end
-        self._found: dict[tuple[Any, ...], tuple[Any, CompiledCell]] = {}  # in the present graph
-        self._graph = -1
+        self._programs: Traced[CompiledCell] = Traced(CACHED_PROGRAMS)
         self._calls = Calls(self)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -71,33 +70,26 @@ class Cell:
         Parameters are the same if the cell read the same from them, whatever object holds them.
         """
         graph = xs.graph
-        if graph.uid != self._graph:
-            self._found.clear()
-            self._graph = graph.uid
         kinds = tuple([(m.ndim, m.width) for m in memories])
         key = (xs.width, states, single, kinds, graph.dtype.char)
-        found = self._found.get((id(params), *key))
+        found = graph.programs.get((self, id(params), *key))
         if found is None:
-            shapes = [m.shape for m in memories]
-            made = self._program(key, params) or CompiledCell(
-                trace_cell(self.function, (xs.width,), states, single, shapes, params, graph.dtype)
-            )
+            made = self._programs.find(key, params)
+            if made is None:
+                shapes = [m.shape for m in memories]
+                given = ((xs.width,), states, single, shapes, params, graph.dtype)
+                compiled = CompiledCell(trace_cell(self.function, *given))
+                made = self._programs.add(key, params, compiled)
             made.check_parameters(graph)
-            self._programs = [*self._programs, (key, made)][-CACHED_PROGRAMS:]
-            found = self._found[id(params), *key] = (params, made)  # so that the id stays its own
-        return found[1]
-
-    def _program(self, key: tuple[Any, ...], params: Any) -> CompiledCell | None:
-        """A program of these widths that read what `params` holds now; taken off the list."""
-        for place, (known, program) in enumerate(self._programs):
-            if known == key and program.is_current(params):
-                return self._programs.pop(place)[1]
-        return None
+            # With the parameters, so that their id stays their own.
+            found = graph.programs[self, id(params), *key] = (params, made)
+        program: CompiledCell = found[1]
+        return program
 
     @property
     def programs(self) -> list[CompiledCell]:
         """What has been compiled and is still kept, the last used at the end."""
-        return [program for _, program in self._programs]
+        return self._programs.all()
 
     def __repr__(self) -> str:
         return f"<cell {self.__name__}>"

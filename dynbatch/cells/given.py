@@ -40,13 +40,15 @@ class Mixed:
     """A tuple whose parts come from several places: one light value for each leaf.
 
     depths: of each table of calls among them, the greatest depth.
+    given:  the tuple itself, so that its identity stays its own.
     """
 
-    __slots__ = ("depths", "kind", "ready", "values")
+    __slots__ = ("depths", "given", "kind", "ready", "values")
     origin = None
 
-    def __init__(self, values: Sequence[Any], kind: int) -> None:
+    def __init__(self, values: Sequence[Any], kind: int, given: Any = None) -> None:
         self.values = values
+        self.given = given
         self.depths = depths_of(values)
         self.kind = kind
         self.ready = max([value.ready for value in values])
@@ -282,7 +284,7 @@ def wrapped(value: Any, graph: Any) -> Any:
         if _is_zeros(value):
             return Given(None, graph.kinds.of(value))
         lights = [light for part in value for light in _lights(part, graph)]
-        return Mixed(lights, graph.kinds.of(form_given(value)))
+        return Mixed(lights, graph.kinds.of(form_given(value)), value)
     if isinstance(value, Node):
         return Given(value, graph.kinds.of(_form_of_node(value)))
     return Given(None, graph.kinds.of(int(value)))

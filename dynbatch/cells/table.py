@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -53,6 +53,7 @@ class CallTable:
                  waits for, one after the other; as far as `update` has been called.
         held:    the keys by which the cell finds the table, and the parameters whose identity is
                  part of them, so that it stays their own.
+        known:   identities of arguments that hold matrices, whose light values the cell knows.
         constants, of_memories: nodes in place of traced ones, by the index of these: for all calls,
                  and for those that are given the same matrices.
         replaced: of each such node that was made because the one before was freed, that one.
@@ -66,7 +67,7 @@ class CallTable:
         trace: StepTrace,
         forms: Sequence[Form],
         graph: Any,
-        forget: Callable[[Iterable[tuple[int, ...]]], None],
+        forget: Callable[[CallTable], None],
     ) -> None:
         self.cell = cell
         self.trace = trace
@@ -93,6 +94,7 @@ class CallTable:
         self.position: Array = np.empty(0, np.int64)
         self.marked: Array = np.empty(0, bool)
         self.held: list[tuple[tuple[int, ...], Any]] = []
+        self.known: list[int] = []
         self._forget = forget
 
     def update(self) -> None:
@@ -219,13 +221,15 @@ class CallTable:
         """The cell, compiled for these tokens."""
         found = self.trace.compiled.get(tokens)
         if found is None:
-            found = self.trace.compiled[tokens] = CompiledStep(self.trace, tokens)
+            # Another thread may have been first: of equal programs all use one.
+            found = self.trace.compiled.setdefault(tokens, CompiledStep(self.trace, tokens))
         return found
 
     def close(self) -> None:
         """Forget all calls; the cell forgets the table."""
-        self._forget([key for key, _ in self.held])
+        self._forget(self)
         self.held = []
+        self.known = []
         self.columns = []
         self.adds = ()
         self.constants = {}

@@ -50,6 +50,7 @@ class TraceGraph:
     def __init__(self, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
         self.nodes: list[Node] = []
+        self.programs: dict[Any, Any] = {}
 
     def add(self, node: Node) -> int:
         self.nodes.append(node)

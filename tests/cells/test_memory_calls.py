@@ -346,7 +346,6 @@ def test_a_memory_is_forgotten_with_its_graph():
         chain(dot, s.matrix(2, D), s.vector(), parameters(), s.matrix(3))
         assert dot._calls._known
     assert not dot._calls._known
-    assert not dot._calls._held
 
 
 # What stays a function of nodes ------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""`Traced`: what a cell was traced to, for what it was given; kept for the graphs to come."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Generic, Protocol, TypeVar
+
+from dynbatch.recent import free_at_fork
+
+
+class Current(Protocol):
+    """A trace, or what was compiled from one."""
+
+    def is_current(self, params: Any) -> bool:
+        """Whether `params` holds what the trace read from its own."""
+
+
+T = TypeVar("T", bound=Current)
+
+Entry = tuple[tuple[Any, ...], T]
+
+_lock = free_at_fork(threading.Lock())  # held while one tuple takes the place of another
+
+
+class Traced(Generic[T]):
+    """Traces of one cell by key, of which each fits the parameters that hold what it has read.
+
+    Several threads may use one cell at once. What is kept is a tuple that nobody changes: whoever
+    looks goes through the one that was there when the look began, and whoever adds puts another in
+    its place.
+
+    Args:
+        size: how many are kept, those used last.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._kept: tuple[Entry[T], ...] = ()  # the last used at the end
+
+    def find(self, key: tuple[Any, ...], params: Any) -> T | None:
+        """The one that fits, which is then the last used; None if none does."""
+        entry = _fitting(self._kept, key, params)
+        if entry is None:
+            return None
+        if entry is not self._kept[-1]:
+            with _lock:
+                self._kept = (*[one for one in self._kept if one is not entry], entry)[
+                    -self._size :
+                ]
+        return entry[1]
+
+    def add(self, key: tuple[Any, ...], params: Any, made: T) -> T:
+        """Keep a new one; the one to use, which another thread may have been first to make."""
+        while True:
+            seen = self._kept
+            entry = _fitting(seen, key, params)
+            if entry is not None:
+                return entry[1]
+            with _lock:
+                if self._kept is seen:
+                    self._kept = (*seen, (key, made))[-self._size :]
+                    return made
+
+    def all(self) -> list[T]:
+        """What is kept, the last used at the end."""
+        return [made for _, made in self._kept]
+
+
+def _fitting(kept: tuple[Entry[T], ...], key: tuple[Any, ...], params: Any) -> Entry[T] | None:
+    for entry in reversed(kept):
+        if entry[0] == key and entry[1].is_current(params):
+            return entry
+    return None
