@@ -14,7 +14,7 @@ import numpy as np
 from dynbatch.backend import Device
 from dynbatch.batcher.advice import advice
 from dynbatch.batcher.block import Block
-from dynbatch.batcher.gradients import Aside, StepGradients, commit
+from dynbatch.batcher.gradients import Aside, Claim, StepGradients, commit
 from dynbatch.batcher.layout import END
 from dynbatch.batcher.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.plan import Plan
@@ -45,6 +45,7 @@ class Run:
     gradients:   of nodes that were kept, from an earlier backward, and where they begin.
     first:       the first step that it changes: its own, or with a backward perhaps any.
     aside:       gradients of parameters from before a run in parts.
+    claim:       of the parameters whose gradients it adds to.
     """
 
     steps: int
@@ -59,6 +60,7 @@ class Run:
     first: int = 0
     aside: Aside = field(default_factory=Aside)
     gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
+    claim: Claim = field(default_factory=Claim)
 
 
 class Executor:
@@ -153,6 +155,10 @@ class Executor:
         try:
             plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             run.preparation, layout = plan.preparation, plan.layout
+            if loss is not None:
+                run.claim.take(
+                    [p for s in layout.sequence for step in s.steps for p in step.parameters]
+                )
             self._put_gradients_aside()
             if loss is not None:
                 self._drop_gradients()
@@ -232,6 +238,7 @@ class Executor:
             self._touched = []
         if not add_gradients:
             self._run.aside.put_back()
+        self._run.claim.release()
         self._settle()
 
     def flush(self) -> None:
@@ -280,6 +287,7 @@ class Executor:
 
     def close(self) -> None:
         """Give the arenas back to the pool. Plans, statistics and the report stay."""
+        self._run.claim.release()
         self._ended += self.rows()
         for step in self.steps:
             forget(step)
@@ -399,6 +407,7 @@ class Executor:
         for step in self.steps:
             step.gradients = None
         run.aside.put_back()
+        run.claim.release()
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :]
         self._differentiated = []

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import ref
 
+from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.segment import add_rows, sum_rows_by_id
 from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
+from dynbatch.recent import free_at_fork
 
 TOGETHER = 512
 """Rows from which a product is not faster for more of them."""
@@ -60,11 +64,52 @@ class StepGradients:
         """An array of the parameter's shape that the caller overwrites with its gradient."""
         if parameter.uid in self._owned:
             self._owned.discard(parameter.uid)
+            if parameter.grad is not None:  # since the run was planned
+                raise _two_at_once(parameter)
             array = parameter.gradient_buffer()
         else:
             array = parameter.empty_like()
         self.dense.append((parameter, array))
         return array
+
+
+class Claim:
+    """Parameters whose gradients one backward is adding to: no other may meanwhile."""
+
+    def __init__(self) -> None:
+        self._uids: list[int] = []
+
+    def take(self, parameters: Iterable[Parameter]) -> None:
+        """Claim parameters, all or none.
+
+        Raises:
+            GraphError: a backward in another thread has not finished with one of them.
+        """
+        distinct = {parameter.uid: parameter for parameter in parameters}
+        with _claiming:
+            for uid in distinct.keys() & _claims.keys():
+                if _claims[uid]() is not None:
+                    raise _two_at_once(distinct[uid])
+            _claims.update(dict.fromkeys(distinct, ref(self)))
+        self._uids = list(distinct)
+
+    def release(self) -> None:
+        """Give all up."""
+        uids, self._uids = self._uids, []
+        for uid in uids:
+            _claims.pop(uid, None)
+
+
+_claims: dict[int, ref[Claim]] = {}  # by the parameter's uid; of dead ones for a lost graph
+_claiming = free_at_fork(threading.Lock())
+
+
+def _two_at_once(parameter: Parameter) -> GraphError:
+    return GraphError(
+        f"backward: another thread is adding to the gradient of {parameter.name!r}.\n"
+        "  rule: a parameter is trained by one thread at a time; several may read it\n"
+        "  fix:  give each thread a model of its own, or take turns (docs/threads.md)"
+    )
 
 
 class Aside:
