@@ -10,7 +10,9 @@ from __future__ import annotations
 import gc
 import threading
 
-_lock = threading.Lock()
+from dynbatch.recent import free_at_fork
+
+_lock = free_at_fork(threading.Lock())
 _objects: int | None = 100_000
 _open = 0
 _before: tuple[int, int, int] | None = None

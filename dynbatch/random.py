@@ -1,32 +1,59 @@
-"""The seeds of a run: one counter that gives every graph its own dropout stream."""
+"""The seeds of a run: a counter that gives every graph its own dropout stream.
+
+One counter serves the process, and a thread that calls `seed` has one of its own from then on: what
+it draws does not depend on what other threads do.
+"""
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
-_state = {"seed": 0, "count": 0}
+from dynbatch.recent import free_at_fork
+
+_process = {"seed": 0, "count": 0}
+_own = threading.local()
+_lock = free_at_fork(threading.Lock())
 
 
 def seed(value: int) -> None:
     """Start anew what is drawn: initial values of models and the dropout masks of graphs.
 
-    Two runs from the same seed draw the same. Arrays that you draw yourself are not concerned.
+    Two runs from the same seed draw the same. Arrays that you draw yourself are not concerned. In a
+    thread other than the main one it is about that thread alone; threads that never call it share
+    the numbers of the process.
     """
-    _state.update(seed=int(value), count=0)
+    set_state({"seed": int(value), "count": 0})
 
 
 def next_seed() -> int:
     """A 32-bit seed that no earlier call since `seed()` gave."""
-    count = _state["count"]
-    _state["count"] = count + 1
-    return int(np.random.SeedSequence((_state["seed"], count)).generate_state(1)[0])
+    with _lock:
+        state = _drawn_from()
+        count = state["count"]
+        state["count"] = count + 1
+        entropy = (state["seed"], count)
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
 
 
 def get_state() -> dict[str, int]:
     """The stream's position, for a checkpoint; JSON-able."""
-    return dict(_state)
+    with _lock:
+        return dict(_drawn_from())
 
 
 def set_state(state: dict[str, int]) -> None:
     """Continue a stream where `get_state` found it."""
-    _state.update(seed=int(state["seed"]), count=int(state["count"]))
+    given = {"seed": int(state["seed"]), "count": int(state["count"])}
+    with _lock:
+        if threading.current_thread() is threading.main_thread():
+            _process.update(given)
+        else:
+            _own.state = given
+
+
+def _drawn_from() -> dict[str, int]:
+    """The counter of this thread, or that of the process."""
+    found: dict[str, int] = getattr(_own, "state", _process)
+    return found

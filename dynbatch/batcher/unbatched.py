@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import warnings
 from collections import Counter
 
@@ -10,6 +11,7 @@ from dynbatch.batcher.reasons import DEPENDS, apart
 from dynbatch.batcher.report import Record
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.errors import BatchingWarning
+from dynbatch.recent import free_at_fork
 
 MANY_NODES = 500
 MEAN_BATCH = 1.5
@@ -17,6 +19,7 @@ MEAN_BATCH = 1.5
 INSIDE = __file__.rsplit("batcher", 1)[0]
 
 _warned = False
+_lock = free_at_fork(threading.Lock())
 
 
 def is_unbatched(statistics: Statistics) -> bool:
@@ -33,7 +36,10 @@ def warn(record: Record) -> None:
     global _warned
     if any([plan.policy == "one_by_one" or plan.part for plan in record.plans]):
         return
-    _warned = True
+    with _lock:
+        is_first, _warned = not _warned, True
+    if not is_first:
+        return
     warnings.warn(
         f"{record.statistics.nodes} nodes ran in {record.statistics.batches} batches, almost one "
         f"by one: {likely_cause(record)}. print(graph.explain()) shows what ran apart, and why; "

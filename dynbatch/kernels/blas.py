@@ -21,6 +21,7 @@ import ctypes
 import glob
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -31,6 +32,7 @@ import numpy as np
 from dynbatch.kernels import parallel
 from dynbatch.kernels.dispatch import twin
 from dynbatch.ragged import Ragged
+from dynbatch.recent import free_at_fork
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -48,6 +50,11 @@ WORTH_A_THREAD = 1 << 21
 ADDED_SLICE = 1 << 17
 # Of cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans.
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
+
+# Runs inside of `one_thread`, and how many threads BLAS used before the first of them.
+_inside = 0
+_before = 1
+_setting = free_at_fork(threading.Lock())
 
 
 @cache
@@ -94,17 +101,29 @@ def has_small_products() -> bool:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS uses one thread inside, and what it used before afterwards."""
+    """BLAS uses one thread inside, and what it used before afterwards.
+
+    BLAS has one setting for the process. Where several Python threads are inside, the first sets
+    it, and the last that leaves puts back what the first has found.
+    """
+    global _inside, _before
     get, put = _function_pair()
-    before = get() if get is not None else 1
-    if before == 1 or put is None:
+    if get is None or put is None:
         yield
         return
-    put(1)
+    with _setting:
+        _inside += 1
+        if _inside == 1:
+            _before = get()
+        if _before != 1:
+            put(1)
     try:
         yield
     finally:
-        put(before)
+        with _setting:
+            _inside -= 1
+            if not _inside and _before != 1:
+                put(_before)
 
 
 @cache

