@@ -91,3 +91,8 @@ def test_the_page_on_memory_compares_padding_exactly(tmp_path, monkeypatch, caps
     assert "compute the same loss" in found.note
     assert (tmp_path / "found.json").exists()
     assert "less than padded" in capsys.readouterr().out
+
+
+def test_the_page_on_threads_encodes_in_four_of_them(capsys):
+    run_blocks("threads.md")
+    assert capsys.readouterr().out == "[3, 3, 3, 3]\n"
