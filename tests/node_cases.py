@@ -172,6 +172,20 @@ def torch_crf(torch, x, tags, transitions, start, end):
 # Rows --------------------------------------------------------------------------------------------
 
 
+COMPARISONS = {"greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
+               "equal": "eq", "not_equal": "ne"}  # fmt: skip
+
+
+def compare_all(a, b):
+    return [getattr(F, name)(a, b) for name in COMPARISONS]
+
+
+def torch_compare_all(torch, a, b):
+    x = a if isinstance(a, torch.Tensor) else b
+    a, b = (torch.as_tensor(value, dtype=x.dtype) for value in (a, b))
+    return [getattr(torch, name)(a, b).to(x.dtype) for name in COMPARISONS.values()]
+
+
 def elementwise(name: str, build: Any, twin: Any, arguments: Any = matrix) -> Case:
     """A row for a function of one matrix, which is one batch whatever the lengths."""
     return Case(name, lambda graph, x: build(x), arguments, (), twin)
@@ -275,11 +289,42 @@ CASES = [
     elementwise("scale", lambda x: x * (x.rows + 0.5), lambda torch, x: x * (len(x) + 0.5)),
     elementwise("shift", lambda x: x - (x.rows + 0.5), lambda torch, x: x - (len(x) + 0.5)),
     elementwise("number minus node", lambda x: 2 - x, lambda torch, x: 2 - x),
+    elementwise("over a number", lambda x: x / (x.rows + 0.5), lambda torch, x: x / (len(x) + 0.5)),
     elementwise("number over node", lambda x: 2 / x, lambda torch, x: 2 / x, positive),
     Case("add", lambda graph, a, b: a + b, pair, (), lambda torch, a, b: a + b, {"Add": 1}),
     Case("subtract", lambda graph, a, b: a - b, pair, (), lambda torch, a, b: a - b),
     Case("multiply", lambda graph, a, b: a * b, pair, (), lambda torch, a, b: a * b),
     Case("divide", lambda graph, a, b: a / b, pair_of_positives, (), lambda torch, a, b: a / b),
+    Case("power of two nodes", lambda graph, a, b: b**a, pair_of_positives, (),
+         lambda torch, a, b: b**a, {"RaiseTo": 1}),
+    elementwise("power of a number", lambda x: (x.rows + 0.5) ** x,
+                lambda torch, x: (len(x) + 0.5) ** x),
+    # Selection
+    Case("comparisons", lambda graph, a, labels: compare_all(a, a * variable(graph, labels, 0)),
+         matrix_and_labels, (), lambda torch, a, labels: torch_compare_all(torch, a, a * labels)),
+    Case("comparisons with a number",
+         lambda graph, a, labels: compare_all(a * variable(graph, labels, 0), 0.0),
+         matrix_and_labels, (), lambda torch, a, labels: torch_compare_all(torch, a * labels, 0.0)),
+    Case("comparisons of a number", lambda graph, x: compare_all(0.1 * x.rows, x), matrix, (),
+         lambda torch, x: torch_compare_all(torch, 0.1 * len(x), x)),
+    Case("maximum and minimum", lambda graph, a, b: [F.maximum(a, b), F.minimum(a, b)], pair, (),
+         lambda torch, a, b: [torch.maximum(a, b), torch.minimum(a, b)],
+         {"Maximum": 1, "Minimum": 1}),
+    Case("maximum of equal values", lambda graph, x: [F.maximum(x, x * 1), F.minimum(x, x * 1)],
+         matrix, (), lambda torch, x: [torch.maximum(x, x * 1), torch.minimum(x, x * 1)]),
+    Case("maximum and minimum with a number",
+         lambda graph, x: [F.maximum(x, 0.1 * x.rows), F.minimum(-0.2, x)], matrix, (),
+         lambda torch, x: [x.clamp(min=0.1 * len(x)), x.clamp(max=-0.2)],
+         {"MaximumWithNumber": 1, "MinimumWithNumber": 1}),
+    Case("where", lambda graph, a, b: F.where(F.greater(a, b), a * b, b), pair, (),
+         lambda torch, a, b: torch.where(a > b, a * b, b), {"Where": 1}),
+    Case("where, of an array and numbers",
+         lambda graph, a, labels: [F.where(labels, a, 2.0), F.where(labels == 0, a.rows, a)],
+         matrix_and_labels, (),
+         lambda torch, a, labels: [torch.where(labels > 0, a, 2.0),
+                                   torch.where(labels == 0, float(len(a)), a)], {"Where": 1}),
+    Case("where, repeated", lambda graph, a, b: F.where(F.less(b, 0.0), b, a), matrix_and_vector,
+         (), lambda torch, a, b: torch.where(b < 0, b, a), {"Where": 1}),
     Case("x times x", lambda graph, x: x * x, matrix, (), lambda torch, x: x * x),
     Case("x plus x", lambda graph, x: x + x, matrix, (), lambda torch, x: x + x),
     Case("x over x", lambda graph, x: x / x, positive, (), lambda torch, x: x / x),

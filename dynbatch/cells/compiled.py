@@ -25,8 +25,8 @@ from dynbatch.cells.recorder import is_unchanged
 from dynbatch.cells.storage import Storage
 from dynbatch.cells.trace import Split, Trace, split
 from dynbatch.cells.widen import widen
-from dynbatch.kernels import blas
-from dynbatch.nodes.arithmetic import Binary
+from dynbatch.kernels import binary, blas
+from dynbatch.nodes.arithmetic import Binary, WithNumber
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.sources import check_parameter
@@ -92,10 +92,11 @@ class CompiledLoop:
             "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
             "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
             "matmul_planes": blas.matmul_planes, "matmul_sum": blas.matmul_sum,
-            "stream_map": stream_map,
+            "stream_map": stream_map, "nan": np.nan, "choose": binary.choose,
+            "choose_backward": binary.choose_backward,
         }  # fmt: skip
         for op in self.program.ops:
-            if isinstance(op.node, Unary | Binary):
+            if isinstance(op.node, Unary | Binary | WithNumber):
                 names[kernel_name(op)] = op.node.kernel
         return names
 

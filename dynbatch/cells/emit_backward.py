@@ -17,6 +17,7 @@ Arrays by name, besides those of forward:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from dynbatch.cells.emit_forward import (
     AFTER_ZEROS,
@@ -26,10 +27,11 @@ from dynbatch.cells.emit_forward import (
     kernel_name,
     numbered_generic,
     numbered_maps,
+    with_number,
     with_used,
 )
 from dynbatch.cells.gradient_lines import Code, GradientLines
-from dynbatch.cells.program import Op, Program, Value
+from dynbatch.cells.program import Op, Program, Value, passes_gradient
 from dynbatch.cells.slopes import Link, has_slope, links
 from dynbatch.cells.storage import Buffer, Storage, backward_reads
 
@@ -82,7 +84,7 @@ class Backward(GradientLines):
                 if self._is_reached(link.product):
                     self._backward_slope(op, link)
             return
-        if not self._is_reached(op):
+        if not self._is_reached(op) or not passes_gradient(op):
             return
         if has_slope(op) and self._can_wait(op.inputs[0]):
             self._backward_slope(op, Link(op.output, op))
@@ -93,8 +95,7 @@ class Backward(GradientLines):
                 if not self._shares(op, x):
                     self._backward_copy(op, x, column)
         elif op.kind == "generic":
-            if op.node.differentiable:
-                self._backward_generic(op, self.gradient(op.output))
+            self._backward_generic(op, self.gradient(op.output))
         else:
             self._backward_elementwise(op)
 
@@ -170,11 +171,12 @@ class Backward(GradientLines):
         plane = common_plane([*places, *[views.place(v) for v in saved]], op.output.width)
         dy = self.gradient(op.output, plane)
         for x, code in zip(op.inputs, self._elementwise_codes(op, dy, plane), strict=True):
-            if not self._shares(op, x) and not self._links.get(id(x.base)):
+            known = self._shares(op, x) or self._links.get(id(x.base))
+            if code is not None and not known:
                 self._contribute(x, code, plane)
 
-    def _elementwise_codes(self, op: Op, dy: str, plane: int) -> list[Code]:
-        """How the gradient of each input is made from that of the output."""
+    def _elementwise_codes(self, op: Op, dy: str, plane: int) -> Sequence[Code | None]:
+        """How the gradient of each input is made from that of the output; None: it is not."""
         views = self.views
         if op.kind == "unary":
             kernel = op.node.kernel
@@ -186,6 +188,17 @@ class Backward(GradientLines):
             return [lambda out: f"multiply({dy}, {op.node.number!r}, {out})"]
         if op.kind == "shift":
             return [lambda out: f"copyto({out}, {dy})"]
+        if op.kind == "where":
+            mask = views.of(op.inputs[0], plane)
+            return [
+                None,  # the mask has no gradient
+                lambda out: f"choose_backward({dy}, {mask}, {out}, 0)",
+                lambda out: f"choose_backward({dy}, {mask}, {out}, 1)",
+            ]
+        if op.kind == "number":
+            a, b = with_number(op, views.of(op.inputs[0], plane))
+            way = f"{kernel_name(op)}.backward_{'ab'[op.node.side]}"
+            return [lambda out: f"{way}({dy}, {a}, {b}, {out})"]
         kernel, name = op.node.kernel, type(op.node).__name__
         a = views.of(op.inputs[0], plane) if kernel.reads_a else "None"
         b = views.of(op.inputs[1], plane) if kernel.reads_b else "None"

@@ -195,8 +195,19 @@ def _forward_op(program: Program, op: Op, views: Views, maps: dict[int, int]) ->
     if op.kind == "binary":
         function = UFUNCS.get(type(op.node).__name__, f"{kernel_name(op)}.forward")
         return [f"{function}({xs[0]}, {xs[1]}, {out})"]
+    if op.kind == "where":
+        return [f"choose({', '.join(xs)}, {out})"]
+    if op.kind == "number":
+        a, b = with_number(op, xs[0])
+        return [f"{kernel_name(op)}.forward({a}, {b}, {out})"]
     function = "multiply" if op.kind == "scale" else "add"
     return [f"{function}({xs[0]}, {op.node.number!r}, {out})"]
+
+
+def with_number(op: Op, x: str) -> tuple[str, str]:
+    """The two operands of a function of a value and a number, in order."""
+    number = repr(op.node.number)
+    return (number, x) if op.node.side else (x, number)
 
 
 def _forward_copy(op: Op, k: int, views: Views) -> str:

@@ -11,15 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.cells.trace import Split, Trace
-from dynbatch.nodes.arithmetic import Binary, Multiply, Scale, Shift
+from dynbatch.nodes.arithmetic import Binary, Multiply, Scale, Shift, WithNumber
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.dropout import Dropout, Ones
 from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.indexing import Slice
 from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.selection import Where
 from dynbatch.nodes.structure import Structural
 from dynbatch.parameter import Parameter
+
+# Node types that generated code computes, and the kind of their operators.
+KINDS = {
+    Unary: "unary", Binary: "binary", Scale: "scale", Shift: "shift", WithNumber: "number",
+    Where: "where",
+}  # fmt: skip
+ELEMENTWISE = tuple(KINDS.values())
 
 
 class Value:
@@ -87,8 +95,9 @@ class Piece:
 class Op:
     """One operator of the loop.
 
-    kind: "linear" (with pieces), "unary", "binary", "scale", "shift", "copy" (input k into columns
-        from `columns[k]`), or "generic": any other node type, by its own batched kernels.
+    kind: "linear" (with pieces), "unary", "binary", "scale", "shift", "number" (a function of two
+        values, one of them a number), "where", "copy" (input k into columns from `columns[k]`), or
+        "generic": any other node type, by its own batched kernels.
     """
 
     __slots__ = ("columns", "inputs", "kind", "node", "output", "pieces")
@@ -104,11 +113,11 @@ class Op:
     @property
     def key(self) -> tuple[Any, ...]:
         """Equal keys: the same function, which may run once on wider operands."""
-        if self.kind in ("unary", "binary"):
+        if self.kind in ("unary", "binary", "where"):
             arguments = self.node.arguments() if self.kind == "unary" else ()
             return (self.kind, type(self.node), arguments, len(self.inputs))
-        if self.kind in ("scale", "shift"):
-            return (self.kind, self.node.number)
+        if self.kind in ("scale", "shift", "number"):
+            return (self.kind, type(self.node), self.node.number)
         return (id(self),)
 
 
@@ -203,8 +212,7 @@ class Program:
         if isinstance(node, Linear):
             self.ops.append(_linear(node, inputs[0], output))
             return
-        kinds = {Unary: "unary", Binary: "binary", Scale: "scale", Shift: "shift"}
-        kind = next((k for t, k in kinds.items() if isinstance(node, t)), "generic")
+        kind = next((k for t, k in KINDS.items() if isinstance(node, t)), "generic")
         self.ops.append(Op(kind, inputs, output, node))
 
     def _masked(self, node: Dropout) -> Node:
@@ -285,6 +293,11 @@ def _linear(node: Linear, source: Value, output: Value) -> Op:
     biases = [] if node.bias is None else [(node.bias, 0)]
     op.pieces = [Piece(node.weight, 0, output.width, biases)]
     return op
+
+
+def passes_gradient(op: Op) -> bool:
+    """Whether a gradient reaches its inputs: not so for a comparison."""
+    return op.kind in ("linear", "copy") or bool(op.node.differentiable)
 
 
 def readers(program: Program, value: Value) -> list[Op]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbatch.cells.program import Op, Program, Value, readers
+from dynbatch.cells.program import ELEMENTWISE, Op, Program, Value, readers
 
 
 class Buffer:
@@ -67,7 +67,7 @@ class Storage:
 
     def _place(self, op: Op) -> None:
         must_pack = self.is_retained(op.output)
-        if op.kind in ("unary", "binary", "scale", "shift"):
+        if op.kind in ELEMENTWISE:
             for x in op.inputs:
                 if id(x.base) in self._places and self._dies(x, op):
                     buffer, column = self.place(x)
@@ -122,7 +122,7 @@ def backward_reads(op: Op) -> list[Value]:
     """Values that the backward of `op` reads, besides gradients."""
     if op.kind == "linear":
         return [op.inputs[0]]
-    if op.kind in ("unary", "binary", "generic"):
+    if op.kind == "generic" or op.kind in ELEMENTWISE:
         retains = op.node.retains
         reads = [x for position, x in enumerate(op.inputs) if retains.input(position)]
         return [*reads, op.output] if retains.output else reads

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from dynbatch.cells.program import Op, Program, Value, readers
-
-ELEMENTWISE = ("unary", "binary", "scale", "shift")
+from dynbatch.cells.program import ELEMENTWISE, Op, Program, Value, readers
 
 
 def widen(program: Program) -> None:

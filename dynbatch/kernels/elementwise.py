@@ -1,4 +1,4 @@
-"""Elementwise functions with their derivatives, over arrays of any shape, in place where possible.
+"""Functions of one value with their derivatives, element by element, in place where possible.
 
 A `Unary` says whether its derivative is written in terms of its input or its output; the derivative
 kernel gets that array. Large arrays are done in blocks: several passes over one stay in the cache,
@@ -42,19 +42,20 @@ class Unary:
     inplace: bool = False
 
 
-def _negative(x: Array, out: Array) -> None:
+def negate(x: Array, out: Array) -> None:
+    """out = -x."""
     # Not np.negative: NumPy 2.4's is wrong for columns of rows that are 16 or 64 bytes apart.
     np.multiply(x, -1, out=out)
 
 
 def _negative_backward(dy: Array, saved: Array, out: Array) -> None:
-    _negative(dy, out)
+    negate(dy, out)
 
 
 def _sigmoid(x: Array, out: Array) -> None:
     # Where exp(-x) overflows, 1 / (1 + inf) is the 0 that is due. (1 + tanh(x/2)) / 2 takes as many
     # passes, but is 0 from -17 on in float32.
-    _negative(x, out)
+    negate(x, out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
     np.reciprocal(out, out=out)
@@ -234,7 +235,7 @@ def _softplus_backward(dy: Array, x: Array, out: Array) -> None:
 sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
 tanh = Unary("tanh", _tanh, _tanh_backward, "output", _tanh_slope)
 relu = Unary("relu", _relu, _relu_backward, "output", _relu_slope)
-negative = Unary("negative", _negative, _negative_backward, "none", inplace=True)
+negative = Unary("negative", negate, _negative_backward, "none", inplace=True)
 exp = Unary("exp", _exp, _exp_backward, "output", inplace=True)
 log = Unary("log", _log, _log_backward, "input", inplace=True)
 sqrt = Unary("sqrt", _sqrt, _sqrt_backward, "output", inplace=True)
@@ -248,82 +249,13 @@ silu = Unary("silu", _silu, _silu_backward, "input", inplace=True)
 softplus = Unary("softplus", _softplus, _softplus_backward, "input")
 
 
-@dataclass(frozen=True)
-class Binary:
-    """y = f(a, b).
-
-    Args:
-        name:       of the function, and of its CUDA kernel.
-        forward:    (a, b, out).
-        backward_a: (dy, a, b, out), the gradient of a.
-        backward_b: (dy, a, b, out), the gradient of b.
-        reads_a:    whether the two derivatives read a, and `reads_b` b.
-        inplace:    whether `out` of a derivative may be dy.
-    """
-
-    name: str
-    forward: Callable[[Array, Array, Array], Any]
-    backward_a: Callable[[Array, Any, Any, Array], Any]
-    backward_b: Callable[[Array, Any, Any, Array], Any]
-    reads_a: bool
-    reads_b: bool
-    inplace: bool = True
-
-
-def _pass_on(dy: Array, a: Any, b: Any, out: Array) -> None:
-    if not _is_flat_within(dy, out):
-        np.copyto(out, dy)
-
-
-def _divide_backward_b(dy: Array, a: Array, b: Array, out: Array) -> None:
-    np.divide(a, b, out=out)
-    np.divide(out, b, out=out)
-    np.multiply(out, dy, out=out)
-    _negative(out, out)
-
-
-def _divide(a: Array, b: Array, out: Array) -> None:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        np.divide(a, b, out=out)
-
-
-add = Binary(
-    "add",
-    lambda a, b, out: np.add(a, b, out=out),
-    _pass_on,
-    _pass_on,
-    False, False,
-)  # fmt: skip
-subtract = Binary(
-    "subtract",
-    lambda a, b, out: np.subtract(a, b, out=out),
-    _pass_on,
-    lambda dy, a, b, out: _negative(dy, out),
-    False, False,
-)  # fmt: skip
-multiply = Binary(
-    "multiply",
-    lambda a, b, out: np.multiply(a, b, out=out),
-    lambda dy, a, b, out: np.multiply(dy, b, out=out),
-    lambda dy, a, b, out: np.multiply(dy, a, out=out),
-    True, True,
-)  # fmt: skip
-divide = Binary(
-    "divide",
-    _divide,
-    lambda dy, a, b, out: np.divide(dy, b, out=out),
-    _divide_backward_b,
-    True, True, inplace=False,
-)  # fmt: skip
-
-
 @twin(1)
 def apply(kernel: Unary, x: Array, out: Array, *arguments: Any) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
     if out.size <= segment.BLOCK:
         kernel.forward(x, out, *arguments)
         return
-    for part in _blocks(out):
+    for part in blocks_of(out):
         kernel.forward(x[part], out[part], *arguments)
 
 
@@ -337,55 +269,29 @@ def apply_backward(kernel: Unary, dy: Array, saved: Array, out: Array, *argument
     def backward(part: slice, room: Array) -> None:
         kernel.backward(dy[part], saved[part], room, *arguments)
 
-    if not kernel.inplace and _is_flat_within(dy, out):
-        _over(out, backward)
+    if not kernel.inplace and is_flat_within(dy, out):
+        write_over(out, backward)
     elif out.size <= segment.BLOCK:
         kernel.backward(dy, saved, out, *arguments)
     else:
-        for part in _blocks(out):
+        for part in blocks_of(out):
             backward(part, out[part])
 
 
-@twin(1)
-def combine(kernel: Binary, a: Array, b: Array, out: Array) -> None:
-    """out = f(a, b), of one shape; `out` may be either."""
-    kernel.forward(a, b, out)
-
-
-@twin(1)
-def combine_backward(
-    kernel: Binary, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
-) -> None:
-    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); of a and b only what `kernel` reads.
-
-    `out` is neither a nor b; a flat one may be `dy`.
-    """
-    differentiate = (kernel.backward_a, kernel.backward_b)[side]
-
-    def backward(part: slice, room: Array) -> None:
-        first, second = [None if array is None else array[part] for array in (a, b)]
-        differentiate(dy[part], first, second, room)
-
-    if not kernel.inplace and _is_flat_within(dy, out):
-        _over(out, backward)
-    else:
-        differentiate(dy, a, b, out)
-
-
-def _is_flat_within(dy: Array, out: Array) -> bool:
+def is_flat_within(dy: Array, out: Array) -> bool:
     """Whether a flat `out` is `dy`."""
     return out.ndim == 1 and np.may_share_memory(dy, out)
 
 
-def _blocks(out: Array) -> Iterator[slice]:
+def blocks_of(out: Array) -> Iterator[slice]:
     """Parts of an array of one element or more."""
     return segment.blocks(len(out), out.size // len(out))
 
 
-def _over(out: Array, function: Callable[[slice, Array], None]) -> None:
+def write_over(out: Array, function: Callable[[slice, Array], None]) -> None:
     """Write over what the function reads: each block is made apart and then copied."""
     room = np.empty(min(out.size, segment.BLOCK), out.dtype)
-    for part in _blocks(out) if out.size else ():
+    for part in blocks_of(out) if out.size else ():
         made = room[: len(out[part])]
         function(part, made)
         np.copyto(out[part], made)

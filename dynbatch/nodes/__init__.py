@@ -1,7 +1,7 @@
 """Operations on the values of one sentence. `from dynbatch import nodes as F`."""
 
 from dynbatch.nodes.additive_attention import additive_attention
-from dynbatch.nodes.arithmetic import add, divide, expand, multiply, subtract
+from dynbatch.nodes.arithmetic import add, divide, expand, multiply, pow, subtract
 from dynbatch.nodes.attention import attention, general_attention
 from dynbatch.nodes.crf import crf, viterbi
 from dynbatch.nodes.cross_entropy import cross_entropy
@@ -15,7 +15,6 @@ from dynbatch.nodes.elementwise import (
     leaky_relu,
     log,
     negative,
-    pow,
     relu,
     sigmoid,
     silu,
@@ -38,6 +37,17 @@ from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_
 from dynbatch.nodes.pointer import pointer_loss
 from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
 from dynbatch.nodes.registry import FUNCTIONS
+from dynbatch.nodes.selection import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    maximum,
+    minimum,
+    not_equal,
+    where,
+)
 from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
 from dynbatch.nodes.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
@@ -60,15 +70,20 @@ __all__ = [
     "divide",
     "dropout",
     "elu",
+    "equal",
     "exp",
     "expand",
     "gather_rows",
     "gelu",
     "general_attention",
+    "greater",
+    "greater_equal",
     "input",
     "kl_div",
     "layer_norm",
     "leaky_relu",
+    "less",
+    "less_equal",
     "linear",
     "log",
     "log_softmax",
@@ -77,13 +92,16 @@ __all__ = [
     "matmul",
     "max",
     "max_pool",
+    "maximum",
     "mean",
     "mean_pool",
     "min",
+    "minimum",
     "mse_loss",
     "multiply",
     "negative",
     "nll_loss",
+    "not_equal",
     "parameter",
     "pick",
     "pointer_loss",
@@ -107,6 +125,7 @@ __all__ = [
     "transpose",
     "unsqueeze",
     "viterbi",
+    "where",
     "windows",
 ]
 

@@ -1,4 +1,4 @@
-"""Sums, differences, products and quotients of two values, or of a value and a number."""
+"""Sums, differences, products, quotients and powers of two values, or of a value and a number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
-from dynbatch.kernels import elementwise as kernels
+from dynbatch.kernels import binary as kernels
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.segment import spread_segments, sum_segments
 from dynbatch.nodes.axes import FEATURES, TOKENS, element_offsets
@@ -69,6 +69,54 @@ class Shift(Scalar):
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
             arrays.copy(dy.flat, dxs[0].flat)
+
+
+class WithNumber(Scalar):
+    """f(x, number), or f(number, x) if `side` is 1, of a function of two values.
+
+    Batches with:  every other node of its type, whatever the shapes and numbers.
+    """
+
+    __slots__ = ()
+    kernel: ClassVar[kernels.Binary]
+    side: ClassVar[int] = 0
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        numbers = cls.numbers(batch, y)
+        kernels.combine_number(cls.kernel, xs[0].flat, *numbers, y.flat, cls.side)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            x = None if batch.inputs[0] is None else batch.inputs[0].flat
+            numbers = cls.numbers(batch, dy)
+            kernels.combine_number_backward(cls.kernel, dy.flat, x, *numbers, dxs[0].flat, cls.side)
+
+
+class DivideByNumber(WithNumber):
+    """x / number. Not x times its reciprocal, which may overflow where the quotient does not."""
+
+    __slots__ = ()
+    kernel = kernels.divide
+
+
+class DivideNumber(WithNumber):
+    """number / x."""
+
+    __slots__ = ()
+    retains = Retain(inputs=True)
+    kernel = kernels.divide
+    side = 1
+
+
+class RaiseNumber(WithNumber):
+    """number^x."""
+
+    __slots__ = ()
+    retains = Retain(inputs=True)
+    kernel = kernels.raise_to
+    side = 1
 
 
 class Binary(Node):
@@ -139,6 +187,13 @@ class Divide(Binary):
 
     __slots__ = ()
     kernel = kernels.divide
+
+
+class RaiseTo(Binary):
+    """a^b; the gradient of b is 0 where a is 0 and b is not negative, as in PyTorch."""
+
+    __slots__ = ()
+    kernel = kernels.raise_to
 
 
 class Repeated(Node):
@@ -242,7 +297,8 @@ def expand_like(x: Node, other: Node) -> Node:
     return ExpandToLength(x, target=other.shape, over=TOKENS if is_row else FEATURES)
 
 
-def _binary(kind: type[Binary], a: Node, b: Node) -> Node:
+def combined(kind: type[Binary], a: Node, b: Node) -> Node:
+    """A function of two nodes, the smaller of which is repeated to the other's shape."""
     if a.shape != b.shape:
         # A column (T, 1) is repeated to what has features, or keys, perhaps none.
         is_wider = a.width > b.width if a.width and b.width else not a.width
@@ -253,14 +309,14 @@ def _binary(kind: type[Binary], a: Node, b: Node) -> Node:
     return kind(a, b)
 
 
-def _beside(node: Any, value: Any) -> Any:
+def beside(node: Any, value: Any) -> Any:
     """What stands beside a node: a parameter as a node of the same graph, all else as it is."""
     if isinstance(value, Parameter) and isinstance(node, Node):
         return parameter(node.graph, value)
     return value
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
     if isinstance(value, (int, float, np.number)) or (
         isinstance(value, np.ndarray) and value.ndim == 0
     ):
@@ -276,36 +332,57 @@ def add(a: Any, b: Any) -> Node:
     """a + b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
         a, b = b, a
-    b = _beside(a, b)
-    return _binary(Add, a, b) if isinstance(b, Node) else Shift(a, number=_number(b))
+    b = beside(a, b)
+    return combined(Add, a, b) if isinstance(b, Node) else Shift(a, number=number_of(b))
 
 
 def subtract(a: Any, b: Any) -> Node:
     """a - b of two nodes, or a node and a parameter or number."""
-    a, b = _beside(b, a), _beside(a, b)
+    a, b = beside(b, a), beside(a, b)
     if not isinstance(b, Node):
-        return Shift(a, number=-_number(b))
+        return Shift(a, number=-number_of(b))
     if not isinstance(a, Node):
-        return Shift(Negative(b), number=_number(a))
-    return _binary(Subtract, a, b)
+        return Shift(Negative(b), number=number_of(a))
+    return combined(Subtract, a, b)
 
 
 def multiply(a: Any, b: Any) -> Node:
     """a ⊙ b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
         a, b = b, a
-    b = _beside(a, b)
-    return _binary(Multiply, a, b) if isinstance(b, Node) else Scale(a, number=_number(b))
+    b = beside(a, b)
+    return combined(Multiply, a, b) if isinstance(b, Node) else Scale(a, number=number_of(b))
 
 
 def divide(a: Any, b: Any) -> Node:
     """a ⊘ b of two nodes, or a node and a parameter or number."""
-    a, b = _beside(b, a), _beside(a, b)
+    a, b = beside(b, a), beside(a, b)
     if not isinstance(b, Node):
-        return Scale(a, number=1 / _number(b))
+        return DivideByNumber(a, number=number_of(b))
     if not isinstance(a, Node):
-        return Scale(Power(b, exponent=-1.0), number=_number(a))
-    return _binary(Divide, a, b)
+        return DivideNumber(b, number=number_of(a))
+    return combined(Divide, a, b)
 
 
-OPERATIONS.update(add=add, subtract=subtract, multiply=multiply, divide=divide)
+def pow(x: Any, exponent: Any) -> Node:
+    """x to a power, elementwise; one of the two may be a number, or a parameter.
+
+    As in PyTorch, a negative x has no real power but whole ones: all others are NaN.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [1.0, 2.0, 3.0])
+        ...     (x**2).value.tolist(), (2**x).value.tolist(), (x**x).value.tolist()
+        ([1.0, 4.0, 9.0], [2.0, 4.0, 8.0], [1.0, 4.0, 27.0])
+    """
+    x, exponent = beside(exponent, x), beside(x, exponent)
+    if not isinstance(exponent, Node):
+        return Power(x, exponent=number_of(exponent))
+    if not isinstance(x, Node):
+        return RaiseNumber(exponent, number=number_of(x))
+    return combined(RaiseTo, x, exponent)
+
+
+OPERATIONS.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow)

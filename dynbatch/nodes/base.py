@@ -509,8 +509,11 @@ class Node(Methods):
     def __neg__(self) -> Node:
         return OPERATIONS["negative"](self)
 
-    def __pow__(self, exponent: float) -> Node:
+    def __pow__(self, exponent: Any) -> Node:
         return OPERATIONS["pow"](self, exponent)
+
+    def __rpow__(self, other: Any) -> Node:
+        return OPERATIONS["pow"](other, self)
 
     def __getitem__(self, rows: Any) -> Node:
         if type(rows) is int and self.ndim == 2 and 0 <= rows < self.rows:

@@ -170,11 +170,6 @@ def negative(x: Node) -> Node:
     return Negative(x)
 
 
-def pow(x: Node, exponent: float) -> Node:
-    """x to a constant power."""
-    return Power(x, exponent=float(exponent))
-
-
 def sqrt(x: Node) -> Node:
     """Square root."""
     return Sqrt(x)
@@ -244,4 +239,4 @@ def softplus(x: Node) -> Node:
     return Softplus(x)
 
 
-OPERATIONS.update(negative=negative, pow=pow)
+OPERATIONS.update(negative=negative)

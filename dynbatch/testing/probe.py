@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import FreedError
-from dynbatch.kernels import arrays, elementwise, segment
+from dynbatch.kernels import arrays, binary, segment
 from dynbatch.nodes.base import Node, Owner, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import Input
@@ -58,7 +58,7 @@ class Probe(Node):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         weights, offsets = cls._weights(batch)
-        elementwise.combine(elementwise.multiply, xs[0].flat, weights, weights)
+        binary.combine(binary.multiply, xs[0].flat, weights, weights)
         segment.sum_segments(weights.reshape(-1, 1), offsets, y.flat.reshape(-1, 1))
 
     @classmethod
@@ -67,7 +67,7 @@ class Probe(Node):
         if dx is not None:
             weights, offsets = cls._weights(batch)
             segment.spread_segments(dy.flat.reshape(-1, 1), offsets, dx.flat.reshape(-1, 1))
-            elementwise.combine(elementwise.multiply, dx.flat, weights, dx.flat)
+            binary.combine(binary.multiply, dx.flat, weights, dx.flat)
 
     @classmethod
     def _weights(cls, batch: Batch) -> tuple[Array, Array]:

@@ -357,6 +357,25 @@ def one_weight_twice(x, h, p):
     return F.linear(h, p.U), h
 
 
+@db.cell
+def choices(x, h, p):
+    """Comparisons, the greater of two, and masks, on whole values and on parts of one map."""
+    v = F.linear(x, p.W) + F.linear(h, p.U, p.b)
+    a, b = F.tanh(v[:2]), F.tanh(v[2:])
+    kept = F.where(F.greater(a, b), F.maximum(a, h[:2]), F.minimum(b, 0.1))
+    cleared = F.where(F.less_equal(h[2:], 0.2), 0.5, a) * F.not_equal(b, 0.0)
+    h = F.concat([kept, cleared]) + F.maximum(v, h) * F.greater_equal(0.3, v)
+    return h, F.tanh(h)
+
+
+@db.cell
+def quotients_and_powers(x, h, p):
+    v = F.linear(x, p.W) + F.linear(h, p.U, p.b)
+    s = F.sigmoid(v) + 0.5
+    h = F.tanh(h / 3.0 + 0.2 / s + h / s + 1.5**v)
+    return s**h, h
+
+
 # Memory ------------------------------------------------------------------------------------------
 
 
@@ -525,6 +544,8 @@ CASES = {
         Case(squared_state, SQUARE),
         Case(state_times_itself, SQUARE),
         Case(one_weight_twice, SQUARE),
+        Case(choices, SQUARE),
+        Case(quotients_and_powers, SQUARE),
         Case(attention_in_the_recurrence, MEMORY, **WITH_CONTEXT),
         Case(additive_attention_in_the_recurrence, MEMORY, **WITH_CONTEXT),
         Case(general_attention_in_the_recurrence, MEMORY, **WITH_CONTEXT),

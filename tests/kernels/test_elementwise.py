@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import elementwise
+from tests.kernels.columns import columns
 
 mp: Any = pytest.importorskip("mpmath", reason="compares with mpmath, which comes with PyTorch")
 mp.mp.dps = 60
@@ -100,17 +101,9 @@ def test_values_and_derivatives_are_good_to_the_last_places(function, dtype):
 
 
 UNARY = [f for f in vars(elementwise).values() if isinstance(f, elementwise.Unary)]
-BINARY = [f for f in vars(elementwise).values() if isinstance(f, elementwise.Binary)]
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "power": (3.0,), "clip": (0.8, 1.2), "leaky_relu": (0.1,), "elu": (0.7,), "gelu": ("none",),
 }  # fmt: skip
-
-
-def columns(dtype: Any, seed: int) -> list[Any]:
-    """One column, and two, of rows of many widths: a cell's gates lie so."""
-    generator = np.random.default_rng(seed)
-    rows = [generator.uniform(0.5, 1.5, (7, width)).astype(dtype) for width in range(1, 17)]
-    return [array[:, -wanted:] for array in rows for wanted in (1, 2) if wanted <= array.shape[1]]
 
 
 # np.negative of NumPy 2.4 is wrong where values are 4 floats or 8 doubles apart.
@@ -133,23 +126,3 @@ def test_columns_of_rows_of_any_width(kernel, dtype):
             out = np.empty((7, 16), dtype)[:, : x.shape[1]]
             kernel.backward(dy, x, out, *arguments)
             np.testing.assert_allclose(out, slope, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("kernel", BINARY, ids=lambda kernel: kernel.name)
-def test_two_columns_of_rows_of_any_width(kernel, dtype):
-    for a, b, dy in zip(*[columns(dtype, k) for k in range(3)], strict=True):
-        plain_a, plain_b, plain_dy = a.copy(), b.copy(), dy.copy()
-        expected = np.empty_like(plain_a)
-        kernel.forward(plain_a, plain_b, expected)
-        kernel.forward(a, b, a)
-        np.testing.assert_allclose(a, expected, rtol=1e-6)
-        a[...] = plain_a
-        for differentiate in (kernel.backward_a, kernel.backward_b):
-            differentiate(plain_dy, plain_a, plain_b, expected)
-            out = np.empty((7, 16), dtype)[:, : a.shape[1]]
-            if kernel.inplace:
-                out = dy.base[:, -a.shape[1] :]
-                out[...] = plain_dy
-            differentiate(out if kernel.inplace else dy, a, b, out)
-            np.testing.assert_allclose(out, expected, rtol=1e-6)

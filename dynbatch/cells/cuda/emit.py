@@ -20,8 +20,8 @@ from collections.abc import Callable
 
 from dynbatch.cells.cuda.lanes import Group, Lane, ScalarOp, Segment
 from dynbatch.cells.cuda.loop import Loop
-from dynbatch.cells.program import Value
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, Unary, variant
+from dynbatch.cells.program import Op, Value, passes_gradient
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, Unary, variant
 
 THREADS = 256
 
@@ -113,8 +113,20 @@ class Kernel:
         if op.kind == "binary":
             code = BINARY[op.node.kernel.name].forward
             return f"REAL {out}; {{ const REAL a = {names[0]}, b = {names[1]}; {out} = {code}; }}"
+        if op.kind == "number":
+            code, operands = BINARY[op.node.kernel.name].forward, self._with_number(op, names[0])
+            return f"REAL {out}; {{ const REAL {operands}; {out} = {code}; }}"
+        if op.kind == "where":
+            operands = f"m = {names[0]}, a = {names[1]}, b = {names[2]}"
+            return f"REAL {out}; {{ const REAL {operands}; {out} = {WHERE.forward}; }}"
         unary, arguments = self._unary(one)
         return f"REAL {out}; {{ const REAL x = {names[0]}{arguments}; {out} = {unary.forward}; }}"
+
+    def _with_number(self, op: Op, x: str) -> str:
+        """The operands of a function of a value and a number; without the value if x is empty."""
+        own, other = "ba" if op.node.side else "ab"
+        value = f"{own} = {x}, " if x else ""
+        return f"{value}{other} = {literal(op.node.number)}"
 
     def _unary(self, one: ScalarOp) -> tuple[Unary, str]:
         node = one.op.node
@@ -177,7 +189,7 @@ class Kernel:
             if dy is None:
                 continue
             for position, x in enumerate(one.inputs):
-                if self.loop.is_shared(x.base):
+                if self.loop.is_shared(x.base) or not reaches_input(one.op, position):
                     continue
                 code = self._gradient(one, position, dy, value)
                 segments[x.key] = x
@@ -209,7 +221,16 @@ class Kernel:
             saved = {"input": one.inputs[0], "output": one.output}.get(reads)
             held = f", s = {value(saved)}" if saved is not None else ""
             return f"{{{{ const REAL dy = {dy}{held}{arguments}; {{out}} {unary.backward}; }}}}"
+        if op.kind == "where":
+            code = (WHERE.backward_a, WHERE.backward_b)[position - 1]
+            operands = f"dy = {dy}, m = {value(one.inputs[0])}"
+            return f"{{{{ const REAL {operands}; {{out}} {code}; }}}}"
         kernel = op.node.kernel
+        if op.kind == "number":
+            x = value(one.inputs[0]) if op.node.retains.inputs else ""
+            code = (BINARY[kernel.name].backward_a, BINARY[kernel.name].backward_b)[op.node.side]
+            operands = self._with_number(op, x)
+            return f"{{{{ const REAL dy = {dy}, {operands}; {{out}} {code}; }}}}"
         a = f", a = {value(one.inputs[0])}" if kernel.reads_a else ""
         b = f", b = {value(one.inputs[1])}" if kernel.reads_b else ""
         binary = BINARY[kernel.name]
@@ -243,6 +264,11 @@ class Kernel:
         array = self.array(buffer.name)
         line = f"{array}[{_at(buffer.packed, buffer.width, segment.first)}] {sign} {name};"
         return f"if ({array}) {line}" if segment.base.origin == "stream" else line
+
+
+def reaches_input(op: Op, position: int) -> bool:
+    """Whether a gradient passes from the output to that input."""
+    return passes_gradient(op) and not (op.kind == "where" and position == 0)
 
 
 def literal(number: float) -> str:

@@ -13,8 +13,7 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dynbatch.cells.program import Op, Program, Value
-from dynbatch.cells.widen import ELEMENTWISE
+from dynbatch.cells.program import ELEMENTWISE, Op, Program, Value
 
 FUSED = (*ELEMENTWISE, "copy")
 

@@ -1,4 +1,7 @@
-"""Elementwise functions: the twins of `kernels/elementwise.py`, generated from `expressions.py`."""
+"""Elementwise functions: the twins of `kernels/elementwise.py`, generated from `expressions.py`.
+
+The kernels of `binary.py` are generated here too, so that all are one text.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, variant
+import numpy as np
+
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, variant
 from dynbatch.kernels.cuda.launch import Kernels
 from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.cuda.source import Source, join
-from dynbatch.kernels.elementwise import Binary, Unary
+from dynbatch.kernels.elementwise import Unary
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
@@ -26,27 +34,29 @@ extern "C" __global__ void elementwise_{name}({pointers}REAL* out, long long cou
 }}
 """
 
+KERNEL_WITH_NUMBER = """
+// Block 256, grid total / 1024.
+extern "C" __global__ void elementwise_{name}({pointers}const REAL* numbers, REAL* out,
+        const int* offsets, int length, int count, int width, long long total) {{
+    over_elements({{offsets, length, count, width}}, total,
+                  [=](int k, long long, int, long long i) {{
+                      {reads}
+                      out[i] = {expression};
+                  }});
+}}
+"""
+
 
 def apply(kernel: Unary, x: Any, out: Any, *arguments: Any) -> None:
     """out = f(x; arguments)."""
     name, numbers = variant(kernel.name, arguments)
-    _launch(name, (x,), out, numbers)
+    launch_generated(name, (x,), out, numbers)
 
 
 def apply_backward(kernel: Unary, dy: Any, saved: Any, out: Any, *arguments: Any) -> None:
     """out = dy ⊙ f'(saved; arguments)."""
     name, numbers = variant(kernel.name, arguments)
-    _launch(f"{name}_backward", (dy, saved), out, numbers)
-
-
-def combine(kernel: Binary, a: Any, b: Any, out: Any) -> None:
-    """out = f(a, b)."""
-    _launch(kernel.name, (a, b), out)
-
-
-def combine_backward(kernel: Binary, dy: Any, a: Any, b: Any, out: Any, side: int) -> None:
-    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1)."""
-    _launch(f"{kernel.name}_backward_{'ab'[side]}", (dy, a, b), out)
+    launch_generated(f"{name}_backward", (dy, saved), out, numbers)
 
 
 def _generate() -> Iterator[str]:
@@ -56,32 +66,75 @@ def _generate() -> Iterator[str]:
         yield _kernel(f"{name}_backward", one.backward, ["dy", "s"], numbers)
     for name, two in BINARY.items():
         yield _kernel(name, two.forward, ["a", "b"])
-        yield _kernel(f"{name}_backward_a", two.backward_a, ["dy", "a", "b"])
-        yield _kernel(f"{name}_backward_b", two.backward_b, ["dy", "a", "b"])
+        for own, number, backward in (("a", "b", two.backward_a), ("b", "a", two.backward_b)):
+            beside = f"{name}_{own}_with_number"
+            yield _kernel_with_number(beside, two.forward, [own], number)
+            if backward:
+                yield _kernel(f"{name}_backward_{own}", backward, ["dy", "a", "b"])
+                yield _kernel_with_number(f"{beside}_backward", backward, ["dy", own], number)
+    yield _kernel("where", WHERE.forward, ["m", "a", "b"])
+    yield _kernel("where_backward_a", WHERE.backward_a, ["dy", "m"])
+    yield _kernel("where_backward_b", WHERE.backward_b, ["dy", "m"])
 
 
 def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[str] = ()) -> str:
     """A kernel over one array for each variable; it reads those that the expression needs."""
-    needed = re.findall(r"\w+", expression)
     return KERNEL.format(
         name=name,
-        pointers="".join([f"const REAL* all_{one}, " for one in variables]),
+        pointers=_pointers(variables),
         numbers="".join([f", REAL {one}" for one in numbers]),
-        reads=" ".join([f"const REAL {one} = all_{one}[i];" for one in variables if one in needed]),
+        reads=_reads(expression, variables),
         expression=expression,
     )
+
+
+def _kernel_with_number(name: str, expression: str, variables: list[str], number: str) -> str:
+    """The same with one number for each segment in place of one of the variables."""
+    reads = f"const REAL {number} = numbers[k];" if number in _words(expression) else ""
+    return KERNEL_WITH_NUMBER.format(
+        name=name,
+        pointers=_pointers(variables),
+        reads=f"{_reads(expression, variables)} {reads}",
+        expression=expression,
+    )
+
+
+def _pointers(variables: list[str]) -> str:
+    return "".join([f"const REAL* all_{one}, " for one in variables])
+
+
+def _reads(expression: str, variables: list[str]) -> str:
+    words = _words(expression)
+    return " ".join([f"const REAL {one} = all_{one}[i];" for one in variables if one in words])
+
+
+def _words(expression: str) -> list[str]:
+    return re.findall(r"\w+", expression)
 
 
 SOURCE: Source = join("elementwise.cu", "".join(_generate()))
 _knowing: WeakSet[Kernels] = WeakSet()
 
 
-def _launch(name: str, values: tuple[Any, ...], out: Any, numbers: tuple[Any, ...] = ()) -> None:
+def launch_generated(
+    name: str, values: tuple[Any, ...], out: Any, numbers: tuple[Any, ...] = ()
+) -> None:
     """Launch a generated kernel; None among the values is one that it does not read."""
-    work = queue()
-    kernels = work.kernels(out.dtype)
+    _make_known(out)
+    args = (*values, out, out.size, *numbers)
+    queue().launch(out.dtype, f"elementwise_{name}", (-(-out.size // TILE),), (THREADS,), args)
+
+
+def launch_with_numbers(
+    name: str, values: tuple[Any, ...], numbers: Array, offsets: Array, out: Any
+) -> None:
+    """Launch one that reads a number for each segment."""
+    _make_known(out)
+    over_elements(f"elementwise_{name}", (*values, numbers), offsets, out.reshape(-1, 1))
+
+
+def _make_known(out: Any) -> None:
+    kernels = queue().kernels(out.dtype)
     if kernels not in _knowing:
         kernels.add(SOURCE)
         _knowing.add(kernels)
-    args = (*values, out, out.size, *numbers)
-    work.launch(out.dtype, f"elementwise_{name}", (-(-out.size // TILE),), (THREADS,), args)

@@ -1,4 +1,4 @@
-"""The elementwise functions of `kernels/elementwise.py` as CUDA expressions.
+"""The functions of `kernels/elementwise.py` and `kernels/binary.py` as CUDA expressions.
 
 Kernels are generated from them. Each is one expression in the variables named here, usable in any
 scope; every variable is a REAL and may be read more than once. `common.cuh` defines the functions
@@ -28,12 +28,12 @@ class Binary(NamedTuple):
 
     forward:    over a and b.
     backward_a: over dy, a and b; reads a and b only where the NumPy kernel says so.
-    backward_b: the same for the gradient of b.
+    backward_b: the same for the gradient of b. Both are empty where there is no gradient.
     """
 
     forward: str
-    backward_a: str
-    backward_b: str
+    backward_a: str = ""
+    backward_b: str = ""
 
 
 UNARY = {
@@ -60,7 +60,29 @@ BINARY = {
     "subtract": Binary("a - b", "dy", "-dy"),
     "multiply": Binary("a * b", "dy * b", "dy * a"),
     "divide": Binary("a / b", "dy / b", "-(a / b / b * dy)"),
+    "raise_to": Binary(
+        "pow(a, b)",
+        "(b == 0 ? 0 : pow(a, b - 1) * b * dy)",
+        "(a == 0 && b >= 0 ? 0 : pow(a, b) * log(a) * dy)",
+    ),
+    "maximum": Binary(
+        "(a > b || a != a ? a : b)",
+        "(a < b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+        "(b < a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+    ),
+    "minimum": Binary(
+        "(a < b || a != a ? a : b)",
+        "(a > b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+        "(b > a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+    ),
+    "greater": Binary("(a > b)"),
+    "greater_equal": Binary("(a >= b)"),
+    "equal": Binary("(a == b)"),
+    "not_equal": Binary("(a != b)"),
 }
+
+# Over a mask m beside a and b. Nothing of the other side comes through, not even a NaN.
+WHERE = Binary("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
 
 
 def variant(name: str, arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:

@@ -2,11 +2,11 @@ import re
 
 import pytest
 
-from dynbatch.kernels import elementwise
+from dynbatch.kernels import binary, elementwise
 from dynbatch.kernels.cuda import expressions
 
 UNARY = [value for value in vars(elementwise).values() if isinstance(value, elementwise.Unary)]
-BINARY = [value for value in vars(elementwise).values() if isinstance(value, elementwise.Binary)]
+BINARY = [value for value in vars(binary).values() if isinstance(value, binary.Binary)]
 
 
 def variables(expression):

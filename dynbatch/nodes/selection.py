@@ -1,0 +1,301 @@
+"""Comparisons of two values, the greater and the smaller of them, and a choice by mask.
+
+A comparison is 1 where it holds and 0 elsewhere, so that it can be multiplied with and summed; it
+passes no gradient on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DtypeError
+from dynbatch.kernels import arrays
+from dynbatch.kernels import binary as kernels
+from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, expand_like, number_of
+from dynbatch.nodes.base import Node, Retain, Shape, caller
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.sources import constant, input
+from dynbatch.ragged import Ragged
+
+
+class Maximum(Binary):
+    """The greater of a and b, NaN if either is; equal ones get half of the gradient each."""
+
+    __slots__ = ()
+    kernel = kernels.maximum
+
+
+class Minimum(Binary):
+    """The smaller of a and b, NaN if either is; equal ones get half of the gradient each."""
+
+    __slots__ = ()
+    kernel = kernels.minimum
+
+
+class MaximumWithNumber(WithNumber):
+    """The greater of x and a number; the gradient is halved where they are equal."""
+
+    __slots__ = ()
+    retains = Retain(inputs=True)
+    kernel = kernels.maximum
+
+
+class MinimumWithNumber(WithNumber):
+    """The smaller of x and a number; the gradient is halved where they are equal."""
+
+    __slots__ = ()
+    retains = Retain(inputs=True)
+    kernel = kernels.minimum
+
+
+class Greater(Binary):
+    """1 where a > b, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.greater
+
+
+class GreaterEqual(Binary):
+    """1 where a >= b, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.greater_equal
+
+
+class Equal(Binary):
+    """1 where a == b, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.equal
+
+
+class NotEqual(Binary):
+    """1 where a != b, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.not_equal
+
+
+class IsGreater(WithNumber):
+    """1 where x > number, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.greater
+
+
+class IsGreaterEqual(WithNumber):
+    """1 where x >= number, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.greater_equal
+
+
+class IsLess(WithNumber):
+    """1 where number > x, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.greater
+    side = 1
+
+
+class IsLessEqual(WithNumber):
+    """1 where number >= x, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.greater_equal
+    side = 1
+
+
+class IsEqual(WithNumber):
+    """1 where x == number, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.equal
+
+
+class IsNotEqual(WithNumber):
+    """1 where x != number, else 0."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.not_equal
+
+
+class Where(Node):
+    """y = a where the mask is not 0, else b.
+
+    The gradient goes to the side that was chosen; the other one gets exactly 0, whatever it holds.
+
+    Shape:  three equal ones. `where` brings others together first.
+    Batches with:  every other Where, whatever the shapes.
+    """
+
+    __slots__ = ()
+    any_shape = True
+    rowwise = True
+    inplace_forward = True
+    inplace_backward = True
+    retains = Retain(inputs=(0,))
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        self.require(
+            shapes[0] == shapes[1] == shapes[2],
+            f"shapes {shapes[0]}, {shapes[1]} and {shapes[2]} differ",
+            "a mask and what it chooses from have equal shapes",
+            "use F.expand, or F.where, which repeats a vector over the tokens",
+        )
+        return shapes[0]
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        kernels.where(xs[0].flat, xs[1].flat, xs[2].flat, y.flat)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        mask = batch.input(0).flat
+        if dxs[0] is not None:
+            arrays.fill(dxs[0].flat, 0)
+        for side, dx in enumerate(dxs[1:]):
+            if dx is not None:
+                kernels.where_backward(dy.flat, mask, dx.flat, side)
+
+
+# Node against node, node against number, number against node.
+_Relation = tuple[type[Binary], type[WithNumber], type[WithNumber]]
+_GREATER: _Relation = (Greater, IsGreater, IsLess)
+_GREATER_EQUAL: _Relation = (GreaterEqual, IsGreaterEqual, IsLessEqual)
+_EQUAL: _Relation = (Equal, IsEqual, IsEqual)
+_NOT_EQUAL: _Relation = (NotEqual, IsNotEqual, IsNotEqual)
+_MAXIMUM: _Relation = (Maximum, MaximumWithNumber, MaximumWithNumber)
+_MINIMUM: _Relation = (Minimum, MinimumWithNumber, MinimumWithNumber)
+
+
+def _related(kinds: _Relation, a: Any, b: Any) -> Node:
+    a, b = beside(b, a), beside(a, b)
+    if not isinstance(b, Node):
+        return kinds[1](a, number=number_of(b))
+    if not isinstance(a, Node):
+        return kinds[2](b, number=number_of(a))
+    return combined(kinds[0], a, b)
+
+
+def maximum(a: Any, b: Any) -> Node:
+    """The greater of two nodes, or of a node and a parameter or number, as `torch.maximum`.
+
+    NaN if either is. Where they are equal each gets half of the gradient.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     F.maximum(F.input(graph, [-1.0, 2.0]), 0).value.tolist()
+        [0.0, 2.0]
+    """
+    return _related(_MAXIMUM, a, b)
+
+
+def minimum(a: Any, b: Any) -> Node:
+    """The smaller of two nodes, or of a node and a parameter or number, as `torch.minimum`.
+
+    NaN if either is. Where they are equal each gets half of the gradient.
+    """
+    return _related(_MINIMUM, a, b)
+
+
+def greater(a: Any, b: Any) -> Node:
+    """1 where a > b, else 0, of two nodes, or a node and a parameter or number; no gradient.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [-1.0, 2.0])
+        ...     (x * F.greater(x, 0)).value.tolist()
+        [-0.0, 2.0]
+    """
+    return _related(_GREATER, a, b)
+
+
+def greater_equal(a: Any, b: Any) -> Node:
+    """1 where a >= b, else 0; as `greater`."""
+    return _related(_GREATER_EQUAL, a, b)
+
+
+def less(a: Any, b: Any) -> Node:
+    """1 where a < b, else 0; as `greater`."""
+    return _related(_GREATER, b, a)
+
+
+def less_equal(a: Any, b: Any) -> Node:
+    """1 where a <= b, else 0; as `greater`."""
+    return _related(_GREATER_EQUAL, b, a)
+
+
+def equal(a: Any, b: Any) -> Node:
+    """1 where a == b, else 0; as `greater`."""
+    return _related(_EQUAL, a, b)
+
+
+def not_equal(a: Any, b: Any) -> Node:
+    """1 where a != b, else 0; as `greater`."""
+    return _related(_NOT_EQUAL, a, b)
+
+
+def where(mask: Any, a: Any, b: Any) -> Node:
+    """a where the mask holds, else b, as `torch.where`.
+
+    The gradient goes to the side that was chosen. The other side gets 0 even where its value or
+    its derivative is NaN or infinite.
+
+    Args:
+        mask: a node, which holds where it is not 0 (a comparison, say); an array of booleans or
+            numbers; or one boolean.
+        a, b: nodes, parameters or numbers. A vector is repeated over tokens.
+
+    Raises:
+        ShapeError: the shapes do not fit.
+        DtypeError: neither mask, a nor b is a node.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [-1.0, 4.0])
+        ...     F.where(F.greater(x, 0), F.sqrt(x), 0.0).value.tolist()
+        [0.0, 2.0]
+    """
+    given = [x for x in (a, b, mask) if isinstance(x, Node)]
+    if not given:
+        raise DtypeError(
+            "where: at least one node expected, as mask or as what it chooses from.\n"
+            f"  fix:  F.input(graph, array) makes a node of an array\n  made at {caller()}"
+        )
+    first = given[0]
+    if isinstance(mask, bool | np.bool):
+        mask = constant(first.graph, float(mask))
+    elif not isinstance(mask, Node):
+        mask = input(first.graph, mask)
+    return Where(*_matched([mask, _as_node(first, a), _as_node(first, b)]))
+
+
+def _as_node(beside_it: Node, value: Any) -> Node:
+    value = beside(beside_it, value)
+    return value if isinstance(value, Node) else constant(beside_it.graph, number_of(value))
+
+
+def _matched(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, repeated to the largest shape among them."""
+    largest = max(nodes, key=lambda node: (node.ndim, node.width))
+    return [expand_like(node, largest) for node in nodes]
