@@ -8,7 +8,11 @@ __device__ __forceinline__ REAL infinity() { return (REAL)__int_as_float(0x7f800
 
 // Functions of one element, as kernels/elementwise.py defines them; a NaN stays one.
 
-__device__ __forceinline__ REAL sigmoid(REAL x) { return 1 / (1 + exp(-x)); }
+// 1 / (1 + exp(-x)) without overflow; it keeps small values, and takes no more registers.
+__device__ __forceinline__ REAL sigmoid(REAL x) {
+    const REAL e = exp(-fabs(x));
+    return (x < 0 ? e : (REAL)1) / (1 + e);
+}
 
 __device__ __forceinline__ REAL relu(REAL x) { return x < 0 ? (REAL)0 : x; }
 
