@@ -297,5 +297,5 @@ def _as_node(beside_it: Node, value: Any) -> Node:
 
 def _matched(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, repeated to the largest shape among them."""
-    largest = max(nodes, key=lambda node: (node.ndim, node.width))
+    largest = max(nodes, key=lambda node: (node.ndim, node.width or np.inf))
     return [expand_like(node, largest) for node in nodes]
