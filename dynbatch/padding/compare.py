@@ -136,7 +136,7 @@ def _measure(sides: Sides, samples: Mapping[str, Sample], bar: Any) -> dict[str,
     """Train on every batch of every form, taking turns; a first step of each is not counted."""
     steps: dict[str, list[Step]] = {name: [] for name in FORMS}
     for name in FORMS:
-        sides.train(name, samples[name].spread[0])
+        sides.warm_up(name, samples[name])
         bar.update()
     for k in range(max([len(sample.batches) for sample in samples.values()])):
         for name in FORMS:

@@ -36,7 +36,8 @@ class Form:
         tokens_per_second: tokens of the data; the median batch.
         requested_bytes, reserved_bytes: of the pool, at most.
         traced_bytes:      most that NumPy and Python took in forward and backward, the arena as the
-                           pool rounds it and parameters' gradients among it; None on a GPU.
+                           pool rounds it and parameters' gradients among it; None on a GPU, and
+                           where a sequence is longer than `sides.MOST_TRACED`.
         gradient_bytes:    most of the parameters' gradients.
     """
 

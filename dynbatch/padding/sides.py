@@ -36,6 +36,11 @@ CURVE_BATCHES = 3
 MEAN_BATCHES = 32
 """Batches over which a mean is taken; estimates, which equal what is measured."""
 
+MOST_TRACED = 4_000
+"""Tokens of the longest sequence up to which what Python takes is traced, too. A scan makes small
+objects in each of its steps, and `tracemalloc` looks up the line of each one: of 30,000 tokens, the
+four traced steps took longer than all others together."""
+
 
 class Sides:
     """All forms of a model, and its sentences.
@@ -109,8 +114,14 @@ class Sides:
         """A measured training step."""
         return self._steppers[name].train(self._given(name, batch))
 
+    def warm_up(self, name: str, found: Sample) -> None:
+        """A step that is not counted, on the least of the batches: a first one makes programs."""
+        self.train(name, min(found.batches, key=lambda batch: cells(batch, self.lengths)))
+
     def traced(self, name: str, batch: Batch) -> int | None:
         """Bytes that NumPy and Python took in all, where they can be measured."""
+        if max(map(max, self.lengths)) > MOST_TRACED:
+            return None
         return self._steppers[name].traced(self._given(name, batch))
 
     def form(self, name: str, found: Sample, steps: Sequence[Step]) -> Form:

@@ -15,6 +15,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.padding import Comparison, LanguageModel, PaddingError, Tagger
+from dynbatch.padding.measure import Stepper
 from dynbatch.padding.names import CAUSES, FORMS, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
 
 WORDS = 30
@@ -74,6 +75,24 @@ def test_what_was_traced_holds_the_arena_and_the_gradients() -> None:
     for form in found().forms.values():
         assert form.traced_bytes is not None and form.gradient_bytes
         assert form.traced_bytes > form.peak_bytes
+
+
+def test_a_very_long_sentence_is_trained_on_once_in_each_form_and_not_traced(monkeypatch) -> None:
+    monkeypatch.setattr("dynbatch.padding.sides.MOST_TRACED", 60)
+    trained: list[int] = []
+    train = Stepper.train
+
+    def counted(stepper: Stepper, examples: Any) -> Any:
+        trained.append(max([len(example[0]) for example in examples]))
+        return train(stepper, examples)
+
+    monkeypatch.setattr(Stepper, "train", counted)
+    model = LanguageModel(WORDS, embed=4, hidden=4)
+    lines = [np.arange(n) % WORDS for n in (5, 7, 3, 61, 4, 6)]
+    found = db.memory.compare_padding(model, model.loss, lines, batch_size=2, batch_sizes=())
+    assert trained.count(61) == len(FORMS)
+    assert [form.traced_bytes for form in found.forms.values()] == [None] * len(FORMS)
+    assert "traced" not in str(found)
 
 
 def test_both_forms_compute_the_same_loss() -> None:
