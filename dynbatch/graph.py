@@ -175,7 +175,7 @@ class Graph(Introspection):
             self.totals.clear()
             self.programs.clear()
             self.inlined.clear()
-        if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics):
+        if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics, self.plans):
             unbatched.warn(self._record())
 
     def _keep_values(self) -> None:

@@ -5,7 +5,7 @@ Parameters are named as they were when the row was made, so that a closed graph 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.batcher.plan import Plan
@@ -113,7 +113,8 @@ def difference(a: int, b: int, known: Known) -> str:
         if x == y or name == "inputs":
             continue
         if "width" in name:
-            found["widths"] = f"widths differ: {_widths(own)} / {_widths(other)}"
+            what = "widths of features" if signature_type(a).any_length else "widths"
+            found["widths"] = f"{what} differ: {_widths(own)} / {_widths(other)}"
         elif _is_parameter(x) or _is_parameter(y):
             found.setdefault("parameter", f"parameter differs: {_pair(x, y, known)}")
         elif name == COMPILED:
@@ -123,6 +124,15 @@ def difference(a: int, b: int, known: Known) -> str:
         else:
             found[name] = f"static attribute {name} differs: {_short(x)} / {_short(y)}"
     return ", ".join(found.values())
+
+
+def differ_in_widths(signatures: Iterable[int]) -> bool:
+    """Whether signatures of one node type hold the same but for widths."""
+    return len({_without_widths(signature) for signature in signatures}) == 1
+
+
+def _without_widths(signature: int) -> tuple[Any, ...]:
+    return tuple([value for name, value in signature_parts(signature) if "width" not in name])
 
 
 def signature_text(signature: int, known: Known) -> str:

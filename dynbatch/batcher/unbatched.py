@@ -1,4 +1,4 @@
-"""A warning where a graph of many nodes ran almost one by one, with the likely cause."""
+"""A warning where a graph, or one node type in it, ran almost one by one, with the likely cause."""
 
 from __future__ import annotations
 
@@ -6,15 +6,22 @@ import sys
 import threading
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 
-from dynbatch.batcher.reasons import DEPENDS, apart
+from dynbatch.batcher.plan import Plan
+from dynbatch.batcher.reasons import DEPENDS, apart, differ_in_widths, difference
 from dynbatch.batcher.report import Record
 from dynbatch.batcher.statistics import Statistics
 from dynbatch.errors import BatchingWarning
+from dynbatch.nodes.base import Node, signature_type
 from dynbatch.recent import free_at_fork
 
 MANY_NODES = 500
 MEAN_BATCH = 1.5
+
+# Signatures of one node type that differ in widths alone, and how many nodes they have on average.
+MANY_WIDTHS = 16
+MEAN_OF_WIDTHS = 2
 
 INSIDE = __file__.rsplit("batcher", 1)[0]
 
@@ -22,10 +29,30 @@ _warned = False
 _lock = free_at_fork(threading.Lock())
 
 
-def is_unbatched(statistics: Statistics) -> bool:
-    """Whether `warn` should be asked: 500 nodes or more in batches of fewer than 1.5 on average."""
+def is_unbatched(statistics: Statistics, plans: Sequence[Plan]) -> bool:
+    """Whether `warn` should be asked.
+
+    That is for 500 nodes or more in batches of fewer than 1.5 on average, and for a node type whose
+    widths, 16 or more, have fewer than 2 nodes each.
+    """
+    if _warned or statistics.batches < MANY_WIDTHS:
+        return False
     few = statistics.nodes < MEAN_BATCH * statistics.batches
-    return few and statistics.nodes >= MANY_NODES and not _warned
+    return (few and statistics.nodes >= MANY_NODES) or apart_by_width(plans) is not None
+
+
+def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
+    """Nodes of each signature of a type that ran almost one by one since its widths differ."""
+    kinds: dict[type[Node], Counter[int]] = {}
+    for plan in plans:
+        for step in plan.steps:
+            kind = signature_type(step.signature)
+            kinds.setdefault(kind, Counter())[step.signature] += len(step.nodes)
+    for nodes in kinds.values():
+        if len(nodes) >= MANY_WIDTHS and nodes.total() < MEAN_OF_WIDTHS * len(nodes):
+            if differ_in_widths(nodes):
+                return nodes
+    return None
 
 
 def warn(record: Record) -> None:
@@ -40,10 +67,18 @@ def warn(record: Record) -> None:
         is_first, _warned = not _warned, True
     if not is_first:
         return
+    of_one_type = apart_by_width(record.plans)
+    if of_one_type is None:
+        nodes, batches = record.statistics.nodes, record.statistics.batches
+        what, cause = f"{nodes} nodes", likely_cause(record)
+    else:
+        first, second, *_ = of_one_type
+        nodes, batches = of_one_type.total(), len(of_one_type)
+        what = f"{nodes} nodes of type {signature_type(first).__name__}"
+        cause = difference(first, second, record.known)
     warnings.warn(
-        f"{record.statistics.nodes} nodes ran in {record.statistics.batches} batches, almost one "
-        f"by one: {likely_cause(record)}. print(graph.explain()) shows what ran apart, and why; "
-        "this warning comes once a process.",
+        f"{what} ran in {batches} batches, almost one by one: {cause}. "
+        "print(graph.explain()) shows what ran apart, and why; this warning comes once a process.",
         BatchingWarning,
         stacklevel=_frames_inside() + 1,
     )

@@ -28,6 +28,7 @@ class Folded(Node):
         self.inputs = inputs
         self.graph, self.index, self.phase = stands_for.graph, stands_for.index, stands_for.phase
         self.ndim, self.rows, self.width = stands_for.ndim, stands_for.rows, stands_for.width
+        self.ragged = stands_for.ragged
         self.sig = self.signature()
 
     @property

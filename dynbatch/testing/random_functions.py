@@ -70,6 +70,24 @@ def halves_swapped(x: Node, program: Program) -> Node:
     return F.concat([second, first], dim=0)
 
 
+def scores(x: Node, program: Program) -> Node:
+    """Products of each row with each of another matrix: a width that is a length, perhaps 0."""
+    others = [node for node in program.nodes if node.ndim == 2 and node.width == x.width]
+    return F.tanh(x @ F.transpose(others[-1]))
+
+
+def attended(x: Node, program: Program) -> Node:
+    """Attention written out, its scores normalised the other way as well."""
+    products = scores(x, program)
+    peaked = F.softmax(products + F.log_softmax(products, dim=0) * 0.1)
+    return F.transpose(peaked) @ x
+
+
+def balanced(x: Node, program: Program) -> Node:
+    """A column, a row and a number repeated over a matrix of any width."""
+    return x * F.sum(x, dim=-1) * 0.1 - F.mean(x, dim=0) + F.mean(x)
+
+
 FUNCTIONS: dict[str, Callable[[Node, Program], Node]] = {
     "softmax": lambda x, program: F.softmax(x),
     "log_softmax": lambda x, program: F.log_softmax(x),
@@ -84,7 +102,11 @@ FUNCTIONS: dict[str, Callable[[Node, Program], Node]] = {
     "max": lambda x, program: F.max(x, dim=-1) + F.min(x, dim=-1),
     "stack": lambda x, program: F.stack([F.sum(x, dim=0), F.sum(x * x, dim=0)]),
     "halves swapped": halves_swapped,
-    "transpose": lambda x, program: F.transpose(x) if x.rows else x,
+    "transpose": lambda x, program: F.transpose(x),
+    "scores": scores,
+    "own attention": attended,
+    "balanced": balanced,
+    "argmax": lambda x, program: F.argmax(x, dim=0) if x.rows else F.sum(x, dim=0),
     "gather_rows": lambda x, program: F.gather_rows(x, [0, x.rows - 1, 0] if x.rows else []),
     "scan": averaged,
     "scan from a state": recurrent,
@@ -92,15 +114,26 @@ FUNCTIONS: dict[str, Callable[[Node, Program], Node]] = {
 }
 
 
+NEED_FEATURES = (
+    "layer_norm", "attention", "logsumexp", "max", "gather_rows", "scan", "scan from a state",
+    "scan backwards",
+)  # fmt: skip
+"""Those that a matrix without any is not given to."""
+
+
 def _of_matrix(
+    name: str,
     function: Callable[[Node, Program], Node],
 ) -> Callable[[Program, Node, Instruction], Node]:
     def operation(program: Program, a: Node, i: Instruction) -> Node:
-        matrices = [node for node in program.nodes if node.ndim == 2]
+        least = 1 if name in NEED_FEATURES else 0
+        matrices = [node for node in program.nodes if node.ndim == 2 and node.width >= least]
+        if a.width < least:
+            return -a
         return function(a if a.ndim == 2 else program.choose(i.b, matrices), program)
 
     return operation
 
 
-FUNCTION_OPERATIONS = {name: _of_matrix(function) for name, function in FUNCTIONS.items()}
+FUNCTION_OPERATIONS = {name: _of_matrix(name, function) for name, function in FUNCTIONS.items()}
 """Each takes any node, and chooses a matrix where it is none."""

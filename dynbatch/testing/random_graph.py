@@ -223,7 +223,7 @@ class Program:
         return F.concat([self.choose(i.b, fits), a], dim=0)
 
     def cross_entropy(self, a: Node, i: Instruction) -> Node:
-        if a.ndim == 0:
+        if a.ndim == 0 or not a.width:
             return F.silu(a)
         targets = self.generator.integers(0, a.width, a.rows)
         targets[self.generator.random(a.rows) < 0.2] = -100

@@ -62,6 +62,52 @@ def test_signatures_that_differ_are_named():
             graph.forward()
 
 
+def scores(graph, length):
+    x = F.input(graph, np.ones((length, 2)))
+    return x @ F.transpose(x)
+
+
+def test_a_type_that_takes_no_lengths_is_named():
+    with pytest.warns(BatchingWarning) as caught:
+        with db.Graph() as graph:
+            for length in range(1, 31):
+                F.layer_norm(scores(graph, length))
+            graph.forward()
+    text = str(caught[0].message)
+    assert "30 nodes of type LayerNorm ran in 30 batches, almost one by one" in text
+    assert "widths differ: 1 → 1 / 2 → 2" in text
+    assert caught[0].filename == __file__
+
+
+def test_scores_given_as_arrays_are_told_that_their_widths_count_as_features():
+    with pytest.warns(BatchingWarning, match=r"Softmax .*: widths of features differ: 1 → 1 / 2"):
+        with db.Graph() as graph:
+            for length in range(1, 31):
+                F.softmax(F.input(graph, np.ones((length, length))))
+            graph.forward()
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_few_widths_or_several_nodes_of_each_are_let_be(nodes):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with db.Graph() as graph:
+            for length in range(1, 31 if nodes > 1 else 16):
+                for _ in range(nodes):
+                    F.layer_norm(scores(graph, length))
+            graph.forward()
+
+
+def test_what_batches_by_length_is_let_be():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with db.Graph() as graph:
+            for length in range(1, 31):
+                F.softmax(scores(graph, length))
+            graph.forward()
+    assert graph.statistics.batches == 4
+
+
 def test_values_read_one_by_one_are_named():
     with pytest.warns(BatchingWarning, match="values were read 300 times in between"):
         with db.Graph() as graph:

@@ -11,6 +11,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.policies import POLICIES
 from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.queue import queue
 from dynbatch.testing import check_batching, check_device
 
 FEATURES, HEADS = 8, 2
@@ -179,13 +180,26 @@ def test_it_is_right_one_by_one_under_every_policy(build):
     )
 
 
-def test_a_gpu_launches_as_much_for_lengths_that_differ(cuda):
+@pytest.mark.parametrize("build", [masked, pooled])
+def test_a_gpu_gives_what_the_cpu_gives(build, cuda):
     parameters = weights()
     check_device(
-        lambda graph, length: masked(graph, length, *parameters),
+        lambda graph, length: build(graph, length, *parameters),
         [(3,), (0,), (1,), (34,)],
         parameters=parameters,
     )
+
+
+def test_a_gpu_launches_as_much_for_lengths_that_differ(cuda):
+    counts = []
+    for lengths in ((2, 3, 5, 8, 40), (8,) * 5):
+        parameters = [p.to("cuda") or p for p in weights()]
+        before = queue().launches
+        with db.Graph(dtype="float64", device="cuda") as graph:
+            outputs = [plain(graph, length, *parameters) for length in lengths]
+            graph.backward(F.mean([F.sum(y * y) for y in outputs]))
+        counts.append(queue().launches - before)
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize("option", ["check", "guard"])
@@ -204,6 +218,23 @@ def test_the_estimate_is_what_is_measured():
         estimated = graph.estimate(loss).peak_bytes
         graph.backward(loss)
         assert graph.statistics.peak_bytes == estimated
+
+
+@pytest.mark.parametrize("share", [0.75, 0.9])
+def test_a_limit_of_memory_is_kept_and_changes_nothing(share):
+    def step(limit=None):
+        parameters = weights()
+        with db.Graph(dtype="float64", seed=1) as graph:
+            ys = [masked(graph, length, *parameters) for length in (3, 0, 1, 30, 7, 12)]
+            loss = F.mean([F.sum(y * y) for y in ys])
+            graph.backward(loss, memory_limit=limit)
+            return graph.memory_use.peak_bytes, [p.grad for p in parameters]
+
+    peak, expected = step()
+    held, found = step(int(share * peak))
+    assert held <= share * peak
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
 
 
 def test_adjacency_matrices_given_as_arrays_batch_by_the_rows_they_multiply():
