@@ -2,14 +2,17 @@
 PYTHON ?= python3
 VENV   ?= .venv
 ARGS   ?=
+# A worker for each processor, which takes tests from the others when it has none left.
+PARALLEL ?= -n auto --dist worksteal
 
 BIN := $(VENV)/bin
 
-.PHONY: help venv demo test check lint types layers wheel bench gpu-check format clean
+.PHONY: help venv demo test test-all check lint types layers wheel bench gpu-check format clean
 
 help:
 	@echo 'make demo    set up, then train the seq2seq example on CMUdict (about 3 minutes)'
 	@echo 'make test    set up, then run the tests (PyTorch is optional)'
+	@echo 'make test-all  and those that take long: all orders of threads, architectures, random graphs'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'
 	@echo 'make gpu-check  on a machine with an NVIDIA GPU: tests, checks and measurements on it'
@@ -33,7 +36,10 @@ demo: $(VENV)/.ready-examples
 	@$(BIN)/python examples/seq2seq/train.py --demo $(ARGS)
 
 test: $(VENV)/.ready-tests
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-all: $(VENV)/.ready-tests
+	@$(BIN)/python -m pytest --all $(PARALLEL) $(ARGS)
 
 check: lint types layers wheel
 

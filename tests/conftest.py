@@ -1,7 +1,21 @@
-"""Settings of the whole test suite."""
+"""Settings of the whole test suite.
 
+Tests marked `exhaustive` are products and counts beyond what most changes need: all orders in which
+threads run, every architecture, thousands of random graphs. They are left out unless asked for:
+
+    pytest                 all others
+    pytest --all           all others and them
+    pytest --part 2/6      a sixth of them alone: CI takes another one for each commit
+"""
+
+import gc
+import os
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
+
+if "PYTEST_XDIST_WORKER" in os.environ:  # each processor has a worker: PyTorch needs no more
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
@@ -18,6 +32,33 @@ else:
     # No test depends on how fast the machine is. In CI, hypothesis repeats the same examples.
     settings.register_profile("dynbatch", settings(), deadline=None)
     settings.load_profile("dynbatch")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="run the exhaustive tests too")
+    parser.addoption("--part", metavar="I/N", help="run the I-th of N parts of those alone")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--all") or config.pluginmanager.has_plugin("tests.cuda.on_gpu"):
+        return
+    part = config.getoption("--part")
+    if part is None:
+        chosen = [item for item in items if item.get_closest_marker("exhaustive") is None]
+    else:
+        number, count = map(int, part.split("/"))
+        hard = [item for item in items if item.get_closest_marker("exhaustive")]
+        chosen = [item for item in hard if crc32(item.nodeid.encode()) % count == number % count]
+    kept = set(map(id, chosen))
+    config.hook.pytest_deselected(items=[item for item in items if id(item) not in kept])
+    items[:] = chosen
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave thousands of tests out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

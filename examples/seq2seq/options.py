@@ -51,14 +51,14 @@ class Settings:
 
 
 DEMO: dict[str, Any] = {
-    "limit": 80_000,
+    "limit": 36_000,
     "epochs": 2,
     "embed": 64,
     "hidden": 128,
     "dropout": 0.0,
     "lr": 4e-3,
 }
-"""A small model that learns CMUdict in a few minutes on two cores."""
+"""A small model that learns CMUdict in minutes on two cores: about 11 % of phonemes are wrong."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,6 +118,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["chain", "wide", "wide of as many kinds"])
 def test_a_hundred_thousand_nodes_are_scheduled(name, monkeypatch):
     monkeypatch.setattr(module, "_plans", Recent(module.CACHED_PLANS))

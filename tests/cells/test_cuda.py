@@ -24,6 +24,10 @@ LENGTHS = (3, 1, 0, 2, 3)
 each_case = pytest.mark.parametrize("name", list(CASES))
 
 
+def exhaustive(value):
+    return pytest.param(value, marks=pytest.mark.exhaustive)
+
+
 @pytest.fixture
 def no_tail(monkeypatch):
     """Every step by its own launches, however few sentences are left."""
@@ -41,14 +45,14 @@ def test_a_scan_equals_the_cell_step_by_step(cuda, no_tail, name):
 
 
 @each_case
-@pytest.mark.parametrize("rows", [2, 16])
+@pytest.mark.parametrize("rows", [2, exhaustive(16)])
 def test_the_last_steps_in_one_launch(cuda, monkeypatch, name, rows):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     assert_device_equals_cpu(CASES[name].cell, CASES[name].batch(LENGTHS))
 
 
 @each_case
-@pytest.mark.parametrize("rows", [0, 2])
+@pytest.mark.parametrize("rows", [0, exhaustive(2)])
 def test_from_zeros_and_from_the_end(cuda, monkeypatch, name, rows):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)
     batch = CASES[name].batch(LENGTHS, zeros=True)
@@ -182,7 +186,8 @@ def test_a_second_backward_is_refused(cuda):
 
 @pytest.mark.skipif(bool(nvrtc.missing()), reason=str(nvrtc.missing()))
 @pytest.mark.parametrize("name", ["lstm", "many_functions", "columns_across_two_maps"])
-def test_generated_kernels_compile_for_every_architecture(name):
+@pytest.mark.parametrize("architecture", [*map(exhaustive, (75, 80)), 90])
+def test_generated_kernels_compile_for_every_architecture(name, architecture):
     batch = CASES[name].batch((2,))
     with db.Graph(dtype="float64") as graph:
         xs = F.constant(graph, 1.0, (2, D))
@@ -191,14 +196,13 @@ def test_generated_kernels_compile_for_every_architecture(name):
             xs, CASES[name].states, CASES[name].single, memory, batch.params
         )
     source = program.on_device.source
-    for architecture in (75, 80, 90):
-        for real in ("float", "double"):
-            options = (f"-DREAL={real}",)
-            found = nvrtc.compile_kernels(source.text, source.name, architecture, options)
-            assert set(found) == set(source.kernels)
-            for kernel, taken in found.items():
-                registers = 128 if "tail" in kernel else 64  # of 512 threads, of 256
-                assert taken.registers <= registers and not taken.spilled_bytes, kernel
+    for real in ("float", "double"):
+        options = (f"-DREAL={real}",)
+        found = nvrtc.compile_kernels(source.text, source.name, architecture, options)
+        assert set(found) == set(source.kernels)
+        for kernel, taken in found.items():
+            registers = 128 if "tail" in kernel else 64  # of 512 threads, of 256
+            assert taken.registers <= registers and not taken.spilled_bytes, kernel
 
 
 BARRIER = re.compile(r"__syncthreads\(\);")
@@ -240,6 +244,7 @@ def scan_with_tail(barrier=None):
     return len(found)
 
 
+@pytest.mark.exhaustive
 def test_every_barrier_of_a_tail_is_needed():
     with devices.device("checked"):
         count = scan_with_tail()

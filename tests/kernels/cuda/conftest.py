@@ -1,4 +1,7 @@
-"""Every test of a kernel runs in every way that `tests/cuda/devices.py` knows."""
+"""Every test of a kernel runs in every way that `tests/cuda/devices.py` knows.
+
+Under the checker in float32 and in a shuffled order in float64 each time; the rest is `exhaustive`.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,6 +10,17 @@ import numpy as np
 import pytest
 
 from tests.cuda import devices
+
+QUICK = {"checked": np.float32, "shuffled": np.float64}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        way = given.get("cupy", "gpu")
+        if way != "gpu" and given.get("dtype", QUICK.get(way)) is not QUICK.get(way, ""):
+            item.add_marker(pytest.mark.exhaustive)
 
 
 @pytest.fixture(params=devices.ways())
