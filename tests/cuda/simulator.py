@@ -34,6 +34,7 @@ SIZES = {"f": np.floating, "i": np.signedinteger, "u": np.unsignedinteger, "b": 
 # libraries of the process. No contraction: a run gives the same bits on every x86-64.
 COMMON = ["-std=c++17", "-fPIC", "-fno-gnu-unique", "-ffp-contract=off", "-w", f"-I{SHIM}"]
 PLAIN = ["-O0"]  # compiles in half the time of -O2, and the tests' arrays are small
+RUNTIME = ["-O2"]  # the checker sees every access: it is built once and runs long
 CHECKED = ["-O1", "-gdwarf-4", "-fsanitize=thread"]
 # ctypes lets other threads run during a call, and the scheduler's state is global.
 _one_at_a_time = threading.Lock()
@@ -198,7 +199,7 @@ def _build_kernels(text: str, names: list[str], defines: tuple[str, ...], checke
 def _runtime() -> ctypes.CDLL:
     """The scheduler and the checker, whose symbols the kernels' libraries find globally."""
     unit = "".join(f'#include "{name}"\n' for name in ("runtime.cpp", "racecheck.cpp"))
-    path = _build("runtime", unit, [*COMMON, *PLAIN], [])
+    path = _build("runtime", unit, [*COMMON, *RUNTIME], [])
     library = ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
     library.shim_message.restype = ctypes.c_char_p
     return library
