@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # What CuPy adds to every compilation.
-CUPY_OPTIONS = ("-ftz=true",)
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 _RESOURCES = re.compile(
     r"Function properties for (\w+)\n[^\n]*?(\d+) bytes stack frame, (\d+) bytes spill stores, "
     r"(\d+) bytes spill loads\n[^\n]*Used (\d+) registers(?:[^\n]*? (\d+) bytes smem)?"
