@@ -20,9 +20,7 @@ def each_build():
     for architecture in ARCHITECTURES:
         for real in ("float", "double"):
             is_quick = (architecture, real) == (ARCHITECTURES[-1], "float")
-            yield pytest.param(
-                architecture, real, marks=() if is_quick else pytest.mark.exhaustive
-            )
+            yield pytest.param(architecture, real, marks=() if is_quick else pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(("architecture", "real"), [*each_build()])
