@@ -37,6 +37,10 @@ class GraphError(DynbatchError, RuntimeError):
     """A graph is used outside its life: after its `with` block, or with nodes of another graph."""
 
 
+class NoGradientError(GraphError):
+    """A backward would reach no parameter that is trained, and no node that was kept."""
+
+
 class FreedError(GraphError):
     """A value was freed because backward did not need it. Keep it with `node.keep()`."""
 

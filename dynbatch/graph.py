@@ -32,7 +32,6 @@ from dynbatch.errors import (
     FreedError,
     GraphError,
     NumericError,
-    ShapeError,
 )
 from dynbatch.kernels import arrays, transfer
 from dynbatch.kernels.cuda.later import Later
@@ -40,6 +39,7 @@ from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.base import Node, caller, not_a_node
+from dynbatch.nodes.inner_product import Seed, gradients_given, seed
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
 
@@ -203,42 +203,83 @@ class Graph(Introspection):
         self._open("forward")
         self._run(self._ancestors(self._waiting()))
 
-    def backward(self, loss: Node, memory_limit: int | str | None = None) -> None:
+    def backward(
+        self,
+        loss: Node | Sequence[Node],
+        memory_limit: int | str | None = None,
+        gradient: Any = None,
+    ) -> None:
         """Add d loss / d parameter to every parameter's `grad`; runs forward where needed.
 
         Forward and backward are planned together, so that everything backward does not read is
         freed on the way. After it, values are gone except the loss and nodes marked `keep()`.
 
         Args:
+            loss:         a scalar; or a node of any shape with its `gradient`, or several of these,
+                which are kept then.
             memory_limit: the most that the graph's arenas may take, in bytes or as "2GiB". If the
                 run would take more, it frees values after forward and makes them again in backward;
                 if that is not enough, the mini-batch runs in parts, whose gradients add up. The
                 result is the same but for rounding. `memory_use.saving` says what was done.
+            gradient:     where backward starts from: an array of the node's shape, or one for each
+                of several nodes; None stands for a scalar's 1. What is added to `grad` then is
+                Σ_i g_i · d y_i / d parameter, a vector-Jacobian product, as by
+                `torch.autograd.backward`.
 
         Raises:
             MemoryLimitError: nothing found fits the limit; the error says the least that would.
             ValueError:   `memory_limit` is not a number of bytes.
-            ShapeError:   the loss is not a scalar.
+            ShapeError:   the loss is not a scalar and has no gradient, or one of another shape.
             NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
-                not waited for: there the error comes when the loss's value is read.
+                not waited for: there the error comes when the loss's value is read. Or a gradient
+                that was given is not finite.
             OutOfMemory, BackendError: a GPU has no memory left, or failed. Nothing has been run;
                 of parameters whose gradient was being added to it is forgotten.
-            GraphError:   the graph is closed, or was made with grad=False.
+            GraphError:   the graph is closed, or was made with grad=False; a node is of another
+                graph.
+            NoGradientError: the loss depends on no parameter that is trained, and on no kept node,
+                in a graph that reads parameters.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     x = F.input(graph, [1.0, 2.0]).keep()
+            ...     graph.backward(x * x, gradient=[1.0, 10.0])
+            ...     x.gradient.tolist()
+            [2.0, 40.0]
         """
         self._open("backward")
-        self._check_loss(loss)
-        request = self._request(loss, memory_limit)
-        self._begin_run("backward")
+        count = len(self._nodes)
+        start, outputs = self._start(loss, gradient)
         try:
-            self._differentiate(loss, request)
-        finally:
-            self._running.release()
+            request = self._request(start, memory_limit, outputs)
+            self._begin_run("backward")
+            try:
+                self._differentiate(start, outputs, request)
+            finally:
+                self._running.release()
+        except BaseException:
+            if outputs and start._block is None:
+                self._forget(start, count)
+            raise
 
-    def _differentiate(self, loss: Node, request: Request) -> None:
-        self._backwards.append((len(self._executor.steps), loss.index))
-        self._kept.setdefault(loss.index, loss)
+    def _start(self, loss: Node | Sequence[Node], gradient: Any) -> tuple[Node, Sequence[Node]]:
+        """The scalar that backward starts from, and the nodes it is made of if they were given."""
+        if not self.grad:
+            raise GraphError("backward: this graph was made with grad=False.")
+        several = isinstance(loss, list | tuple)
+        outputs: Sequence[Any] = loss if isinstance(loss, list | tuple) else [loss]
+        gradients = gradient if several and gradient is not None else [gradient] * len(outputs)
+        given = gradients_given(self, outputs, gradients)
+        if gradient is None and not several:
+            return outputs[0], ()
+        return seed(outputs, given), outputs
+
+    def _differentiate(self, start: Node, outputs: Sequence[Node], request: Request) -> None:
+        self._backwards.append((len(self._executor.steps), start.index))
         self._executor.run(request)
-        value = loss._block.node_values(loss)
+        value = start._block.node_values(start)
         try:
             later = Later(value) if self.device.is_cuda else None
         except BaseException:
@@ -246,22 +287,37 @@ class Graph(Introspection):
             raise
         self._finish(add_gradients=later is not None or math.isfinite(value.item()))
         if later is not None:
-            self._losses[loss.index] = later
+            self._losses[start.index] = later
         else:
-            _require_finite(loss, value, "no gradient was added")
-            self._final[loss.index] = value.copy()
+            _require_finite(start, value, "no gradient was added")
+            self._final[start.index] = value.copy()
+        for node in (start, *outputs):
+            self._kept.setdefault(node.index, node)
         self._differentiated = True
         self._kept_then = frozenset(self._kept)
 
-    def _request(self, loss: Node, memory_limit: int | str | None) -> Request:
-        """What `backward` asks of the executor."""
-        kept = [*self._kept.values(), loss]
+    def _forget(self, node: Node, count: int) -> None:
+        """Have `count` nodes again: `node` was made for a backward that did not come."""
+        del self._nodes[count:]
+        self._pending = [one for one in self._pending if one is not node]
+        self._backwards = [pair for pair in self._backwards if pair[1] != node.index]
+
+    def _request(
+        self, loss: Node, memory_limit: int | str | None, outputs: Sequence[Node] = ()
+    ) -> Request:
+        """What `backward` asks of the executor; the values of `outputs` outlive it."""
+        kept = [*self._kept.values(), loss, *outputs]
+        ends = outputs or [loss]
+        if not self._kept.keys().isdisjoint([node.index for node in ends]):
+            ends = ()
         alone = [node for node in self._kept.values() if node._block is None]
         limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
         if loss._block is not None:
             why = f"{loss.label()} was computed before, and values stay: call backward first"
             nodes = self._ancestors(alone)
-            return Request(lambda count: [nodes], loss, kept, limit, lambda: (1, why))
+            return Request(
+                lambda count: [nodes], loss, kept, limit, ends, self._nodes, lambda: (1, why)
+            )
         units: list[Units] = []
 
         def parts(count: int) -> Iterator[list[Node]]:
@@ -274,22 +330,7 @@ class Graph(Introspection):
                 units.append(Units(self._nodes, loss, alone))
             return len(units[0]), units[0].reason
 
-        return Request(parts, loss, kept, limit, most_parts)
-
-    def _check_loss(self, loss: Node) -> None:
-        if not isinstance(loss, Node):
-            raise not_a_node("backward", loss)
-        if loss.graph is not self:
-            raise GraphError(f"backward: {loss!r} belongs to another graph.")
-        if not self.grad:
-            raise GraphError("backward: this graph was made with grad=False.")
-        if loss.rows * loss.width != 1:
-            raise ShapeError(
-                f"{loss.label()}: the loss has shape {loss.shape}.\n"
-                "  rule: backward starts from a scalar\n"
-                "  fix:  F.mean([...]) or F.sum([...]) of the sentences' losses\n"
-                f"  made at {caller()}"
-            )
+        return Request(parts, loss, kept, limit, ends, self._nodes, most_parts)
 
     def _run(self, nodes: list[Node]) -> None:
         self._begin_run("a run")
@@ -487,7 +528,10 @@ class Graph(Introspection):
         return self._streams.sentence(node, self._nodes)
 
     def estimate(
-        self, loss: Node | None = None, memory_limit: int | str | None = None
+        self,
+        loss: Node | Sequence[Node] | None = None,
+        memory_limit: int | str | None = None,
+        gradient: Any = None,
     ) -> MemoryUse:
         """The memory that `backward` would take, or without a loss `forward()`.
 
@@ -512,8 +556,13 @@ class Graph(Introspection):
         if loss is None:
             nodes = self._ancestors(self._waiting())
             return self._executor.estimate(Request(lambda count: [nodes]))
-        self._check_loss(loss)
-        return self._executor.estimate(self._request(loss, memory_limit))
+        count = len(self._nodes)
+        start, outputs = self._start(loss, gradient)
+        try:
+            return self._executor.estimate(self._request(start, memory_limit, outputs))
+        finally:
+            if outputs:
+                self._forget(start, count)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -533,8 +582,9 @@ class Graph(Introspection):
 
 def _require_finite(loss: Node, value: Array, state: str) -> None:
     if not math.isfinite(value.item()):
+        what = "the sum of its outputs times their gradients" if type(loss) is Seed else "the loss"
         raise NumericError(
-            f"{loss.label()}: the loss is {value.item()}; {state}.\n"
+            f"{loss.label()}: {what} is {value.item()}; {state}.\n"
             "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0;\n"
             "        db.Graph(guard=True) names the node and the sentence it came from"
         )

@@ -13,6 +13,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.nodes.inner_product import seed
 from dynbatch.testing.probe import probe, variable
 from tests.node_arguments import (
     Generator,
@@ -489,6 +490,8 @@ CASES = [
          [(4, 4), (4,), (4,)], None, {"Viterbi": 1}),
     Case("probe", lambda graph, x: probe([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
          (), lambda torch, x: 3 * x.sum(), {"Probe": 1}),
+    Case("seed", lambda graph, x: seed([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
+         (), lambda torch, x: 3 * x.sum(), {"Seed": 1}),
     # Cells
     Case("scan", scan_elman, matrix, [(3, 4), (3, 3), (3,)], torch_elman, {"Scan": 1, "Port": 1}),
     Case("scan backwards", scan_backwards, matrix_and_vector, [(4, 4), (4, 4), (4,)], None,

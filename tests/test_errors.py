@@ -199,8 +199,8 @@ GALLERY = [
     Mistake(lambda graph: graph.backward(tokens(graph)), errors.ShapeError, (
         "Input #0: the loss has shape (5, 4)", "rule: backward starts from a scalar",
         "fix:  F.mean([...])")),
-    Mistake(lambda graph: graph.backward([tokens(graph)]), errors.DtypeError, (
-        "backward: a node expected, got list",)),
+    Mistake(lambda graph: graph.backward({"loss": tokens(graph)}), errors.DtypeError, (
+        "backward: a node expected, got dict",)),
     Mistake(cell_without_state, errors.ShapeError, (
         "cell 'forgetful' must return (output, next state)", "fix:  `return h, h`")),
 ]  # fmt: skip
@@ -268,7 +268,7 @@ def test_every_exception_is_a_dynbatch_error_and_a_built_in_one():
         for kind in vars(errors).values()
         if inspect.isclass(kind) and kind is not errors.DynbatchError
     ]
-    assert len(kinds) == 19
+    assert len(kinds) == 20
     built_in = (
         ValueError,
         TypeError,

@@ -19,6 +19,7 @@ from dynbatch.batcher.layout import END
 from dynbatch.batcher.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.plan import Plan
 from dynbatch.batcher.preparation import Preparation, forget
+from dynbatch.batcher.reach import require_gradients
 from dynbatch.batcher.report import Record, Row, RunTimes, row_of
 from dynbatch.batcher.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.stages import Stage, What
@@ -133,6 +134,7 @@ class Executor:
         try:
             plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             try:
+                require_gradients(request, [*self.steps, *plan.preparation.steps])
                 layout = plan.layout
                 arena = layout.place()
                 scratch = place([interval for _, interval in layout.scratch])
@@ -155,6 +157,7 @@ class Executor:
         try:
             plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             run.preparation, layout = plan.preparation, plan.layout
+            require_gradients(request, [*self.steps, *plan.preparation.steps])
             if loss is not None:
                 run.claim.take(
                     [p for s in layout.sequence for step in s.steps for p in step.parameters]

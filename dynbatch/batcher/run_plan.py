@@ -33,6 +33,8 @@ class Request:
         loss:  backward starts here, or None.
         kept:  their values and gradients outlive the run.
         limit: bytes of all arenas, or None.
+        ends:  what the loss is made of: one of these must lead to a gradient (see `reach`).
+        graph_nodes: all of the graph, needed or not.
         units: parts that there can be, and why not more, for errors. Asked only where it matters.
     """
 
@@ -40,6 +42,8 @@ class Request:
     loss: Node | None = None
     kept: Sequence[Node] = ()
     limit: int | None = None
+    ends: Sequence[Node] = ()
+    graph_nodes: Sequence[Node] = ()
     units: Callable[[], tuple[int, str]] = lambda: (1, "")
 
 

@@ -173,6 +173,8 @@ def backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]
     for step in reversed(steps):
         if wanted.isdisjoint(step.blocks) or not step.block.carries:
             continue
+        if not step.kind.differentiable:
+            continue  # a kept node, whose gradient ends there
         for source in step.sources:
             wanted.update(source.blocks)
         if step.stage != number:
@@ -200,6 +202,6 @@ def _early(backward: Stages, new: Container[Block]) -> set[StepRun]:
 
 def carries(step: StepRun) -> bool:
     """Whether the step's output needs a gradient: it leads to a parameter or a kept node."""
-    if not step.kind.differentiable:
-        return False
-    return step.block.kept or bool(step.parameters) or any([s.carries for s in step.sources])
+    if step.block.kept or not step.kind.differentiable:
+        return step.block.kept
+    return bool(step.parameters) or any([s.carries for s in step.sources])

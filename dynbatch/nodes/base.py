@@ -165,7 +165,7 @@ class Node(Methods):
     names_kernels: ClassVar[bool] = True
     recomputes: ClassVar[bool] = False
     is_light: ClassVar[bool] = False
-    joins_sentences: ClassVar[bool] = False  # True for what runs calls of all sentences
+    joins_sentences: ClassVar[bool] = False  # True for what is of no sentence by what it is
 
     graph: Owner
     inputs: tuple[Node, ...]

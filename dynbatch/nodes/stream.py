@@ -81,14 +81,14 @@ class Sentences:
 
         for one in nodes:
             parent[one.index] = one.index
-            if not _joins_scalars(one):
+            if not (_joins_scalars(one) or one.joins_sentences):
                 for x in one.inputs:
                     if not _is_shared(x):
                         parent[find(one.index)] = find(x.index)
         self._find = find
         self._roots: dict[int, int] = {}
         for one in nodes:
-            if not (_is_shared(one) or _joins_scalars(one)):
+            if not (_is_shared(one) or _joins_scalars(one) or one.joins_sentences):
                 self._roots.setdefault(find(one.index), len(self._roots))
 
     def __len__(self) -> int:

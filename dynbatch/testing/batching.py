@@ -17,6 +17,7 @@ from dynbatch.testing.pool import nan_pool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
 from dynbatch.testing.probe import (
     Build,
+    backward,
     gradient_of,
     outputs_of,
     probe,
@@ -147,7 +148,7 @@ def run(
             graph.forward()
             require_finite("check_batching", outputs)
             values = {name: node.value for name, node in outputs.items()}
-        graph.backward(loss)
+        backward(graph, loss)
         gradients = {name: gradient_of(node) for name, node in inputs.items()}
         _check_unchanged(case, inputs)
     return Outcome(values, gradients, [dense_gradient(p) for p in case.parameters])

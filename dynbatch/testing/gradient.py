@@ -14,6 +14,7 @@ from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64
 from dynbatch.testing.probe import (
     Build,
+    backward,
     gradient_of,
     outputs_of,
     probe,
@@ -93,7 +94,7 @@ def _backward(
     with Graph(dtype="float64", seed=seed, pool=NanPool()) as graph:
         nodes = [variable(graph, x, k) for k, x in enumerate(arrays)]
         outputs = outputs_of(build, graph, nodes)
-        graph.backward(probe(outputs, random_like(outputs, seed)))
+        backward(graph, probe(outputs, random_like(outputs, seed)))
         gradients = [gradient_of(node) for node in nodes]
     for parameter in parameters:
         if parameter.frozen and parameter.grad is not None:

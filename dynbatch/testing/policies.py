@@ -12,7 +12,7 @@ from dynbatch.graph import Graph
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import dense_gradient
-from dynbatch.testing.probe import gradient_of
+from dynbatch.testing.probe import backward, gradient_of
 from dynbatch.testing.random_graph import RandomGraph
 
 Outcome = dict[str, Array]
@@ -37,7 +37,7 @@ def outcome(
             losses.insert(0, built.losses[0])
             graph.forward()
         for number, loss in enumerate(losses):
-            graph.backward(loss)
+            backward(graph, loss)
             found[f"loss {number}"] = loss.value
             for name, node in built.kept.items():
                 found[f"{name}: gradient {number}"] = gradient_of(node)

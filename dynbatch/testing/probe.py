@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import FreedError
-from dynbatch.kernels import arrays, binary, segment
-from dynbatch.nodes.base import Node, Owner, Shape
-from dynbatch.nodes.batch import Batch
+from dynbatch.errors import FreedError, NoGradientError
+from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.inner_product import InnerProduct
 from dynbatch.nodes.sources import Input
 from dynbatch.parameter import Array
-from dynbatch.ragged import Ragged
 
 Build = Callable[..., Node | Sequence[Node]]
 
@@ -31,52 +30,15 @@ class Variable(Input):
         return self.number.to_bytes(4)
 
 
-class Probe(Node):
-    """loss = Σ_i ⟨w_i, x_i⟩ for nodes x_i of any shapes, with weights w_i of the same shapes.
+class Probe(InnerProduct):
+    """loss = Σ_i ⟨w_i, x_i⟩ with random weights: no two elements of the outputs play the same part.
 
-    Its gradient with respect to x_i is w_i. With random weights no two elements of the outputs play
-    the same part, so that mistakes which a plain sum hides by symmetry show.
+    So mistakes which a plain sum hides by symmetry show.
 
     Batches with:  every other Probe.
     """
 
-    __slots__ = ("weights",)
-    any_shape = True
-    variadic = True
-    weights: Array
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        size = sum([int(np.prod(shape)) for shape in shapes])
-        self.require(
-            self.weights.size == size,
-            f"{self.weights.size} weights for {size} elements",
-            "one weight for each element of the inputs",
-            "use dynbatch.testing.probe.probe(outputs, weights)",
-        )
-        return ()
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        weights, offsets = cls._weights(batch)
-        binary.combine(binary.multiply, xs[0].flat, weights, weights)
-        segment.sum_segments(weights.reshape(-1, 1), offsets, y.flat.reshape(-1, 1))
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        (dx,) = dxs
-        if dx is not None:
-            weights, offsets = cls._weights(batch)
-            segment.spread_segments(dy.flat.reshape(-1, 1), offsets, dx.flat.reshape(-1, 1))
-            binary.combine(binary.multiply, dx.flat, weights, dx.flat)
-
-    @classmethod
-    def _weights(cls, batch: Batch) -> tuple[Array, Array]:
-        """All nodes' weights, where the values are, and where each node's begin."""
-        given = [node.weights for node in batch.nodes]  # type: ignore[attr-defined]
-        offsets = np.concatenate(([0], np.cumsum([w.size for w in given])))
-        weights: Array = batch.xp.empty(int(offsets[-1]), batch.dtype)
-        arrays.upload(weights, given)
-        return weights, offsets
+    __slots__ = ()
 
 
 def probe(outputs: Sequence[Node], weights: Sequence[Array]) -> Node:
@@ -90,6 +52,12 @@ def variable(graph: Owner, array: Array, number: int) -> Node:
     return Variable(
         graph=graph, array=np.array(array, graph.dtype, order="C"), number=number
     ).keep()
+
+
+def backward(graph: Any, loss: Node) -> None:
+    """As `graph.backward`; a loss through which no gradient can flow is none's mistake here."""
+    with suppress(NoGradientError):
+        graph.backward(loss)
 
 
 def gradient_of(node: Node) -> Array:

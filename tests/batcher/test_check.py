@@ -10,7 +10,7 @@ from dynbatch.batcher import executor
 from dynbatch.errors import CheckError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.queue import Queue
-from dynbatch.testing.probe import outputs_of, probe, random_like
+from dynbatch.testing.probe import backward, outputs_of, probe, random_like
 from tests.messages import raised
 from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
@@ -92,7 +92,7 @@ def test_every_node_type_passes(case, device):
         outputs = []
         for arguments in sentences_of(case):
             outputs += outputs_of(case.build, graph, [*as_nodes(graph, arguments), *parameters])
-        graph.backward(probe(outputs, random_like(outputs, 3)))
+        backward(graph, probe(outputs, random_like(outputs, 3)))
 
 
 def test_counters_are_those_of_an_unchecked_run(device):

@@ -154,6 +154,15 @@ def test_a_kept_node_that_the_loss_does_not_need_has_its_value_after_backward():
             assert not aside.gradient.any()
 
 
+def test_a_kept_node_that_passes_no_gradient_on_has_that_of_its_readers():
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, [[1.0, 3.0, 2.0]]).keep()
+        best = F.argmax(x).keep()
+        graph.backward(F.sum(best * 5.0) + F.sum(x * x))
+        assert best.value == 1 and best.gradient == 5
+        assert x.gradient.tolist() == [[2, 6, 4]]
+
+
 @db.cell
 def step(x, below):
     return F.tanh(x * 0.5 + below[0]), below[1] + x

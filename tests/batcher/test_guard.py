@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError
-from dynbatch.testing.probe import outputs_of, probe, random_like
+from dynbatch.testing.probe import backward, outputs_of, probe, random_like
 from tests.messages import raised
 from tests.nodes.test_contract import as_nodes, every_case, parameters_of, sentences_of
 from tests.reference_models import Tagger, gradients, sentences, train
@@ -43,7 +43,7 @@ def test_every_node_type_passes(case):
         for arguments in sentences_of(case):
             given = [*as_nodes(graph, arguments), *parameters_of(case)]
             outputs += outputs_of(case.build, graph, given)
-        graph.backward(probe(outputs, random_like(outputs, 3)))
+        backward(graph, probe(outputs, random_like(outputs, 3)))
 
 
 @pytest.mark.parametrize("policy", ["by_agenda", "one_by_one"])

@@ -11,7 +11,7 @@ from dynbatch.nodes.base import Node, signature_type
 from dynbatch.nodes.sources import Input
 from dynbatch.testing import check_batching, check_device, check_gradient
 from dynbatch.testing.precision import dense_gradient
-from dynbatch.testing.probe import gradient_of, outputs_of, probe, random_like
+from dynbatch.testing.probe import backward, gradient_of, outputs_of, probe, random_like
 from tests.node_cases import CASES, LENGTHS, Case
 from tests.poison import poisoned_memory
 
@@ -105,7 +105,7 @@ def test_values_and_gradients_equal_pytorch(case):
         graph.forward()
         for node, tensor in zip(found, expected, strict=True):
             assert_close(node.value, tensor.detach())
-        graph.backward(probe(found, weights))
+        backward(graph, probe(found, weights))
         gradients = [gradient_of(node) for node, _ in leaves]
     loss = sum((t * torch.tensor(w)).sum() for t, w in zip(expected, weights, strict=True))
     if loss.requires_grad:

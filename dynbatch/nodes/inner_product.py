@@ -1,0 +1,154 @@
+"""Inner products with arrays: from where a backward starts that has other ends than one scalar."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import EmptyBatchError, GraphError, NumericError, ShapeError
+from dynbatch.kernels import arrays, binary, exchange, segment
+from dynbatch.nodes.base import Node, Owner, Shape, caller, not_a_node
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class InnerProduct(Node):
+    """y = Σ_i ⟨w_i, x_i⟩ for nodes x_i of any shapes, with weights w_i of the same shapes.
+
+    Its gradient with respect to x_i is w_i.
+
+    Batches with:  every other node of its type.
+    """
+
+    __slots__ = ("weights",)
+    any_shape = True
+    variadic = True
+    weights: Array
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        size = sum([int(np.prod(shape)) for shape in shapes])
+        self.require(
+            self.weights.size == size,
+            f"{self.weights.size} weights for {size} elements",
+            "one weight for each element of the inputs",
+            "give an array of the shape of each input",
+        )
+        return ()
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """The weights."""
+        return sum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return cls.workspace(batch)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        weights, offsets = cls._weights(batch)
+        binary.combine(binary.multiply, xs[0].flat, weights, weights)
+        segment.sum_segments(weights.reshape(-1, 1), offsets, y.flat.reshape(-1, 1))
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            weights, offsets = cls._weights(batch)
+            segment.spread_segments(dy.flat.reshape(-1, 1), offsets, dx.flat.reshape(-1, 1))
+            binary.combine(binary.multiply, dx.flat, weights, dx.flat)
+
+    @classmethod
+    def _weights(cls, batch: Batch) -> tuple[Array, Array]:
+        """All nodes' weights, where the values are, and where each node's begin."""
+        given = [node.weights for node in batch.nodes]  # type: ignore[attr-defined]
+        offsets = np.concatenate(([0], np.cumsum([w.size for w in given])))
+        weights: Array = batch.scratch[: int(offsets[-1])]
+        arrays.upload(weights, given)
+        return weights, offsets
+
+
+class Seed(InnerProduct):
+    """Where backward starts from outputs y_i with gradients g_i: Σ_i ⟨g_i, y_i⟩.
+
+    Batches with:  nothing: there is one a backward.
+    """
+
+    __slots__ = ()
+    joins_sentences = True
+
+
+def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> list[Array]:
+    """The gradients that backward starts from, one for each output, in its shape; 1 for None.
+
+    Raises:
+        DtypeError:      an output is no node.
+        EmptyBatchError: there is no output.
+        GraphError:      an output belongs to another graph.
+        NumericError:    a gradient is not finite.
+        ShapeError:      numbers or shapes differ, or one is missing for more than one element.
+    """
+    if not outputs:
+        raise EmptyBatchError(
+            "backward: at least one output is needed.\n"
+            f"  fix:  graph.backward(loss), or a list of nodes\n  made at {caller()}"
+        )
+    for node in outputs:
+        if not isinstance(node, Node):
+            raise not_a_node("backward", node)
+        if node.graph is not graph:
+            raise GraphError(f"backward: {node!r} belongs to another graph.")
+    several = isinstance(gradients, list | tuple)
+    if not several or len(gradients) != len(outputs):
+        found = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
+        raise ShapeError(
+            f"backward: {found} for {len(outputs)} outputs.\n"
+            "  rule: a list of one gradient for each output, in their order\n"
+            "  fix:  gradient=[array, …], with None where a scalar's is 1\n"
+            f"  made at {caller()}"
+        )
+    pairs = zip(outputs, gradients, strict=True)
+    return [_gradient_given(node, gradient, graph.dtype) for node, gradient in pairs]
+
+
+def _gradient_given(node: Node, gradient: Any, dtype: np.dtype[Any]) -> Array:
+    if gradient is None:
+        if node.rows * node.width != 1:
+            raise ShapeError(
+                f"{node.label()}: the loss has shape {node.shape}.\n"
+                "  rule: backward starts from a scalar, or from nodes with a gradient each\n"
+                "  fix:  F.mean([...]) or F.sum([...]) of the sentences' losses; for a\n"
+                "        vector-Jacobian product graph.backward(node, gradient=array)\n"
+                f"  made at {caller()}"
+            )
+        return np.ones(node.shape, dtype)
+    try:
+        array = exchange.view("backward", gradient)
+    except ValueError:
+        array = np.empty(0, object)
+    if not isinstance(array, np.ndarray):
+        array = arrays.download(array)
+    if array.shape != node.shape or array.dtype.kind not in "fiub":
+        raise ShapeError(
+            f"{node.label()}: the gradient given for it is {array.dtype} of shape {array.shape}.\n"
+            "  rule: a gradient has the shape of its node\n"
+            f"  fix:  give numbers of shape {node.shape}\n  made at {caller()}"
+        )
+    array = array.astype(dtype)
+    if not np.isfinite(array).all():
+        place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+        where = f" at {place}" if place else ""
+        raise NumericError(
+            f"{node.label()}: the gradient given for it is {array[place]}{where}; no gradient was "
+            "added.\n  rule: what is given is finite\n"
+            f"  fix:  look where it was made\n  made at {caller()}"
+        )
+    return array
+
+
+def seed(outputs: Sequence[Node], gradients: Sequence[Array]) -> Node:
+    """The scalar whose gradient by each output is the one given."""
+    return Seed(*outputs, weights=np.concatenate([one.reshape(-1) for one in gradients]))
