@@ -14,7 +14,7 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
-from dynbatch.nodes.base import Node, caller, not_a_node
+from dynbatch.nodes.base import INDEX_BYTES, Node, caller, not_a_node, same_width
 from dynbatch.nodes.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -74,6 +74,13 @@ def segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Segmen
         return flat, ends_of(np.repeat(x.widths, x.lengths))
     rows, width = x.values.shape
     return flat, np.arange(0, rows * width + 1, width)
+
+
+def segment_bytes(nodes: Sequence[Node], over: str) -> int:
+    """Of the table that tells segments of inputs apart: of each row, where widths differ."""
+    inputs = [node.inputs[0] for node in nodes]
+    per_row = over == FEATURES and not same_width(inputs)
+    return INDEX_BYTES * (sum([x.rows for x in inputs]) + 1 if per_row else len(nodes) + 1)
 
 
 def element_offsets(x: Ragged, nodes: Sequence[Node]) -> Array:

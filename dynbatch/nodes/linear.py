@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from dynbatch.kernels import arrays, blas
-from dynbatch.nodes.base import LENGTH, OPERATIONS, ROWS, WIDTH, Node, Retain, Shape, not_a_node
+from dynbatch.nodes.base import (
+    INDEX_BYTES,
+    LENGTH,
+    OPERATIONS,
+    ROWS,
+    WIDTH,
+    Node,
+    Retain,
+    Shape,
+    not_a_node,
+)
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
@@ -71,6 +81,10 @@ class Linear(Node):
             arrays.sum_rows(dy.values, gradients.buffer(node.bias))
 
 
+NUMBERS_OF_A_PRODUCT = 9
+"""Where its matrices begin, and their sizes; see `kernels.cuda.blas.segment_entries`."""
+
+
 class MatMul(Node):
     """y = a b for two values of one sentence; one product a sentence.
 
@@ -92,6 +106,15 @@ class MatMul(Node):
         inner = LENGTH if a.ragged & WIDTH or b.ragged & ROWS else a.width
         outer = LENGTH if b.ragged & WIDTH else b.width
         return [outer, inner, outer]
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        each = [node.rows * node.width * node.inputs[0].width for node in batch.nodes]
+        return sum(each) + super().operations(batch)
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return INDEX_BYTES * NUMBERS_OF_A_PRODUCT * len(batch.nodes)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         a, b = shapes

@@ -23,7 +23,7 @@ from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
-from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segments
+from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
 from dynbatch.nodes.base import (
     ROWS,
     WIDTH,
@@ -102,6 +102,10 @@ class Reduction(Node):
 
     def is_rowwise(self) -> bool:
         return self.over == FEATURES
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return segment_bytes(batch.nodes, batch.first.over)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Never
 
 from dynbatch.kernels import softmax as kernels
-from dynbatch.nodes.axes import FEATURES, axis, segments
+from dynbatch.nodes.axes import FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -30,6 +30,10 @@ class Normalised(Node):
 
     def is_rowwise(self) -> bool:
         return self.over == FEATURES
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return segment_bytes(batch.nodes, batch.first.over)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]

@@ -5,6 +5,11 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.kernels.cuda.blas import segment_entries
+from dynbatch.nodes.base import ELEMENT
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.linear import MatMul
+from dynbatch.ragged import packed
 
 
 @pytest.mark.parametrize("frozen", ["weight", "bias"])
@@ -18,3 +23,16 @@ def test_a_frozen_parameter_gets_no_gradient(frozen):
     assert {"weight": weight, "bias": bias}[frozen].grad is None
     (trained,) = parameters.values()
     np.testing.assert_array_equal(trained.grad, np.full(trained.shape, 4.0))
+
+
+def test_the_table_of_products_and_what_they_cost_are_counted():
+    with db.Graph() as graph:
+        pairs = [(F.input(graph, np.ones((n, 2))), F.input(graph, np.ones((2, 3)))) for n in (4, 0)]
+        batch = Batch([a @ b for a, b in pairs], np.dtype("float32"))
+        factors = [
+            packed(np.ones(size), nodes)
+            for size, nodes in zip((8, 12), zip(*pairs, strict=True), strict=True)
+        ]
+        out = packed(np.ones(12), batch.nodes)
+        assert MatMul.index_bytes(batch) == segment_entries(*factors, out, False)[0].nbytes
+        assert MatMul.operations(batch) == 4 * 2 * 3 + ELEMENT * 4 * 3
