@@ -139,18 +139,15 @@ class Calls:
                 self._known[place] = lights[k]
                 table.known.append(place)
             lights[k] = values[k]
-        make = self._maker(len(values), at, matrices)
+        arity = (len(values), at, matrices)
+        make = self.make = self._makers.get(arity) or self._maker(arity)  # tried first next time
         return make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
 
-    def _maker(self, num_values: int, at: int | None, matrices: frozenset[int]) -> Any:
-        """What makes a call of so many values; the next call tries it first."""
-        arity = (num_values, at, matrices)
-        made = self._makers.get(arity)
-        if made is None:
-            made_with = maker(*arity)
-            made = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
-            self._makers[arity] = made
-        self.make = made
+    def _maker(self, arity: tuple[int, int | None, frozenset[int]]) -> Callable[..., Any]:
+        """What makes a call of so many values."""
+        made_with = maker(*arity)
+        made = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
+        self._makers[arity] = made
         return made
 
     def _table(self, trace: StepTrace, forms: Sequence[Form], graph: Any) -> CallTable:

@@ -67,7 +67,7 @@ class Traced(Generic[T]):
 
 
 def _fitting(kept: tuple[Entry[T], ...], key: tuple[Any, ...], params: Any) -> Entry[T] | None:
-    for entry in reversed(kept):
+    for entry in kept:  # a network's cells take turns: the next is the one not used for longest
         if entry[0] == key and entry[1].is_current(params):
             return entry
     return None

@@ -52,8 +52,7 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
     after all have ended, so nothing still writes when an error is seen. Python threads that run
     tasks at the same time share the workers: what these do not come to, each caller does itself.
     """
-    threads = available()
-    if len(tasks) < 2 or threads < 2:
+    if len(tasks) < 2 or (threads := available()) < 2:
         for task in tasks:
             task()
         return
