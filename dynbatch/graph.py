@@ -122,8 +122,7 @@ class Graph(Introspection):
         self.kinds = Kinds()
         self.programs: dict[Any, Any] = {}
         self.inlined: dict[Any, Any] = {}  # calls that are no node of their own, and parameters
-        self._running = threading.Lock()
-        self._runner = 0  # the thread that took it
+        self._runner: dict[str, int] = {}  # the thread in which it runs now
         self._num_regions = 0
         if check and guard:
             raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
@@ -161,7 +160,7 @@ class Graph(Introspection):
         try:
             self._keep_values()
         finally:
-            self._running.release()
+            self._runner.clear()
             self._closed = True
             self._executor.close()
             self._nodes.clear()
@@ -258,7 +257,7 @@ class Graph(Introspection):
             try:
                 self._differentiate(start, outputs, request)
             finally:
-                self._running.release()
+                self._runner.clear()
         except BaseException:
             if outputs and start._block is None:
                 self._forget(start, count)
@@ -339,19 +338,16 @@ class Graph(Introspection):
                 self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
                 self._finish()
         finally:
-            self._running.release()
+            self._runner.clear()
 
     def _begin_run(self, what: str) -> None:
-        """Take the lock of runs, which the caller releases."""
-        if not self._running.acquire(blocking=False):
+        """Refuse to run beside another thread; at its end the caller clears `_runner`."""
+        thread = threading.get_ident()
+        if self._runner.setdefault("thread", thread) != thread:
             raise self._is_running(what)
-        self._runner = threading.get_ident()
 
     def _is_running(self, what: str) -> GraphError:
-        return GraphError(
-            f"{what}: the graph is running, in another thread or in a node's own kernels.\n"
-            f"{ONE_THREAD}"
-        )
+        return GraphError(f"{what}: the graph is running in another thread.\n{ONE_THREAD}")
 
     def _waiting(self) -> list[Node]:
         """All that has not been computed, but what only others compute with."""
@@ -477,7 +473,7 @@ class Graph(Introspection):
                 raise freed(node)
             # After backward other nodes may wait in vain for values that were freed.
             self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
-        elif self._running.locked() and self._runner != threading.get_ident():
+        elif self._runner.get("thread", threading.get_ident()) != threading.get_ident():
             raise self._is_running(f"value of {node.label()}")  # its place is known, no numbers yet
         values: Array = node._block.node_values(node)
         return values

@@ -444,7 +444,7 @@ def test_a_graph_that_runs_in_another_thread_is_left_alone(during, what):
     }[what]
 
     def meanwhile():
-        with pytest.raises(GraphError, match="is running, in another thread"):
+        with pytest.raises(GraphError, match="is running in another thread"):
             use()
 
     during("forward", lambda: x.value, meanwhile)

@@ -78,6 +78,7 @@ class Claim:
 
     def __init__(self) -> None:
         self._uids: list[int] = []
+        self._self = ref(self)
 
     def take(self, parameters: Iterable[Parameter]) -> None:
         """Claim parameters, all or none.
@@ -90,14 +91,15 @@ class Claim:
             for uid in distinct.keys() & _claims.keys():
                 if _claims[uid]() is not None:
                     raise _two_at_once(distinct[uid])
-            _claims.update(dict.fromkeys(distinct, ref(self)))
-        self._uids = list(distinct)
+            self._uids = list(distinct)  # before the claim, should an interrupt come in between
+            _claims.update(dict.fromkeys(distinct, self._self))
 
     def release(self) -> None:
         """Give all up."""
         uids, self._uids = self._uids, []
         for uid in uids:
-            _claims.pop(uid, None)
+            if _claims.get(uid) is self._self:
+                del _claims[uid]
 
 
 _claims: dict[int, ref[Claim]] = {}  # by the parameter's uid; of dead ones for a lost graph

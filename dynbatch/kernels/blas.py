@@ -111,17 +111,18 @@ def one_thread() -> Iterator[None]:
     if get is None or put is None:
         yield
         return
-    with _setting:
-        _inside += 1
-        if _inside == 1:
-            _before = get()
-        if _before != 1:
-            put(1)
+    is_counted = False
     try:
+        with _setting:
+            _inside, is_counted = _inside + 1, True  # at once: an interrupt may come after any call
+            if _inside == 1:
+                _before = get()
+            if _before != 1:
+                put(1)
         yield
     finally:
         with _setting:
-            _inside -= 1
+            _inside -= is_counted
             if not _inside and _before != 1:
                 put(_before)
 
