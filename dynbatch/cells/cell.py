@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.any_rows import trace_any_rows
 from dynbatch.cells.call import Call, Part
 from dynbatch.cells.calls import Calls
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.given import Total, structure_of
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.surroundings import Surroundings
-from dynbatch.cells.trace import trace_cell
+from dynbatch.cells.trace import Trace, trace_cell
 from dynbatch.cells.traced import Traced
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, caller, not_a_node
@@ -37,6 +38,7 @@ class Cell:
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
         self._programs: Traced[CompiledCell] = Traced(CACHED_PROGRAMS)
+        self._by_rows = False  # whether it has built other operators for memories of other rows
         self._calls = Calls(self)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -70,21 +72,42 @@ class Cell:
         Parameters are the same if the cell read the same from them, whatever object holds them.
         """
         graph = xs.graph
-        kinds = tuple([(m.ndim, m.width) for m in memories])
+        kinds = tuple([(m.ndim, m.width, m.rows * self._by_rows) for m in memories])
         key = (xs.width, states, single, kinds, graph.dtype.char)
         found = graph.programs.get((self, id(params), *key))
         if found is None:
             made = self._programs.find(key, params)
             if made is None:
-                shapes = [m.shape for m in memories]
-                given = ((xs.width,), states, single, shapes, params, graph.dtype)
-                compiled = CompiledCell(trace_cell(self.function, *given))
-                made = self._programs.add(key, params, compiled)
+                trace = self._trace(xs, states, single, memories, params)
+                if trace is None:
+                    self._by_rows = True
+                    return self.compiled(xs, states, single, memories, params)
+                made = self._programs.add(key, params, CompiledCell(trace))
             made.check_parameters(graph)
             # With the parameters, so that their id stays their own.
             found = graph.programs[self, id(params), *key] = (params, made)
         program: CompiledCell = found[1]
         return program
+
+    def _trace(
+        self, xs: Node, states: tuple[int, ...], single: bool, memories: Sequence[Node], params: Any
+    ) -> Trace | None:
+        """What the cell builds for memories of any number of rows; for these, if that differs.
+
+        None if it differs, and this was not known.
+        """
+
+        def trace_with(rows: int | None) -> Trace:
+            shapes = [m.shape if rows is None or m.ndim < 2 else (rows, m.width) for m in memories]
+            return trace_cell(
+                self.function, (xs.width,), states, single, shapes, params, xs.graph.dtype
+            )
+
+        if any([m.ndim > 1 for m in memories]) and not self._by_rows:
+            return trace_any_rows(trace_with)
+        trace = trace_with(None)
+        trace.fixed_rows = True
+        return trace
 
     @property
     def programs(self) -> list[CompiledCell]:

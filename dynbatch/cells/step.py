@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.any_rows import TRACED_ROWS, operators, repeats_beside_rows
 from dynbatch.cells.compiled import CompiledLoop
 from dynbatch.cells.program import Program
 from dynbatch.cells.recorder import Path, is_unchanged, recorded
-from dynbatch.cells.surroundings import attributes
 from dynbatch.cells.trace import (
     Placeholder,
     Split,
@@ -31,7 +31,7 @@ from dynbatch.cells.trace import (
     run_traced,
 )
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.arithmetic import Binary, Expand
+from dynbatch.nodes.arithmetic import Expand
 from dynbatch.nodes.base import Node, Owner, Shape, caller
 from dynbatch.nodes.dropout import Dropout
 from dynbatch.nodes.linear import Linear
@@ -40,10 +40,6 @@ from dynbatch.parameter import Parameter
 
 Form = Any
 """What a cell is given or returns: a vector's width, 0 for a scalar, a `Matrix`, or a tuple."""
-
-# Rows of the matrices that a cell is traced with. What it builds must be the same for all; where
-# there are none it may raise an error instead.
-TRACED_ROWS = (7, 11, 0)
 
 
 @dataclass(frozen=True)
@@ -125,10 +121,11 @@ class StepTrace:
                 node.ndim > 1 and not follows and node.index not in repeated
             ):
                 return False
-            if not (follows and isinstance(node, Binary)):
-                if any([x.index in repeated for x in node.inputs]):
-                    return False
-        return True
+        return repeats_beside_rows(self.nodes)
+
+
+def _adds_rows(node: Node) -> bool:
+    return node.ndim > 1 and node.inputs[0].ndim < 2
 
 
 NOT_TRACED = StepTrace([], [], [], [], None, {})
@@ -161,7 +158,7 @@ def trace_step(
             if rows:
                 raise
             break
-        if first.form != again.form or _operators(first) != _operators(again):
+        if first.form != again.form or operators(first.nodes) != operators(again.nodes):
             raise GraphError(
                 f"cell {_name(function)!r} built other operators when it was run again.\n"
                 "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
@@ -206,30 +203,6 @@ def _placeholder(graph: TraceGraph, role: str, place: int, shape: Shape) -> Node
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "cell")
-
-
-def _operators(trace: StepTrace) -> list[tuple[Any, ...]]:
-    """What tells one trace from another: the operators, and what they were told."""
-    return [
-        (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _told(node))
-        for node in trace.nodes
-        if not isinstance(node, Placeholder)
-    ]
-
-
-def _adds_rows(node: Node) -> bool:
-    return node.ndim > 1 and node.inputs[0].ndim < 2
-
-
-def _told(node: Node) -> list[Any]:
-    if isinstance(node, Expand):
-        return []  # its shape
-    own = [value for name, value in attributes(node).items() if name not in node.static]
-    values = [value for value in own if not isinstance(value, Node)]
-    return [
-        (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
-        for value in values
-    ]
 
 
 def _form_of(name: str, returned: Any, outputs: list[Node]) -> Form:

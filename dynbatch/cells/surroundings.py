@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.cells.compiled import CompiledCell
-from dynbatch.nodes.arithmetic import Binary, expand
+from dynbatch.nodes.arithmetic import Binary, Expand, expand
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.dropout import Dropout, Ones, dropout
 from dynbatch.nodes.indexing import slice as slice_node
@@ -62,6 +62,10 @@ class Surroundings:
     def _make(self, node: Node) -> None:
         if not node.inputs:
             made = copy_of_source(node, self._xs.graph)
+        elif self._compiled.parts.kinds[node.index] == "memory" and self._compiled.trace.fixed_rows:
+            inputs = [self.whole(x) for x in node.inputs]
+            is_repeated = isinstance(node, Expand)
+            made = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
         elif self._compiled.parts.kinds[node.index] == "memory":
             made = once(node, [self.whole(x) for x in node.inputs])
         elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:

@@ -87,7 +87,10 @@ class TraceGraph:
 
 @dataclass
 class Trace:
-    """A cell's operators and where its inputs and outputs are among them."""
+    """A cell's operators and where its inputs and outputs are among them.
+
+    fixed_rows: whether it holds only for memories of as many rows as it was traced with.
+    """
 
     nodes: list[Node]
     token: Node
@@ -96,6 +99,7 @@ class Trace:
     output: Node
     next_states: list[Node]
     reads: dict[Path, Any]
+    fixed_rows: bool = False
 
 
 def trace_cell(
@@ -223,7 +227,8 @@ def split(trace: Trace) -> Split:
             if all(kinds[reader] == "after" for reader in readers.get(node.index, [])):
                 kinds[node.index] = "after"
     parts = {kind: [n for n in order if kinds[n.index] == kind] for kind in ("loop", "after")}
-    for node in [*parts["loop"], *parts["after"], trace.output]:
+    of_token = [n for n in order if kinds[n.index] == "token"]
+    for node in [*of_token, *parts["loop"], *parts["after"], trace.output]:
         require_vector(node)
     wanted = [trace.output, *[x for n in parts["after"] for x in n.inputs]]
     exports = {x.index: x for x in wanted if kinds[x.index] in ("loop", "state")}
@@ -260,7 +265,7 @@ def require_vector(node: Node) -> None:
     """Raise `ShapeError` if a value of a step is a matrix."""
     if node.ndim > 1:
         raise ShapeError(
-            f"cell: {node.label()} is a matrix {node.shape}, in a step of one sentence.\n"
+            f"cell: {node.label()} is a matrix (rows, {node.width}), in a step of one sentence.\n"
             "  rule: what reads the token or the state is a vector, and so is the output\n"
             "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside\n"
             f"  made at {caller()}"
