@@ -119,7 +119,7 @@ class Writer:
         trace = cell.trace
         return {
             "nodes": self.nodes(trace.nodes),
-            "token": trace.token.index,
+            "tokens": [node.index for node in trace.tokens],
             "states": [node.index for node in trace.states],
             "memories": [node.index for node in trace.memories],
             "output": trace.output.index,
@@ -274,9 +274,9 @@ class Reader:
         def at(name: str) -> list[Node]:
             return [made[k] for k in document[name]]
 
-        token, output = made[document["token"]], made[document["output"]]
-        states, following = at("states"), at("next_states")
-        return CompiledCell(Trace(made, token, states, at("memories"), output, following, {}))
+        tokens = at("tokens") if "tokens" in document else [made[document["token"]]]
+        states, following, output = at("states"), at("next_states"), made[document["output"]]
+        return CompiledCell(Trace(made, tokens, states, at("memories"), output, following, {}))
 
 
 def _imported(path: str, base: type) -> Any:

@@ -5,22 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from dynbatch.cells.any_rows import trace_any_rows
-from dynbatch.cells.call import Call, Part
 from dynbatch.cells.calls import Calls
 from dynbatch.cells.compiled import CompiledCell
-from dynbatch.cells.given import Total, structure_of
+from dynbatch.cells.given import structure_of
 from dynbatch.cells.scan import Scan
+from dynbatch.cells.scan_arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import Trace, trace_cell
 from dynbatch.cells.traced import Traced
-from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.nodes.base import Node, caller, not_a_node
-from dynbatch.nodes.sources import parameter
+from dynbatch.errors import DtypeError
+from dynbatch.nodes.base import Node, Owner, caller
 from dynbatch.nodes.structure import Port
-from dynbatch.parameter import Parameter
 
 CACHED_PROGRAMS = 64
 
@@ -65,23 +61,23 @@ class Cell:
         return self._calls.make(arguments)
 
     def compiled(
-        self, xs: Node, states: tuple[int, ...], single: bool, memories: Sequence[Node], params: Any
+        self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: Any
     ) -> CompiledCell:
         """The compiled cell for these widths and parameters, looked up once a graph.
 
         Parameters are the same if the cell read the same from them, whatever object holds them.
         """
-        graph = xs.graph
-        kinds = tuple([(m.ndim, m.width, m.rows * self._by_rows) for m in memories])
-        key = (xs.width, states, single, kinds, graph.dtype.char)
+        by_rows = self._by_rows
+        kinds = tuple([(m.ndim, m.width, m.rows * by_rows) for m in memories])
+        key = (*form, kinds, graph.dtype.char)
         found = graph.programs.get((self, id(params), *key))
         if found is None:
             made = self._programs.find(key, params)
             if made is None:
-                trace = self._trace(xs, states, single, memories, params)
+                trace = self._trace(graph, form, memories, params, by_rows)
                 if trace is None:
                     self._by_rows = True
-                    return self.compiled(xs, states, single, memories, params)
+                    return self.compiled(graph, form, memories, params)
                 made = self._programs.add(key, params, CompiledCell(trace))
             made.check_parameters(graph)
             # With the parameters, so that their id stays their own.
@@ -90,20 +86,19 @@ class Cell:
         return program
 
     def _trace(
-        self, xs: Node, states: tuple[int, ...], single: bool, memories: Sequence[Node], params: Any
+        self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: Any, by_rows: bool
     ) -> Trace | None:
-        """What the cell builds for memories of any number of rows; for these, if that differs.
+        """What the cell builds for memories of any number of rows, or None if that differs.
 
-        None if it differs, and this was not known.
+        Args:
+            by_rows: for memories of just these rows, since it is known to differ.
         """
 
         def trace_with(rows: int | None) -> Trace:
             shapes = [m.shape if rows is None or m.ndim < 2 else (rows, m.width) for m in memories]
-            return trace_cell(
-                self.function, (xs.width,), states, single, shapes, params, xs.graph.dtype
-            )
+            return trace_cell(self.function, *form, shapes, params, graph.dtype)
 
-        if any([m.ndim > 1 for m in memories]) and not self._by_rows:
+        if any([m.ndim > 1 for m in memories]) and not by_rows:
             return trace_any_rows(trace_with)
         trace = trace_with(None)
         trace.fixed_rows = True
@@ -123,8 +118,9 @@ def cell(function: Callable[..., Any]) -> Cell:
 
     Args:
         function: (x, state, params) -> (output, next state), with vectors for x, output and each
-            part of the state (one node, or a tuple of nodes); with a fourth argument it also gets
-            the `memory` that `scan` was given. It runs once for many sentences, so all that differs
+            part of the state (one node, or a tuple of nodes; x is a tuple if `scan` was given
+            several sentences side by side); with a fourth argument it also gets the `memory` that
+            `scan` was given. It runs once for many sentences, so all that differs
             between them comes in through its arguments; constants are made with `x.graph`.
 
     Example:
@@ -144,7 +140,7 @@ def cell(function: Callable[..., Any]) -> Cell:
 
 def scan(
     cell: Cell,
-    xs: Node,
+    xs: Any,
     init: Any,
     params: Any = None,
     memory: Any = None,
@@ -155,10 +151,12 @@ def scan(
 
     Args:
         cell:    a `Cell`.
-        xs:      the sentence, (T, D).
+        xs:      the sentence, (T, D); or a tuple of several with equally many rows, whatever their
+                 widths: the cell's first argument is then a tuple of a token of each.
         init:    the first state: a vector node or parameter, or a width for zeros; a tuple for
                  several parts.
-        params:  what the cell gets as its third argument: a module, a namespace, a dict.
+        params:  what the cell gets as its third argument: a module, a namespace, a dict, a list,
+                 a single parameter.
         memory:  what every step of this sentence reads: a matrix node to attend to, or a vector;
                  a tuple for several.
         reverse: run from the last token to the first; outputs stay in the sentence's order.
@@ -173,14 +171,15 @@ def scan(
         length 0 gives (0, E) and its initial state.
 
     Raises:
-        ShapeError: `xs` is not a matrix, a part of `init` neither vector nor width, or the cell
-            breaks its rules (see `cell`).
+        ShapeError: `xs` is not a matrix, or several of different lengths; a part of `init` neither
+            vector nor width, or the cell breaks its rules (see `cell`).
         DtypeError: `cell` is not a cell, or `xs` or `memory` no node.
         GraphError: the cell reads a value, sets a parameter, or uses a node from outside it.
         ValueError: `recompute` is none of these.
 
     Source: Chen et al. 2016, arXiv:1604.06174, of keeping one state in √T.
     """
+    init = structure_of(init)
     outputs, node = scan_node(cell, xs, init, params, memory, reverse, recompute)
     parts = tuple([Port(node, part=k) for k in range(len(node.port_widths()))])
     return outputs, parts if isinstance(init, tuple) else parts[0]
@@ -188,7 +187,7 @@ def scan(
 
 def scan_node(
     cell: Cell,
-    xs: Node,
+    xs: Any,
     init: Any,
     params: Any,
     memory: Any,
@@ -196,19 +195,21 @@ def scan_node(
     recompute: int | str | None = None,
 ) -> tuple[Node, Scan]:
     """The outputs and the `Scan` itself, without nodes for the last state."""
-    _check(cell, xs)
-    steps = _steps(recompute)
-    if isinstance(init, Call | Part | Total):
-        init = structure_of(init)
-    single = not isinstance(init, tuple)
-    parts = tuple([_part(xs, p) for p in ((init,) if single else init)])
-    memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
-    for node in memories:
-        if not isinstance(node, Node):
-            raise not_a_node("scan: memory", node)
-    widths = tuple([_width(p) for p in parts])
-    compiled = cell.compiled(xs, widths, single, memories, params)
-    around = Surroundings(compiled, xs, memories)
+    if not isinstance(cell, Cell):
+        raise DtypeError(
+            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell\n"
+            f"  made at {caller()}"
+        )
+    sentences = as_sentences(xs)
+    graph = sentences[0].graph
+    steps = as_steps(recompute)
+    parts, single = as_state(init, graph)
+    memories = as_memories(memory)
+    widths = tuple([x.width for x in sentences])
+    states = tuple([p.width if isinstance(p, Node) else p for p in parts])
+    form = ScanForm(widths if isinstance(xs, tuple) else widths[0], states, single)
+    compiled = cell.compiled(graph, form, memories, params)
+    around = Surroundings(compiled, sentences, memories)
     streams = [around.rows(node) for node in compiled.program.stream_nodes]
     given = [p for p in parts if isinstance(p, Node)]
     kept = [around.whole(node) for node in compiled.program.memory_nodes]
@@ -216,63 +217,15 @@ def scan_node(
         *streams,
         *given,
         *kept,
-        graph=xs.graph,
+        graph=graph,
         cell=compiled,
         uid=compiled.uid,
         reverse=bool(reverse),
         given_states=tuple([isinstance(p, Node) for p in parts]),
-        length=xs.rows,
+        length=sentences[0].rows,
         recompute=steps,
     )
     return around.output(node), node
-
-
-def _check(cell: Any, xs: Any) -> None:
-    if not isinstance(cell, Cell):
-        raise DtypeError(
-            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell\n"
-            f"  made at {caller()}"
-        )
-    if not isinstance(xs, Node):
-        raise not_a_node("scan: xs", xs)
-    if xs.ndim != 2:
-        raise ShapeError(
-            f"scan: xs has shape {xs.shape}.\n  rule: one sentence is a matrix (T, D)\n"
-            f"  fix:  give the sentence's tokens, not one token\n  made at {caller()}"
-        )
-
-
-def _part(xs: Node, part: Any) -> Any:
-    return parameter(xs.graph, part) if isinstance(part, Parameter) else part
-
-
-def _steps(recompute: Any) -> int | str:
-    """Steps of a segment, "sqrt", or 0 to keep everything."""
-    if recompute is None or recompute == "sqrt":
-        return recompute or 0
-    is_number = isinstance(recompute, int | np.integer) and not isinstance(recompute, bool)
-    if is_number and recompute >= 0:
-        return int(recompute)
-    raise ValueError(
-        f"scan: recompute={recompute!r}.\n"
-        '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything\n'
-        f"  made at {caller()}"
-    )
-
-
-def _width(part: Any) -> int:
-    """Width of a part of the initial state: of a vector, or the number given for zeros."""
-    if isinstance(part, Node) and part.ndim == 1:
-        return part.width
-    if isinstance(part, int | np.integer) and part > 0:
-        return int(part)
-    raise ShapeError(
-        f"scan: {part!r} is no initial state.\n"
-        "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
-        "        several parts\n"
-        "  fix:  take one row of a matrix, F.unsqueeze a scalar, make a list a tuple\n"
-        f"  made at {caller()}"
-    )
 
 
 __all__ = ["Cell", "cell", "scan", "scan_node"]

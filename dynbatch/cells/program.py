@@ -135,7 +135,7 @@ class Program:
 
     def __init__(self, trace: Trace, parts: Split) -> None:
         self.begin(parts)
-        self._token = trace.token
+        self._token = trace.tokens[0]
         self.states += [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
         for node, value in zip(trace.states, self.states, strict=True):
             self._by_node[node.index] = value

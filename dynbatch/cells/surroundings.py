@@ -17,14 +17,17 @@ class Surroundings:
 
     Args:
         compiled: the cell.
-        xs:       the sentence, (T, D).
+        xs:       the sentence, (T, D), or several side by side.
         memories: its memories.
     """
 
-    def __init__(self, compiled: CompiledCell, xs: Node, memories: Sequence[Node]) -> None:
+    def __init__(
+        self, compiled: CompiledCell, xs: Sequence[Node], memories: Sequence[Node]
+    ) -> None:
         self._compiled = compiled
-        self._xs = xs
-        self._made = {compiled.trace.token.index: xs}
+        self._xs = xs[0]
+        tokens = [node.index for node in compiled.trace.tokens]
+        self._made = dict(zip(tokens, xs, strict=True))
         for placeholder, memory in zip(compiled.trace.memories, memories, strict=True):
             self._made[placeholder.index] = memory
         self._repeated: dict[int, Node] = {}

@@ -37,7 +37,9 @@ class Placeholder(Node):
 
     def label(self) -> str:
         """What it stands for, since a cell's placeholders are no nodes of the user's."""
-        return "the token" if self.role == "token" else f"{self.role} {self.place}"
+        if self.role == "token":
+            return f"token {self.place}" if self.place else "the token"
+        return f"{self.role} {self.place}"
 
 
 class TraceGraph:
@@ -89,11 +91,12 @@ class TraceGraph:
 class Trace:
     """A cell's operators and where its inputs and outputs are among them.
 
+    tokens:     one, or one of each of several sentences side by side.
     fixed_rows: whether it holds only for memories of as many rows as it was traced with.
     """
 
     nodes: list[Node]
-    token: Node
+    tokens: list[Node]
     states: list[Node]
     memories: list[Node]
     output: Node
@@ -104,7 +107,7 @@ class Trace:
 
 def trace_cell(
     function: Callable[..., Any],
-    token: Shape,
+    tokens: int | tuple[int, ...],
     states: Sequence[int],
     single: bool,
     memories: Sequence[Shape],
@@ -112,6 +115,9 @@ def trace_cell(
     dtype: Any,
 ) -> Trace:
     """Run `function` once on placeholders.
+
+    Args:
+        tokens: features of a token; a tuple where a cell is given several side by side.
 
     Raises:
         ShapeError: the cell does not return (output, next state) with the state's shapes, or makes
@@ -122,7 +128,9 @@ def trace_cell(
     def given(role: str, place: int, shape: Shape) -> Node:
         return Placeholder(graph=graph, role=role, place=place, given=shape)
 
-    x = given("token", 0, token)
+    widths = tokens if isinstance(tokens, tuple) else (tokens,)
+    token_nodes = [given("token", k, (width,)) for k, width in enumerate(widths)]
+    x: Any = tuple(token_nodes) if isinstance(tokens, tuple) else token_nodes[0]
     state_nodes = [given("state", k, (width,)) for k, width in enumerate(states)]
     memory_nodes = [given("memory", k, shape) for k, shape in enumerate(memories)]
     given_params, reads = recorded(params)
@@ -134,7 +142,7 @@ def trace_cell(
     returned = run_traced(function, [x, state, given_params, *memory], params)
     output, following = _returned(name, returned, state_nodes, single)
     require_inside(name, [output, *following], graph)
-    return Trace(graph.nodes, x, state_nodes, memory_nodes, output, following, reads)
+    return Trace(graph.nodes, token_nodes, state_nodes, memory_nodes, output, following, reads)
 
 
 def run_traced(function: Callable[..., Any], arguments: Sequence[Any], params: Any) -> Any:
@@ -184,12 +192,27 @@ def _returned(
         )
     for part, (before, after) in enumerate(zip(states, following, strict=True)):
         if before.shape != after.shape:
-            raise ShapeError(
-                f"cell {name!r}: part {part} of the state enters as {before.shape} and leaves as "
-                f"{after.shape}.\n  rule: a state keeps its shape from step to step\n"
-                f"  fix:  give `init` that width, or project the next state\n  made at {caller()}"
-            )
+            raise _another_width(name, part, states, following)
     return returned[0], list(following)
+
+
+def _another_width(
+    name: str, part: int, before: Sequence[Node], after: Sequence[Node]
+) -> ShapeError:
+    which = "`init`" if len(before) == 1 else f"part {part} of `init`"
+    entered, leaves = before[part], after[part]
+    if leaves.ndim == 1:
+        widths = ", ".join([str(node.width) for node in after])
+        right = widths if len(before) == 1 else f"({widths})"
+        fix = f"init={right} if the state is so wide, else project it to {entered.width} features"
+        left = f"width {leaves.width}"
+    else:
+        left = f"shape {leaves.shape}"
+        fix = f"return a vector of {entered.width} features as the next state"
+    return ShapeError(
+        f"cell {name!r}: {which} has width {entered.width}, the cell's next state {left}.\n"
+        f"  rule: a state keeps its width from step to step\n  fix:  {fix}\n  made at {caller()}"
+    )
 
 
 @dataclass

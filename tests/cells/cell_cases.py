@@ -11,6 +11,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.cells.scan_arguments import ScanForm
 from tests.cells.step_by_step import LENGTHS, Batch, sentences
 
 D, H = 3, 4
@@ -26,6 +27,11 @@ class Case:
     states: tuple[int, ...] = (H,)
     memories: tuple[int, ...] = ()
     single: bool = True
+
+    @property
+    def form(self) -> ScanForm:
+        """What it is traced for."""
+        return ScanForm(D, self.states, self.single)
 
     def batch(
         self, lengths: Sequence[int] = LENGTHS, zeros: bool = False, dtype: Any = "float64"

@@ -65,10 +65,11 @@ HOLDERS: dict[str, Callable[[list[db.Parameter]], Any]] = {
 class Recipe:
     """A cell as a list of steps, each a kind and its arguments; operands by their number.
 
-    Values are numbered: the token, the parts of the state, then what the steps make.
+    Values are numbered: the token, or one of each sentence side by side; the parts of the state;
+    then what the steps make.
     """
 
-    token: int
+    token: int | tuple[int, ...]
     states: tuple[int, ...]
     memory: int
     weights: list[tuple[int, ...]]
@@ -85,7 +86,8 @@ class Recipe:
 
         @db.cell
         def random_cell(x: Any, state: Any, p: Any, memory: Any = None) -> Any:
-            values = [x, *(state if len(self.states) > 1 else (state,))]
+            tokens = x if isinstance(self.token, tuple) else (x,)
+            values = [*tokens, *(state if len(self.states) > 1 else (state,))]
             for step in self.steps:
                 values += self._made(step, values, p, memory)
             following = tuple([values[k] for k in self.following])
@@ -145,7 +147,9 @@ class Recipe:
         ]
         made = [
             Sentence(
-                rng.standard_normal((length, self.token)),
+                tuple([rng.standard_normal((length, width)) for width in self.token])
+                if isinstance(self.token, tuple)
+                else rng.standard_normal((length, self.token)),
                 tuple([rng.standard_normal(w) for w in self.states]) if self.given else self.states,
                 (rng.standard_normal((k % 3 + (self.memory == 1), self.memory)),)
                 if self.memory

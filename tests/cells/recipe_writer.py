@@ -25,12 +25,13 @@ class _Writer:
     """
 
     def __init__(
-        self, choose: Choose, unit: int, token: int, states: tuple[int, ...], memory: int
+        self, choose: Choose, unit: int, tokens: Any, states: tuple[int, ...], memory: int
     ) -> None:
         self.choose = choose
         self.unit = unit
         self.memory = memory
-        self.widths = [token, *states]
+        self.tokens = [*range(len(tokens) if isinstance(tokens, tuple) else 1)]
+        self.widths = [*(tokens if isinstance(tokens, tuple) else (tokens,)), *states]
         self.unread = {*range(len(self.widths))}
         self.weights: list[tuple[int, ...]] = []
         self.steps: list[tuple[Any, ...]] = []
@@ -61,6 +62,10 @@ class _Writer:
         self.weights.append(shape)
         return len(self.weights) - 1
 
+    def token(self) -> int:
+        """A token, of any of the sentences side by side."""
+        return int(self.choose(self.tokens)) if len(self.tokens) > 1 else 0
+
     def linear(self, source: int, width: int) -> int:
         """A linear map of a value; the number of the result."""
         weight = self.weight(width, self.widths[source])
@@ -81,12 +86,15 @@ class _Writer:
         width = choose([1, 2]) * self.unit
         way = choose(["sum cut", "maps cut", "one by one"])
         if way == "sum cut":
-            maps = [self.linear(k, width * parts) for k in (0, self.operand())]
+            maps = [self.linear(k, width * parts) for k in (self.token(), self.operand())]
             self.unread -= {*maps}
             self.add(("binary", "add", *maps), width * parts)
             gates = self.parts(len(self.widths) - 1, parts)
         elif way == "maps cut":
-            cut = [self.parts(self.linear(k, width * parts), parts) for k in (0, self.operand())]
+            cut = [
+                self.parts(self.linear(k, width * parts), parts)
+                for k in (self.token(), self.operand())
+            ]
             gates = []
             for a, b in zip(*cut, strict=True):
                 if choose([True, True, False]):
@@ -96,7 +104,7 @@ class _Writer:
         else:
             gates = []
             for _ in range(parts):
-                maps = [self.linear(k, width) for k in (0, self.operand())]
+                maps = [self.linear(k, width) for k in (self.token(), self.operand())]
                 self.unread -= {*maps}
                 self.add(("binary", "add", *maps), width)
                 gates.append(len(self.widths) - 1)
@@ -172,10 +180,16 @@ class _Writer:
         return int(self.choose((fresh if self.choose([1, 1, 0]) else found)[::-1]))
 
 
-def recipe(choose: Choose, most_steps: int = 12) -> Recipe:
-    """A random recipe; `choose` picks one of several."""
+def recipe(choose: Choose, most_steps: int = 12, side_by_side: bool = False) -> Recipe:
+    """A random recipe; `choose` picks one of several.
+
+    Args:
+        side_by_side: whether a scan may have several sentences.
+    """
     unit = choose([2, 1, 3])
-    token = choose([1, 2]) * unit
+    token: Any = choose([1, 2]) * unit
+    if side_by_side and choose([False, False, True]):
+        token = tuple([choose([1, 2]) * unit for _ in range(choose([2, 1, 3]))])
     states = tuple([choose([1, 1, 2]) * unit for _ in range(choose([1, 2, 2, 3]))])
     writer = _Writer(choose, unit, token, states, choose([0, 0, unit]))
     for _ in range(choose(range(1, most_steps + 1))):

@@ -22,9 +22,12 @@ Runner = Callable[..., tuple[db.Node | None, Any]]
 
 @dataclass
 class Sentence:
-    """One sentence's arrays: tokens (T, D), parts of the initial state or widths, memories."""
+    """One sentence's arrays: tokens (T, D), parts of the initial state or widths, memories.
 
-    xs: Array
+    xs: or a tuple of several, for a scan of sentences side by side.
+    """
+
+    xs: Array | tuple[Array, ...]
     init: tuple[Array | int, ...]
     memories: tuple[Array, ...] = ()
 
@@ -68,19 +71,21 @@ def sentences(
 
 
 def step_by_step(
-    cell: Any, xs: db.Node, init: Any, params: Any = None, memory: Any = None, reverse: bool = False
+    cell: Any, xs: Any, init: Any, params: Any = None, memory: Any = None, reverse: bool = False
 ) -> tuple[db.Node | None, Any]:
     """What `db.scan` gives, without it; None for the outputs of an empty sentence."""
     parts = init if isinstance(init, tuple) else (init,)
+    first = xs[0] if isinstance(xs, tuple) else xs
     state: Any = tuple(
-        [p if isinstance(p, db.Node) else F.constant(xs.graph, 0.0, (p,)) for p in parts]
+        [p if isinstance(p, db.Node) else F.constant(first.graph, 0.0, (p,)) for p in parts]
     )
     if not isinstance(init, tuple):
         (state,) = state
     outputs = []
     memories = [] if memory is None else [memory]
-    for t in reversed(range(xs.rows)) if reverse else range(xs.rows):
-        y, state = cell.function(xs[t], state, params, *memories)
+    for t in reversed(range(first.rows)) if reverse else range(first.rows):
+        x = tuple([each[t] for each in xs]) if isinstance(xs, tuple) else xs[t]
+        y, state = cell.function(x, state, params, *memories)
         outputs.append(y if y.ndim else F.unsqueeze(y))
     if not outputs:
         return None, state
@@ -100,7 +105,13 @@ def outcome(
     weights: list[Array] = []
     with db.Graph(**{"dtype": "float64", "seed": 5} | graph) as made:
         for k, sentence in enumerate(batch.sentences):
-            given: dict[str, Any] = {f"xs {k}": F.input(made, sentence.xs)}
+            several = isinstance(sentence.xs, tuple)
+            arrays = sentence.xs if several else (sentence.xs,)
+            given: dict[str, Any] = {
+                f"xs {k}" + f".{i}" * (i > 0): F.input(made, array)
+                for i, array in enumerate(arrays)
+            }
+            xs = tuple(given.values()) if several else given[f"xs {k}"]
             parts = [
                 p if isinstance(p, int) else given.setdefault(f"init {k}.{i}", F.input(made, p))
                 for i, p in enumerate(sentence.init)
@@ -112,7 +123,7 @@ def outcome(
             inputs |= given
             memory = memories[0] if len(memories) == 1 else tuple(memories) or None
             init = parts[0] if batch.single else tuple(parts)
-            ys, last = run(cell, given[f"xs {k}"], init, batch.params, memory, batch.reverse)
+            ys, last = run(cell, xs, init, batch.params, memory, batch.reverse)
             for i, part in enumerate((last,) if batch.single else last):
                 outputs[f"last {k}.{i}"] = part
             if ys is not None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.cuda import tail
+from dynbatch.cells.scan_arguments import ScanForm
 from dynbatch.kernels.cuda.launch import Kernels
 from dynbatch.kernels.cuda.queue import queue
 from tests.cells.cell_cases import CASES, D, H
@@ -94,7 +95,7 @@ def test_no_thread_reads_what_another_writes(monkeypatch, name, rows):
 @given(data=st.data())
 def test_random_cells(cuda, data):
     """Against the scan on the CPU, which is held to step by step elsewhere: dropout is the same."""
-    chosen = recipe(lambda options: data.draw(st.sampled_from(options)))
+    chosen = recipe(lambda options: data.draw(st.sampled_from(options)), side_by_side=True)
     cell, batch = chosen.cell(), chosen.batch()
     try:
         expected = outcome(db.scan, cell, batch)
@@ -158,8 +159,7 @@ def test_a_tail_is_one_launch_however_long(cuda):
 def test_gates_and_their_gradients_lie_where_the_first_product_was(cuda):
     batch = CASES["lstm"].batch((2,))
     with db.Graph(dtype="float64") as graph:
-        xs = F.constant(graph, 1.0, (2, D))
-        program = CASES["lstm"].cell.compiled(xs, (H, H), False, (), batch.params)
+        program = CASES["lstm"].cell.compiled(graph, CASES["lstm"].form, (), batch.params)
     places = program.on_device.loop.places
     assert [buffer.width for buffer in places.packed] == [4 * H, H, H, H]
     assert [buffer.width for buffer in places.temporary] == [4 * H]
@@ -190,11 +190,8 @@ def test_a_second_backward_is_refused(cuda):
 def test_generated_kernels_compile_for_every_architecture(name, architecture):
     batch = CASES[name].batch((2,))
     with db.Graph(dtype="float64") as graph:
-        xs = F.constant(graph, 1.0, (2, D))
         memory = tuple([F.constant(graph, 1.0, (2, w)) for w in CASES[name].memories])
-        program = CASES[name].cell.compiled(
-            xs, CASES[name].states, CASES[name].single, memory, batch.params
-        )
+        program = CASES[name].cell.compiled(graph, CASES[name].form, memory, batch.params)
     source = program.on_device.source
     for real in ("float", "double"):
         options = (f"-DREAL={real}",)
@@ -230,7 +227,7 @@ def scan_with_tail(barrier=None):
     )
     with db.Graph("cuda") as graph, pytest.MonkeyPatch.context() as patch:
         xs = [F.input(graph, np.ones((length, 2))) for length in (3, 1)]
-        program = two_maps.compiled(xs[0], (H, H), False, (), params)
+        program = two_maps.compiled(graph, ScanForm(2, (H, H), False), (), params)
         whole = program.on_device.source
         text = whole.text
         found = list(BARRIER.finditer(text, text.index('#line 1 "cell_')))

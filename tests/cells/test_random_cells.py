@@ -21,7 +21,7 @@ from tests.poison import poisoned_memory
 @st.composite
 def recipes(draw: st.DrawFn) -> Recipe:
     """A recipe of at most 14 steps."""
-    return recipe(lambda options: draw(st.sampled_from(options)), 14)
+    return recipe(lambda options: draw(st.sampled_from(options)), 14, side_by_side=True)
 
 
 def drop_every_third_feature(batch, y, *xs):

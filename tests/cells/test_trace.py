@@ -17,9 +17,7 @@ def parts_of(name):
     case = CASES[name]
     memories = [(5, width) for width in case.memories]
     params = case.batch((1,)).params
-    trace = trace_cell(
-        case.cell.function, (D,), case.states, case.single, memories, params, "float64"
-    )
+    trace = trace_cell(case.cell.function, D, case.states, case.single, memories, params, "float64")
     parts = split(trace)
     before = [node for node in parts.before if node.inputs]
     return [[type(n).__name__ for n in part] for part in (before, parts.loop, parts.after)]
@@ -70,7 +68,7 @@ def test_what_nothing_reads_is_left_out():
         return x, h
 
     trace = trace_cell(
-        idle.function, (2,), (2,), True, (), SimpleNamespace(W=weight((2, 2))), "float32"
+        idle.function, 2, (2,), True, (), SimpleNamespace(W=weight((2, 2))), "float32"
     )
     parts = split(trace)
     assert not parts.before and not parts.loop and not parts.after
@@ -128,9 +126,9 @@ def test_a_state_keeps_its_shape():
     with pytest.raises(ShapeError) as error:
         run(growing)
     text = str(error.value)
-    assert "cell 'growing': part 0 of the state enters as (3,) and leaves as (6,)" in text
-    assert "rule: a state keeps its shape from step to step" in text
-    assert "fix:  give `init` that width, or project the next state" in text
+    assert "cell 'growing': `init` has width 3, the cell's next state width 6" in text
+    assert "rule: a state keeps its width from step to step" in text
+    assert "fix:  init=6 if the state is so wide, else project it to 3 features" in text
 
 
 @pytest.mark.parametrize("place", ["in the recurrence", "as the output"])

@@ -1,0 +1,123 @@
+"""What `scan` is given, checked: sentences, the first state, memories, and how to recompute."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.cells.given import structure_of
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.nodes.base import Node, Owner, caller, not_a_node
+from dynbatch.nodes.sources import parameter
+from dynbatch.parameter import Parameter
+
+
+class ScanForm(NamedTuple):
+    """Widths that a cell is traced for.
+
+    tokens: of a token; a tuple where there are several sentences side by side.
+    states: of the parts of the state; `single` says that it is no tuple.
+    """
+
+    tokens: int | tuple[int, ...]
+    states: tuple[int, ...]
+    single: bool
+
+
+def as_sentences(xs: Any) -> tuple[Node, ...]:
+    """The sentence, or several side by side, with a token of each at every step.
+
+    Raises:
+        DtypeError: one of them is no node, or they are a list.
+        ShapeError: one of them is no matrix, their lengths differ, or there is none.
+    """
+    if isinstance(xs, list):
+        raise DtypeError(
+            "scan: xs: a node expected, got a list.\n"
+            "  rule: one sentence is a node (T, D); several side by side are a tuple of nodes\n"
+            "  fix:  make the list a tuple; F.stack makes a sentence of a list of vectors\n"
+            f"  made at {caller()}"
+        )
+    found = xs if isinstance(xs, tuple) else (xs,)
+    for k, x in enumerate(found):
+        name = f"xs[{k}]" if isinstance(xs, tuple) else "xs"
+        if not isinstance(x, Node):
+            raise not_a_node(f"scan: {name}", x)
+        if x.ndim != 2:
+            raise ShapeError(
+                f"scan: {name} has shape {x.shape}.\n  rule: one sentence is a matrix (T, D)\n"
+                f"  fix:  give the sentence's tokens, not one token\n  made at {caller()}"
+            )
+    if len({x.rows for x in found}) != 1:
+        lengths = ", ".join([f"xs[{k}] has {x.rows} rows" for k, x in enumerate(found)])
+        raise ShapeError(
+            f"scan: {lengths or 'there is no sentence'}.\n"
+            "  rule: sentences side by side have equally many rows; a step gets one of each\n"
+            "  fix:  cut or shift them to one length; what every step reads as a whole is `memory`"
+            f"\n  made at {caller()}"
+        )
+    return found
+
+
+def as_state(init: Any, graph: Owner) -> tuple[tuple[Node | int, ...], bool]:
+    """The parts of the first state, nodes or widths, and whether there is one that is no tuple.
+
+    Raises:
+        ShapeError: a part is neither a vector nor a width.
+    """
+    init = structure_of(init)
+    single = not isinstance(init, tuple)
+    parts = (init,) if single else init
+    if not parts:
+        raise _no_state(init, init)
+    for part in parts:
+        is_vector = isinstance(part, Node) and part.ndim == 1
+        is_vector |= isinstance(part, Parameter) and len(part.shape) == 1
+        is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
+        if not is_vector and not (is_number and part > 0):
+            raise _no_state(init, part)
+    made = [parameter(graph, p) if isinstance(p, Parameter) else p for p in parts]
+    return tuple([p if isinstance(p, Node) else int(p) for p in made]), single
+
+
+def as_memories(memory: Any) -> tuple[Node, ...]:
+    """The memories, none or several.
+
+    Raises:
+        DtypeError: one of them is no node.
+    """
+    memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
+    for node in memories:
+        if not isinstance(node, Node):
+            raise not_a_node("scan: memory", node)
+    return memories
+
+
+def as_steps(recompute: Any) -> int | str:
+    """Steps of a segment, "sqrt", or 0 to keep everything."""
+    if recompute is None or recompute == "sqrt":
+        return recompute or 0
+    is_number = isinstance(recompute, int | np.integer) and not isinstance(recompute, bool)
+    if is_number and recompute >= 0:
+        return int(recompute)
+    raise ValueError(
+        f"scan: recompute={recompute!r}.\n"
+        '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything\n'
+        f"  made at {caller()}"
+    )
+
+
+def _no_state(init: Any, part: Any) -> ShapeError:
+    fix = "take one row of a matrix, F.unsqueeze a scalar; a width is 1 or more"
+    if init is None or part is None:
+        fix = "init=64 for a state of 64 zeros, init=(64, 64) for two parts"
+    elif isinstance(part, list):
+        fix = f"make the list a tuple, init={'tuple(...)' if len(part) > 3 else tuple(part)!r}"
+    elif isinstance(part, np.ndarray):
+        fix = "F.input(graph, array) makes an array a node"
+    return ShapeError(
+        f"scan: {part!r} is no initial state.\n"
+        "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
+        f"        several parts\n  fix:  {fix}\n  made at {caller()}"
+    )
