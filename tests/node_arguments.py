@@ -88,6 +88,15 @@ def matrix_and_ids(generator: Generator, length: int) -> tuple[Any, ...]:
     return (*matrix(generator, length), ids)
 
 
+def chances(ids: Any, classes: int) -> np.ndarray:
+    """A distribution for each class number: most of it there, except where it is ignored."""
+    ids = np.asarray(ids)
+    p = np.full((ids.size, classes), 0.25 / classes)
+    counts = np.flatnonzero(ids >= 0)
+    p[counts, ids[counts]] += 0.75
+    return p
+
+
 def emissions_and_tags(generator: Generator, length: int) -> tuple[Any, ...]:
     """Scores of 4 tags, and tags of which none is ignored."""
     return (*matrix(generator, length), generator.integers(0, 4, length))

@@ -18,6 +18,7 @@ from dynbatch.testing.probe import probe, variable
 from tests.node_arguments import (
     Generator,
     at_least,
+    chances,
     choices,
     emissions_and_tags,
     ids,
@@ -443,6 +444,21 @@ CASES = [
          matrix_and_ids, (),
          lambda torch, x, ids: torch.nn.functional.cross_entropy(x, ids, reduction="sum"),
          {"CrossEntropy": 1}),
+    Case("cross_entropy with probabilities",
+         lambda graph, x, ids: F.cross_entropy(
+             x, chances(ids, x.width), label_smoothing=0.1, reduction="sum"),
+         matrix_and_ids, (),
+         lambda torch, x, ids: torch.nn.functional.cross_entropy(
+             x, torch.tensor(chances(ids, x.shape[1]), dtype=x.dtype), label_smoothing=0.1,
+             reduction="sum"),
+         {"CrossEntropy": 1}),
+    Case("cross_entropy with probabilities and projection",
+         lambda graph, x, ids, w, b: F.cross_entropy(
+             F.linear(x, w, b), chances(ids, 6), reduction="sum"),
+         matrix_and_ids, [(6, 4), (6,)],
+         lambda torch, x, ids, w, b: torch.nn.functional.cross_entropy(
+             x @ w.T + b, torch.tensor(chances(ids, 6), dtype=x.dtype), reduction="sum"),
+         {"LinearCrossEntropy": 1}),
     Case("cross_entropy of one prediction", lambda graph, x, ids: F.cross_entropy(x, ids),
          vector_and_ids, (),
          lambda torch, x, ids: torch.nn.functional.cross_entropy(x[None], ids)),

@@ -6,7 +6,7 @@ exist as a whole; where the gradient of the loss is known it is made in the same
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,23 +29,57 @@ BLOCK_ELEMENTS = 1 << 17
 BIAS_COLUMNS = 1 << 12
 
 
+class Distributions:
+    """Packed rows (N, V) of several arrays (T, V), which are brought together a few at a time.
+
+    Args:
+        arrays: C-contiguous, of the host.
+        first, end: which rows of them all; by default every one.
+    """
+
+    def __init__(self, arrays: Sequence[Array], first: int = 0, end: int | None = None) -> None:
+        self._arrays = arrays
+        self._starts = np.cumsum([0, *[len(array) for array in arrays]])
+        self._first = first
+        self._end = int(self._starts[-1]) if end is None else end
+
+    def part(self, span: slice) -> Distributions:
+        """Some of the rows."""
+        first, end, _ = span.indices(self._end - self._first)
+        return Distributions(self._arrays, self._first + first, self._first + end)
+
+    def rows(self) -> Array:
+        """All of them; a copy only where they come from several arrays."""
+        first, end, starts = self._first, self._end, self._starts
+        low = int(np.searchsorted(starts[:-1], first, side="right")) - 1
+        high = max(low + 1, int(np.searchsorted(starts, end)))
+        parts = [
+            array[max(0, first - start) : end - start]
+            for array, start in zip(self._arrays[low:high], starts[low:high].tolist(), strict=True)
+        ]
+        return np.concatenate(parts) if len(parts) > 1 else parts[0]
+
+
 @dataclass
 class Targets:
-    """What each token should predict.
+    """What each token should predict: a class, or each class with a probability.
 
     Args:
         ids:       (N,) int64, each within the vocabulary (ignored tokens: any).
-        weights:   (N,) of each token's loss; 0 for ignored tokens.
+        weights:   (N,) of each token's loss; 0 for ignored tokens, whose logits may be anything.
         smoothing: ε: the target's probability is 1 - ε + ε/V, the others' ε/V.
+        distributions: (N, V) instead of `ids`, smoothed in the same way: (1 - ε) p + ε/V.
     """
 
     ids: Array
     weights: Array
     smoothing: float = 0.0
+    distributions: Distributions | None = None
 
     def part(self, span: slice) -> Targets:
         """The targets of some tokens."""
-        return Targets(self.ids[span], self.weights[span], self.smoothing)
+        rows = None if self.distributions is None else self.distributions.part(span)
+        return Targets(self.ids[span], self.weights[span], self.smoothing, rows)
 
 
 @dataclass
@@ -191,9 +225,10 @@ def softmax_loss(
     """Losses of (n, V) logits.
 
     With `scale` (n,), the gradient of each token's unweighted loss, the logits become their
-    gradient; without, they stay as they are.
+    gradient; without, they stay as they are. Of ignored tokens, whose weight is 0, both are 0.
 
-    Memory: without `scale` a block of at most `BLOCK_ELEMENTS`, or of one row.
+    Memory: blocks of at most `BLOCK_ELEMENTS`, or of one row: one without `scale`, three more for
+        targets that are distributions.
     """
     vocabulary = logits.shape[1]
     step = max(1, BLOCK_ELEMENTS // max(1, vocabulary))
@@ -201,23 +236,54 @@ def softmax_loss(
     for start in range(0, logits.shape[0], step):
         span = slice(start, start + step)
         z = logits[span]
-        ids = targets.ids[span]
+        own = targets.part(span)
         shifted = z if room is None else room[: len(z)]
         if bias is not None:
             z = np.add(z, bias, out=shifted)
-        rows = np.arange(z.shape[0])
         peak = z.max(axis=1, keepdims=True)
         z = np.subtract(z, peak, out=shifted)
-        loss = -(1 - targets.smoothing) * z[rows, ids]
+        block = _of_ids if own.distributions is None else _of_distributions
+        block(z, own, losses[span], None if scale is None else scale[span])
+        ignored = own.weights == 0
+        if ignored.any():
+            losses[span][ignored] = 0
+            if scale is not None:
+                z[ignored] = 0
+
+
+def _of_ids(z: Array, targets: Targets, losses: Array, scale: Array | None) -> None:
+    """Losses of logits less their maximum, which become their gradients, or else exp(z)."""
+    rows, ids = np.arange(z.shape[0]), targets.ids
+    loss = -(1 - targets.smoothing) * z[rows, ids]
+    if targets.smoothing:
+        loss -= targets.smoothing * z.mean(axis=1)
+    np.exp(z, out=z)
+    total = z.sum(axis=1)
+    loss += np.log(total)
+    np.multiply(loss, targets.weights, out=losses)
+    if scale is not None:
+        np.multiply(z, (scale / total)[:, None], out=z)
         if targets.smoothing:
-            loss -= targets.smoothing * z.mean(axis=1)
-        np.exp(z, out=z)
-        total = z.sum(axis=1)
-        loss += np.log(total)
-        np.multiply(loss, targets.weights[span], out=losses[span])
-        if scale is not None:
-            weights = scale[span]
-            np.multiply(z, (weights / total)[:, None], out=z)
-            if targets.smoothing:
-                z -= (targets.smoothing / vocabulary * weights)[:, None]
-            z[rows, ids] -= (1 - targets.smoothing) * weights
+            z -= (targets.smoothing / z.shape[1] * scale)[:, None]
+        z[rows, ids] -= (1 - targets.smoothing) * scale
+
+
+def _of_distributions(z: Array, targets: Targets, losses: Array, scale: Array | None) -> None:
+    """The same where each class has a probability q: loss = Σ q · logsumexp(z) - Σ q z.
+
+    A class of probability 0 has no part, even where its logit is -inf.
+    """
+    assert targets.distributions is not None
+    q = targets.distributions.rows()
+    if targets.smoothing:
+        q = q * (1 - targets.smoothing) + targets.smoothing / z.shape[1]
+    products = np.multiply(q, z)
+    products[q == 0] = 0
+    mass, inner = q.sum(axis=1), products.sum(axis=1)
+    np.exp(z, out=z)
+    total = z.sum(axis=1)
+    np.multiply(mass * np.log(total) - inner, targets.weights, out=losses)
+    if scale is not None:
+        np.multiply(z, (scale * mass / total)[:, None], out=z)
+        np.multiply(q, scale[:, None], out=products)
+        np.subtract(z, products, out=z)

@@ -65,6 +65,7 @@ def pointer_loss(
         peak, total = exp_rows(p)
         np.divide(p, total, out=p)
         np.multiply(np.log(total[:, 0]) + peak[:, 0] - chosen, weights[rows], out=losses[rows])
+        losses[rows][weights[rows] == 0] = 0  # whatever the scores are
 
 
 @twin("queries")
@@ -85,6 +86,7 @@ def pointer_loss_backward(
         slopes = scratch[: p.size].reshape(p.shape)
         np.multiply(p, scale[rows, None], out=slopes)
         slopes[np.arange(p.shape[0]), ids[rows]] -= scale[rows]
+        slopes[weights[rows] == 0] = 0
         if wanted.queries is not None:
             np.matmul(slopes, packed.keys[keys], out=wanted.queries[rows])
         if wanted.keys is not None:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
 
+import numpy as np
+
 from dynbatch.kernels import arrays
 from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
@@ -14,7 +16,7 @@ from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import Linear
-from dynbatch.nodes.targets import class_targets
+from dynbatch.nodes.targets import class_targets, distributions
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -25,26 +27,31 @@ class CrossEntropyBase(Node):
     """What both forms share: targets, token weights, and their packing."""
 
     __slots__ = ()
-    static: ClassVar[tuple[str, ...]] = ("smoothing",)
+    static: ClassVar[tuple[str, ...]] = ("smoothing", "by_class")
     retains = Retain(inputs=True)
-    ids: Array
+    targets: Array  # ids (T,) by class, else distributions (T, V)
     weights: Array
     smoothing: float
+    by_class: bool
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
+        tokens = sum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
         return INDEX_BYTES * (len(batch.nodes) + 1 + 2 * tokens)  # ids, and weights
 
     @classmethod
-    def targets(cls, batch: Batch) -> kernels.Targets:
-        """Packed targets of all sentences."""
-        return kernels.Targets(batch.concat("ids"), batch.concat("weights"), batch.first.smoothing)
+    def packed_targets(cls, batch: Batch) -> kernels.Targets:
+        """Targets of all sentences; distributions are not copied together."""
+        weights, smoothing = batch.concat("weights"), batch.first.smoothing
+        if batch.first.by_class:
+            return kernels.Targets(batch.concat("targets"), weights, smoothing)
+        rows = kernels.Distributions([node.targets for node in batch.nodes])  # type: ignore[attr-defined]
+        return kernels.Targets(np.zeros(weights.size, np.int64), weights, smoothing, rows)
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """A loss and a scale for each token."""
-        return 2 * sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
+        return 2 * sum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
@@ -68,16 +75,19 @@ class CrossEntropyBase(Node):
 class LinearCrossEntropy(CrossEntropyBase, Folded):
     """loss = Σ_t weight_t · (logsumexp(W h_t + b) - (W h_t + b)[target_t]), in nats.
 
+    Of distributions p: Σ_t weight_t · Σ_v p_tv (logsumexp(z_t) - z_tv), z_t = W h_t + b.
+
     It stands for a `CrossEntropy` of W h + b in runs where nobody wants these logits.
 
-    Shape:  h (T, D), targets (T,) -> ().
-    Batches with:  every other one of the same W, b and smoothing: all tokens of all sentences.
+    Shape:  h (T, D), targets (T,) or (T, V) -> ().
+    Batches with:  every other one of the same W, b, smoothing and kind of targets: all tokens of
+        all sentences.
     Cost:  logits in chunks (see `kernels.cross_entropy`). Where the loss reaches the end through
         means and sums only, the gradient is made in forward, and logits are computed once.
     """
 
-    __slots__ = ("bias", "ids", "smoothing", "weight", "weights")
-    static = ("weight", "bias", "smoothing")
+    __slots__ = ("bias", "by_class", "smoothing", "targets", "weight", "weights")
+    static = ("weight", "bias", "smoothing", "by_class")
     fuses_backward = True
     weight: Parameter
     bias: Parameter | None
@@ -118,7 +128,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
     @classmethod
     def _run(cls, batch: Batch, h: Ragged, wanted: kernels.Wanted | None) -> Array:
         """The losses of all tokens (N, 1), and what is wanted."""
-        node, targets = batch.first, cls.targets(batch)
+        node, targets = batch.first, cls.packed_targets(batch)
         bias = None if node.bias is None else node.bias.value
         losses = cls.losses(batch, h.values.shape[0])
         kernels.linear_cross_entropy(
@@ -130,10 +140,10 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 class CrossEntropy(CrossEntropyBase):
     """The same on logits (T, V).
 
-    Batches with:  every other one of the same V and smoothing.
+    Batches with:  every other one of the same V, smoothing and kind of targets.
     """
 
-    __slots__ = ("ids", "smoothing", "weights")
+    __slots__ = ("by_class", "smoothing", "targets", "weights")
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return ()
@@ -143,15 +153,15 @@ class CrossEntropy(CrossEntropyBase):
         (logits,) = self.inputs
         assert isinstance(logits, Linear)
         return LinearCrossEntropy(
-            self, *logits.inputs, weight=logits.weight, bias=logits.bias,
-            ids=self.ids, weights=self.weights, smoothing=self.smoothing,
+            self, *logits.inputs, weight=logits.weight, bias=logits.bias, targets=self.targets,
+            weights=self.weights, smoothing=self.smoothing, by_class=self.by_class,
         )  # fmt: skip
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         (x,) = xs
         losses = cls.losses(batch, x.values.shape[0])
-        kernels.softmax_loss(x.values, None, cls.targets(batch), losses[:, 0])
+        kernels.softmax_loss(x.values, None, cls.packed_targets(batch), losses[:, 0])
         sum_segments(losses, x.offsets, y.values)
 
     @classmethod
@@ -161,7 +171,7 @@ class CrossEntropy(CrossEntropyBase):
             x = batch.input(0)
             arrays.copy(x.values, dx.values)
             losses, scale = cls.losses(batch, x.values.shape[0]), cls.scale(batch, dy, x.offsets)
-            kernels.softmax_loss(dx.values, None, cls.targets(batch), losses[:, 0], scale)
+            kernels.softmax_loss(dx.values, None, cls.packed_targets(batch), losses[:, 0], scale)
 
 
 def cross_entropy(
@@ -178,23 +188,33 @@ def cross_entropy(
 
     Args:
         logits:          (T, V), or (V,) for one prediction.
-        targets:         T ids below V; or one id.
-        ignore_index:    tokens with this target do not count.
-        label_smoothing: ε in [0, 1).
+        targets:         T ids below V; or one id. Or an array of floats of the shape of `logits`: a
+            probability for each class, whose rows need not sum to 1. They stay on the host as the
+            caller gave them, and come to a GPU as the run needs them; no gradient is made for them.
+        ignore_index:    tokens with this target do not count, whatever their logits are.
+        label_smoothing: ε in [0, 1); of probabilities p it makes (1 - ε) p + ε/V.
         reduction:       "mean" over the tokens that count (0 if none does), or "sum".
 
     Raises:
         ShapeError:      numbers of logits rows and targets differ.
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
-        ValueError:      another reduction or smoothing.
+        NumericError:    a probability is NaN or infinite.
+        ValueError:      another reduction or smoothing; a probability below 0, or an `ignore_index`
+            beside probabilities.
+
+    Where a class has probability 0, its logit may be -inf; PyTorch gives NaN there.
     """
     if not 0 <= label_smoothing < 1:
         raise ValueError(
             f"cross_entropy: label_smoothing is {label_smoothing}.\n  rule: 0 <= ε < 1\n"
             f"  fix:  0.1 is common; 0 switches it off\n  made at {caller()}"
         )
-    ids, weights = class_targets("cross_entropy", logits, targets, ignore_index, reduction)
-    loss = CrossEntropy(logits, ids=ids, weights=weights, smoothing=float(label_smoothing))
+    given = distributions(logits, targets, ignore_index, reduction)
+    found = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
+    loss = CrossEntropy(
+        logits, targets=found[0], weights=found[1], smoothing=float(label_smoothing),
+        by_class=given is None,
+    )  # fmt: skip
     if type(logits) is Linear and _folds.get():
         loss.graph.absorb(logits, loss)
     return loss

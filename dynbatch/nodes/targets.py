@@ -6,9 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import VocabularyError
+from dynbatch.errors import NumericError, VocabularyError
+from dynbatch.kernels import arrays, exchange
 from dynbatch.nodes.base import Node, as_ids, caller
 from dynbatch.parameter import Array
+
+NOTHING_IGNORED = -100
+"""The default of `ignore_index`, as PyTorch's."""
 
 
 def class_targets(
@@ -62,6 +66,54 @@ def class_targets(
     count = int(counted.sum())
     scale = 1 / count if reduction == "mean" and count else 1
     return np.where(counted, ids, 0), np.where(counted, scale, 0).astype(dtype)
+
+
+def distributions(
+    logits: Node, targets: Any, ignore_index: int, reduction: str
+) -> tuple[Array, Array] | None:
+    """Probabilities (T, V) and weights (T,) of each token's loss; None where targets are classes.
+
+    They are probabilities where they are floats and of as many dimensions as the logits.
+
+    Raises:
+        ShapeError:   their shape is another.
+        NumericError: one is not finite.
+        ValueError:   one is below 0; unknown reduction; or there is an `ignore_index`.
+    """
+    if isinstance(targets, Node | int | np.integer):
+        return None
+    try:
+        found = exchange.view("cross_entropy", targets)
+    except ValueError:
+        return None
+    if found.dtype.kind != "f" or found.ndim != logits.ndim or not (found.size or found.ndim > 1):
+        return None
+    check_reduction("cross_entropy", reduction, ("mean", "sum"))
+    logits.require(
+        found.shape == logits.shape,
+        f"probabilities of shape {found.shape} for cross_entropy of shape {logits.shape}",
+        "one probability for each class of each token",
+        "give the sentence's own probabilities, unpadded, or ids",
+    )
+    if ignore_index != NOTHING_IGNORED:
+        raise ValueError(
+            f"cross_entropy: ignore_index is {ignore_index} beside probabilities.\n"
+            "  rule: only ids can be ignored\n"
+            f"  fix:  give rows of zeros, or leave these tokens out\n  made at {caller()}"
+        )
+    array = np.array(arrays.download(found), logits.graph.dtype, order="C")
+    if not (array >= 0).all() or not np.isfinite(array).all():
+        wrong = ~((array >= 0) & np.isfinite(array))
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        kind = ValueError if np.isfinite(array).all() else NumericError
+        raise kind(
+            f"cross_entropy: the probability at {place} is {array[place]}.\n"
+            "  rule: probabilities are finite, and 0 or more\n"
+            f"  fix:  give F.softmax(...).value or counts, no logits\n  made at {caller()}"
+        )
+    rows = array.reshape(logits.rows, logits.width)
+    scale = 1 / logits.rows if reduction == "mean" and logits.rows else 1
+    return rows, np.full(logits.rows, scale, array.dtype)
 
 
 def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:

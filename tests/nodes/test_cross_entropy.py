@@ -6,9 +6,11 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
+from dynbatch.errors import NumericError, ShapeError
 from dynbatch.kernels import cross_entropy as kernels
 from dynbatch.nodes.cross_entropy import stored_logits
 from dynbatch.testing import NanPool, check_batching, check_gradient
+from tests.messages import raised
 from tests.poison import poisoned_memory
 
 VOCABULARY, WIDTH = 11, 4
@@ -281,3 +283,157 @@ def test_chunks_equal_stored_logits_whatever_is_wanted(monkeypatch, given, tail,
         weight.grad = bias.grad = weight._buffer = bias._buffer = None
     for folded, stored in zip(*found, strict=True):
         np.testing.assert_allclose(folded, stored, rtol=1e-10, atol=1e-13)
+
+
+# Probabilities of classes -------------------------------------------------------------------------
+
+
+def probabilities(lengths=(5, 0, 1, 30, 2), rows_sum_to=1.0):
+    generator = np.random.default_rng(4)
+    found = []
+    for n in lengths:
+        p = generator.random((n, VOCABULARY)) * (generator.random((n, VOCABULARY)) < 0.6)
+        found.append(rows_sum_to * p / np.maximum(p.sum(axis=1, keepdims=True), 1e-3))
+    return found
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("way", ["folded", "square", "stored", "kept"])
+@pytest.mark.parametrize("chunk", [7, 1000])
+def test_probabilities_give_the_loss_and_gradients_of_pytorch(
+    monkeypatch, chunk, way, reduction, smoothing
+):
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(kernels, "chunk_rows", lambda tokens, *rest: max(1, min(tokens, chunk)))
+    weight, bias = parameters()
+    tensors = [torch.tensor(p.value, requires_grad=True) for p in (weight, bias)]
+    total, inputs, logits, losses = 0, [], [], []
+    with db.Graph(dtype="float64", pool=NanPool()) as graph, poisoned_memory():
+        for (x, _), p in zip(batch(), probabilities(rows_sum_to=1.5), strict=True):
+            with stored_logits() if way == "stored" else nullcontext():
+                logits.append(F.linear(F.input(graph, x).keep(), weight, bias))
+                if way == "kept":
+                    logits[-1].keep()
+                losses.append(
+                    F.cross_entropy(logits[-1], p, label_smoothing=smoothing, reduction=reduction)
+                )
+            tensor = torch.tensor(x, requires_grad=True)
+            theirs = tensor @ tensors[0].T + tensors[1]
+            inputs.append((tensor, theirs))
+            theirs.retain_grad()
+            if len(x):
+                total = total + torch.nn.functional.cross_entropy(
+                    theirs, torch.tensor(p), label_smoothing=smoothing, reduction=reduction
+                )
+        loss = F.sum(losses)
+        if way == "square":
+            loss, total = loss * loss, total * total
+        graph.backward(loss)
+        total.backward()
+        told = graph.explain()
+        assert ("LinearCrossEntropy" in told) == (way in ("folded", "square"))
+        assert ("+grad" in told) == (way == "folded")
+        np.testing.assert_allclose(loss.value, total.item(), rtol=1e-12)
+        for node, (tensor, theirs) in zip(logits, inputs, strict=True):
+            if len(tensor):
+                np.testing.assert_allclose(node.inputs[0].gradient, tensor.grad, rtol=1e-9)
+                if way == "kept":
+                    np.testing.assert_allclose(node.gradient, theirs.grad, rtol=1e-9, atol=1e-13)
+    for parameter, tensor in zip((weight, bias), tensors, strict=True):
+        np.testing.assert_allclose(parameter.grad, tensor.grad, rtol=1e-9)
+
+
+def test_probabilities_are_those_of_a_device_too(device):
+    weight, bias = parameters("float32")
+    found = []
+    for where in ("cpu", device):
+        for parameter in (weight, bias):
+            parameter.to(where)
+        with db.Graph(device=where) as graph:
+            rows = [F.input(graph, x).keep() for x, _ in batch((5, 0, 3))]
+            losses = [
+                F.cross_entropy(F.linear(x, weight, bias), p, label_smoothing=0.1)
+                for x, p in zip(rows, probabilities((5, 0, 3)), strict=True)
+            ]
+            graph.backward(F.mean(losses))
+            found.append([x.gradient for x in rows])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_distribution_on_one_class_is_that_class():
+    with db.Graph() as graph:
+        x = F.input(graph, [0.5, 2.0, -np.inf])
+        assert F.cross_entropy(x, [0.0, 1.0, 0.0]).value == F.cross_entropy(x, 1).value
+        assert F.cross_entropy(F.input(graph, np.zeros((0, 3))), np.zeros((0, 3))).value == 0
+        assert F.cross_entropy(F.input(graph, np.zeros((0, 3))), []).value == 0
+
+
+def test_logits_are_not_stored_beside_probabilities():
+    """As with ids: less than a tenth of what whole logits take."""
+    p = np.full((50, 20_000), 1 / 20_000, np.float32)
+
+    def build(logits, ids):
+        return F.cross_entropy(logits, p)
+
+    def whole(logits, ids):
+        with stored_logits():
+            return F.cross_entropy(logits, p)
+
+    (chunked, *found), (stored, *expected) = (
+        run_large(20_000, 1_000, 4, way) for way in (build, whole)
+    )
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-7)
+    assert chunked.peak_bytes < 0.2 * stored.peak_bytes
+
+
+def test_probabilities_of_another_shape_or_range_raise():
+    with db.Graph() as graph:
+        x = F.input(graph, np.zeros((2, 3)))
+        p = np.full((2, 3), 1 / 3)
+        raised(ShapeError, lambda: F.cross_entropy(x, p[:, :2]),
+               "probabilities of shape (2, 2)", "(2, 3)")  # fmt: skip
+        raised(ValueError, lambda: F.cross_entropy(x, p, ignore_index=0), "ignore_index is 0")
+        raised(ValueError, lambda: F.cross_entropy(x, p - 0.5), "the probability at (0, 0) is -0.1")
+        p[1, 2] = np.nan
+        raised(NumericError, lambda: F.cross_entropy(x, p), "the probability at (1, 2) is nan")
+        raised(ValueError, lambda: F.cross_entropy(x, p, reduction="none"), "reduction 'none'")
+
+
+# What is ignored ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "way, bad",
+    [("given", -np.inf), ("given", np.inf), ("given", np.nan), ("folded", np.nan),
+     ("square", np.nan), ("stored", np.nan)],
+)  # fmt: skip
+def test_the_logits_of_an_ignored_token_may_be_anything(device, way, smoothing, bad):
+    """The mean is that of the other tokens, and their gradients are."""
+    generator = np.random.default_rng(0)
+    weight = db.Parameter(generator.standard_normal((4, 3)).astype(np.float32), "weight")
+    x, ids = generator.standard_normal((3, 3)).astype(np.float32), [1, -100, 2]
+    found = []
+    for spoiled in (False, True):
+        weight.to(device), weight.zero_grad()
+        with (
+            db.Graph(device=device) as graph,
+            stored_logits() if way == "stored" else nullcontext(),
+        ):
+            rows = x.copy()
+            if way == "given":
+                rows = np.concatenate([x, x[:, :1]], axis=1)
+            rows[1] = bad if spoiled else 0.0
+            rows = F.input(graph, rows).keep()
+            logits = rows if way == "given" else F.linear(rows, weight)
+            loss = F.cross_entropy(logits, ids, label_smoothing=smoothing)
+            if way == "square":
+                loss = loss * loss
+            graph.backward(loss)
+            found.append([loss.value, rows.gradient])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-6)
+    assert not found[1][1][1].any()

@@ -8,12 +8,18 @@ __device__ __forceinline__ REAL reduce_row(REAL value, REAL* partial) {
 }
 
 // One row by a warp, or by the whole block. The order of its sums depends on `vocabulary` only.
+// `p` is the row's distribution, or NULL.
 template <bool BLOCK>
-__device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id, REAL weight,
-                                         const REAL* scale, REAL* loss, int vocabulary, REAL hit,
-                                         REAL uniform) {
+__device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id, const REAL* p,
+                                         REAL weight, const REAL* scale, REAL* loss,
+                                         int vocabulary, REAL hit, REAL uniform) {
     __shared__ REAL partial[WARP];
     const int own = BLOCK ? threadIdx.x : threadIdx.x % WARP, step = BLOCK ? blockDim.x : WARP;
+    if (weight == 0) {                                         // ignored, whatever its logits are
+        if (scale) for (int i = own; i < vocabulary; i += step) logits[i] = 0;
+        if (own == 0) *loss = 0;
+        return;                                                // the whole warp, or block
+    }
     auto logit = [&](int i) { return bias ? logits[i] + bias[i] : logits[i]; };
 
     // Maximum and Σ exp(z - maximum) in one pass.
@@ -30,6 +36,24 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
     }
     const REAL highest = reduce_row<BLOCK, Max>(peak, partial);
     const REAL total = reduce_row<BLOCK, Add>(sum * exp(peak - highest), partial);
+
+    if (p) {  // loss = Σ q · log(total) - Σ q z, q the smoothed distribution; 0 · -inf is 0
+        REAL mass = 0, inner = 0;
+        for (int i = own; i < vocabulary; i += step) {
+            const REAL q = hit * p[i] + uniform;
+            mass += q;
+            if (q != 0) inner += q * (logit(i) - highest);
+        }
+        mass = reduce_row<BLOCK, Add>(mass, partial);
+        inner = reduce_row<BLOCK, Add>(inner, partial);
+        if (scale) {
+            const REAL factor = *scale * mass / total;
+            for (int i = own; i < vocabulary; i += step)
+                logits[i] = exp(logit(i) - highest) * factor - (hit * p[i] + uniform) * *scale;
+        }
+        if (own == 0) *loss = (mass * log(total) - inner) * weight;
+        return;
+    }
 
     // The thread that has the target reads it before it writes the gradient there, and has the loss.
     const bool known = id >= 0 && id < vocabulary;
@@ -56,11 +80,12 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
 // losses[n] = weights[n] · (logsumexp(z) - hit · z[id] - uniform · Σ z) for z = logits[n] + bias, each
 // z less its maximum. With `scale`, the gradients of the unweighted losses, the logits become
 // scale[n] · (softmax(z) - uniform - hit · [i = id]); without, they stay. `ids` and `weights` begin
-// `first` tokens before the others.
+// `first` tokens before the others. With `distributions` (rows, vocabulary), [i = id] is p[i].
+// Where a weight is 0, loss and gradients are 0.
 //
 // Block (256), grid (rows / 8) up to 1024 logits in a row; block (512), grid (rows) above.
 extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const int* ids,
-                                        const REAL* weights, const REAL* scale, REAL* losses,
+                                        const REAL* distributions, const REAL* weights, const REAL* scale, REAL* losses,
                                         int first, int rows, int vocabulary, REAL hit,
                                         REAL uniform) {
     const bool whole = vocabulary > 1024;
@@ -69,8 +94,10 @@ extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const in
     REAL* z = logits + (long long)row * vocabulary;
     const int id = ids[first + row];
     const REAL weight = weights[first + row], *own_scale = scale ? scale + row : nullptr;
-    if (whole) row_loss<true>(z, bias, id, weight, own_scale, losses + row, vocabulary, hit, uniform);
-    else row_loss<false>(z, bias, id, weight, own_scale, losses + row, vocabulary, hit, uniform);
+    const REAL* p = distributions ? distributions + (long long)row * vocabulary : nullptr;
+    REAL* loss = losses + row;
+    if (whole) row_loss<true>(z, bias, id, p, weight, own_scale, loss, vocabulary, hit, uniform);
+    else row_loss<false>(z, bias, id, p, weight, own_scale, loss, vocabulary, hit, uniform);
 }
 
 // out[t] = weights[t] · dy[k] for the tokens t of sentence k, which begin at offsets[k].

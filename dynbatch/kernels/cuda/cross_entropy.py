@@ -88,10 +88,17 @@ def _softmax_loss(
         blocks, threads = rows, THREADS_OF_LONG_ROW
     smoothing = targets.smoothing
     args = (
-        logits, bias, targets.ids, targets.weights, scale, losses, first, rows, vocabulary,
-        1 - smoothing, smoothing / max(1, vocabulary),
+        logits, bias, targets.ids, _distributions(targets, first, rows), targets.weights, scale,
+        losses, first, rows, vocabulary, 1 - smoothing, smoothing / max(1, vocabulary),
     )  # fmt: skip
     launch(logits, "softmax_loss", (blocks,), (threads,), args)
+
+
+def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | None:
+    """Those of so many tokens, which come up with the tables of the run; None where ids are."""
+    if targets.distributions is None or not rows:
+        return None
+    return targets.distributions.part(slice(first, first + rows)).rows()
 
 
 def token_scales(dy: Any, weights: Array, offsets: Array, out: Any) -> None:

@@ -43,8 +43,10 @@ extern "C" __global__ void __launch_bounds__(256) pointer_loss(
     for (int n = threadIdx.x; n < choice.keys; n += blockDim.x) total += p[n] = exp(p[n] - peak);
     total = block_reduce<Add>(total, partial);
     for (int n = threadIdx.x; n < choice.keys; n += blockDim.x) p[n] /= total;
-    if (threadIdx.x == 0)
-        losses[blockIdx.x] = choice.keys ? (log(total) + peak - chosen) * weights[blockIdx.x] : 0;
+    if (threadIdx.x == 0) {  // of an ignored query 0, whatever its scores are
+        const REAL weight = weights[blockIdx.x];
+        losses[blockIdx.x] = choice.keys && weight != 0 ? (log(total) + peak - chosen) * weight : 0;
+    }
 }
 
 // slopes_ij = dy_k weights_i (p_ij - [ids_i = j]) and, unless NULL, dq_i = Σ_j slopes_ij k_j.
@@ -59,7 +61,8 @@ extern "C" __global__ void __launch_bounds__(256) pointer_loss_backward(
     const int id = ids[blockIdx.x];
     const Rows<const REAL> rows = {keys + choice.key * width, width, width};
     const REAL* p = probabilities + choice.pair;
-    auto slope = [&](int n) { return scale * p[n] - (n == id ? scale : (REAL)0); };
+    const bool counts = weights[blockIdx.x] != 0;
+    auto slope = [&](int n) { return counts ? scale * p[n] - (n == id ? scale : (REAL)0) : 0; };
     for (int n = threadIdx.x; n < choice.keys; n += blockDim.x)
         slopes[choice.pair + n] = slope(n);
     if (!dqueries) return;

@@ -1,8 +1,10 @@
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from dynbatch.kernels import cross_entropy
-from dynbatch.kernels.cross_entropy import Targets, Wanted
+from dynbatch.kernels.cross_entropy import Distributions, Targets, Wanted
 from dynbatch.kernels.cuda.queue import queue
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
@@ -23,16 +25,27 @@ def targets(dtype, tokens, vocabulary, smoothing=0.0):
     return Targets(generator.integers(0, vocabulary, tokens), weights, smoothing)
 
 
+def distributions(dtype, tokens, vocabulary, smoothing=0.0):
+    """The same with probabilities, in three arrays, of which every third is 0."""
+    p = np.random.default_rng(8).random((tokens, vocabulary)).astype(dtype)
+    p[:, ::3] = 0
+    cuts = [0, tokens // 3, tokens // 3, tokens]
+    arrays = [p[a:b] for a, b in pairwise(cuts)]
+    ids = targets(dtype, tokens, vocabulary)
+    return Targets(0 * ids.ids, ids.weights, smoothing, Distributions(arrays))
+
+
 def nothing(dtype, *shape):
     return Values(np.full(shape, np.nan, dtype))
 
 
+@pytest.mark.parametrize("kind", [targets, distributions])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("vocabulary", VOCABULARIES)
-def test_losses_and_gradients_of_logits(cupy, dtype, vocabulary, smoothing):
+def test_losses_and_gradients_of_logits(cupy, dtype, vocabulary, smoothing, kind):
     rows = 11 if vocabulary < 1000 else 2
     z, bias = Values(3 * normal(dtype, rows, vocabulary)), Values(normal(dtype, vocabulary, seed=1))
-    wanted, scale = targets(dtype, rows, vocabulary, smoothing), Values(normal(dtype, rows, seed=2))
+    wanted, scale = kind(dtype, rows, vocabulary, smoothing), Values(normal(dtype, rows, seed=2))
     for add in (None, bias):
         with launches(1):
             assert_equal_twins(
@@ -57,6 +70,43 @@ def test_no_rows(cupy, dtype):
     with launches(0):
         empty = [nothing(dtype, 0, 5), None, targets(dtype, 0, 5), nothing(dtype, 0)]
         assert_equal_twins(cross_entropy.softmax_loss, *empty, nothing(dtype, 0))
+
+
+@pytest.mark.parametrize("bad", [-np.inf, np.inf, np.nan])
+@pytest.mark.parametrize("kind", [targets, distributions])
+@pytest.mark.parametrize("vocabulary", [40, 1100])
+def test_ignored_rows_may_hold_anything(cupy, dtype, vocabulary, kind, bad):
+    z = normal(dtype, 9, vocabulary)
+    z[::4] = bad  # as their weights are 0
+    losses, scale = nothing(dtype, 9), Values(normal(dtype, 9, seed=2))
+    device = assert_equal_twins(
+        cross_entropy.softmax_loss, Values(z), None, kind(dtype, 9, vocabulary, 0.1), losses, scale,
+        **TOLERANCE,
+    )  # fmt: skip
+    gradients, found = device[0], device[1]
+    assert np.isfinite(gradients).all() and np.isfinite(found).all()
+    assert not gradients[::4].any() and not found[::4].any()
+
+
+@pytest.mark.parametrize("vocabulary", [40, 1100])
+def test_a_class_of_probability_0_may_have_a_logit_of_minus_infinity(cupy, dtype, vocabulary):
+    z = normal(dtype, 9, vocabulary)
+    z[:, ::3] = -np.inf
+    losses, scale = nothing(dtype, 9), Values(normal(dtype, 9, seed=2))
+    wanted = distributions(dtype, 9, vocabulary)
+    device = assert_equal_twins(
+        cross_entropy.softmax_loss, Values(z), None, wanted, losses, scale, **TOLERANCE
+    )
+    assert all(np.isfinite(array).all() for array in device)
+
+
+@pytest.mark.parametrize("span", [(0, 9), (0, 0), (2, 3), (2, 7), (3, 9), (8, 9)])
+def test_some_rows_of_distributions_are_those_of_the_whole(span):
+    arrays = [normal(np.float32, n, 4, seed=n) for n in (0, 3, 0, 5, 1, 0)]
+    rows = Distributions(arrays).part(slice(*span)).rows()
+    np.testing.assert_array_equal(rows, np.concatenate(arrays)[slice(*span)])
+    inner = Distributions(arrays).part(slice(1, 9)).part(slice(1, 20)).rows()
+    np.testing.assert_array_equal(inner, np.concatenate(arrays)[2:])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -116,7 +166,7 @@ def test_bits_do_not_depend_on_the_other_rows(cupy, dtype, vocabulary):
 # With the projection ------------------------------------------------------------------------------
 
 
-def run(make, tokens, vocabulary, dtype, has_bias, gradients, smoothing=0.1):
+def run(make, tokens, vocabulary, dtype, has_bias, gradients, smoothing=0.1, kind=targets):
     """The losses and the wanted gradients, with arrays made by `make`."""
     hidden, weight = normal(dtype, tokens, WIDTH), normal(dtype, vocabulary, WIDTH, seed=1)
     bias = normal(dtype, vocabulary, seed=2) if has_bias else None
@@ -131,7 +181,7 @@ def run(make, tokens, vocabulary, dtype, has_bias, gradients, smoothing=0.1):
     scratch = make(np.full(cross_entropy.workspace(weight, tokens), np.nan, dtype))
     cross_entropy.linear_cross_entropy(
         make(hidden), weight, bias if bias is None else make(bias),
-        targets(dtype, tokens, vocabulary, smoothing), losses, scratch, wanted,
+        kind(dtype, tokens, vocabulary, smoothing), losses, scratch, wanted,
     )  # fmt: skip
     found = [losses, *([wanted.hidden, wanted.weight, wanted.bias] if wanted else [])]
     return [array for array in found if array is not None]
@@ -141,12 +191,13 @@ def run(make, tokens, vocabulary, dtype, has_bias, gradients, smoothing=0.1):
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize("chunk", [7, 1000])
 @pytest.mark.parametrize("tokens", [0, 1, 33])
-def test_chunks(cupy, dtype, monkeypatch, tokens, chunk, has_bias, gradients):
+@pytest.mark.parametrize("kind", [targets, distributions])
+def test_chunks(cupy, dtype, monkeypatch, kind, tokens, chunk, has_bias, gradients):
     monkeypatch.setattr(cross_entropy, "chunk_rows", lambda n, *rest: max(1, min(n, chunk)))
     before = queue().launches
-    found = run(cupy.asarray, tokens, 11, dtype, has_bias, gradients)
+    found = run(cupy.asarray, tokens, 11, dtype, has_bias, gradients, kind=kind)
     queue().flush()
-    expected = run(np.array, tokens, 11, dtype, has_bias, gradients)
+    expected = run(np.array, tokens, 11, dtype, has_bias, gradients, kind=kind)
     tolerance = 2e-5 if dtype == np.float32 else 1e-13
     for got, array in zip(found, expected, strict=True):
         np.testing.assert_allclose(got.get(), array, rtol=tolerance, atol=tolerance)

@@ -109,3 +109,22 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
     alone = run(*parts, [np.array([0, part.stop - part.start]) for part in parts])
     for one, all_, part in zip(alone, together, (parts[0], *parts), strict=True):
         assert one.tobytes() == all_[part].tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_the_scores_of_an_ignored_query_may_be_anything(cupy, dtype, bad):
+    packed, ids, weights = problem(dtype, ((3, 4), (4, 40)), 5)
+    weights[[1, 5]] = 0
+    packed.queries.array[[1, 5]] = bad
+    outputs = normal(dtype, kernels.num_pairs(packed)), Values(np.full(ids.size, np.nan, dtype))
+    with np.errstate(invalid="ignore"):
+        found = assert_equal_twins(
+            kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE
+        )
+        assert np.isfinite(found[-1]).all() and not found[-1][[1, 5]].any()
+        p, dy = probabilities_of(packed, ids, weights), normal(dtype, 2, seed=5)
+    wanted = packed._replace(queries=Values(np.full_like(packed.queries.array, np.nan)), keys=None)
+    found = assert_equal_twins(backward, packed, ids, weights, p, dy, wanted, **TOLERANCE)
+    gradients = found[-1]
+    assert gradients.shape == packed.queries.array.shape
+    assert np.isfinite(gradients).all() and not gradients[[1, 5]].any()
