@@ -125,21 +125,24 @@ def _log_divergence_t(x: Array, t: Array, out: Array) -> None:
 
 
 def _logistic(x: Array, t: Array, out: Array) -> None:
-    # max(x, 0) - x t + log(1 + exp(-|x|)) cannot overflow.
-    np.abs(x, out=out)
-    np.negative(out, out=out)
+    # |x| times the probability of the other class, plus log(1 + exp(-|x|)): no term cancels another
+    # where the prediction is right, however sure.
+    size = np.abs(x)
+    np.multiply(size, -1, out=out)
     np.exp(out, out=out)
     np.log1p(out, out=out)
-    np.add(out, np.maximum(x, 0), out=out)
-    np.subtract(out, x * t, out=out)
+    np.multiply(size, np.where(x > 0, 1 - t, t), out=size)
+    np.add(out, size, out=out)
 
 
 def _logistic_x(x: Array, t: Array, out: Array) -> None:
-    np.multiply(x, 0.5, out=out)
-    np.tanh(out, out=out)
-    np.multiply(out, 0.5, out=out)
-    np.add(out, 0.5, out=out)  # σ(x), as kernels.elementwise has it
-    np.subtract(out, t, out=out)
+    # σ(x) - t as (1 - t) - σ(-x) for positive x: the smaller of σ(x) and σ(-x) is exact.
+    np.abs(x, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.reciprocal(out, out=out)
+    np.subtract(np.where(x > 0, 1 - t, t), out, out=out)
+    np.multiply(out, -1, out=out, where=~(x > 0))
 
 
 def _logistic_t(x: Array, t: Array, out: Array) -> None:

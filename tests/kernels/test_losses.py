@@ -60,3 +60,29 @@ def test_picked_rows_are_weighted_and_summed():
     kernels.pick_loss_backward(np.array([1.0, 9.0, 2.0, 3.0]), ids, weights, OFFSETS, dx)
     assert dx.sum() == pytest.approx(-(weights * np.repeat([1.0, 2, 3], [4, 1, 7])).sum())
     assert dx[5].tolist() == [0, 0, -3 * weights[5]]
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 3e-7), ("float64", 6e-16)])
+def test_a_sure_prediction_keeps_its_places_in_the_logistic_loss(dtype, rtol):
+    sure = np.array([0.5, 3, 12, 30, 80], dtype)
+    x, t = np.concatenate([sure, -sure]), np.repeat([1.0, 0.0], 5).astype(dtype)
+    loss, dx = np.empty_like(x), np.empty_like(x)
+    kernels.logistic.forward(x, t, loss)
+    kernels.logistic.backward_x(x, t, dx)
+    small = np.exp(-np.abs(x).astype(np.longdouble))
+    np.testing.assert_allclose(loss, np.log1p(small), rtol=rtol)
+    np.testing.assert_allclose(np.abs(dx), small / (1 + small), rtol=rtol)
+    assert (np.sign(dx) == np.where(t == 1, -1, 1)).all()
+
+
+def test_the_logistic_loss_of_infinite_logits_and_between_the_classes():
+    x = np.array([0.0, 2.0, -2.0, 1e30, -1e30, np.nan])
+    t = np.array([0.25, 0.25, 0.25, 0.0, 1.0, 1.0])
+    loss, dx = np.empty_like(x), np.empty_like(x)
+    kernels.logistic.forward(x, t, loss)
+    with np.errstate(over="ignore"):
+        kernels.logistic.backward_x(x, t, dx)
+    expected = np.logaddexp(0, [0, 2, -2]) - [0, 0.5, -0.5]
+    np.testing.assert_allclose(loss, [*expected, 1e30, 1e30, np.nan], rtol=1e-15)
+    sigmoids = 1 / (1 + np.exp([0.0, -2.0, 2.0]))
+    np.testing.assert_allclose(dx, [*(sigmoids - 0.25), 1, -1, np.nan], rtol=1e-14)

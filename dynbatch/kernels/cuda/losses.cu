@@ -11,7 +11,7 @@ __device__ __forceinline__ REAL loss(int pair, REAL x, REAL t) {
         case SQUARED_ERROR: return (x - t) * (x - t);
         case DIVERGENCE: return t == 0 ? (REAL)0 : (log(t) - x) * t;  // 0 also where x = -inf
         case LOG_DIVERGENCE: return (t - x) * exp(t);
-        default: return softplus(x) - x * t;
+        default: return fabs(x) * (x > 0 ? 1 - t : t) + log1p(exp(-fabs(x)));
     }
 }
 
@@ -20,7 +20,7 @@ __device__ __forceinline__ REAL by_input(int pair, REAL x, REAL t) {
         case SQUARED_ERROR: return (x - t) * 2;
         case DIVERGENCE: return -t;
         case LOG_DIVERGENCE: return -exp(t);
-        default: return sigmoid(x) - t;
+        default: return x > 0 ? 1 - t - sigmoid(-x) : sigmoid(x) - t;
     }
 }
 

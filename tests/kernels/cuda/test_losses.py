@@ -84,3 +84,19 @@ def test_the_loss_of_a_sentence_has_the_same_bits_in_any_mini_batch(cupy, dtype)
         )[2]
         results.append(out[1 if first == 0 else 0].tobytes())
     assert results[0] == results[1]
+
+
+def test_a_sure_prediction_keeps_its_places(cupy, dtype):
+    sure = np.array([3, 12, 30, 80], dtype)
+    x, t = np.concatenate([sure, -sure]), np.repeat([1.0, 0.0], 4).astype(dtype)
+    offsets, dy = np.arange(9), np.ones(8, dtype)
+    out = Values(np.zeros(8, dtype))
+    with launches(2):
+        assert_equal_twins(
+            losses.pair_loss, losses.logistic, Values(x), Values(t), offsets, out, atol=0
+        )
+        assert_equal_twins(
+            *(losses.pair_loss_backward, losses.logistic, False, Values(dy)),
+            *(Values(x), Values(t), offsets, out),
+            atol=0,
+        )
