@@ -15,10 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels import segment
+from dynbatch.kernels import normal, segment
 from dynbatch.kernels.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
+
+ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
+GELU_CUBIC = 0.044715
+GELU_RANGE = 40.0
 
 
 @dataclass(frozen=True)
@@ -177,49 +181,45 @@ def _elu_backward(dy: Array, x: Array, out: Array, alpha: float) -> None:
     np.multiply(dy, slope, out=out)
 
 
-def _erf(x: Array) -> Array:
-    """erf(x): in float32 within 1.5e-7 (Abramowitz & Stegun 7.1.26), in float64 exact."""
-    if x.dtype == np.float64:  # NumPy has no erf; the standard library's takes one number
-        return np.array([math.erf(v) for v in x.reshape(-1).tolist()], x.dtype).reshape(x.shape)
-    t = 1 / (1 + np.float32(0.3275911) * np.abs(x))
-    tail = np.float32(1.061405429) * t - np.float32(1.453152027)
-    tail = (tail * t + np.float32(1.421413741)) * t - np.float32(0.284496736)
-    tail = (tail * t + np.float32(0.254829592)) * t * np.exp(-x * x)
-    erf: Array = np.copysign(1 - tail, x)
-    return erf
-
-
-_ROOT_HALF = math.sqrt(0.5)
-_ROOT_2_PI = math.sqrt(2 / math.pi)
-
-
 def _gelu(x: Array, out: Array, approximate: str) -> None:
     if approximate == "tanh":
-        inner = np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x))
+        # ½ (1 + tanh(u)) is σ(2u), which keeps its small values.
+        below = _logistic(2 * _inner(x))
     else:
-        inner = _erf(x * _ROOT_HALF)
-    np.multiply(x, 0.5 * (1 + inner), out=out)
+        below, _ = normal.distribution(x)
+    np.multiply(x, below, out=out)
 
 
 def _gelu_backward(dy: Array, x: Array, out: Array, approximate: str) -> None:
     if approximate == "tanh":
-        t = np.tanh(_ROOT_2_PI * (x + 0.044715 * x * x * x))
-        slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * _ROOT_2_PI * (1 + 3 * 0.044715 * x * x)
+        near = np.clip(x, -GELU_RANGE, GELU_RANGE)  # beyond, the slope is 0 or 1
+        u = 2 * _inner(near)
+        inner = 2 * ROOT_2_OVER_PI * (1 + 3 * GELU_CUBIC * near * near)
+        below = _logistic(u)
+        slope = below * (1 + near * _logistic(-u) * inner)
     else:
-        density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
-        slope = 0.5 * (1 + _erf(x * _ROOT_HALF)) + x * density
+        below, density = normal.distribution(x)
+        slope = below + x * (density / normal.ROOT_2_PI)
     np.multiply(dy, slope, out=out)
 
 
+def _inner(x: Array) -> Array:
+    result: Array = ROOT_2_OVER_PI * (x + GELU_CUBIC * x * x * x)
+    return result
+
+
+def _logistic(x: Array) -> Array:
+    result = np.empty_like(x)
+    _sigmoid(x, result)
+    return result
+
+
 def _silu(x: Array, out: Array) -> None:
-    gate = np.empty_like(x)
-    _sigmoid(x, gate)
-    np.multiply(x, gate, out=out)
+    np.multiply(x, _logistic(x), out=out)
 
 
 def _silu_backward(dy: Array, x: Array, out: Array) -> None:
-    gate = np.empty_like(x)
-    _sigmoid(x, gate)
+    gate = _logistic(x)
     np.multiply(dy, gate * (1 + x * (1 - gate)), out=out)
 
 
@@ -230,6 +230,26 @@ def _softplus(x: Array, out: Array) -> None:
 def _softplus_backward(dy: Array, x: Array, out: Array) -> None:
     _sigmoid(x, out)
     np.multiply(out, dy, out=out)
+
+
+def _log_sigmoid(x: Array, out: Array) -> None:
+    negate(x, out)
+    np.logaddexp(out, 0, out=out)
+    negate(out, out)
+
+
+def _log_sigmoid_backward(dy: Array, x: Array, out: Array) -> None:
+    negate(x, out)
+    _sigmoid(out, out)
+    np.multiply(out, dy, out=out)
+
+
+def _sign(x: Array, out: Array) -> None:
+    np.sign(x, out=out)
+
+
+def _sign_backward(dy: Array, saved: Array, out: Array) -> None:
+    out[...] = 0
 
 
 sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
@@ -247,6 +267,8 @@ elu = Unary("elu", _elu, _elu_backward, "input", inplace=True)
 gelu = Unary("gelu", _gelu, _gelu_backward, "input", inplace=True)
 silu = Unary("silu", _silu, _silu_backward, "input", inplace=True)
 softplus = Unary("softplus", _softplus, _softplus_backward, "input")
+log_sigmoid = Unary("log_sigmoid", _log_sigmoid, _log_sigmoid_backward, "input")
+sign = Unary("sign", _sign, _sign_backward, "none", inplace=True)
 
 
 @twin(1)

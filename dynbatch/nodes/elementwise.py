@@ -165,6 +165,21 @@ class Softplus(Unary):
     kernel = kernels.softplus
 
 
+class LogSigmoid(Unary):
+    """log σ(x) = -log(1 + exp(-x))."""
+
+    __slots__ = ()
+    kernel = kernels.log_sigmoid
+
+
+class Sign(Unary):
+    """1 where x > 0, -1 where x < 0, else x; no gradient passes."""
+
+    __slots__ = ()
+    differentiable = False
+    kernel = kernels.sign
+
+
 def negative(x: Node) -> Node:
     """-x."""
     return Negative(x)
@@ -197,6 +212,16 @@ def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
         low=-np.inf if low is None else float(low),
         high=np.inf if high is None else float(high),
     )
+
+
+def clamp(x: Node, min: float | None = None, max: float | None = None) -> Node:
+    """`clip` with the arguments of `torch.clamp`."""
+    return clip(x, min, max)
+
+
+def sign(x: Node) -> Node:
+    """1 where x is positive, -1 where it is negative, 0 at 0; its gradient is 0 everywhere."""
+    return Sign(x)
 
 
 def tanh(x: Node) -> Node:
@@ -237,6 +262,19 @@ def silu(x: Node) -> Node:
 def softplus(x: Node) -> Node:
     """log(1 + exp(x))."""
     return Softplus(x)
+
+
+def logsigmoid(x: Node) -> Node:
+    """log σ(x) = -log(1 + exp(-x)), as `torch.nn.functional.logsigmoid`.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     F.logsigmoid(F.input(graph, [-1000.0, 1000.0])).value.tolist()
+        [-1000.0, -0.0]
+    """
+    return LogSigmoid(x)
 
 
 OPERATIONS.update(negative=negative)

@@ -143,8 +143,8 @@ def test_the_types_that_say_so():
     forward = {kind.__name__ for kind in kinds if kind.inplace_forward}
     backward = {kind.__name__ for kind in kinds if kind.inplace_backward}
     unary = {
-        "Abs", "Clip", "Elu", "Exp", "Gelu", "LeakyRelu", "Log", "Negative", "Power", "Relu",
-        "Sigmoid", "Silu", "Softplus", "Sqrt", "Tanh",
+        "Abs", "Clip", "Elu", "Exp", "Gelu", "LeakyRelu", "Log", "LogSigmoid", "Negative", "Power",
+        "Relu", "Sigmoid", "Sign", "Silu", "Softplus", "Sqrt", "Tanh",
     }  # fmt: skip
     selection = {
         "Equal", "Greater", "GreaterEqual", "IsEqual", "IsGreater", "IsGreaterEqual", "IsLess",

@@ -25,33 +25,48 @@ __device__ __forceinline__ REAL clip(REAL x, REAL low, REAL high) {
 
 __device__ __forceinline__ REAL softplus(REAL x) { return relu(x) + log1p(exp(-fabs(x))); }
 
+// -log(1 + exp(-x)).
+__device__ __forceinline__ REAL log_sigmoid(REAL x) { return -softplus(-x); }
+
 __device__ __forceinline__ REAL silu_slope(REAL x) {
     const REAL gate = sigmoid(x);
     return gate * (1 + x * (1 - gate));
 }
 
-__device__ __forceinline__ REAL normal_distribution(REAL x) {
-    return (REAL)0.5 * (1 + erf(x * (REAL)0.70710678118654752));
+// exp(-x^2 / 2); fma gives what the square was rounded by, which far out is worth many places.
+__device__ __forceinline__ REAL exp_of_half_square(REAL x) {
+    const REAL near = clip(x, -40, 40), square = near * near;
+    return exp((REAL)-0.5 * square) * (1 - (REAL)0.5 * fma(near, near, -square));
 }
 
-__device__ __forceinline__ REAL gelu(REAL x) { return x * normal_distribution(x); }
+// The probability of less than x, from `density`, which is exp(-x^2 / 2).
+__device__ __forceinline__ REAL normal_distribution(REAL x, REAL density) {
+    const REAL above = (REAL)0.5 * erfcx(fabs(x) * (REAL)0.70710678118654752) * density;
+    return x > 0 ? 1 - above : above;
+}
+
+__device__ __forceinline__ REAL gelu(REAL x) {
+    return x * normal_distribution(x, exp_of_half_square(x));
+}
 
 __device__ __forceinline__ REAL gelu_slope(REAL x) {
-    const REAL density = exp((REAL)-0.5 * x * x) * (REAL)0.39894228040143268;  // 1 / sqrt(2 pi)
-    return normal_distribution(x) + x * density;
+    const REAL density = exp_of_half_square(x);
+    return normal_distribution(x, density) + x * density * (REAL)0.39894228040143268;  // 1/sqrt(2 pi)
 }
 
 constexpr REAL GELU_SCALE = (REAL)0.79788456080286536;  // sqrt(2 / pi)
 constexpr REAL GELU_CUBIC = (REAL)0.044715;
 
+// x / 2 (1 + tanh(u)), u = GELU_SCALE (x + GELU_CUBIC x^3); (1 + tanh(u)) / 2 is sigmoid(2 u).
 __device__ __forceinline__ REAL gelu_tanh(REAL x) {
-    return x * ((REAL)0.5 * (1 + tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x))));
+    return x * sigmoid(2 * GELU_SCALE * (x + GELU_CUBIC * x * x * x));
 }
 
 __device__ __forceinline__ REAL gelu_tanh_slope(REAL x) {
-    const REAL t = tanh(GELU_SCALE * (x + GELU_CUBIC * x * x * x));
-    const REAL inner = GELU_SCALE * (1 + 3 * GELU_CUBIC * x * x);
-    return (REAL)0.5 * (1 + t) + (REAL)0.5 * x * (1 - t * t) * inner;
+    const REAL near = clip(x, -40, 40);  // beyond, the slope is 0 or 1
+    const REAL u = 2 * GELU_SCALE * (near + GELU_CUBIC * near * near * near);
+    const REAL inner = 2 * GELU_SCALE * (1 + 3 * GELU_CUBIC * near * near);
+    return sigmoid(u) * (1 + near * sigmoid(-u) * inner);
 }
 
 // Index helpers. Element offsets are long long: an arena may hold more than 2^31 elements.

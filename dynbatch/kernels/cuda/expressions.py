@@ -53,6 +53,8 @@ UNARY = {
     "gelu_tanh": Unary("gelu_tanh(x)", "dy * gelu_tanh_slope(s)"),
     "silu": Unary("x * sigmoid(x)", "dy * silu_slope(s)"),
     "softplus": Unary("softplus(x)", "dy * sigmoid(s)"),
+    "log_sigmoid": Unary("log_sigmoid(x)", "dy * sigmoid(-s)"),
+    "sign": Unary("sign(x)", "(dy * 0)"),
 }
 
 BINARY = {

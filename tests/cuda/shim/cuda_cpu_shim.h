@@ -171,6 +171,12 @@ using std::exp; using std::log; using std::sqrt; using std::tanh; using std::fab
 using std::log1p; using std::expm1; using std::floor; using std::ceil; using std::isnan;
 using std::isinf; using std::fmax; using std::fmin; using std::fma; using std::erf; using std::cos;
 using std::sin;
+inline double erfcx(double x) {  // exp(x^2) erfc(x), of which beyond 50 only the asymptote is left
+    const long double z = x;
+    if (z > 50) return (double)(0.56418958354775628695L / z * (1 - 0.5L / (z * z)));
+    return (double)(std::exp(z * z) * std::erfc(z));
+}
+inline float erfcx(float x) { return (float)erfcx((double)x); }
 
 // What the compiler makes of a kernel's parameters, as text such as "*f4,*i8,i4": what the simulator
 // holds arguments against. '*' a pointer; f, i, u, b or V (a struct); then the size in bytes.

@@ -73,17 +73,26 @@ def test_generated_kernels_compile_within_the_budget(real, architecture):
         assert resources.spilled_bytes == resources.stack_bytes == 0, kernel
 
 
+TAILS = [
+    (elementwise.sigmoid, ()),
+    (elementwise.log_sigmoid, ()),
+    (elementwise.softplus, ()),
+    (elementwise.silu, ()),
+    (elementwise.gelu, ("none",)),
+    (elementwise.gelu, ("tanh",)),
+]
+
+
 # A small value is not within an absolute tolerance of 0: its own places are compared.
-@pytest.mark.parametrize("kernel", [elementwise.sigmoid], ids=lambda kernel: kernel.name)
-def test_tails(cupy, dtype, kernel):
-    x = np.array([-80, -38.5, -17.5, -5, 5, 17.5, 38.5, 80], dtype)
-    out = np.zeros_like(x)
+@pytest.mark.parametrize(("kernel", "arguments"), TAILS, ids=names(TAILS))
+def test_tails(cupy, dtype, kernel, arguments):
+    sizes = [4, 9] if "gelu" in kernel.name else [4, 17.5, 38.5, 80]
+    x = np.array([*sizes, *[-size for size in sizes]], dtype)
+    out, rtol = np.zeros_like(x), 2e-3 if arguments == ("tanh",) else 1e-5
     with launches(2):
-        y = assert_equal_twins(elementwise.apply, kernel, Values(x), Values(out), atol=0)[1]
+        given = (Values(x), Values(out), *arguments)
+        y = assert_equal_twins(elementwise.apply, kernel, *given, rtol=rtol, atol=0)[1]
         saved = x if kernel.reads == "input" else y
-        assert_equal_twins(
-            elementwise.apply_backward,
-            *(kernel, Values(x * 0 + 1), Values(saved), Values(out)),
-            atol=0,
-        )
+        given = (Values(x * 0 + 1), Values(saved), Values(out), *arguments)
+        assert_equal_twins(elementwise.apply_backward, kernel, *given, rtol=rtol, atol=0)
     assert y.all()

@@ -1,0 +1,96 @@
+"""The normal distribution, element by element, to the last places far out: NumPy has no erf."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ROOT_2 = math.sqrt(2)
+ROOT_2_PI = math.sqrt(2 * math.pi)
+
+
+class Approximation(NamedTuple):
+    """(1 + √2 a) exp(a²/2) Q(a) ≈ Σ_k coefficients[k] u^k,  u = origin - slope / (a + middle).
+
+    Q(a) is the probability of more than a. The left side lies between 0.5 and 0.65, so that an
+    error of the sum is as large a part of Q.
+
+    Args:
+        limit: of a: Q is 0 beyond, in the dtype.
+        middle, origin, slope, coefficients: of a Chebyshev series in u, which is within [-1, 1].
+
+    Source: the form is that of Shepherd & Laframboise 1981, Math. Comp. 36(153), 249-253, for erfc;
+        the coefficients were computed with 50 digits. Their greatest relative error, with that of
+        the sum in the dtype itself, is 2.3e-7 in float32 and 7.8e-16 in float64.
+    """
+
+    limit: float
+    middle: float
+    origin: float
+    slope: float
+    coefficients: tuple[float, ...]
+
+
+APPROXIMATIONS = {
+    "float32": Approximation(14.5, 3.0, 1.4137931, 7.24137931, (
+        0.643168325, -0.0145263177, -0.084478356, 0.0605530457, -0.0155399823,
+        -0.00169939285, 0.00142591278, 0.000158183927, -0.000112020853, -2.16261859e-05,
+    )),
+    "float64": Approximation(39, 5.0, 1.2564102564102564, 11.282051282051282, (
+        0.6286469241036575, -0.05927810506771088, -0.020100547520337523, 0.0558236011381877,
+        -0.054202465676889744, 0.03530617701935391, -0.01657128623758902,
+        0.005317662403830154, -0.0008512929048121506, -0.0001395380192155402,
+        0.00010727909163341552, -1.073975272450981e-05, -8.21283574104744e-06,
+        2.1683110712207013e-06, 6.33459152490004e-07, -2.770310880498361e-07,
+        -5.909638645684683e-08, 3.2442534088813084e-08, 6.407705128685264e-09,
+        -3.407289201131862e-09, -5.169934842201846e-10, 2.364502631339428e-10,
+    )),
+}  # fmt: skip
+# The leading bits of a number, so few that its square is exact.
+_LEADING = {
+    "float32": (np.int32, np.int32(-(1 << 12))),
+    "float64": (np.int64, np.int64(-(1 << 27))),
+}
+
+
+def tail(x: Array) -> tuple[Array, Array]:
+    """Q(|x|) = ½ erfc(|x| / √2), and exp(-x²/2)."""
+    found = APPROXIMATIONS[x.dtype.name]
+    a = np.minimum(np.abs(x), x.dtype.type(found.limit))
+    u = found.origin - found.slope / (a + found.middle)
+    sum_ = np.full_like(a, found.coefficients[-1])
+    for coefficient in found.coefficients[-2::-1]:
+        np.multiply(sum_, u, out=sum_)
+        np.add(sum_, coefficient, out=sum_)
+    density = exp_of_half_square(a)
+    np.divide(sum_, 1 + ROOT_2 * a, out=sum_)
+    np.multiply(sum_, density, out=sum_)
+    return sum_, density
+
+
+def distribution(x: Array) -> tuple[Array, Array]:
+    """The probability of less than x, Φ(x) = ½ erfc(-x / √2), and exp(-x²/2)."""
+    above, density = tail(x)
+    result: Array = np.where(x > 0, 1 - above, above)
+    return result, density
+
+
+def exp_of_half_square(a: Array) -> Array:
+    """exp(-a²/2). Of a² the rounding error alone would be worth 40 units of the last place.
+
+    a² = b² + (a - b)(a + b), where b is the leading half of a, and b² has no rounding error.
+    """
+    integer, mask = _LEADING[a.dtype.name]
+    b = (a.view(integer) & mask).view(a.dtype)
+    rest = (a - b) * (a + b)
+    np.multiply(rest, -0.5, out=rest)
+    np.exp(rest, out=rest)
+    np.multiply(b, b, out=b)
+    np.multiply(b, -0.5, out=b)
+    np.exp(b, out=b)
+    result: Array = np.multiply(b, rest, out=b)
+    return result
