@@ -141,13 +141,13 @@ FUNCTIONS = [
 
 
 def points(dtype: Any, begin: float = -math.inf) -> Any:
-    """Both signs, from the smallest normal number to near the greatest; most from 0.01 to 1000."""
+    """Both signs, from subnormal numbers to near the greatest; most from 0.01 to 1000."""
     finite = np.finfo(dtype)
     sizes = np.concatenate(
         [
             np.geomspace(float(finite.tiny), float(finite.max) / 2, 24),
             np.geomspace(0.01, 1000, 80),
-            [0.5, 1, 2, 16, 17, 38, 87, 88.5, 700, 708],
+            [finite.smallest_subnormal, finite.tiny / 2, 0.5, 1, 2, 16, 17, 38, 87, 88.5, 700, 708],
         ]
     ).astype(dtype)
     both = np.concatenate([sizes, -sizes])
@@ -192,6 +192,41 @@ def test_values_and_derivatives_are_good_to_the_last_places(function, dtype):
     sizes = slopes if function.size is None else [mp.mpf(function.size(v)) for v in given]
     wrong = errors(dx[held], slopes, sizes)
     assert wrong.max() <= function.slope_ulps, f"{wrong.max():.1f} at {x[held][wrong.argmax()]}"
+
+
+# At +inf, -inf, 0 and -0. As in PyTorch, x times a gate that closes is NaN at -inf.
+inf, nan = math.inf, math.nan
+AT_THE_BORDERS = {
+    "sigmoid": (1, 0, 0.5, 0.5),
+    "tanh": (1, -1, 0, -0.0),
+    "relu": (inf, 0, 0, 0),
+    "negative": (-inf, inf, -0.0, 0),
+    "exp": (inf, 0, 1, 1),
+    "log": (inf, nan, -inf, -inf),
+    "sqrt": (inf, nan, 0, -0.0),
+    "absolute": (inf, inf, 0, 0),
+    "sign": (1, -1, 0, 0),
+    "power_3.0": (inf, -inf, 0, -0.0),
+    "power_-0.5": (0, 0, inf, inf),
+    "clip_-2.0_3.0": (3, -2, 0, -0.0),
+    "leaky_relu_0.25": (inf, -inf, 0, -0.0),
+    "elu_0.25": (inf, -0.25, 0, -0.0),
+    "softplus": (inf, 0, math.log(2), math.log(2)),
+    "log_sigmoid": (0, -inf, -math.log(2), -math.log(2)),
+    "silu": (inf, nan, 0, -0.0),
+    "gelu_none": (inf, nan, 0, -0.0),
+    "gelu_tanh": (inf, nan, 0, -0.0),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+def test_infinities_zeros_and_what_is_no_number(function, dtype):
+    x = np.array([inf, -inf, 0.0, -0.0, nan], dtype)
+    y = np.empty_like(x)
+    with np.errstate(all="ignore"):
+        elementwise.apply(function.kernel, x, y, *function.arguments)
+    np.testing.assert_allclose(y, [*AT_THE_BORDERS[function.name], nan], rtol=1e-6)
 
 
 def test_every_function_is_in_the_table():
