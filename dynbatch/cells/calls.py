@@ -6,22 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from dynbatch.cells.call import Call
-from dynbatch.cells.given import (
-    as_arguments,
-    form_given,
-    graphs_of,
-    holds_matrix,
-    is_value,
-    wrapped,
-)
+from dynbatch.cells.given import as_arguments, form_given, holds_matrix, wrapped
+from dynbatch.cells.recorder import recorded
+from dynbatch.cells.roles import Roles
 from dynbatch.cells.step import NOT_TRACED, Form, StepTrace, trace_step
 from dynbatch.cells.table import CallTable
+from dynbatch.cells.trace import run_traced
 from dynbatch.cells.traced import Traced
-from dynbatch.errors import DtypeError, DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.base import caller
+from dynbatch.errors import DynbatchError
 
 if TYPE_CHECKING:
     from dynbatch.cells.cell import Cell
@@ -99,6 +92,7 @@ class Calls:
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
+        self._roles = Roles(cell.function, cell.__name__)
         self._tables: dict[tuple[int, ...], CallTable] = {}
         self._traces: Traced[StepTrace] = Traced(CACHED_TRACES)
         # Light values of arguments that hold matrices, by identity; they hold what they stand for.
@@ -108,13 +102,11 @@ class Calls:
 
     def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
         """A call of anything that a cell can be given."""
-        at = self._find_params(arguments)
+        at, arguments, graph = self._roles.of(arguments)
         values = [value for k, value in enumerate(arguments) if k != at]
-        graph = self._graph(values)
         if graph.is_trace or graph.device.is_cuda:
             return self._inline(arguments, at, graph)
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
-        self._check_widths(values)
         lights = [wrapped(value, graph) for value in values]
         params = None if at is None else arguments[at]
         kinds = [light.kind for light in lights]
@@ -166,50 +158,6 @@ class Calls:
         for place in table.known:
             self._known.pop(place, None)
 
-    def _find_params(self, arguments: Sequence[Any]) -> int | None:
-        """Which argument is the cell's parameters."""
-        found = [k for k, argument in enumerate(arguments) if not is_value(argument)]
-        if len(found) > 1:
-            named = " and ".join([repr(arguments[k]) for k in found])
-            raise DtypeError(
-                f"cell {self._cell.__name__!r}: {named} are no values.\n"
-                "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
-                "zeros,\n        and its parameters as one argument\n"
-                "  fix:  make arrays nodes with F.input(graph, array), a parameter as value with\n"
-                "        F.parameter(graph, p), and lists tuples; put parameters in one module\n"
-                f"  made at {caller()}"
-            )
-        return found[0] if found else None
-
-    def _graph(self, values: Sequence[Any]) -> Any:
-        graphs = list(dict.fromkeys(graphs_of(values)))
-        if len(graphs) == 1:
-            return graphs[0]
-        name = self._cell.__name__
-        if not graphs:
-            raise DtypeError(
-                f"cell {name!r}: there is no node among its arguments {values!r}.\n"
-                "  rule: a call belongs to the graph of the nodes it is given\n"
-                f"  fix:  give it at least one node, F.input(graph, array)\n  made at {caller()}"
-            )
-        raise GraphError(
-            f"cell {name!r}: its arguments belong to different graphs.\n"
-            "  rule: every node of an expression has one owner\n"
-            "  fix:  build the sentence in one `with db.Graph()` block; what a cell reads comes\n"
-            f"        in through its arguments\n  made at {caller()}"
-        )
-
-    def _check_widths(self, values: Sequence[Any]) -> None:
-        for value in values:
-            if isinstance(value, tuple):
-                self._check_widths(value)
-            elif isinstance(value, int | np.integer) and value < 1:
-                raise ShapeError(
-                    f"cell {self._cell.__name__!r}: zeros of width {value}.\n"
-                    "  rule: an integer stands for a vector of that many zeros\n"
-                    f"  fix:  give a width of at least 1\n  made at {caller()}"
-                )
-
     def _trace(
         self, forms: Sequence[Form], at: int | None, params: Any, graph: Any, has_matrices: bool
     ) -> StepTrace | None:
@@ -234,7 +182,15 @@ class Calls:
     def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
         """The function itself: operators as nodes, where a call cannot be one node."""
         given = [a if k == at else as_arguments(a, graph) for k, a in enumerate(arguments)]
-        return self._cell.function(*given)
+        params = None if at is None else arguments[at]
+        try:
+            return run_traced(self._cell.function, given, params)
+        except (AttributeError, LookupError, TypeError) as error:
+            if isinstance(error, DynbatchError) or at is None:
+                raise
+            given[at], _ = recorded(params)  # whose errors tell what is missing
+            self._cell.function(*given)
+            raise
 
 
 def _trace_key(forms: Sequence[Form], at: int | None, graph: Any) -> tuple[Any, ...]:

@@ -43,7 +43,8 @@ class Cell:
         Args:
             arguments: what the function takes. Values are vectors or scalars, matrices to attend
                 to, what calls returned, tuples of these, widths for zeros, and sums (`db.total`);
-                one argument may be the cell's parameters.
+                one argument may be the cell's parameters. A parameter of one dimension beside them,
+                alone or in a tuple, is a value, as in `init` of `scan`: a first state, say.
 
         Returns:
             a node; where the function returns a tuple, that tuple: it can be unpacked and indexed,
@@ -57,6 +58,8 @@ class Cell:
             GraphError: it reads a value, sets a parameter, uses a node from outside, or builds
                 other operators when it runs again; the arguments belong to different graphs.
             DtypeError: two arguments could be the parameters, or there is no node among them.
+                Two bare parameters could each be: give the parameters as a module, or make a value
+                of the other with F.parameter(graph, p).
         """
         return self._calls.make(arguments)
 

@@ -153,8 +153,9 @@ def total(results: Sequence[Any]) -> Any:
     results = list(results)
     if not results:
         raise EmptyBatchError(
-            "total: at least one result is needed.\n"
-            "  fix:  give the call the widths of its state instead, which stand for zeros\n"
+            "total: the list of results is empty.\n"
+            "  rule: a sum of none has no widths; those of zeros stand for it\n"
+            "  fix:  db.total(below) if below else (64, 64), the widths of the state\n"
             f"  made at {caller()}"
         )
     if not are_results(results):
