@@ -14,7 +14,7 @@ from typing import Any
 
 from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.batcher.memory_use import MemoryUse
-from dynbatch.cells import Cell, cell, scan, stack, total
+from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
 from dynbatch.garbage import set_gc_threshold
@@ -40,6 +40,7 @@ __all__ = [
     "cell",
     "drive",
     "errors",
+    "initial_state",
     "memory",
     "models",
     "nodes",

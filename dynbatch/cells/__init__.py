@@ -2,6 +2,7 @@
 
 from dynbatch.cells.cell import Cell, cell, scan
 from dynbatch.cells.given import total
+from dynbatch.cells.scan_arguments import initial_state
 from dynbatch.cells.stack_calls import stack
 
-__all__ = ["Cell", "cell", "scan", "stack", "total"]
+__all__ = ["Cell", "cell", "initial_state", "scan", "stack", "total"]

@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.cells.given import structure_of
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller, not_a_node
-from dynbatch.nodes.sources import parameter
+from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
 
 
@@ -79,6 +79,43 @@ def as_state(init: Any, graph: Owner) -> tuple[tuple[Node | int, ...], bool]:
             raise _no_state(init, part)
     made = [parameter(graph, p) if isinstance(p, Parameter) else p for p in parts]
     return tuple([p if isinstance(p, Node) else int(p) for p in made]), single
+
+
+def initial_state(graph: Owner, init: Any) -> Any:
+    """The first state of a loop of calls, as nodes: what `scan` takes as `init`.
+
+    A call takes widths and parameters as they are. A loop over a sentence without tokens makes no
+    call, though, and what was to be the first state is then the last one: as nodes it can be read.
+
+    Args:
+        init: a width for zeros, a vector node or parameter; a tuple for several parts.
+
+    Returns:
+        a vector (D,), or a tuple of vectors.
+
+    Raises:
+        ShapeError: a part of `init` is neither a vector nor a width.
+
+    Example:
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> @db.cell
+        ... def add(x, total):
+        ...     return total + x
+        >>> with db.Graph() as graph:
+        ...     for length in (2, 0):
+        ...         xs = F.input(graph, np.ones((length, 3)))
+        ...         h, states = db.initial_state(graph, 3), []
+        ...         for t in range(length):
+        ...             h = add(xs[t], h)
+        ...             states.append(h)
+        ...         print(h.value.tolist(), db.stack(states, like=h).shape)
+        [2.0, 2.0, 2.0] (2, 3)
+        [0.0, 0.0, 0.0] (0, 3)
+    """
+    parts, single = as_state(init, graph)
+    made = [p if isinstance(p, Node) else constant(graph, 0.0, (p,)) for p in parts]
+    return made[0] if single else tuple(made)
 
 
 def as_memories(memory: Any) -> tuple[Node, ...]:

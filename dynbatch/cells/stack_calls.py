@@ -13,9 +13,10 @@ from dynbatch.cells.given import are_results, by_part, common_form, structure_of
 from dynbatch.cells.region_node import RegionNode
 from dynbatch.cells.step import build, leaves
 from dynbatch.cells.table import CallTable
-from dynbatch.errors import EmptyBatchError
+from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.nodes.base import OPERATIONS, ROWS, WIDTH, Node, caller, intern_signature
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.sources import constant
 from dynbatch.nodes.structure import stack as stack_nodes
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -166,19 +167,21 @@ def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
     return list(homes), pieces
 
 
-def stack(results: Sequence[Any]) -> Any:
+def stack(results: Sequence[Any], like: Any = None) -> Any:
     """What several calls returned, part by part as rows: one node and one gather for each part.
 
     Args:
         results: K results of one form: vectors, scalars, or tuples of them.
+        like:    what a result would look like where there is none: a vector, or a tuple of them.
+                 The first state of a loop, say, for sentences without tokens; see `initial_state`.
 
     Returns:
         in the structure of one result, matrices (K, D) for vectors and vectors (K,) for scalars. A
-        part that nothing reads costs nothing.
+        part that nothing reads costs nothing. Of no results (0, D), if `like` says what D is.
 
     Raises:
-        EmptyBatchError: `results` is empty.
-        ShapeError:      the forms differ.
+        EmptyBatchError: `results` is empty, and there is no `like`.
+        ShapeError:      the forms differ, or `like` is no vector.
         GraphError:      the graphs differ.
 
     Example:
@@ -193,10 +196,14 @@ def stack(results: Sequence[Any]) -> Any:
         ([[2.0], [6.0]], [[1.0], [9.0]])
     """
     results = list(results)
+    if not results and like is not None:
+        return by_part(_no_rows, [structure_of(like)])
     if not results:
         raise EmptyBatchError(
-            "stack: at least one result is needed.\n"
-            f"  fix:  skip a sentence without any\n  made at {caller()}"
+            "stack: the list of results is empty.\n"
+            "  rule: rows of none have no width, unless `like` says what one would look like\n"
+            "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
+            f"\n  made at {caller()}"
         )
     if not are_results(results):
         return by_part(stack_nodes, [structure_of(result) for result in results])
@@ -206,6 +213,19 @@ def stack(results: Sequence[Any]) -> Any:
     phase = max([result.ready for result in results])
     nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
     return build(form, iter(nodes))
+
+
+def _no_rows(like: Sequence[Any]) -> Node:
+    """A matrix (0, D) for a vector (D,)."""
+    (vector,) = like
+    if not isinstance(vector, Node) or vector.ndim != 1:
+        raise ShapeError(
+            f"stack: like={vector!r} is no vector.\n"
+            "  rule: of no results stack makes (0, D), for a vector (D,) of the graph\n"
+            "  fix:  like=h, with h = db.initial_state(graph, 64); numbers make no empty vector\n"
+            f"  made at {caller()}"
+        )
+    return constant(vector.graph, 0.0, (0, vector.width))
 
 
 OPERATIONS.update(stack=stack)

@@ -618,6 +618,11 @@ def not_a_node(what: str, value: Any) -> DtypeError:
     fix = "turn arrays into nodes with F.input(graph, array)"
     if isinstance(value, Parameter):
         fix = "F.linear multiplies by a weight; F.parameter(graph, p) makes a parameter a node"
+    elif _is_width(value):
+        fix = (
+            "x * number and x + number take numbers, F.constant(graph, number) is a node;\n"
+            "        h = db.initial_state(graph, width) begins a loop that may run no step"
+        )
     elif isinstance(value, bool | int | float | np.number):
         fix = "x * number and x + number take numbers; F.constant(graph, number) is a node"
     elif isinstance(value, list | tuple) and any([isinstance(each, Node) for each in value]):
@@ -629,6 +634,14 @@ def not_a_node(what: str, value: Any) -> DtypeError:
     return DtypeError(
         f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}\n  made at {caller()}"
     )
+
+
+def _is_width(value: Any) -> bool:
+    """Whether it may be a first state that no step has followed: a width, or a tuple of them."""
+    if isinstance(value, tuple):
+        return bool(value) and all(map(_is_width, value))
+    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_number and bool(value > 0)
 
 
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:

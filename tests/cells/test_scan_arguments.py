@@ -12,6 +12,7 @@ from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.base import signature_type
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.structure import Concat
+from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES
 from tests.cells.step_by_step import (
     Batch,
@@ -205,3 +206,63 @@ def test_a_next_state_that_is_a_number_is_told_so():
 
     with db.Graph() as graph, pytest.raises(ShapeError, match="return a vector of 3 features"):
         db.scan(summed, F.constant(graph, 1.0, (2, 3)), 3)
+
+
+# Loops that run no step ---------------------------------------------------------------------------
+
+
+@db.cell
+def two_parts(x, state, p):
+    h, c = state
+    c = F.tanh(F.linear(x, p.W) + F.linear(h, p.U)) + c
+    return c, (F.sigmoid(c), c)
+
+
+def loop_loss(graph, run, length, p, init):
+    """A loss over outputs and last state, as a user writes it, for sentences of any length."""
+    xs = F.input(graph, np.sin(np.arange(length * 3)).reshape(length, 3))
+    if run == "scan":
+        ys, (h, c) = db.scan(two_parts, xs, init, p)
+    else:
+        state, outputs = db.initial_state(graph, init), []
+        for t in range(xs.rows):
+            y, state = two_parts(xs[t], state, p)
+            outputs.append(y)
+        h, c = state
+        ys = db.stack(outputs, like=c)
+    classes = F.cross_entropy(F.linear(ys, p.V), np.arange(length) % 2)
+    return classes + F.sum(F.concat([h, F.tanh(c)]) ** 2) + F.cross_entropy(F.linear(c, p.V), 1)
+
+
+@pytest.mark.parametrize("lengths", [(0,), (2, 0, 3), (0, 0)])
+@pytest.mark.parametrize("name", ["widths", "parameters", "both"])
+def test_a_loop_of_calls_needs_no_special_case_for_empty_sentences(name, lengths, device):
+    rng, found = np.random.default_rng(0), []
+    shapes = {"W": (H, 3), "U": (H, H), "V": (2, H), "start": (H,), "other": (H,)}
+    p = SimpleNamespace(**{k: db.Parameter(rng.normal(size=s), k) for k, s in shapes.items()})
+    inits = {"widths": (H, H), "parameters": (p.start, p.other), "both": (H, p.other)}
+    for run in ("scan", "calls"):
+        for parameter in vars(p).values():
+            parameter.to(device).zero_grad()
+        with db.Graph(dtype="float64", device=device) as graph:
+            loss = F.sum([loop_loss(graph, run, n, p, inits[name]) for n in lengths])
+            graph.backward(loss)
+            found.append([loss.value, *map(dense_gradient, vars(p).values())])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("use", [F.tanh, lambda h: F.linear(h, db.Parameter(np.ones((2, 4))))])
+@pytest.mark.parametrize("init", [4, (4, 4)])
+def test_a_width_that_no_step_has_replaced_is_told_of_initial_state(use, init):
+    with pytest.raises(DtypeError, match=r"db\.initial_state\(graph, width\)"):
+        use(init)
+
+
+def test_what_stack_cannot_be_like():
+    with db.Graph() as graph:
+        for wrong in (4, F.constant(graph, 1.0), F.constant(graph, 1.0, (2, 3))):
+            with pytest.raises(ShapeError, match=r"like=.* is no vector"):
+                db.stack([], like=wrong)
+        h, c = db.stack([], like=(F.constant(graph, 1.0, (3,)), F.constant(graph, 1.0, (2,))))
+        assert (h.shape, c.value.shape) == ((0, 3), (0, 2))
