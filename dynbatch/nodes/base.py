@@ -515,6 +515,18 @@ class Node(Methods):
     def __rpow__(self, other: Any) -> Node:
         return OPERATIONS["pow"](other, self)
 
+    def __gt__(self, other: Any) -> Node:
+        return OPERATIONS["greater"](self, other)
+
+    def __ge__(self, other: Any) -> Node:
+        return OPERATIONS["greater_equal"](self, other)
+
+    def __lt__(self, other: Any) -> Node:
+        return OPERATIONS["less"](self, other)
+
+    def __le__(self, other: Any) -> Node:
+        return OPERATIONS["less_equal"](self, other)
+
     def __getitem__(self, rows: Any) -> Node:
         if type(rows) is int and self.ndim == 2 and 0 <= rows < self.rows:
             return OPERATIONS["row"](self, rows)

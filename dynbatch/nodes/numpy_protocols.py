@@ -21,7 +21,10 @@ NAMES = {
     "vstack": "stack",
 }
 # What `array ∘ node` and `np.float64 ∘ node` are for NumPy, and for the node.
-OPERATORS = frozenset(["add", "divide", "matmul", "multiply", "pow", "subtract"])
+OPERATORS = frozenset(
+    ["add", "divide", "greater", "greater_equal", "less", "less_equal", "matmul", "multiply", "pow",
+     "subtract"]
+)  # fmt: skip
 
 
 class NumpyProtocols:

@@ -15,7 +15,7 @@ from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, expand_like, number_of
-from dynbatch.nodes.base import Node, Retain, Shape, caller
+from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import constant, input
 from dynbatch.ragged import Ragged
@@ -217,13 +217,15 @@ def minimum(a: Any, b: Any) -> Node:
 def greater(a: Any, b: Any) -> Node:
     """1 where a > b, else 0, of two nodes, or a node and a parameter or number; no gradient.
 
+    `>`, `>=`, `<` and `<=` between nodes are these functions; `==` is not: see `equal`.
+
     Example:
         >>> import dynbatch as db
         >>> from dynbatch import nodes as F
         >>> with db.Graph() as graph:
         ...     x = F.input(graph, [-1.0, 2.0])
-        ...     (x * F.greater(x, 0)).value.tolist()
-        [-0.0, 2.0]
+        ...     F.greater(x, 0).value.tolist(), (x * (x > 0)).value.tolist()
+        ([0.0, 1.0], [-0.0, 2.0])
     """
     return _related(_GREATER, a, b)
 
@@ -244,7 +246,7 @@ def less_equal(a: Any, b: Any) -> Node:
 
 
 def equal(a: Any, b: Any) -> Node:
-    """1 where a == b, else 0; as `greater`."""
+    """1 where a == b, else 0; as `greater`. The operator `==` tells whether two nodes are one."""
     return _related(_EQUAL, a, b)
 
 
@@ -273,7 +275,7 @@ def where(mask: Any, a: Any, b: Any) -> Node:
         >>> from dynbatch import nodes as F
         >>> with db.Graph() as graph:
         ...     x = F.input(graph, [-1.0, 4.0])
-        ...     F.where(F.greater(x, 0), F.sqrt(x), 0.0).value.tolist()
+        ...     F.where(x > 0, F.sqrt(x), 0.0).value.tolist()
         [0.0, 2.0]
     """
     given = [x for x in (a, b, mask) if isinstance(x, Node)]
@@ -299,3 +301,6 @@ def _matched(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, repeated to the largest shape among them."""
     largest = max(nodes, key=lambda node: (node.ndim, node.width or np.inf))
     return [expand_like(node, largest) for node in nodes]
+
+
+OPERATIONS.update(greater=greater, greater_equal=greater_equal, less=less, less_equal=less_equal)

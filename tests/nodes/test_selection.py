@@ -33,6 +33,20 @@ def test_a_comparison_is_one_where_it_holds_and_zero_elsewhere(compare, expected
         np.testing.assert_array_equal(value, holds.astype(np.float32))
 
 
+def test_operators_compare_nodes_and_numbers():
+    x, y = np.array([1.0, 2.0, 3.0]), np.array([3.0, 2.0, 1.0])
+    with db.Graph() as graph:
+        a, b = F.input(graph, x), F.input(graph, y)
+        found = [a > b, a >= b, a < b, a <= b, a > 2, 2 >= a, np.float32(2) < a]
+        expected = [x > y, x >= y, x < y, x <= y, x > 2, x <= 2, x > 2]
+        for node, holds in zip(found, expected, strict=True):
+            assert node.value.tolist() == holds.tolist()
+        with pytest.raises(DtypeError, match="no truth value"):
+            bool(a > b)
+        with pytest.raises(DtypeError, match="a node or a number expected"):
+            _ = x > a
+
+
 def test_a_comparison_passes_no_gradient_on():
     with db.Graph(dtype="float64") as graph:
         x = F.input(graph, [-1.0, 2.0]).keep()
