@@ -31,9 +31,9 @@ from dynbatch.cells.trace import (
     run_traced,
 )
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.arithmetic import Expand
 from dynbatch.nodes.base import Node, Owner, Shape, caller
 from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.expand import Expand
 from dynbatch.nodes.linear import Linear
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter

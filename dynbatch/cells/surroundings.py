@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch.cells.compiled import CompiledCell
-from dynbatch.nodes.arithmetic import Binary, Expand, expand
+from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.dropout import Dropout, Ones, dropout
+from dynbatch.nodes.expand import Expand, expand
 from dynbatch.nodes.indexing import slice as slice_node
 
 

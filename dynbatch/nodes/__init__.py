@@ -1,7 +1,7 @@
 """Operations on the values of one sentence. `from dynbatch import nodes as F`."""
 
 from dynbatch.nodes.additive_attention import additive_attention
-from dynbatch.nodes.arithmetic import add, divide, expand, multiply, pow, subtract
+from dynbatch.nodes.arithmetic import add, divide, multiply, pow, subtract
 from dynbatch.nodes.attention import attention, general_attention
 from dynbatch.nodes.crf import crf, viterbi
 from dynbatch.nodes.cross_entropy import cross_entropy
@@ -25,6 +25,7 @@ from dynbatch.nodes.elementwise import (
     sqrt,
     tanh,
 )
+from dynbatch.nodes.expand import expand
 from dynbatch.nodes.indexing import (
     chunk,
     gather_rows,

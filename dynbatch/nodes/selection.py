@@ -14,9 +14,10 @@ import numpy as np
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
-from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, expand_like, number_of
+from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.expand import expand_like
 from dynbatch.nodes.sources import constant, input
 from dynbatch.ragged import Ragged
 

@@ -1,0 +1,115 @@
+"""Values repeated over tokens, over features, or both, as arithmetic between shapes needs it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels.matrices import Matrices, Segments, ends_of
+from dynbatch.kernels.segment import spread_segments, sum_segments
+from dynbatch.nodes.axes import FEATURES, TOKENS
+from dynbatch.nodes.base import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Repeated(Node):
+    """Base: x repeated over tokens, over features, or both, to a given shape.
+
+    Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any. dx sums over what was repeated.
+    """
+
+    __slots__ = ("target",)
+    target: Shape
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        shape, target = shapes[0], self.target
+        fits_rows = len(shape) < 2 or len(target) < 2 or shape[0] == target[0]
+        width = shape[-1] if shape else 1
+        self.require(
+            bool(target) and len(shape) <= len(target) and fits_rows and width in (1, target[-1]),
+            f"shape {shape} cannot be repeated to {target}",
+            "a vector (D,) or a column (T, 1) or a number, against a matrix (T, D)",
+            "check which operand belongs to another sentence, or project it to the same width",
+        )
+        return target
+
+
+class Expand(Repeated):
+    """x repeated to a shape whose width is of features.
+
+    Batches with:  those of the same widths, whatever the lengths.
+    """
+
+    __slots__ = ()
+    rowwise = True
+
+    def rebuild(self, *inputs: Node) -> Node:
+        return expand(inputs[0], (*inputs[0].shape[:-1], self.target[-1]))
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        arrays.expand(x.values, cls.repeats(x, y), y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            arrays.expand_backward(dy.values, cls.repeats(dx, dy), dx.values)
+
+    @classmethod
+    def repeats(cls, x: Ragged, y: Ragged) -> Array | None:
+        """How often each row of x stands in y: as its sentence has tokens; None: once each."""
+        before, after = np.asarray(x.lengths), np.asarray(y.lengths)
+        if (before == after).all():
+            return None
+        return np.repeat(np.where(before == after, 1, after), before)
+
+
+class ExpandToLength(Repeated):
+    """x repeated to a shape whose width is a length, as that of scores (T_q, T_k) is.
+
+    Batches with:  every other one that repeats the same: a row, or single numbers.
+    """
+
+    __slots__ = ("over",)
+    static = ("over",)
+    any_shape = True
+    over: str  # TOKENS: x is a row of the matrix; FEATURES: each number of x is repeated
+
+    def infer_ragged(self) -> int:
+        return ROWS | WIDTH
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        spread_segments(xs[0].flat[:, None], cls.segments(batch), y.flat[:, None])
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            sum_segments(dy.flat[:, None], cls.segments(batch), dxs[0].flat[:, None])
+
+    @classmethod
+    def segments(cls, batch: Batch) -> Segments:
+        """What of y is one row, or one number, of x."""
+        rows, widths = [[getattr(n, name) for n in batch.nodes] for name in ("rows", "width")]
+        if batch.first.over == TOKENS:
+            return Matrices(rows, widths)
+        numbers = [node.inputs[0].rows * node.inputs[0].width for node in batch.nodes]
+        sizes = np.multiply(rows, widths)
+        return ends_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
+
+
+def expand(x: Node, shape: Shape) -> Node:
+    """x repeated to `shape`; x itself where it has that shape already."""
+    return x if x.shape == shape else Expand(x, target=shape)
+
+
+def expand_like(x: Node, other: Node) -> Node:
+    """x repeated to the shape of another node, whose width may be a length."""
+    if x.shape == other.shape or not other.ragged & WIDTH:
+        return expand(x, other.shape)
+    is_row = x.ndim == 1 and other.ndim == 2 and x.width == other.width
+    return ExpandToLength(x, target=other.shape, over=TOKENS if is_row else FEATURES)
