@@ -15,9 +15,10 @@ import numpy as np
 from dynbatch.cells.surroundings import attributes
 from dynbatch.cells.trace import Placeholder, Trace
 from dynbatch.errors import DynbatchError
-from dynbatch.nodes.arithmetic import Binary, Expand
+from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.expand import Expand
 
 # Rows of the matrices that a cell is traced with. What it builds must be the same for all; where
 # there are none it may raise an error instead.
