@@ -19,6 +19,7 @@ from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.dropout import Dropout
 from dynbatch.nodes.expand import Expand
+from dynbatch.nodes.selection import Where
 
 # Rows of the matrices that a cell is traced with. What it builds must be the same for all; where
 # there are none it may raise an error instead.
@@ -63,7 +64,7 @@ def repeats_beside_rows(nodes: Sequence[Node]) -> bool:
                 return False
             if len(kept) == len(read):
                 single.add(node.index)
-            elif not isinstance(node, Binary):
+            elif not isinstance(node, Binary | Where):
                 return False
     return True
 

@@ -11,6 +11,7 @@ from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.dropout import Dropout, Ones, dropout
 from dynbatch.nodes.expand import Expand, expand
 from dynbatch.nodes.indexing import slice as slice_node
+from dynbatch.nodes.selection import Where
 
 
 class Surroundings:
@@ -83,7 +84,7 @@ class Surroundings:
 
 def once(node: Node, inputs: list[Node]) -> Node:
     """An operator that runs once for the sentence, whose memory has its own length."""
-    if isinstance(node, Binary) and inputs[0].shape != inputs[1].shape:
+    if isinstance(node, Binary | Where) and len({x.shape for x in inputs}) > 1:
         rows = max([x.shape for x in inputs if x.ndim == 2], default=inputs[0].shape)
         inputs = [expand(x, rows) for x in inputs]
     return node.rebuild(*inputs)

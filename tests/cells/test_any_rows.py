@@ -38,6 +38,10 @@ ANY_ROWS = {
         v, F.expand(F.sum(m, dim=0), m.shape) + m
     ),
     "all but the ends": lambda v, p, m: F.attention(v, m[1:], m[:-1]),
+    "a choice between rows and a number": lambda v, p, m: F.attention(v, F.where(m > 0, m, 0.5)),
+    "a choice between rows and a vector": lambda v, p, m: F.attention(
+        v, F.where(vector(v, p) > 0, m, F.expand(vector(v, p), m.shape))
+    ),
     "a number of each row": lambda v, p, m: v + F.sum(m * F.expand(vector(v, p), m.shape)),
 }  # fmt: skip
 BY_ROWS = {
