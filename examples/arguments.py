@@ -43,6 +43,17 @@ def positive(text: str) -> int:
     return value
 
 
+MOST_EPOCHS = 1_000_000
+
+
+def passes(text: str) -> int:
+    """A number of epochs from the command line; as all of them are planned, not any number."""
+    value = positive(text)
+    if value > MOST_EPOCHS:
+        raise argparse.ArgumentTypeError(f"{text} is above {MOST_EPOCHS:,}")
+    return value
+
+
 def not_negative(text: str) -> int:
     """A whole number of at least 0, from the command line."""
     value = int(text)

@@ -15,7 +15,7 @@ from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 from dynbatch.train import SentenceBatches, Trainer, locked, read_checkpoint
 from dynbatch.train.batching import epoch_order
-from examples.arguments import above_zero, exit_status, not_negative, option, parse, share
+from examples.arguments import above_zero, exit_status, not_negative, option, parse, passes, share
 from examples.resuming import refuse_other_settings
 
 Item = TypeVar("Item")
@@ -26,7 +26,7 @@ class TrainingSettings:
     """What every training command can be told; an example adds its own, and other defaults."""
 
     limit: int | None = option(None, "train on X sentences, drawn at random (all)")
-    epochs: int = option(2, "passes over the data")
+    epochs: int = option(2, "passes over the data", passes)
     batch_size: int = option(32, "sentences in a mini-batch")
     dropout: float = option(0.25, "probability that a feature is dropped while training", share)
     lr: float = option(2e-3, "peak of Adam's learning rate", above_zero)

@@ -13,7 +13,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch.nodes.base import Node
-from examples.arguments import above_zero, option
+from examples.arguments import above_zero, option, passes
 from examples.biaffine.model import Example, Parser
 from examples.corpora import petrogold
 from examples.corpora.petrogold import Sentence
@@ -26,7 +26,7 @@ from examples.words import Lexicon
 class Settings(TrainingSettings):
     """The parser's own settings."""
 
-    epochs: int = option(5, "passes over the data")
+    epochs: int = option(5, "passes over the data", passes)
     batch_size: int = option(16, "sentences in a mini-batch")
     lr: float = option(3e-3, "peak of Adam's learning rate", above_zero)
     min_count: int = option(3, "words seen less often are spelled, not looked up")

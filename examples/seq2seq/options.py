@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from dynbatch.backend import NAMES
 from dynbatch.errors import CheckpointError
-from examples.arguments import above_zero, not_negative, positive, share
+from examples.arguments import above_zero, not_negative, passes, positive, share
 from examples.seq2seq.corpus import Units
 from examples.seq2seq.data import CORPORA
 
@@ -208,7 +208,8 @@ def _add_training(group: argparse._ArgumentGroup) -> None:
         "patience": "stop after N validations without a better one (never)",
     }
     for name, what in counts.items():
-        group.add_argument(f"--{name}", type=positive, metavar="N", help=what)
+        kind = passes if name == "epochs" else positive
+        group.add_argument(f"--{name}", type=kind, metavar="N", help=what)
     group.add_argument("--lr", type=above_zero, metavar="X", help="of Adam, peak (%(default)s)")
     group.add_argument("--clip", type=above_zero, metavar="X", help="gradient norm (%(default)s)")
     what = "part of each target given to all tokens (%(default)s)"

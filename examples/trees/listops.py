@@ -17,7 +17,7 @@ from dynbatch import models
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 from dynbatch.train.batching import epoch_order
-from examples.arguments import option
+from examples.arguments import option, passes
 from examples.corpora.listops import DIGITS, TOKENS, Expression, draw, numbered
 from examples.training import command, place
 from examples.trees.training import TreeSettings, accuracy, fit
@@ -34,7 +34,7 @@ class Settings(TreeSettings):
     """The example's own defaults."""
 
     limit: int = option(10_000, "draw X expressions to train on; long ones are left out")
-    epochs: int = option(3, "passes over the data")
+    epochs: int = option(3, "passes over the data", passes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from examples.arguments import above_zero, option, share
+from examples.arguments import above_zero, option, passes, share
 from examples.corpora import petrogold
 from examples.corpora.petrogold import Sentence
 from examples.seq2seq.vocabulary import Vocabulary
@@ -28,7 +28,7 @@ class Settings(TreeSettings):
     """The example's own defaults."""
 
     limit: int | None = option(3000, "train on X sentences, drawn at random")
-    epochs: int = option(3, "passes over the data")
+    epochs: int = option(3, "passes over the data", passes)
     dropout: float = option(0.2, "probability that a feature is dropped while training", share)
     lr: float = option(5e-3, "peak of Adam's learning rate", above_zero)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.parameter import Array
-from examples.arguments import above_zero, option
+from examples.arguments import above_zero, option, passes
 from examples.corpora.syntax import Function, load
 from examples.seq2seq.vocabulary import Vocabulary
 from examples.training import command, place, sample
@@ -29,7 +29,7 @@ class Settings(TreeSettings):
     """The example's own defaults."""
 
     limit: int | None = option(3000, "train on X functions, drawn at random")
-    epochs: int = option(3, "passes over the data")
+    epochs: int = option(3, "passes over the data", passes)
     lr: float = option(5e-3, "peak of Adam's learning rate", above_zero)
 
 

@@ -339,6 +339,10 @@ def test_metrics_that_are_damaged_or_gone_when_a_run_goes_on(done, capsys):
             "settings: argument --hidden: 0 is belo",
         ),
         (lambda extra: extra["settings"].update(epochs=10**300), "settings: int for 'epochs'"),
+        (
+            lambda extra: extra["settings"].update(epochs=2**31),
+            "argument --epochs: 2147483648 is a",
+        ),
         (lambda extra: extra["settings"].update(lr=None), "settings: NoneType for 'lr'"),
         (lambda extra: extra["settings"].update(dropout=7), "argument --dropout: 7 is not between"),
         (lambda extra: extra["settings"].update(colour="red"), "settings: unknown: 'colour'"),

@@ -16,6 +16,7 @@ import io
 import json
 import random
 import shutil
+import signal
 import struct
 import sys
 import tempfile
@@ -385,8 +386,28 @@ def tensors_of(raw: bytes) -> dict[str, bytes]:
     }
 
 
-def run(seeds: range, folder: Path) -> Findings:
-    """Damage by every seed, and load by everything that loads."""
+class TookTooLong(BaseException):
+    """Loading has not ended in time."""
+
+
+@contextlib.contextmanager
+def at_most(seconds: int) -> Iterator[None]:
+    """Raise `TookTooLong` in the block after some seconds; 0 never does."""
+
+    def end(number: int, frame: object) -> None:
+        raise TookTooLong
+
+    if seconds:
+        signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+
+
+def run(seeds: range, folder: Path, seconds: int = 0) -> Findings:
+    """Damage by every seed, and load by everything that loads, each within some seconds."""
     subjects: list[Subject] = []
     for kind in (OfATrainer, OfTheExample):
         (folder / kind.__name__).mkdir()
@@ -402,10 +423,11 @@ def run(seeds: range, folder: Path) -> Findings:
             graph_random.seed(0)
             where = f"seed {seed}, {damage.__name__}, {name}"
             try:
-                loaded = door()
+                with at_most(seconds):
+                    loaded = door()
             except DynbatchError:
                 loaded = None
-            except Exception:  # a traceback is what is looked for
+            except (Exception, TookTooLong):  # a traceback is what is looked for
                 found.failures.append(f"{where}: {traceback.format_exc()}")
                 continue
             found.answers[damage.__name__, "refused" if loaded is None else "loaded"] += 1
@@ -420,9 +442,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Load damaged checkpoints.")
     parser.add_argument("--count", type=int, default=2000, help="seeds to try (%(default)s)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (%(default)s)")
+    parser.add_argument("--seconds", type=int, default=60, help="for each loading (%(default)s)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = run(range(options.first, options.first + options.count), Path(folder))
+        found = run(
+            range(options.first, options.first + options.count), Path(folder), options.seconds
+        )
     for damage in DAMAGES:
         both = [found.answers[damage.__name__, answer] for answer in ("refused", "loaded")]
         print(f"{damage.__name__:24} {both[0]:6} refused {both[1]:6} loaded")
