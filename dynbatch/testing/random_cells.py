@@ -114,6 +114,12 @@ def spread(memory: Node, h: Node, p: Any) -> Node:
     return F.tanh(_linear(p, "weight", memory, h.width) + h)
 
 
+@cell
+def projected(x: Node, h: Node, weight: Any) -> Node:
+    """A state mapped by the one parameter that the cell is given."""
+    return F.tanh(F.linear(h, weight) * F.sum(x))
+
+
 class Kind(NamedTuple):
     """A cell, what it takes and what it gives.
 
@@ -169,6 +175,7 @@ TWICE = Kind(twice, ("h", "h"), _aliased)
 ATTEND = Kind(attend, ("x", "h"), _one)
 SCORED = Kind(scored, ("h",), _first)
 SPREAD = Kind(spread, ("xs", "h"), _one)
+PROJECTED = Kind(projected, ("x", "h"), _one)
 KINDS = (
     ELMAN, LSTM, COMPOSE, TREE_LSTM, OPEN_PAIR, CLOSE_PAIR, MERGE, SWAP, TWICE, ATTEND, SCORED,
     SPREAD,
@@ -214,7 +221,9 @@ class Steps:
             fits = [n for n in program.nodes if n.ndim == 2 and n.width == self.width]
             memory = [self.any([*fits, F.stack([self.argument("h")])])]
         function = kind.cell.function if program.plan.inline else kind.cell
-        params = program.parameters if kind.has_parameters else None
+        params: Any = program.parameters if kind.has_parameters else None
+        if kind is PROJECTED:
+            params = params[f"gate{self.width}{self.width}"]
         values, state = kind.gives(function(*arguments, params, *memory))
         program.nodes += values
         if len(values) > 1 and state is not values[0]:
@@ -287,11 +296,27 @@ def mutual(program: Program, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
+def begun(program: Program, a: Node, i: Instruction) -> Node:
+    """A chain whose first state is a parameter, of cells that take all parameters, or only one."""
+    steps = Steps(program, a, i)
+    state: Any = program.parameters["vector"]
+    steps.width = state.size
+    if program.plan.inline:
+        state = F.parameter(a.graph, state)
+    states = []
+    for number, token in enumerate(steps.tokens):
+        x = token if token.width in WIDTHS else steps.argument("x")
+        state = steps.call((ELMAN, PROJECTED)[(i.a + number) % 2], x, state)
+        states.append(state)
+    return steps.behind(states)
+
+
 CELL_OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
     "apply": apply,
     "chain": chain,
     "tree": tree,
     "lattice": lattice,
     "mutual": mutual,
+    "begun": begun,
 }
 """Operations of random programs, each total: it takes any node, and finds what else it needs."""

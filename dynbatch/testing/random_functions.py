@@ -39,6 +39,25 @@ def attending(
     return F.concat([h * x, c]), (h, c)
 
 
+@cell
+def beside(tokens: tuple[Node, Node], h: Node, p: Any, memory: Node) -> tuple[Node, Node]:
+    """A token of each of two sentences, a single parameter, and the rows of a memory."""
+    x, z = tokens
+    h = F.tanh(F.linear(z, p) + x * h) + F.sum(memory, dim=0) / (1 + memory.rows)
+    return F.concat([h, z]), h
+
+
+def side_by_side(x: Node, program: Program) -> Node:
+    """A scan of two sentences of unlike widths, whose cell follows the rows of its memory."""
+    if x.width not in WIDTHS:
+        return -x
+    other = F.concat([F.tanh(x), x * 0.5])[:, : 1 + x.width % 2]
+    weight = program.parameters[f"weight{other.width}{x.width}"]
+    last: Node
+    ys, last = scan(beside, (x, other), init=x.width, params=weight, memory=F.sigmoid(x))
+    return ys[:, : x.width] * last
+
+
 def recurrent(x: Node, program: Program) -> Node:
     """A scan from a given state; its outputs and its last state are both read."""
     if x.width not in WIDTHS:
@@ -111,12 +130,13 @@ FUNCTIONS: dict[str, Callable[[Node, Program], Node]] = {
     "scan": averaged,
     "scan from a state": recurrent,
     "scan backwards": backwards,
+    "scan side by side": side_by_side,
 }
 
 
 NEED_FEATURES = (
     "layer_norm", "attention", "logsumexp", "max", "gather_rows", "scan", "scan from a state",
-    "scan backwards",
+    "scan backwards", "scan side by side",
 )  # fmt: skip
 """Those that a matrix without any is not given to."""
 
