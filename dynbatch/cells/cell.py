@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from dynbatch.cells.any_rows import trace_any_rows
 from dynbatch.cells.calls import Calls
 from dynbatch.cells.compiled import CompiledCell
 from dynbatch.cells.given import structure_of
+from dynbatch.cells.right_init import with_right_init
 from dynbatch.cells.scan import Scan
 from dynbatch.cells.scan_arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.surroundings import Surroundings
 from dynbatch.cells.trace import Trace, trace_cell
 from dynbatch.cells.traced import Traced
-from dynbatch.errors import DtypeError
+from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller
 from dynbatch.nodes.structure import Port
 
@@ -79,6 +81,7 @@ class Cell:
             if made is None:
                 trace = self._trace(graph, form, memories, params, by_rows)
                 if trace is None:
+                    self._trace(graph, form, memories, params, by_rows=True)  # or its own error
                     self._by_rows = True
                     return self.compiled(graph, form, memories, params)
                 made = self._programs.add(key, params, CompiledCell(trace))
@@ -97,13 +100,16 @@ class Cell:
             by_rows: for memories of just these rows, since it is known to differ.
         """
 
-        def trace_with(rows: int | None) -> Trace:
+        def trace_with(rows: int | None, form: ScanForm = form) -> Trace:
             shapes = [m.shape if rows is None or m.ndim < 2 else (rows, m.width) for m in memories]
             return trace_cell(self.function, *form, shapes, params, graph.dtype)
 
         if any([m.ndim > 1 for m in memories]) and not by_rows:
             return trace_any_rows(trace_with)
-        trace = trace_with(None)
+        try:
+            trace = trace_with(None)
+        except ShapeError as error:
+            raise with_right_init(error, form, params, partial(trace_with, None)) from None
         trace.fixed_rows = True
         return trace
 

@@ -124,3 +124,13 @@ def test_a_token_or_state_repeated_over_rows_is_refused(read):
     with db.Graph() as graph, pytest.raises(ShapeError, match=r"a matrix \(rows, 3\), in a step"):
         memory = F.constant(graph, 1.0, (4, D))
         db.scan(step, F.constant(graph, 1.0, (2, D)), D, None, memory)
+
+
+def test_an_error_of_a_cell_does_not_part_its_sentences():
+    cell, batch = made("values beside a repeated vector")
+    with db.Graph(dtype="float64") as graph:
+        memory = F.constant(graph, 1.0, (4, D + 1))
+        with pytest.raises(ShapeError):
+            db.scan(cell, F.constant(graph, 1.0, (2, D)), D, batch.params, memory)
+    outcome(db.scan, cell, batch)
+    assert len(cell.programs) == 1

@@ -199,6 +199,27 @@ def test_a_first_state_of_another_width_is_told_the_right_one(init, pieces):
         assert piece in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "init", "piece"),
+    [
+        ("gru", 5, "init: 5 is given; with init=4 the cell's next state has its widths"),
+        ("lstm", (5, 4), "init: (5, 4) is given; with init=(4, 4) the cell's next"),
+        ("attending", 3, "with init=4 the cell's next"),
+    ],
+)
+def test_a_first_state_that_fails_inside_of_the_cell_is_told_the_right_one(name, init, piece):
+    with db.Graph(dtype="float64") as graph, pytest.raises(ShapeError) as error:
+        if name in CELLS:
+            cell, batch = side_by_side(name)
+            xs = tuple([F.constant(graph, 1.0, (2, width)) for width in WIDTHS])
+            db.scan(cell, xs, init, batch.params, F.constant(graph, 1.0, (2, H)))
+        else:
+            case = CASES[name]
+            db.scan(case.cell, F.constant(graph, 1.0, (2, 3)), init, case.batch().params)
+    assert piece in str(error.value)
+    assert "made at" in str(error.value)
+
+
 def test_a_next_state_that_is_a_number_is_told_so():
     @db.cell
     def summed(x, h, p):
