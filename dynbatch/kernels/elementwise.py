@@ -62,7 +62,7 @@ def _sigmoid(x: Array, out: Array) -> None:
     negate(x, out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
-    np.reciprocal(out, out=out)
+    np.divide(1, out, out=out)  # NumPy's reciprocal is slower
 
 
 def _sigmoid_slope(y: Array, out: Array) -> None:

@@ -140,7 +140,7 @@ def _logistic_x(x: Array, t: Array, out: Array) -> None:
     np.abs(x, out=out)
     np.exp(out, out=out)
     np.add(out, 1, out=out)
-    np.reciprocal(out, out=out)
+    np.divide(1, out, out=out)
     np.subtract(np.where(x > 0, 1 - t, t), out, out=out)
     np.multiply(out, -1, out=out, where=~(x > 0))
 
