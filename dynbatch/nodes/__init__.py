@@ -36,7 +36,7 @@ from dynbatch.nodes.indexing import (
     transpose,
 )
 from dynbatch.nodes.layer_norm import layer_norm
-from dynbatch.nodes.linear import affine, linear, matmul
+from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_loss, nll_loss
 from dynbatch.nodes.pointer import pointer_loss
 from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
@@ -73,6 +73,7 @@ __all__ = [
     "crf",
     "cross_entropy",
     "divide",
+    "dot",
     "dropout",
     "elu",
     "equal",

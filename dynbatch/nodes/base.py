@@ -656,6 +656,13 @@ def _is_width(value: Any) -> bool:
     return is_number and bool(value > 0)
 
 
+def require_nodes(what: str, *values: Any) -> None:
+    """Raise `DtypeError` for the first value that is no node."""
+    for value in values:
+        if not isinstance(value, Node):
+            raise not_a_node(what, value)
+
+
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
     """Ids as a one-dimensional int64 array, or an error that names `what`."""
     try:

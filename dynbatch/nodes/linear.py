@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dynbatch.kernels import arrays, blas
+from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.base import (
     INDEX_BYTES,
     LENGTH,
@@ -12,10 +13,12 @@ from dynbatch.nodes.base import (
     Node,
     Retain,
     Shape,
-    not_a_node,
+    require_nodes,
 )
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.reduce import sum as sum_elements
 from dynbatch.nodes.sources import check_parameter
+from dynbatch.nodes.structure import reshape
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -146,8 +149,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     Raises:
         ShapeError: the last dimension of x is not the weight's second.
     """
-    if not isinstance(x, Node):
-        raise not_a_node("linear", x)
+    require_nodes("linear", x)
     check_parameter("linear", weight, x.graph)
     if bias is not None:
         check_parameter("linear", bias, x.graph)
@@ -164,8 +166,53 @@ def affine(bias: Parameter | None, *terms: tuple[Parameter, Node]) -> Node:
 
 
 def matmul(a: Node, b: Node) -> Node:
-    """a b of two values of one sentence."""
+    """a b of two values of one sentence.
+
+    (T, I) (I, O) -> (T, O);  (I,) (I, O) -> (O,);  (I,) (I,) -> (), as `dot`;  and (T, I) (I,) ->
+    (T, 1), where PyTorch gives (T,): one feature of every token is a column.
+
+    Raises:
+        ShapeError: the inner dimensions differ, or one of the two is a scalar.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     m, v = F.input(graph, [[1.0, 2.0], [3.0, 4.0]]), F.input(graph, [1.0, -1.0])
+        ...     (m @ v).value.tolist(), (v @ m).value.tolist(), float(v @ v)
+        ([[-1.0], [-1.0]], [-2.0, -2.0], 2.0)
+    """
+    require_nodes("matmul", a, b)
+    if b.ndim == 1 and a.ndim:
+        _require_inner(a, b)
+        return dot(a, b) if a.ndim == 1 else MatMul(a, reshape(b, (b.width, 1)))
     return MatMul(a, b)
+
+
+def dot(a: Node, b: Node) -> Node:
+    """Σ_i a_i b_i of two vectors, a scalar, as `torch.dot`.
+
+    Raises:
+        ShapeError: they are no vectors, or of different widths.
+    """
+    require_nodes("dot", a, b)
+    a.require(
+        a.ndim == b.ndim == 1,
+        f"dot of shapes {a.shape} and {b.shape}",
+        "two vectors (D,) have a dot product",
+        "a @ b multiplies matrices; F.sum(a * b, dim=-1) is the dot product of each two rows",
+    )
+    _require_inner(a, b)
+    return sum_elements(multiply(a, b))
+
+
+def _require_inner(a: Node, b: Node) -> None:
+    a.require(
+        a.width == b.width,
+        f"inner dimensions of {a.shape} @ {b.shape} differ ({a.width} != {b.width})",
+        "a.shape[-1] == b.shape[0]",
+        "project one of them to the width of the other, or transpose the matrix",
+    )
 
 
 OPERATIONS.update(matmul=matmul)

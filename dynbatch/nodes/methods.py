@@ -69,6 +69,7 @@ class Methods(Absences, NumpyProtocols):
     chunk = Method()
     div = Method("divide")
     divide = Method()
+    dot = Method()
     exp = Method()
     log = Method()
     log_softmax = Method()
