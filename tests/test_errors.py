@@ -166,7 +166,7 @@ GALLERY = [
     Mistake(lambda graph: F.linear(tokens(graph), np.zeros((3, 4))), errors.DtypeError, (
         "linear: a parameter expected, got ndarray", "fix:  make it one, once, with db.Parameter")),
     Mistake(lambda graph: tokens(graph) @ WEIGHT, errors.DtypeError, (
-        "MatMul: a node expected, got Parameter", "fix:  F.linear", "F.parameter")),
+        "matmul: a node expected, got Parameter", "fix:  F.linear", "F.parameter")),
     Mistake(lambda graph: UserNode(tokens(graph)), errors.ShapeError, (
         "UserNode #new, sentence 0: nothing fits.", "rule:", "fix:")),
     Mistake(lambda graph: F.linear(tokens(graph), DOUBLE), errors.DtypeError, (

@@ -11,7 +11,7 @@ from dynbatch.kernels import additive_attention as kernels
 from dynbatch.kernels import arrays, single_query
 from dynbatch.kernels.attention import Wanted
 from dynbatch.nodes.attention import AttentionBase, sight_of
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
@@ -151,7 +151,8 @@ def additive_attention(
 
     Source: Bahdanau et al. 2015, arXiv:1409.0473, appendix A.1.2; their v_a is our `vector`.
     """
+    values = keys if values is None else values
+    require_nodes("additive_attention", query, keys, values)
     check_parameter("additive_attention", vector, query.graph)
     sight = sight_of("additive_attention", False, None, mask)
-    values = keys if values is None else values
     return AdditiveAttention(query, keys, values, vector=vector, sight=sight)

@@ -18,7 +18,7 @@ from dynbatch.kernels import attention as kernels
 from dynbatch.kernels import single_query
 from dynbatch.kernels.attention import Packed, Wanted
 from dynbatch.kernels.sight import EVERYTHING, FAR, Sight
-from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, caller
+from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, caller, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
 from dynbatch.parameter import Array, Parameter
@@ -300,10 +300,11 @@ def attention(
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
     """
+    values = keys if values is None else values
+    require_nodes("attention", query, keys, values)
     sight = sight_of("attention", causal, window, mask)
     if scale is None:
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0
-    values = keys if values is None else values
     return DotAttention(query, keys, values, heads=heads, scale=float(scale), sight=sight)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
-from dynbatch.nodes.base import INDEX_BYTES, Node, caller, not_a_node, same_width
+from dynbatch.nodes.base import INDEX_BYTES, Node, caller, require_nodes, same_width
 from dynbatch.nodes.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -38,8 +38,7 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
     """
     if habits:
         raise not_an_argument(what, habits)
-    if not isinstance(x, Node):
-        raise not_a_node(what, x)
+    require_nodes(what, x)
     if not isinstance(dim, int | np.integer):
         raise DtypeError(
             f"{what}: dim={dim!r} is no integer.\n"

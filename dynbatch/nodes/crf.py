@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.kernels import crf as kernels
-from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.nodes.targets import class_targets
@@ -151,6 +151,7 @@ def crf(
     Source: Lafferty, McCallum & Pereira 2001, ICML; as a layer on a bi-LSTM Huang et al. 2015,
         arXiv:1508.01991.
     """
+    require_nodes("crf", emissions)
     for parameter in (transitions, start, end):
         check_parameter("crf", parameter, emissions.graph)
     ids, _ = class_targets("crf", emissions, tags, None, "sum")
@@ -166,6 +167,7 @@ def viterbi(emissions: Node, transitions: Parameter, start: Parameter, end: Para
         ShapeError: shapes do not fit.
         DtypeError: a parameter is none, or is not of the graph's dtype.
     """
+    require_nodes("viterbi", emissions)
     for parameter in (transitions, start, end):
         check_parameter("viterbi", parameter, emissions.graph)
     return Viterbi(emissions, transitions=transitions, start=start, end=end)

@@ -7,7 +7,7 @@ import numpy as np
 from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
 from dynbatch.nodes.axes import element_offsets
-from dynbatch.nodes.base import Node, Shape, caller
+from dynbatch.nodes.base import Node, Shape, caller, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -80,6 +80,7 @@ def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
     Source: Srivastava et al. 2014, JMLR 15; counter-based numbers after Salmon et al. 2011
         (Parallel Random Numbers: As Easy as 1, 2, 3), with a lighter hash than theirs.
     """
+    require_nodes("dropout", x)
     if not 0 <= p <= 1:
         raise ValueError(
             f"dropout: p is {p}.\n  rule: 0 <= p <= 1, the part of elements that is dropped\n"

@@ -8,7 +8,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.segment import spread_segments, sum_segments
 from dynbatch.nodes.axes import FEATURES, TOKENS
-from dynbatch.nodes.base import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.base import ROWS, WIDTH, Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -104,6 +104,7 @@ class ExpandToLength(Repeated):
 
 def expand(x: Node, shape: Shape) -> Node:
     """x repeated to `shape`; x itself where it has that shape already."""
+    require_nodes("expand", x)
     return x if x.shape == shape else Expand(x, target=shape)
 
 

@@ -25,7 +25,7 @@ from dynbatch.nodes.base import (
     caller,
     describe,
     intern_signature,
-    not_a_node,
+    require_nodes,
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.structure import Rectangle, Structural, unsqueeze
@@ -334,8 +334,7 @@ def pick(x: Node, id: int) -> Node:
     Raises:
         VocabularyError: `id` is out of range.
     """
-    if not isinstance(x, Node):
-        raise not_a_node("pick", x)
+    require_nodes("pick", x)
     return getitem(x, _index(id, id))
 
 
@@ -347,8 +346,7 @@ def repeat(x: Node, times: int) -> Node:
     Raises:
         ShapeError: `times` is negative, or x is a scalar.
     """
-    if not isinstance(x, Node):
-        raise not_a_node("repeat", x)
+    require_nodes("repeat", x)
     x.require(
         times >= 0,
         f"repeat({times})",

@@ -12,7 +12,7 @@ import numpy as np
 from dynbatch.kernels import arrays
 from dynbatch.kernels import losses as kernels
 from dynbatch.nodes.axes import element_offsets
-from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import input
 from dynbatch.nodes.targets import check_reduction, class_targets
@@ -202,6 +202,7 @@ def _pair_loss(
     what: str, kind: type[PairLoss], x: Node, target: Any, reduction: str,
     known: tuple[str, ...] = ("mean", "sum"),
 ) -> Node:  # fmt: skip
+    require_nodes(what, x)
     check_reduction(what, reduction, known)
     counts = {"mean": x.rows * x.width, "batchmean": x.rows, "sum": 1}
     target = target if isinstance(target, Node) else input(x.graph, target)

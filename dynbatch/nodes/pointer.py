@@ -6,7 +6,7 @@ from typing import Any
 
 from dynbatch.kernels import pointer as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import Node, Retain, Shape
+from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.targets import class_targets
 from dynbatch.parameter import Array
@@ -110,6 +110,7 @@ def pointer_loss(
 
     Source: Vinyals, Fortunato & Jaitly 2015, arXiv:1506.03134 (pointer networks).
     """
+    require_nodes("pointer_loss", queries, keys)
     ids, weights = class_targets(
         "pointer_loss", queries, targets, ignore_index, reduction, classes=keys.rows
     )

@@ -19,7 +19,7 @@ from dynbatch.nodes.base import (
     Shape,
     caller,
     in_order,
-    not_a_node,
+    require_nodes,
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.registry import not_an_argument
@@ -299,8 +299,7 @@ def reshape(x: Node, shape: int | Sequence[int]) -> Node:
     Raises:
         ShapeError: the number of elements would change, or a row would have no features.
     """
-    if not isinstance(x, Node):
-        raise not_a_node("reshape", x)
+    require_nodes("reshape", x)
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     known = 1
     for size in shape:
@@ -329,8 +328,7 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
     if dim is None:
         if habits:
             raise not_an_argument("squeeze", habits)
-        if not isinstance(x, Node):
-            raise not_a_node("squeeze", x)
+        require_nodes("squeeze", x)
         return reshape(x, tuple([size for size in x.shape if size != 1]))
     place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
     if x.shape[place] != 1:
@@ -347,8 +345,7 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
     """
     if habits:
         raise not_an_argument("unsqueeze", habits)
-    if not isinstance(x, Node):
-        raise not_a_node("unsqueeze", x)
+    require_nodes("unsqueeze", x)
     place = dim if dim >= 0 else dim + x.ndim + 1
     x.require(
         x.ndim < 2 and 0 <= place <= x.ndim,
@@ -377,9 +374,7 @@ def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
             f"  fix:  F.{what}([a, b])\n  made at {caller()}"
         )
     nodes: Sequence[Node] = inputs if isinstance(inputs, list | tuple) else list(inputs)
-    for x in nodes:
-        if not isinstance(x, Node):
-            raise not_a_node(what, x)
+    require_nodes(what, *nodes)
     if not nodes:
         raise EmptyBatchError(
             f"{what}: at least one input is needed.\n"

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.errors import NumericError, VocabularyError
 from dynbatch.kernels import arrays, exchange
-from dynbatch.nodes.base import Node, as_ids, caller
+from dynbatch.nodes.base import Node, as_ids, caller, require_nodes
 from dynbatch.parameter import Array
 
 NOTHING_IGNORED = -100
@@ -37,6 +37,7 @@ def class_targets(
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         ValueError:      unknown reduction.
     """
+    require_nodes(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     ids = as_ids(what, [targets] if isinstance(targets, int | np.integer) else targets)
     x.require(

@@ -1,0 +1,162 @@
+"""What is no node, where a node belongs: one message whatever the function and the thing given."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import DtypeError, EmptyBatchError, ShapeError
+
+SQUARE = db.Parameter(np.ones((3, 3), np.float32), "square")
+VECTOR = db.Parameter(np.ones(3, np.float32), "vector")
+
+# Each function, with the place of a node left open; every other argument fits.
+FUNCTIONS = {
+    "add": [lambda x, it: F.add(it, x), lambda x, it: F.add(x, it)],
+    "additive_attention": [
+        lambda x, it: F.additive_attention(it, x, x, VECTOR),
+        lambda x, it: F.additive_attention(x, it, x, VECTOR),
+    ],
+    "affine": [lambda x, it: F.affine(VECTOR, (SQUARE, it))],
+    "attention": [lambda x, it: F.attention(it, x, x), lambda x, it: F.attention(x, it, x)],
+    "binary_cross_entropy_with_logits": [lambda x, it: F.binary_cross_entropy_with_logits(it, x)],
+    "chunk": [lambda x, it: F.chunk(it, 1)],
+    "concat": [lambda x, it: F.concat([x, it]), lambda x, it: F.concat([it, x])],
+    "crf": [lambda x, it: F.crf(it, [0, 1], SQUARE, VECTOR, VECTOR)],
+    "cross_entropy": [lambda x, it: F.cross_entropy(it, [0, 1])],
+    "divide": [lambda x, it: F.divide(it, x), lambda x, it: F.divide(x, it)],
+    "dot": [lambda x, it: F.dot(it, x[0]), lambda x, it: F.dot(x[0], it)],
+    "dropout": [lambda x, it: F.dropout(it), lambda x, it: F.dropout(it, 0.5, False)],
+    "expand": [lambda x, it: F.expand(it, (2, 3))],
+    "gather_rows": [lambda x, it: F.gather_rows(it, [0])],
+    "general_attention": [lambda x, it: F.general_attention(it, x, x, SQUARE)],
+    "kl_div": [lambda x, it: F.kl_div(it, x)],
+    "linear": [lambda x, it: F.linear(it, SQUARE)],
+    "matmul": [lambda x, it: F.matmul(it, x), lambda x, it: F.matmul(x, it)],
+    "max_pool": [lambda x, it: F.max_pool(it, 1)],
+    "mean_pool": [lambda x, it: F.mean_pool(it, 1)],
+    "mse_loss": [lambda x, it: F.mse_loss(it, x)],
+    "multiply": [lambda x, it: F.multiply(it, x), lambda x, it: F.multiply(x, it)],
+    "nll_loss": [lambda x, it: F.nll_loss(it, [0, 1])],
+    "pick": [lambda x, it: F.pick(it, 0)],
+    "pointer_loss": [
+        lambda x, it: F.pointer_loss(it, x, [0, 1]),
+        lambda x, it: F.pointer_loss(x, it, [0, 1]),
+    ],
+    "pow": [lambda x, it: F.pow(it, 2)],
+    "repeat": [lambda x, it: F.repeat(it, 2)],
+    "reshape": [lambda x, it: F.reshape(it, (3,))],
+    "slice": [lambda x, it: F.slice(it, 0, 1)],
+    "split": [lambda x, it: F.split(it, 1)],
+    "stack": [lambda x, it: F.stack([x[0], it]), lambda x, it: F.stack([it, x[0]])],
+    "subtract": [lambda x, it: F.subtract(it, x), lambda x, it: F.subtract(x, it)],
+    "viterbi": [lambda x, it: F.viterbi(it, SQUARE, VECTOR, VECTOR)],
+    "windows": [lambda x, it: F.windows(it, 1)],
+}
+SOURCES = {"constant", "input", "lookup", "parameter"}  # a graph stands first
+TAKE_NUMBERS = {"add", "divide", "multiply", "pow", "subtract"}
+TAKE_PARAMETERS = {"add", "divide", "multiply", "pow", "subtract"}
+TAKE_LISTS = {"mean", "sum"}
+
+GIVEN = {
+    "None": lambda x: None,
+    "a list of numbers": lambda x: [1.0, 2.0],
+    "a list of nodes": lambda x: [x],
+    "a parameter": lambda x: SQUARE,
+    "an array": lambda x: np.ones((2, 3)),
+    "text": lambda x: "text",
+    "True": lambda x: True,
+    "a number": lambda x: 3.0,
+    "a graph": lambda x: x.graph,
+}
+FIXES = {
+    "None": "a function may have forgotten to return its node",
+    "a list of nodes": "F.stack and F.concat join nodes",
+    "a parameter": "F.parameter(graph, p) makes a parameter a node",
+    "True": "x * number and x + number",
+    "a number": "x * number and x + number",
+    "a graph": "F.input(graph, array)",
+}
+CASES = [
+    (name, given)
+    for name in sorted(set(F.__all__) - SOURCES)
+    for given in GIVEN
+    if not (name in TAKE_NUMBERS and given in ("a number", "True"))
+    and not (name in TAKE_PARAMETERS and given == "a parameter")
+    and not (name in TAKE_LISTS and "list" in given)
+]
+
+
+@pytest.mark.parametrize(("name", "given"), CASES)
+def test_what_is_no_node_is_told_so_wherever_it_is_given(name, given):
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 3)))
+        for call in FUNCTIONS.get(name, [lambda x, it: getattr(F, name)(it)]):
+            with pytest.raises(DtypeError) as caught:
+                call(x, GIVEN[given](x))
+            message = str(caught.value)
+            assert "node" in message and "expected, got" in message
+            assert "fix:" in message and "test_arguments.py" in message
+            if name not in TAKE_NUMBERS and name not in ("concat", "stack"):
+                assert FIXES.get(given, "F.input(graph, array)") in message
+
+
+@pytest.mark.parametrize("join", [F.concat, F.stack])
+def test_what_is_joined_is_a_list(join):
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        with pytest.raises(DtypeError, match="a list of nodes expected, got Input"):
+            join(x)
+        with pytest.raises(DtypeError, match="a list of nodes expected, got NoneType"):
+            join(None)
+        with pytest.raises(EmptyBatchError):
+            join(iter([]))
+        assert join(x for _ in range(2)).value.size == 4
+
+
+def test_a_list_is_reduced_if_it_holds_scalars():
+    with db.Graph() as graph:
+        scalar, vector = F.input(graph, 1.0), F.input(graph, [1.0, 2.0])
+        for bad, error in (
+            ([vector], ShapeError),
+            ([1.0], DtypeError),
+            ([scalar, None], DtypeError),
+        ):
+            with pytest.raises(error, match="fix:"):
+                F.sum(bad)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "message"),
+    [
+        ((2, 3), (2,), r"inner dimensions of \(2, 3\) @ \(2,\) differ \(3 != 2\)"),
+        ((3,), (2,), r"inner dimensions of \(3,\) @ \(2,\) differ \(3 != 2\)"),
+        ((2, 3), (2, 3), r"inner dimensions differ \(3 != 2\)"),
+        ((2, 3), (), "inner dimensions differ"),
+        ((), (3,), "inner dimensions differ"),
+    ],
+)
+def test_a_product_says_which_dimensions_differ(a, b, message):
+    with db.Graph() as graph:
+        left, right = F.input(graph, np.ones(a)), F.input(graph, np.ones(b))
+        with pytest.raises(ShapeError, match=message):
+            _ = left @ right
+
+
+def test_a_dot_product_is_of_two_vectors():
+    with db.Graph() as graph:
+        m = F.input(graph, np.ones((2, 3)))
+        with pytest.raises(ShapeError, match=r"dot of shapes \(2, 3\) and \(3,\)"):
+            F.dot(m, m[0])
+
+
+def test_a_matrix_times_a_vector_is_one_batch_whatever_the_lengths():
+    with db.Graph() as graph:
+        outputs = [
+            F.input(graph, np.ones((length, 3))) @ F.input(graph, [1.0, 2.0, 3.0])
+            for length in (4, 0, 1)
+        ]
+        assert [node.shape for node in outputs] == [(4, 1), (0, 1), (1, 1)]
+        assert outputs[0].value.tolist() == [[6]] * 4
+        (plan,) = graph.plans
+        assert len(plan.steps) == 3  # inputs, the vectors as columns, products
