@@ -269,9 +269,11 @@ CASES = [
          lambda torch, q, k: k.sum(-1).softmax(-1) @ k, {"Softmax": 1, "MatMul": 1}),
     Case("matmul, vector", lambda graph, a, b: [a @ b, b @ F.transpose(a), F.dot(b, b)],
          lambda generator, length: matrix_and_vector(generator, max(length, 1)), (),
-         lambda torch, a, b: [(a @ b)[:, None], b @ a.T, b.dot(b)], {"Multiply": 1, "Sum": 1}),
+         lambda torch, a, b: [a @ b, b @ a.T, b.dot(b)], {"Multiply": 1, "Sum": 1}),
+    Case("attention by a vector", lambda graph, a, b: F.softmax(a @ b) @ a, matrix_and_vector, (),
+         lambda torch, a, b: (a @ b).softmax(-1) @ a, {"MatMul": 2, "Softmax": 1}),
     Case("matmul of any sentence and a vector", lambda graph, a, b: a @ b, matrix_and_vector, (),
-         lambda torch, a, b: (a @ b)[:, None], {"MatMul": 1}),
+         lambda torch, a, b: a @ b, {"MatMul": 1, "Reshape": 2}),
     # Elementwise
     elementwise("tanh", F.tanh, lambda torch, x: torch.tanh(x)),
     elementwise("tanh, vector", F.tanh, lambda torch, x: torch.tanh(x), vector),
@@ -412,6 +414,23 @@ CASES = [
           ("logsumexp", lambda torch, x: x.logsumexp((0, 1))),
           ("argmax", lambda torch, x: x.argmax().to(x.dtype)),
       )],
+    *[Case(f"cumsum over {over}", lambda graph, x, dim=dim: F.cumsum(x, dim), matrix, (),
+           lambda torch, x, dim=dim: x.cumsum(dim), {"CumSum": 1})
+      for over, dim in (("tokens", 0), ("features", -1))],
+    Case("cumsum of a vector", lambda graph, x: F.cumsum(x, 0), vector, (),
+         lambda torch, x: x.cumsum(0), {"CumSum": 1}),
+    *[Case(f"{name} over {over}", lambda graph, x, name=name, dim=dim: getattr(F, name)(x, dim),
+           at_least(2), (),
+           lambda torch, x, name=name, dim=dim: getattr(x, name)(dim, keepdim=dim == -1),
+           {kind: 1})
+      for over, dim in (("tokens", 0), ("features", -1))
+      for name, kind in (("var", "Variance"), ("std", "StandardDeviation"))],
+    *[Case(f"{name} over everything",
+           lambda graph, x, name=name: getattr(F, name)(x, correction=0.5), at_least(1), (),
+           lambda torch, x, name=name: getattr(x, name)(correction=0.5), {kind: 1})
+      for name, kind in (("var", "Variance"), ("std", "StandardDeviation"))],
+    Case("var of a vector", lambda graph, x: F.var(x), vector, (), lambda torch, x: x.var()),
+    Case("var of no tokens", lambda graph, x: [F.var(x, dim=-1), F.std(x, dim=-1)], matrix),
     Case("sum of a vector", lambda graph, x: F.sum(x, dim=-1), vector, (),
          lambda torch, x: x.sum(), {"Sum": 1}),
     Case("max_pool", lambda graph, x: F.max_pool(x, 2, 1), at_least(2), (),

@@ -54,6 +54,7 @@ from dynbatch.nodes.selection import (
 )
 from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
+from dynbatch.nodes.statistics import cumsum, std, var
 from dynbatch.nodes.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
 from dynbatch.nodes.windows import max_pool, mean_pool, windows
 
@@ -72,6 +73,7 @@ __all__ = [
     "constant",
     "crf",
     "cross_entropy",
+    "cumsum",
     "divide",
     "dot",
     "dropout",
@@ -127,11 +129,13 @@ __all__ = [
     "sqrt",
     "squeeze",
     "stack",
+    "std",
     "subtract",
     "sum",
     "tanh",
     "transpose",
     "unsqueeze",
+    "var",
     "viterbi",
     "where",
     "windows",

@@ -18,7 +18,7 @@ from dynbatch.nodes.base import (
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.reduce import sum as sum_elements
 from dynbatch.nodes.sources import check_parameter
-from dynbatch.nodes.structure import reshape
+from dynbatch.nodes.structure import squeeze, unsqueeze
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -166,10 +166,9 @@ def affine(bias: Parameter | None, *terms: tuple[Parameter, Node]) -> Node:
 
 
 def matmul(a: Node, b: Node) -> Node:
-    """a b of two values of one sentence.
+    """a b of two values of one sentence, as `torch.matmul`.
 
-    (T, I) (I, O) -> (T, O);  (I,) (I, O) -> (O,);  (I,) (I,) -> (), as `dot`;  and (T, I) (I,) ->
-    (T, 1), where PyTorch gives (T,): one feature of every token is a column.
+    (T, I) (I, O) -> (T, O);  (I,) (I, O) -> (O,);  (T, I) (I,) -> (T,);  (I,) (I,) -> (), as `dot`.
 
     Raises:
         ShapeError: the inner dimensions differ, or one of the two is a scalar.
@@ -180,12 +179,12 @@ def matmul(a: Node, b: Node) -> Node:
         >>> with db.Graph() as graph:
         ...     m, v = F.input(graph, [[1.0, 2.0], [3.0, 4.0]]), F.input(graph, [1.0, -1.0])
         ...     (m @ v).value.tolist(), (v @ m).value.tolist(), float(v @ v)
-        ([[-1.0], [-1.0]], [-2.0, -2.0], 2.0)
+        ([-1.0, -1.0], [-2.0, -2.0], 2.0)
     """
     require_nodes("matmul", a, b)
     if b.ndim == 1 and a.ndim:
         _require_inner(a, b)
-        return dot(a, b) if a.ndim == 1 else MatMul(a, reshape(b, (b.width, 1)))
+        return dot(a, b) if a.ndim == 1 else squeeze(MatMul(a, unsqueeze(b, -1)), -1)
     return MatMul(a, b)
 
 

@@ -67,6 +67,7 @@ class Methods(Absences, NumpyProtocols):
     add = Method()
     argmax = Method()
     chunk = Method()
+    cumsum = Method()
     div = Method("divide")
     divide = Method()
     dot = Method()
@@ -91,11 +92,13 @@ class Methods(Absences, NumpyProtocols):
     split = Method()
     sqrt = Method()
     squeeze = Method()
+    std = Method()
     sub = Method("subtract")
     subtract = Method()
     sum = Method()
     tanh = Method()
     unsqueeze = Method()
+    var = Method()
 
     def clamp(self, min: float | None = None, max: float | None = None) -> Node:
         """`F.clip(x, min, max)`."""

@@ -92,7 +92,7 @@ class Reduction(Node):
     """
 
     __slots__ = ("over",)
-    static = ("over",)
+    static: ClassVar[tuple[str, ...]] = ("over",)
     needs_tokens: ClassVar[bool] = False
     over: str
 

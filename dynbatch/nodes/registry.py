@@ -15,6 +15,7 @@ HABITS = {
     "axis": "the name is dim, as in PyTorch: dim=0 for tokens, dim=-1 for features",
     "keepdim": "leave it out: over features (T, D) gives (T, 1), over tokens (D,), of which "
     "F.unsqueeze makes (1, D)",
+    "unbiased": "correction=1 for unbiased=True, correction=0 for unbiased=False",
     "retain_graph": "leave it out: a graph takes one backward after the other until it is closed",
     "create_graph": "leave it out: gradients are arrays, and have no gradients of their own",
 }

@@ -24,6 +24,7 @@ FUNCTIONS = {
     "concat": [lambda x, it: F.concat([x, it]), lambda x, it: F.concat([it, x])],
     "crf": [lambda x, it: F.crf(it, [0, 1], SQUARE, VECTOR, VECTOR)],
     "cross_entropy": [lambda x, it: F.cross_entropy(it, [0, 1])],
+    "cumsum": [lambda x, it: F.cumsum(it, 0)],
     "divide": [lambda x, it: F.divide(it, x), lambda x, it: F.divide(x, it)],
     "dot": [lambda x, it: F.dot(it, x[0]), lambda x, it: F.dot(x[0], it)],
     "dropout": [lambda x, it: F.dropout(it), lambda x, it: F.dropout(it, 0.5, False)],
@@ -156,7 +157,9 @@ def test_a_matrix_times_a_vector_is_one_batch_whatever_the_lengths():
             F.input(graph, np.ones((length, 3))) @ F.input(graph, [1.0, 2.0, 3.0])
             for length in (4, 0, 1)
         ]
-        assert [node.shape for node in outputs] == [(4, 1), (0, 1), (1, 1)]
-        assert outputs[0].value.tolist() == [[6]] * 4
+        assert [node.shape for node in outputs] == [(4,), (0,), (1,)]
+        assert outputs[0].value.tolist() == [6] * 4
         (plan,) = graph.plans
-        assert len(plan.steps) == 3  # inputs, the vectors as columns, products
+        assert (
+            len(plan.steps) == 4
+        )  # inputs, the vectors as columns, products, and those as vectors

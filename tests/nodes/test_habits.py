@@ -244,8 +244,16 @@ def test_what_means_nothing_here_says_what_to_write(x, v, s, use, error, fix):
 
 
 BY_DIM = [
-    *[getattr(F, n) for n in "sum mean max min logsumexp argmax softmax log_softmax".split()],
-    *[F.squeeze, F.unsqueeze, lambda x, **named: F.split(x, 1, **named)],
+    *[
+        getattr(F, n)
+        for n in "sum mean max min logsumexp argmax softmax log_softmax var std".split()
+    ],
+    *[
+        F.squeeze,
+        F.unsqueeze,
+        lambda x, **named: F.cumsum(x, 0, **named),
+        lambda x, **named: F.split(x, 1, **named),
+    ],
     *[lambda x, **named: F.chunk(x, 1, **named), lambda x, **named: F.slice(x, 0, 1, **named)],
     *[lambda x, **named: F.concat([x], **named), lambda x, **named: F.stack([x], **named)],
 ]

@@ -1,0 +1,38 @@
+// Running sums within segments: the twin of kernels/cumulative.py.
+
+// out[n] = x[first] + ... + x[n] of the rows of a segment, or x[n] + ... + x[last] if `backwards`.
+// May run in place. Block (32, 8); a warp has a segment, and a segment's warp
+//
+//     width 1    goes along it, 32 elements at a time: a scan of the lanes    grid (blocks)
+//     else       has a lane for a column, which goes down its rows            grid (blocks, width / 32)
+extern "C" __global__ void cumsum_segments(const REAL* x, REAL* out, const int* offsets, int length,
+                                           int count, int width, bool backwards) {
+    const Segments segments = {offsets, length, count, width};
+    const int lane = threadIdx.x, column = blockIdx.y * WARP + lane;
+    for (int k = blockIdx.x * blockDim.y + threadIdx.y; k < count; k += gridDim.x * blockDim.y) {
+        const long long begin = segments.start(k);
+        const int rows = segments.start(k + 1) - begin;
+        auto row = [&](int n) { return begin + (backwards ? rows - 1 - n : n); };
+        if (width > 1) {
+            REAL sum = 0;
+            for (int n = 0; column < width && n < rows; ++n) {
+                const long long i = row(n) * width + column;
+                sum += x[i];
+                out[i] = sum;
+            }
+            continue;
+        }
+        REAL before = 0;
+        for (int first = 0; first < rows; first += WARP) {  // the same for the whole warp
+            const int n = first + lane;
+            REAL sum = n < rows ? x[row(n)] : (REAL)0;
+            for (int distance = 1; distance < WARP; distance *= 2) {
+                const REAL left = __shfl_up_sync(ALL_LANES, sum, distance);
+                if (lane >= distance) sum += left;
+            }
+            sum += before;
+            if (n < rows) out[row(n)] = sum;
+            before = __shfl_sync(ALL_LANES, sum, WARP - 1);
+        }
+    }
+}

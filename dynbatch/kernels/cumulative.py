@@ -1,0 +1,35 @@
+"""Running sums within segments, which are described in `kernels.segment`."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.dispatch import twin
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@twin()
+def cumsum_segments(x: Array, offsets: Array, backwards: bool, out: Array) -> None:
+    """out[n] = the sum of the segment's rows up to row n, or from row n on if `backwards`.
+
+    Added from one end to the other, in the dtype of x: the bits do not depend on other segments.
+
+    Args:
+        x:         (N, D).
+        offsets:   (K + 1,) non-decreasing, from 0 to N.
+        backwards: whether the sums begin at the last row: the gradient of those that do not.
+        out:       (N, D), overwritten; may be `x`.
+    """
+    turn = slice(None, None, -1 if backwards else 1)
+    lengths = np.diff(offsets)
+    if lengths.size and (lengths == lengths[0]).all():
+        shape = (lengths.size, int(lengths[0]), x.shape[1])
+        turned = (x.reshape(shape)[:, turn], out.reshape(shape)[:, turn])
+        np.cumsum(turned[0], axis=1, out=turned[1])
+        return
+    for start, end in itertools.pairwise(offsets.tolist()):
+        np.cumsum(x[start:end][turn], axis=0, out=out[start:end][turn])

@@ -1,0 +1,53 @@
+"""Variances and standard deviations of segments, which are described in `kernels.segment`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.segment import combine_segments
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@twin()
+def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> None:
+    """out[n] = (x[n] - mean[k])² for every row n of segment k.
+
+    Args:
+        x:       (N, D).
+        mean:    (K, D).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (N, D), overwritten.
+    """
+    combine_segments(np.subtract, x, mean, offsets, out)
+    np.multiply(out, out, out=out)
+
+
+@twin()
+def spread_backward(
+    dy: Array, x: Array, mean: Array, y: Array, offsets: Array, correction: float, root: bool,
+    out: Array,
+) -> None:  # fmt: skip
+    """out[n] = dy[k] dy/dx[n], with the deviation d_n = x[n] - mean[k] of row n of segment k.
+
+    Of the variance y = Σ d² / m, m = rows - correction, that is 2 d_n / m; of its root d_n / (m y),
+    and 0 where y is 0, as in PyTorch. m is 0 where it would be negative.
+
+    Args:
+        dy, y:   (K, D), gradient and value of the output.
+        x:       (N, D).
+        mean:    (K, D).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        root:    whether y is the standard deviation; else it is the variance, and not read.
+        out:     (N, D), overwritten.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = (1 if root else 2) / np.maximum(np.diff(offsets) - correction, 0)
+        factors = dy * each.astype(dy.dtype)[:, None]
+        if root:
+            factors = np.where(y == 0, 0, factors / y)
+        combine_segments(np.subtract, x, mean, offsets, out)
+        combine_segments(np.multiply, out, factors, offsets, out)

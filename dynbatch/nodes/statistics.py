@@ -1,0 +1,217 @@
+"""Running sums, variances and standard deviations of one sentence."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Never, cast
+
+import numpy as np
+
+from dynbatch.errors import DtypeError
+from dynbatch.kernels import arrays, elementwise
+from dynbatch.kernels.cumulative import cumsum_segments
+from dynbatch.kernels.reduce import mean_segments
+from dynbatch.kernels.segment import sum_segments
+from dynbatch.kernels.variance import spread_backward, squared_deviations
+from dynbatch.nodes.axes import ALL, FEATURES, axis, segments
+from dynbatch.nodes.base import Node, Retain, Shape, caller, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.reduce import Reduction
+from dynbatch.nodes.registry import not_an_argument
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class CumSum(Node):
+    """y_i = Σ_{j ≤ i} x_j. dx_i = Σ_{j ≥ i} dy_j.
+
+    Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
+    Batches with:  every other one of its width and dim, whatever the lengths.
+    """
+
+    __slots__ = ("over",)
+    static = ("over",)
+    inplace_forward = True
+    inplace_backward = True
+    over: str
+
+    def is_rowwise(self) -> bool:
+        return self.over == FEATURES
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return shapes[0]
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = _segments(xs[0], batch.nodes, batch.first.over)
+        cumsum_segments(x, offsets, False, y.values.reshape(x.shape))
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            given, offsets = _segments(dy, batch.nodes, batch.first.over)
+            cumsum_segments(given, offsets, True, dx.values.reshape(given.shape))
+
+
+class Spread(Reduction):
+    """Base of variance and standard deviation, in two passes: the mean, then the deviations.
+
+    Of no more elements than `correction` PyTorch divides by 0, and so does this: NaN of none, and
+    of one element with the usual correction of 1.
+    """
+
+    __slots__ = ("correction",)
+    static = ("over", "correction")
+    retains = Retain(inputs=True)
+    root: ClassVar[bool]
+    correction: float
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """The means, and the deviations of all elements."""
+        read = [node.inputs[0] for node in batch.nodes]
+        return cls.means(batch) + builtins.sum([x.rows * x.width for x in read])
+
+    @classmethod
+    def means(cls, batch: Batch) -> int:
+        """How many there are: as many as outputs."""
+        return builtins.sum([node.rows * node.width for node in batch.nodes])
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = _segments(xs[0], batch.nodes, batch.first.over)
+        mean, squares = batch.scratch[: y.values.size], batch.scratch[y.values.size :][: x.size]
+        mean, squares = mean.reshape(y.values.shape), squares.reshape(x.shape)
+        mean_segments(x, offsets, mean)
+        squared_deviations(x, mean, offsets, squares)
+        sum_segments(squares, offsets, y.values)
+        cls.scale(y, np.diff(offsets) - batch.first.correction)
+        if cls.root:
+            elementwise.apply(elementwise.sqrt, y.flat, y.flat)
+        batch.launches += 3 + cls.root
+
+    @classmethod
+    def scale(cls, y: Ragged, divisors: Array) -> None:
+        """Each row of y by its number, or by 0 where that is negative."""
+        rows, width = y.values.shape
+        if rows:
+            with np.errstate(divide="ignore"):
+                numbers = (1 / np.maximum(divisors, 0)).astype(y.values.dtype)
+            arrays.scale_segments(y.flat, numbers, np.arange(0, rows * width + 1, width), y.flat)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is None:
+            return
+        x, offsets = _segments(batch.input(0), batch.nodes, batch.first.over)
+        mean: Array = batch.xp.empty(dy.values.shape, batch.dtype)
+        mean_segments(x, offsets, mean)
+        y = batch.result().values if cls.root else mean
+        spread_backward(
+            dy.values, x, mean, y, offsets, batch.first.correction, cls.root,
+            dxs[0].values.reshape(x.shape),
+        )  # fmt: skip
+        batch.launches += 1
+
+
+class Variance(Spread):
+    """y = Σ_i (x_i - mean)² / max(n - correction, 0). dx_i = 2 dy (x_i - mean) / (n - correction).
+
+    Batches with:  every other one of its width, dim and correction, whatever the lengths.
+    """
+
+    __slots__ = ()
+    root = False
+
+
+class StandardDeviation(Spread):
+    """y = √variance. dx_i = dy (x_i - mean) / ((n - correction) y), and 0 where y is 0.
+
+    Batches with:  every other one of its width, dim and correction, whatever the lengths.
+    """
+
+    __slots__ = ()
+    retains = Retain(inputs=True, output=True)
+    root = True
+
+
+def _segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Array]:
+    """As `axes.segments`, of values of one width: no type here batches lengths as widths."""
+    rows, offsets = segments(x, nodes, over)
+    return rows, cast(Array, offsets)
+
+
+def cumsum(x: Node, dim: int, **habits: Never) -> Node:
+    """Running sums over the tokens (`dim=0`) or over the features (`dim=-1`), as `torch.cumsum`.
+
+    Shape:  that of x;  an empty sentence has none.
+
+    Raises:
+        ShapeError: x has no such dim.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [[1.0, 2.0], [3.0, 4.0]])
+        ...     F.cumsum(x, dim=0).value.tolist(), F.cumsum(x, dim=-1).value.tolist()
+        ([[1.0, 2.0], [4.0, 6.0]], [[1.0, 3.0], [3.0, 7.0]])
+    """
+    return CumSum(x, over=axis("cumsum", x, dim, habits))
+
+
+def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never) -> Node:
+    """Variance over tokens (`dim=0`), over features (`dim=-1`), or of everything, as `torch.var`.
+
+    Σ (x_i - mean)² / (n - correction), with n the number of elements: correction 1 is unbiased, 0
+    the mean square. NaN of no element, and with correction 1 of one, as in PyTorch: where sentences
+    may be so short, give correction=0, which of one element is 0.
+
+    Shape:  (T, D) -> (D,), (T, 1) or ();  (D,) -> ().
+
+    Raises:
+        ShapeError: x has no such dim.
+        DtypeError: correction is no number.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [0.0, 2.0, 4.0])
+        ...     float(F.var(x)), float(F.std(x)), float(F.var(x[:1], correction=0))
+        (4.0, 2.0, 0.0)
+    """
+    return _spread("var", Variance, x, dim, correction, habits)
+
+
+def std(x: Node, dim: int | None = None, correction: float = 1, **habits: Never) -> Node:
+    """Standard deviation, √`var`, as `torch.std`; where it is 0, its gradient is 0.
+
+    Raises:
+        ShapeError: x has no such dim.
+        DtypeError: correction is no number.
+    """
+    return _spread("std", StandardDeviation, x, dim, correction, habits)
+
+
+def _spread(
+    what: str,
+    kind: type[Spread],
+    x: Node,
+    dim: int | None,
+    correction: float,
+    habits: Mapping[str, Any],
+) -> Node:
+    if habits:
+        raise not_an_argument(what, habits)
+    require_nodes(what, x)
+    if isinstance(correction, bool) or not isinstance(correction, int | float | np.number):
+        raise DtypeError(
+            f"{what}: correction={correction!r} is no number.\n"
+            "  fix:  correction=1 for unbiased=True, correction=0 for unbiased=False\n"
+            f"  made at {caller()}"
+        )
+    over = (FEATURES if x.ndim == 1 else ALL) if dim is None else axis(what, x, dim)
+    return kind(x, over=over, correction=float(correction))
