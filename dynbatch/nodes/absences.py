@@ -80,7 +80,7 @@ class Absences:
     flip = Absent("F.reverse(x) has the rows of a matrix in reverse")
     index_select = Absent("F.gather_rows(x, ids), or x[ids]")
     indices = Absent("F.argmax(x, dim) gives where the largest elements are")
-    masked_fill = Absent("x * mask + value * (1 - mask), with a mask of 0 and 1 as F.input")
+    masked_fill = Absent("F.where(mask, value, x)")
     norm = Absent("F.sqrt(F.sum(x * x))")
     permute = Absent("F.transpose(x): a value has two dimensions at most")
     repeat = Absent("F.repeat(x, times) repeats the rows")

@@ -77,8 +77,10 @@ class Methods(Absences, NumpyProtocols):
     logsumexp = Method()
     matmul = Method()
     max = Method()
+    maximum = Method()
     mean = Method()
     min = Method()
+    minimum = Method()
     mm = Method("matmul")
     mul = Method("multiply")
     multiply = Method()
@@ -272,7 +274,7 @@ class Methods(Absences, NumpyProtocols):
         raise DtypeError(
             f"{self!r}: parts of a value cannot be set.\n"
             "  rule: values never change: a node is what its operation gives\n"
-            "  fix:  F.concat([x[:k], row, x[k + 1:]], dim=0) joins parts, x * mask drops some\n"
+            "  fix:  F.where(mask, new, x), or F.concat([x[:k], row, x[k + 1:]], dim=0)\n"
             f"  made at {caller()}"
         )
 

@@ -10,6 +10,8 @@ from dynbatch.errors import DtypeError, EmptyBatchError, ShapeError
 SQUARE = db.Parameter(np.ones((3, 3), np.float32), "square")
 VECTOR = db.Parameter(np.ones(3, np.float32), "vector")
 
+COMPARISONS = ["equal", "greater", "greater_equal", "less", "less_equal", "maximum", "minimum"]
+COMPARISONS += ["not_equal"]
 # Each function, with the place of a node left open; every other argument fits.
 FUNCTIONS = {
     "add": [lambda x, it: F.add(it, x), lambda x, it: F.add(x, it)],
@@ -50,13 +52,21 @@ FUNCTIONS = {
     "slice": [lambda x, it: F.slice(it, 0, 1)],
     "split": [lambda x, it: F.split(it, 1)],
     "stack": [lambda x, it: F.stack([x[0], it]), lambda x, it: F.stack([it, x[0]])],
+    **{
+        name: [
+            lambda x, it, name=name: getattr(F, name)(it, x),
+            lambda x, it, name=name: getattr(F, name)(x, it),
+        ]
+        for name in COMPARISONS
+    },
+    "where": [lambda x, it: F.where(x, it, x), lambda x, it: F.where(x, x, it)],
     "subtract": [lambda x, it: F.subtract(it, x), lambda x, it: F.subtract(x, it)],
     "viterbi": [lambda x, it: F.viterbi(it, SQUARE, VECTOR, VECTOR)],
     "windows": [lambda x, it: F.windows(it, 1)],
 }
 SOURCES = {"constant", "input", "lookup", "parameter"}  # a graph stands first
-TAKE_NUMBERS = {"add", "divide", "multiply", "pow", "subtract"}
-TAKE_PARAMETERS = {"add", "divide", "multiply", "pow", "subtract"}
+TAKE_NUMBERS = {"add", "divide", "multiply", "pow", "subtract", "where", *COMPARISONS}
+TAKE_PARAMETERS = TAKE_NUMBERS
 TAKE_LISTS = {"mean", "sum"}
 
 GIVEN = {
