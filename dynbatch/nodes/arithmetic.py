@@ -13,7 +13,7 @@ from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
-from dynbatch.nodes.expand import expand_like
+from dynbatch.nodes.expand import matched
 from dynbatch.nodes.sources import parameter
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -196,15 +196,8 @@ class RaiseTo(Binary):
 
 
 def combined(kind: type[Binary], a: Node, b: Node) -> Node:
-    """A function of two nodes, the smaller of which is repeated to the other's shape."""
-    if a.shape != b.shape:
-        # A column (T, 1) is repeated to what has features, or keys, perhaps none.
-        is_wider = a.width > b.width if a.width and b.width else not a.width
-        if a.ndim > b.ndim or (a.ndim == b.ndim and is_wider):
-            b = expand_like(b, a)
-        else:
-            a = expand_like(a, b)
-    return kind(a, b)
+    """A function of two nodes, which are repeated to one shape."""
+    return kind(a, b) if a.shape == b.shape else kind(*matched([a, b]))
 
 
 def beside(node: Any, value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dynbatch.kernels import arrays
@@ -10,6 +12,7 @@ from dynbatch.kernels.segment import spread_segments, sum_segments
 from dynbatch.nodes.axes import FEATURES, TOKENS
 from dynbatch.nodes.base import ROWS, WIDTH, Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.structure import squeeze
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -30,7 +33,7 @@ class Repeated(Node):
         self.require(
             bool(target) and len(shape) <= len(target) and fits_rows and width in (1, target[-1]),
             f"shape {shape} cannot be repeated to {target}",
-            "a vector (D,) or a column (T, 1) or a number, against a matrix (T, D)",
+            "a vector (D,), a row (1, D), a column (T, 1) or a number, against a matrix (T, D)",
             "check which operand belongs to another sentence, or project it to the same width",
         )
         return target
@@ -108,9 +111,22 @@ def expand(x: Node, shape: Shape) -> Node:
     return x if x.shape == shape else Expand(x, target=shape)
 
 
-def expand_like(x: Node, other: Node) -> Node:
-    """x repeated to the shape of another node, whose width may be a length."""
-    if x.shape == other.shape or not other.ragged & WIDTH:
-        return expand(x, other.shape)
-    is_row = x.ndim == 1 and other.ndim == 2 and x.width == other.width
-    return ExpandToLength(x, target=other.shape, over=TOKENS if is_row else FEATURES)
+def matched(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, each repeated to the shape that all of them have together, as NumPy does.
+
+    A vector (D,) or a row (1, D) is repeated over tokens, a column (T, 1) over features, a number
+    over both: (T, 1) with (D,) makes (T, D). The width may be a length.
+    """
+    widest = max(nodes, key=lambda x: (x.width != 1, x.width or np.inf, x.ndim))
+    matrices = [x for x in nodes if x.ndim == 2]
+    rows = [x.rows for x in matrices if x.rows != 1] or [x.rows for x in matrices]
+    shape = (*rows[-1:], *[widest.width] * any([x.ndim for x in nodes]))
+    found = []
+    for x in nodes:
+        x = squeeze(x, 0) if x.ndim == 2 and x.rows == 1 != shape[0] else x
+        if x.shape == shape or not widest.ragged & WIDTH:
+            found.append(expand(x, shape))
+        else:
+            is_row = x.ndim == 1 and len(shape) == 2 and x.width == shape[1]
+            found.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
+    return found

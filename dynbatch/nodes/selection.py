@@ -6,7 +6,6 @@ passes no gradient on.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.expand import expand_like
+from dynbatch.nodes.expand import matched
 from dynbatch.nodes.sources import constant, input
 from dynbatch.ragged import Ragged
 
@@ -265,7 +264,7 @@ def where(mask: Any, a: Any, b: Any) -> Node:
     Args:
         mask: a node, which holds where it is not 0 (a comparison, say); an array of booleans or
             numbers; or one boolean.
-        a, b: nodes, parameters or numbers. A vector is repeated over tokens.
+        a, b: nodes, parameters or numbers, repeated to one shape as by operators.
 
     Raises:
         ShapeError: the shapes do not fit.
@@ -290,18 +289,12 @@ def where(mask: Any, a: Any, b: Any) -> Node:
         mask = constant(first.graph, float(mask))
     elif not isinstance(mask, Node):
         mask = input(first.graph, mask)
-    return Where(*_matched([mask, _as_node(first, a), _as_node(first, b)]))
+    return Where(*matched([mask, _as_node(first, a), _as_node(first, b)]))
 
 
 def _as_node(beside_it: Node, value: Any) -> Node:
     value = beside(beside_it, value)
     return value if isinstance(value, Node) else constant(beside_it.graph, number_of(value))
-
-
-def _matched(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, repeated to the largest shape among them."""
-    largest = max(nodes, key=lambda node: (node.ndim, node.width or np.inf))
-    return [expand_like(node, largest) for node in nodes]
 
 
 OPERATIONS.update(greater=greater, greater_equal=greater_equal, less=less, less_equal=less_equal)
