@@ -71,7 +71,9 @@ class TraceGraph:
 
     gradient = device_value = device_gradient = value
 
-    def backward(self, loss: Node, memory_limit: int | str | None = None) -> None:
+    def backward(
+        self, loss: Node, memory_limit: int | str | None = None, gradient: Any = None
+    ) -> None:
         raise GraphError(
             f"{loss.label()}: backward inside a cell, which is traced once and has no values.\n"
             "  fix:  graph.backward(loss) of a loss made from what the cell returned"

@@ -71,10 +71,15 @@ class Methods(Absences, NumpyProtocols):
     div = Method("divide")
     divide = Method()
     dot = Method()
+    eq = Method("equal")
     exp = Method()
+    ge = Method("greater_equal")
+    gt = Method("greater")
+    le = Method("less_equal")
     log = Method()
     log_softmax = Method()
     logsumexp = Method()
+    lt = Method("less")
     matmul = Method()
     max = Method()
     maximum = Method()
@@ -85,11 +90,13 @@ class Methods(Absences, NumpyProtocols):
     mul = Method("multiply")
     multiply = Method()
     mv = Method("matmul")
+    ne = Method("not_equal")
     neg = Method("negative")
     negative = Method()
     pow = Method()
     relu = Method()
     sigmoid = Method()
+    sign = Method()
     softmax = Method()
     split = Method()
     sqrt = Method()
@@ -101,6 +108,11 @@ class Methods(Absences, NumpyProtocols):
     tanh = Method()
     unsqueeze = Method()
     var = Method()
+
+    def where(self, mask: Any, other: Any) -> Node:
+        """`F.where(mask, x, other)`."""
+        made: Node = FUNCTIONS["where"](mask, self, other)
+        return made
 
     def clamp(self, min: float | None = None, max: float | None = None) -> Node:
         """`F.clip(x, min, max)`."""
@@ -153,7 +165,7 @@ class Methods(Absences, NumpyProtocols):
         """The node itself: its value never changes, so that nobody needs a copy."""
         return self._itself()
 
-    contiguous = clone
+    contiguous = copy = clone
 
     # Numbers -------------------------------------------------------------------------------------
 
@@ -167,8 +179,7 @@ class Methods(Absences, NumpyProtocols):
         """
         if habits:
             raise not_an_argument("backward", habits)
-        given = {} if gradient is None else {"gradient": gradient}
-        self.graph.backward(self._itself(), memory_limit=memory_limit, **given)
+        self.graph.backward(self._itself(), memory_limit=memory_limit, gradient=gradient)
 
     def item(self) -> float:
         """The value of one element as a number of Python; runs what is needed, batched.
@@ -213,6 +224,8 @@ class Methods(Absences, NumpyProtocols):
     def numel(self) -> int:
         """How many elements the value has."""
         return self.rows * self.width
+
+    nelement = numel
 
     @property
     def dtype(self) -> Any:

@@ -112,12 +112,16 @@ def test_pytorchs_names_of_methods():
         lambda x: x.log_softmax(dim=-1).softmax(0),
         lambda x: x.sum(dim=0).logsumexp(0),
         lambda x: x.clone().contiguous(),
+        lambda x: x.gt(0) * x + x.le(0) * x * 2 + x.eq(3) * x - x.ne(3) * x,
+        lambda x: x.ge(1) * x - x.lt(2) * x,
+        lambda x: x.where(x > 0, x * 2).sign(),
     ]
     with db.Graph() as graph:
         x = F.input(graph, MATRIX)
         for build in builds:
             np.testing.assert_allclose(build(x).value, build(tensor).numpy(), rtol=1e-5)
         assert (x.size(), x.size(-1), x.dim(), x.numel()) == ((2, 3), 3, 2, 6)
+        assert x.nelement() == 6 and x.copy() is x
         assert x.tolist() == tensor.tolist() and x.numpy().tolist() == tensor.tolist()
         assert x.dtype == np.float32
         assert torch.tensor(x).tolist() == torch.from_dlpack(x).tolist() == tensor.tolist()
@@ -137,6 +141,10 @@ def test_backward_of_a_node_is_the_graphs():
         assert weight.grad is not None
         last, weight.grad = weight.grad, None
     assert last.any()
+    weight.grad = None
+    with db.Graph() as graph:
+        F.linear(F.input(graph, [1.0, 2.0, 3.0]), weight).backward(np.array([0.0, 2.0]))
+    assert weight.grad.tolist() == [[0, 0, 0], [2, 4, 6]]
     with db.Graph() as graph, pytest.raises(errors.MemoryLimitError):
         F.sum(F.tanh(F.input(graph, np.ones((9, 9))))).backward(memory_limit=8)
 
@@ -215,6 +223,10 @@ REFUSED = [
     (lambda x, v, s: x.double(), errors.MissingAttributeError, 'db.Graph(dtype="float64")'),
     (lambda x, v, s: x.requires_grad, errors.MissingAttributeError, "frozen"),
     (lambda x, v, s: x.max(0).values, errors.MissingAttributeError, "F.argmax"),
+    (lambda x, v, s: x.astype("float64"), errors.MissingAttributeError, 'dtype="float64"'),
+    (lambda x, v, s: x.device, errors.MissingAttributeError, "graph.device"),
+    (lambda x, v, s: x.argmin(0), errors.MissingAttributeError, "F.argmax(-x, dim)"),
+    (lambda x, v, s: x.topk(2), errors.MissingAttributeError, "x.value.argsort()"),
     (lambda x, v, s: x.add_(1), errors.MissingAttributeError, "x = x + y"),
     (lambda x, v, s: x.permute(1, 0), errors.MissingAttributeError, "F.transpose(x)"),
     (lambda x, v, s: x.transpose(0, 0), errors.ShapeError, "x.T"),
