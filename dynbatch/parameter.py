@@ -10,7 +10,8 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Device, device_of
-from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.caller import caller
+from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels import exchange, transfer
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.queue import queue
@@ -84,16 +85,18 @@ class Parameter:
         BackendError: `value` is on a GPU other than CuPy's current one.
     """
 
-    __slots__ = ("__weakref__", "_buffer", "frozen", "grad", "name", "norm", "uid", "value")
+    __slots__ = ("__weakref__", "_buffer", "_value", "frozen", "grad", "name", "norm", "uid")
 
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
-        array = exchange.writable(f"Parameter {name!r}", value)
-        array = device_of(array).xp.ascontiguousarray(array)
-        if array.dtype not in (np.float32, np.float64):
-            raise DtypeError(f"Parameter {name!r}: float32 or float64 expected, got {array.dtype}.")
+        array = _as_array(name, value)
         if array.ndim not in (1, 2):
-            raise ShapeError(f"Parameter {name!r}: 1 or 2 dimensions expected, got {array.shape}.")
-        self.value: Array = array
+            raise ShapeError(
+                f"Parameter {name!r}: 1 or 2 dimensions expected, got {array.shape}.\n"
+                "  rule: a vector (D,) or a matrix (rows, columns)\n"
+                f"  fix:  values.reshape({array.shape[0]}, -1), and reshape nodes where they are "
+                f"read\n  made at {caller()}"
+            )
+        self._value: Array = array
         self.grad: Gradient | None = None
         self.norm: Any = None
         self.name = name
@@ -113,12 +116,59 @@ class Parameter:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy is a parameter of its own: nodes of two parameters must not share a kernel."""
-        self.value, self.grad = state["value"], state["grad"]
+        self._value, self.grad = state["value"], state["grad"]
         self.name, self.frozen = state["name"], state["frozen"]
         self.norm = None
         self.uid = next(_uids)
         self._buffer = None
         self.to(state["device"])
+
+    @property
+    def value(self) -> Array:
+        """The array itself, which every graph reads when it runs; it may be written to.
+
+        Another array may take its place where it has the same shape, dtype and device.
+
+        Raises:
+            ShapeError:   when it is set: the array has another shape.
+            DtypeError:   it is no array, or of another dtype.
+            BackendError: it is on another device.
+        """
+        return self._value
+
+    @value.setter
+    def value(self, array: Array) -> None:
+        if array is not self._value:
+            self._require_alike(array)
+            self._value = array
+
+    def _require_alike(self, array: Any) -> None:
+        """Raise an error unless an array could stand for the value; it says what to write."""
+        kind: type[DynbatchError] | None = None
+        if not isinstance(array, np.ndarray) and not backend.is_device_array(array):
+            kind, found = DtypeError, f"a {type(array).__name__}"
+        elif array.shape != self.shape:
+            kind, found = ShapeError, f"an array {array.shape}"
+        elif array.dtype != self.dtype:
+            kind, found = DtypeError, f"an array of {array.dtype}"
+        elif device_of(array) != self.device:
+            kind, found = BackendError, f"an array on the {device_of(array).name}"
+        if kind is not None:
+            where = self.device.name
+            raise kind(
+                f"Parameter {self.name!r}: its value cannot become {found}.\n"
+                f"  rule: a {self.dtype} array {self.shape} on the {where}: nodes, gradient and "
+                "optimizer state are made for it\n"
+                "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
+                f"Parameter,\n        and its optimizer after it\n  made at {caller()}"
+            )
+
+    def replace(self, array: Array) -> None:
+        """Take an array of any dtype and device for the value, as `Module.astype` does.
+
+        The gradient is left as it is: it is the caller's affair.
+        """
+        self._value = array
 
     @property
     def device(self) -> Device:
@@ -133,7 +183,7 @@ class Parameter:
         """
         where = backend.device(device)
         if where != self.device:
-            self.value = transfer.to_device(self.value, where)
+            self._value = transfer.to_device(self.value, where)
             self.grad = _moved(self.grad, where)
             self._buffer = None
         return self
@@ -143,7 +193,17 @@ class Parameter:
         return download(self.value)
 
     def assign(self, values: Array) -> None:
-        """Copy values of the host, of the parameter's shape, into its array, wherever that is."""
+        """Copy values of the host, of the parameter's shape, into its array, wherever that is.
+
+        Raises:
+            ShapeError: they have another shape.
+        """
+        if np.shape(values) != self.shape:
+            raise ShapeError(
+                f"Parameter {self.name!r}: values {np.shape(values)} for a parameter {self.shape}."
+                f"\n  rule: a value for each element\n  fix:  np.broadcast_to(values, "
+                f"{self.shape}), if they are to be repeated\n  made at {caller()}"
+            )
         transfer.overwrite(self.value, values)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -217,6 +277,28 @@ class Parameter:
         frozen = ", frozen" if self.frozen else ""
         where = "" if isinstance(self.value, np.ndarray) else ", cuda"
         return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen}{where})"
+
+
+def _as_array(name: str, value: Any) -> Array:
+    """The value as a C-contiguous array of floats that may be written to."""
+    said = "float32 or float64 expected, got"
+    fix = "np.array(numbers, np.float32)"
+    try:
+        found: Any = exchange.writable(f"Parameter {name!r}", value)
+        kind = str(found.dtype)
+    except ValueError as error:  # lists of different lengths
+        found, kind = None, f"a {type(value).__name__} that makes no array ({error})"
+    if found is not None and found.dtype.kind in "iub":
+        fix = "values.astype(np.float32); ids and counts are no parameters"
+    if kind not in ("float32", "float64"):
+        if found is not None and found.dtype.kind in "OUS":
+            kind = f"a {type(value).__name__}"
+        raise DtypeError(
+            f"Parameter {name!r}: {said} {kind}.\n  rule: numbers that can be trained\n"
+            f"  fix:  {fix}\n  made at {caller()}"
+        )
+    array: Array = device_of(found).xp.ascontiguousarray(found)
+    return array
 
 
 def _moved(grad: Gradient | None, device: Device) -> Gradient | None:

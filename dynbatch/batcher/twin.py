@@ -165,11 +165,11 @@ def on_host(parameters: Iterable[Parameter], copies: dict[int, Array]) -> Iterat
         for parameter, value in before:
             if parameter.uid not in copies:
                 copies[parameter.uid] = transfer.to_host(value)
-            parameter.value = copies[parameter.uid]
+            parameter.replace(copies[parameter.uid])
         yield
     finally:
         for parameter, value in before:
-            parameter.value = value
+            parameter.replace(value)
 
 
 def _size(nodes: Sequence[Any]) -> int:

@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 
+from dynbatch.arguments import size
 from dynbatch.recent import free_at_fork
 
 _local = threading.local()
@@ -33,11 +34,9 @@ def set_num_threads(count: int) -> None:
     """Set the number of threads of all graphs of this process.
 
     Raises:
-        ValueError: `count` is smaller than 1.
+        ArgumentError: `count` is no integer, or smaller than 1.
     """
-    if count < 1:
-        raise ValueError(f"set_num_threads: at least 1 thread is needed, got {count}.")
-    _settings["threads"] = int(count)
+    _settings["threads"] = size("set_num_threads", "count", count)
 
 
 def available() -> int:

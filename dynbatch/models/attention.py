@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dynbatch import nodes as F
+from dynbatch.arguments import number, refused, sizes
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
@@ -71,6 +72,7 @@ class AdditiveAttention(Attention):
     """
 
     def __init__(self, query_size: int, key_size: int, hidden: int, *, rng: Rng = None) -> None:
+        sizes(self, query_size=query_size, key_size=key_size, hidden=hidden)
         rng = generator(rng)
         self.query = Linear(query_size, hidden, bias=False, rng=rng)
         self.key = Linear(key_size, hidden, bias=False, rng=rng)
@@ -91,6 +93,7 @@ class GeneralAttention(Attention):
     """
 
     def __init__(self, query_size: int, key_size: int, *, rng: Rng = None) -> None:
+        sizes(self, query_size=query_size, key_size=key_size)
         self.key = Linear(key_size, query_size, bias=False, rng=rng)
 
     def keys(self, memory: Node) -> Node:
@@ -108,7 +111,7 @@ class DotAttention(Attention):
     """
 
     def __init__(self, scale: float | None = 1.0) -> None:
-        self.scale = scale
+        self.scale = None if scale is None else number(self, "scale", scale)
 
     def scored(self, query: Node, keys: Node, values: Node) -> Node:
         return F.attention(query, keys, values, scale=self.scale)
@@ -118,13 +121,13 @@ def make_attention(kind: str, query_size: int, key_size: int, rng: Any) -> Atten
     """Attention of a kind by its name, for a query and a memory of different widths.
 
     Raises:
-        ValueError: an unknown kind.
+        ArgumentError: an unknown kind.
     """
     if kind == "additive":
         return AdditiveAttention(query_size, key_size, query_size, rng=rng)
     if kind == "general":
         return GeneralAttention(query_size, key_size, rng=rng)
-    raise ValueError(
-        f"attention={kind!r}: known kinds are 'additive' and 'general'.\n"
-        "  fix:  take 'general' for dot products; its projection makes the widths equal"
-    )
+    raise refused(
+        "Seq2Seq", f"attention is {kind!r}", "known kinds are 'additive' and 'general'",
+        "take 'general' for dot products; its projection makes the widths equal",
+    )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.arguments import sizes
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Dropout, Linear
 from dynbatch.models.module import Module
@@ -27,6 +28,7 @@ class BiaffineArcs(Module):
     """
 
     def __init__(self, features: int) -> None:
+        sizes(self, features=features)
         self.weight = Parameter(np.zeros((features, features), np.float32))
         self.bias = Parameter(np.zeros(features, np.float32))
 
@@ -55,6 +57,7 @@ class BiaffineLabels(Module):
 
     def __init__(self, features: int, num_labels: int, *, rng: Rng = None) -> None:
         rng = generator(rng)
+        sizes(self, features=features, num_labels=num_labels)
         self.num_labels = num_labels
         self.bilinear = Linear(features, num_labels * features, bias=False, rng=rng)
         self.linear = Linear(2 * features, num_labels, rng=rng)
@@ -100,6 +103,7 @@ class BiaffineParser(Module):
         dropout: float = 0.0, *, rng: Rng = None,
     ) -> None:  # fmt: skip
         rng = generator(rng)
+        sizes(self, states=states, num_labels=num_labels, arcs=arcs, labels=labels)
         self.root = normal(rng, (states,), 0.1)
         self.arc_dependent, self.arc_head = [Linear(states, arcs, rng=rng) for _ in range(2)]
         self.label_dependent, self.label_head = [Linear(states, labels, rng=rng) for _ in range(2)]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.arguments import refused, sizes
 from dynbatch.errors import EmptyBatchError
 from dynbatch.graph import Graph
 from dynbatch.models.initial import Rng, generator
@@ -47,6 +48,7 @@ class CRF(Module):
     """
 
     def __init__(self, num_tags: int, *, rng: Rng = None) -> None:
+        sizes(self, num_tags=num_tags)
         rng = generator(rng)
 
         def scores(*shape: int) -> Parameter:
@@ -75,7 +77,14 @@ class CRF(Module):
 
         Raises:
             EmptyBatchError: there are no sentences.
+            ArgumentError:   a node is given, not a list of nodes.
         """
+        if isinstance(emissions, Node):
+            raise refused(
+                "CRF.decode", f"given one node, {emissions.label()}",
+                "a list with the emissions of each sentence",
+                "crf.decode([emissions])[0]; all sentences of a mini-batch in one list run at once",
+            )  # fmt: skip
         if not emissions:
             raise EmptyBatchError(f"CRF.decode: no sentences.\n  made at {caller()}")
         graph = emissions[0].graph

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from dynbatch import random
+from dynbatch.arguments import refused
 from dynbatch.parameter import Parameter
 
 Rng = np.random.Generator | int | None
@@ -23,7 +24,17 @@ def generator(rng: Rng = None) -> np.random.Generator:
         >>> generator().random() == first, generator(3).random() == generator(3).random()
         (True, True)
     """
-    return np.random.default_rng(random.next_seed() if rng is None else rng)
+    if rng is None:
+        return np.random.default_rng(random.next_seed())
+    if isinstance(rng, np.random.Generator):
+        return rng
+    if isinstance(rng, int | np.integer) and not isinstance(rng, bool) and rng >= 0:
+        return np.random.default_rng(int(rng))
+    raise refused(
+        "rng", f"initial values cannot be drawn from {rng!r}",
+        "None, a seed >= 0, or a np.random.Generator",
+        "np.random.default_rng(seed); db.seed(seed) decides for all models",
+    )  # fmt: skip
 
 
 def uniform(rng: np.random.Generator, shape: tuple[int, ...], fan: int) -> Parameter:

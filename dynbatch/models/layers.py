@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.arguments import number, refused, sizes, switch
 from dynbatch.models.initial import Rng, generator, normal, uniform
 from dynbatch.models.module import Module
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Parameter
+
+MISSING: Any = object()
+"""Stands for an argument that was not given."""
 
 
 class Embedding(Module):
@@ -30,6 +34,9 @@ class Embedding(Module):
                         they follow from `dynbatch.seed`.
 
     Parameters: weight (V, D).
+
+    Raises:
+        ArgumentError: called with ids and no graph.
     """
 
     def __init__(
@@ -41,10 +48,19 @@ class Embedding(Module):
         scale: float = 1.0,
         rng: Rng = None,
     ) -> None:
+        sizes(self, num_embeddings=num_embeddings, dim=dim)
+        scale = number(self, "scale", scale, "[0, inf)")
         self.weight = normal(generator(rng), (num_embeddings, dim), scale)
         self.weight.frozen = freeze
 
-    def __call__(self, graph: Owner, ids: Any) -> Node:
+    def __call__(self, graph: Owner, ids: Any = MISSING) -> Node:
+        if ids is MISSING or not hasattr(graph, "add_light"):
+            given = "ids alone" if ids is MISSING else f"a {type(graph).__name__} as its graph"
+            raise refused(
+                "Embedding", f"called with {given}",
+                "a sentence's vectors are a node of one graph",
+                "embed(graph, ids), inside `with db.Graph() as graph:`",
+            )  # fmt: skip
         return F.lookup(graph, self.weight, ids)
 
 
@@ -62,6 +78,8 @@ class Linear(Module):
     def __init__(
         self, in_features: int, out_features: int, bias: bool = True, *, rng: Rng = None
     ) -> None:
+        sizes(self, in_features=in_features, out_features=out_features)
+        switch(self, "bias", bias)
         rng = generator(rng)
         self.weight = uniform(rng, (out_features, in_features), in_features)
         self.bias = uniform(rng, (out_features,), in_features) if bias else None
@@ -81,9 +99,10 @@ class LayerNorm(Module):
     """
 
     def __init__(self, features: int, eps: float = 1e-5) -> None:
+        sizes(self, features=features)
         self.weight = Parameter(np.ones(features, np.float32))
         self.bias = Parameter(np.zeros(features, np.float32))
-        self.eps = eps
+        self.eps = number(self, "eps", eps, "[0, inf)")
 
     def __call__(self, x: Node) -> Node:
         return F.layer_norm(x, self.weight, self.bias, self.eps)
@@ -96,7 +115,7 @@ class Dropout(Module):
     """
 
     def __init__(self, p: float = 0.5) -> None:
-        self.p = p
+        self.p = number(self, "p", p, "[0, 1]")
 
     def __call__(self, x: Node) -> Node:
         return F.dropout(x, self.p, self.training)

@@ -12,6 +12,7 @@ from dynbatch.backend import Device
 from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels import transfer
 from dynbatch.models.members import members
+from dynbatch.models.names import check_names
 from dynbatch.parameter import UNNAMED, Array, Parameter
 
 
@@ -42,6 +43,11 @@ class Module:
     """
 
     training: bool = True
+
+    def __new__(cls, *_: Any, **named: Any) -> Self:
+        if named:
+            check_names(cls, named)
+        return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
         for path, found in self._found(name, value):
@@ -173,7 +179,7 @@ class Module:
         if np.dtype(dtype) not in (np.float32, np.float64):
             raise DtypeError(f"{type(self).__name__}: float32 or float64 expected, got {dtype}.")
         for parameter in self.parameters():
-            parameter.value = transfer.convert(parameter.value, dtype)
+            parameter.replace(transfer.convert(parameter.value, dtype))
             parameter.grad = None
         return self
 

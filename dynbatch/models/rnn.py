@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, overload
 
 from dynbatch import nodes as F
+from dynbatch.arguments import number, sizes, switch
 from dynbatch.cells import Cell, cell, scan
 from dynbatch.cells.cell import scan_node
 from dynbatch.errors import ShapeError
@@ -106,12 +107,13 @@ class Recurrent(Module):
         rng: Rng = None,
         recompute: int | str | None = None,
     ) -> None:
+        sizes(self, input_size=input_size, hidden_size=hidden_size, layers=layers)
         self.recompute = recompute
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.layers = layers
-        self.bidirectional = bidirectional
-        self.dropout = dropout
+        self.bidirectional = switch(self, "bidirectional", bidirectional)
+        self.dropout = number(self, "dropout", dropout, "[0, 1]")
         rng = generator(rng)
         self._directions = Directions()
         for layer in range(layers):

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch import nodes as F
+from dynbatch.arguments import number, size, sizes, switch
 from dynbatch.cells import cell
 from dynbatch.cells.cell import scan_node
 from dynbatch.errors import ShapeError
@@ -119,7 +120,7 @@ class Seq2Seq(Module):
 
     Raises:
         ShapeError: `tie_weights` with embed != hidden.
-        ValueError: unknown attention.
+        ArgumentError: unknown attention; a size is no integer above 0, or a rate outside [0, 1].
 
     Example:
         >>> import dynbatch as db
@@ -150,16 +151,21 @@ class Seq2Seq(Module):
         rng: Rng = None,
         recompute: int | str | None = None,
     ) -> None:
-        if tie_weights and embed != hidden:
+        sizes(
+            self, source_vocab=source_vocab, target_vocab=target_vocab, embed=embed, hidden=hidden,
+            layers=layers,
+        )  # fmt: skip
+        switch(self, "bridge", bridge)
+        if switch(self, "tie_weights", tie_weights) and embed != hidden:
             raise ShapeError(
                 f"Seq2Seq: tie_weights=True with embed={embed}, hidden={hidden}.\n"
                 "  rule: one matrix embeds and projects, so that embed == hidden\n"
                 "  fix:  make them equal, or leave the weights untied"
             )
         rng = generator(rng)
-        self.begin, self.end = begin, end
+        self.begin, self.end = size(self, "begin", begin, 0), size(self, "end", end, 0)
         self.recompute = recompute
-        self.label_smoothing = label_smoothing
+        self.label_smoothing = number(self, "label_smoothing", label_smoothing, "[0, 1]")
         self.source_embedding = Embedding(source_vocab, embed, rng=rng)
         self.target_embedding = Embedding(target_vocab, embed, rng=rng)
         self.encoder = LSTM(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dynbatch import arguments
 from dynbatch import nodes as F
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Linear
@@ -45,8 +46,11 @@ class TextCNN(Module):
         self, input_size: int, num_classes: int, sizes: Sequence[int] = (3, 4, 5),
         filters: int = 100, dropout: float = 0.5, *, rng: Rng = None,
     ) -> None:  # fmt: skip
+        arguments.sizes(
+            self, input_size=input_size, num_classes=num_classes, filters=filters
+        )  # fmt: skip
+        self.sizes = _windows(sizes)
         rng = generator(rng)
-        self.sizes = tuple(sizes)
         self.filters = [Linear(size * input_size, filters, rng=rng) for size in self.sizes]
         self.project = Linear(filters * len(self.sizes), num_classes, rng=rng)
         self.dropout = Dropout(dropout)
@@ -58,3 +62,12 @@ class TextCNN(Module):
             windows = F.windows(x, size, padding=size - 1)  # (T + size - 1, size · D)
             answers.append(F.max(F.relu(layer(windows)), dim=0))
         return self.project(self.dropout(F.concat(answers)))
+
+
+def _windows(sizes: object) -> tuple[int, ...]:
+    if not isinstance(sizes, list | tuple | range) or not sizes:
+        raise arguments.refused(
+            "TextCNN", f"sizes is {sizes!r}", "a list of at least one window's tokens",
+            "sizes=(3, 4, 5)",
+        )  # fmt: skip
+    return tuple([arguments.size("TextCNN", f"sizes[{k}]", size) for k, size in enumerate(sizes)])

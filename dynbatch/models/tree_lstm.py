@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dynbatch import nodes as F
+from dynbatch.arguments import sizes
 from dynbatch.cells import cell, stack, total
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
@@ -88,6 +89,7 @@ class BinaryTreeLSTM(Module):
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, rng: Rng = None) -> None:
+        sizes(self, input_size=input_size, hidden_size=hidden_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
         rng, h = generator(rng), hidden_size
@@ -151,6 +153,7 @@ class ChildSumTreeLSTM(Module):
     """
 
     def __init__(self, input_size: int, hidden_size: int, *, rng: Rng = None) -> None:
+        sizes(self, input_size=input_size, hidden_size=hidden_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
         rng, h = generator(rng), hidden_size

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from dynbatch.caller import caller
 from dynbatch.errors import MissingAttributeError
-from dynbatch.nodes.caller import caller
 
 
 class Absent:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.caller import caller as caller
 from dynbatch.errors import (
     DtypeError,
     DynbatchError,
@@ -24,7 +25,6 @@ from dynbatch.errors import (
     ShapeError,
 )
 from dynbatch.kernels import exchange
-from dynbatch.nodes.caller import caller as caller
 from dynbatch.nodes.methods import Methods
 from dynbatch.parameter import Array, Parameter
 from dynbatch.recent import free_at_fork

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.arguments import number
 from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
 from dynbatch.nodes.axes import element_offsets
-from dynbatch.nodes.base import Node, Shape, caller, require_nodes
+from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -75,17 +76,14 @@ def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
     what x was made of and from nothing else. x itself where not `training`, or where p is 0.
 
     Raises:
-        ValueError: p is not between 0 and 1.
+        ArgumentError: p is not between 0 and 1.
 
     Source: Srivastava et al. 2014, JMLR 15; counter-based numbers after Salmon et al. 2011
         (Parallel Random Numbers: As Easy as 1, 2, 3), with a lighter hash than theirs.
     """
     require_nodes("dropout", x)
-    if not 0 <= p <= 1:
-        raise ValueError(
-            f"dropout: p is {p}.\n  rule: 0 <= p <= 1, the part of elements that is dropped\n"
-            f"  fix:  give a probability; p=0 switches dropout off\n  made at {caller()}"
-        )
+    if type(p) is not float or not 0 <= p <= 1:
+        p = number("dropout", "p", p, "[0, 1]")
     if not training or p == 0:
         return x
     node = Dropout(x, p=float(p), stream=0)

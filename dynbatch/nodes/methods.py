@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
+from dynbatch.caller import caller
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.absences import Absences
-from dynbatch.nodes.caller import caller
 from dynbatch.nodes.numpy_protocols import NumpyProtocols
 from dynbatch.nodes.registry import FUNCTIONS, not_an_argument
 from dynbatch.parameter import Array, Parameter

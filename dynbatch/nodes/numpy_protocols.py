@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from dynbatch.caller import caller
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.caller import caller
 from dynbatch.nodes.registry import FUNCTIONS
 
 # NumPy's names for what `F` calls otherwise.

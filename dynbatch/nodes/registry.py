@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from dynbatch.caller import caller
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.caller import caller
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """Every function of `F` by its name; `dynbatch.nodes` enters them when all are defined."""

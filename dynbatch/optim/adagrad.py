@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynbatch.arguments import number
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
@@ -31,15 +32,13 @@ class Adagrad(Optimizer):
         eps: float = 1e-10,
     ) -> None:
         super().__init__(parameters, lr, slots=("square_sum",))
-        self._require(lr_decay >= 0.0, "lr_decay", lr_decay, ">= 0")
-        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
+        self.lr_decay = number(self, "lr_decay", lr_decay, "[0, inf)")
+        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         start = initial_accumulator_value
-        self._require(start >= 0.0, "initial_accumulator_value", start, ">= 0")
-        self._require(eps >= 0.0, "eps", eps, ">= 0")
-        self.lr_decay = lr_decay
-        self.weight_decay = weight_decay
-        self.initial_accumulator_value = initial_accumulator_value
-        self.eps = eps
+        self.initial_accumulator_value = number(
+            self, "initial_accumulator_value", start, "[0, inf)"
+        )
+        self.eps = number(self, "eps", eps, "[0, inf)")
 
     def initial(self, slot: str) -> float:
         return self.initial_accumulator_value

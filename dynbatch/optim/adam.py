@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import Any
 
+from dynbatch.arguments import number, refused
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
@@ -35,12 +37,9 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         super().__init__(parameters, lr, slots=("gradient_sum", "square_sum"))
-        self._require(all(0.0 <= beta < 1.0 for beta in betas), "betas", betas, "in [0, 1)")
-        self._require(eps >= 0.0, "eps", eps, ">= 0")
-        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
-        self.betas = betas
-        self.eps = eps
-        self.weight_decay = weight_decay
+        self.betas = _betas(self, betas)
+        self.eps = number(self, "eps", eps, "[0, inf)")
+        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
 
     def rule(self, num_steps: int) -> Rule:
         return self.adam_rule(num_steps, l2=self.weight_decay, shrink=1.0)
@@ -51,3 +50,13 @@ class Adam(Optimizer):
         scale = sqrt((1.0 - beta2**num_steps) / (1.0 - beta2))  # √V = scale·√v̂
         step_size = float(self.lr) * scale * (1.0 - beta1) / (1.0 - beta1**num_steps)
         return Rule(optimizers.adam, (step_size, beta1, beta2, self.eps * scale, l2, shrink))
+
+
+def _betas(owner: object, betas: Any) -> tuple[float, float]:
+    if not isinstance(betas, tuple | list) or len(betas) != 2:
+        raise refused(
+            type(owner).__name__, f"betas is {betas!r}", "a pair of numbers, 0 <= beta < 1",
+            "betas=(0.9, 0.999)",
+        )  # fmt: skip
+    first, second = [number(owner, f"betas[{k}]", betas[k], "[0, 1)") for k in range(2)]
+    return first, second

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf, isfinite, sqrt
 
+from dynbatch.arguments import number
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, NumericError
 from dynbatch.kernels import clipping
@@ -35,8 +36,7 @@ def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float | Gradient
 
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1; 1e-6 as in PyTorch.
     """
-    if not max_norm >= 0.0:
-        raise ValueError(f"clip_grad_norm_: max_norm must be >= 0, got {max_norm!r}.")
+    max_norm = number("clip_grad_norm_", "max_norm", max_norm, "[0, inf]")
     gradients = _gradients(parameters)
     if _is_on_device("clip_grad_norm_", gradients):
         return _clip_on_device(gradients, max_norm)
@@ -58,8 +58,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float) -> None:
         BackendError: gradients are on the CPU and on a GPU.
         ValueError:   `clip_value` is negative or NaN.
     """
-    if not clip_value >= 0.0:
-        raise ValueError(f"clip_grad_value_: clip_value must be >= 0, got {clip_value!r}.")
+    clip_value = number("clip_grad_value_", "clip_value", clip_value, "[0, inf]")
     gradients = _gradients(parameters)
     if _is_on_device("clip_grad_value_", gradients):
         for group in by_dtype(gradients):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
+from dynbatch.arguments import number, refused
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels import transfer
@@ -39,7 +40,7 @@ class Optimizer:
     Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
-        ValueError: there are no parameters, or a setting lies outside its range.
+        ArgumentError: there are no parameters, or a setting is no number of its range.
         DtypeError: `parameters` holds something else.
 
     Example:
@@ -60,15 +61,23 @@ class Optimizer:
     def __init__(self, parameters: Parameters, lr: float, slots: tuple[str, ...] = ()) -> None:
         self._states = [_State(name, parameter) for name, parameter in named(parameters)]
         if not self._states:
-            raise ValueError(
-                f"{type(self).__name__}: there are no parameters to optimize.\n"
-                "  fix: give a model that has parameters; build it before the optimizer."
-            )
+            raise refused(
+                type(self).__name__, "there are no parameters to optimize", "at least one",
+                "give a model that has parameters; build it before the optimizer",
+            )  # fmt: skip
         self.lr = lr
         self.slots = slots
         self._scratch = Scratch(self.num_scratch)
         self._started: list[tuple[GradientNorm, list[_State]]] = []
-        self._require(lr >= 0.0, "lr", lr, ">= 0")
+
+    @property
+    def lr(self) -> float:
+        """The learning rate, a number >= 0; it may be set between steps."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self._lr = number(self, "lr", lr, "[0, inf)")
 
     def rule(self, num_steps: int) -> Rule:
         """The update of one block at a parameter's step `num_steps`, counted from 1."""
@@ -199,10 +208,6 @@ class Optimizer:
             for slot in self.slots:
                 each.prepare(slot, self.initial(slot))
                 transfer.overwrite(each.slots[slot], state[f"{each.name}/{slot}"])
-
-    def _require(self, holds: bool, setting: str, value: Any, rule: str) -> None:
-        if not holds:
-            raise ValueError(f"{type(self).__name__}: {setting} must be {rule}, got {value!r}.")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self._states)} parameters, lr={self.lr:g})"

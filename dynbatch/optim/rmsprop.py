@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynbatch.arguments import number, switch
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
@@ -32,18 +33,14 @@ class RMSprop(Optimizer):
         momentum: float = 0.0,
         centered: bool = False,
     ) -> None:
+        self.alpha = number(self, "alpha", alpha, "[0, inf)")
+        self.eps = number(self, "eps", eps, "[0, inf)")
+        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
+        self.momentum = number(self, "momentum", momentum, "[0, inf)")
+        self.centered = switch(self, "centered", centered)
         centre = ("gradient_average",) if centered else ()
-        buffer = ("momentum_buffer",) if momentum else ()
+        buffer = ("momentum_buffer",) if self.momentum else ()
         super().__init__(parameters, lr, ("square_average", *centre, *buffer))
-        self._require(alpha >= 0.0, "alpha", alpha, ">= 0")
-        self._require(eps >= 0.0, "eps", eps, ">= 0")
-        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
-        self._require(momentum >= 0.0, "momentum", momentum, ">= 0")
-        self.alpha = alpha
-        self.eps = eps
-        self.weight_decay = weight_decay
-        self.momentum = momentum
-        self.centered = centered
 
     def rule(self, num_steps: int) -> Rule:
         alpha, centered = self.alpha, float(self.centered)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import cos, inf, pi, sqrt
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
+from dynbatch.arguments import number, refused, size, switch
 from dynbatch.errors import CheckpointError
 from dynbatch.optim.optimizer import Optimizer
 
@@ -26,6 +27,12 @@ class Schedule:
     """Whether `step` belongs after each validation, with its metric, not after each update."""
 
     def __init__(self, optimizer: Optimizer) -> None:
+        if not hasattr(optimizer, "lr"):
+            raise refused(
+                type(self).__name__, f"optimizer is a {type(optimizer).__name__}",
+                "an optimizer, whose lr is the base rate",
+                f"make the optimizer first: {type(self).__name__}(optim.Adam(model), …)",
+            )  # fmt: skip
         self.optimizer = optimizer
         self.base_lr = float(optimizer.lr)
         self.num_steps = 0
@@ -70,10 +77,6 @@ class Schedule:
         self.base_lr, self.num_steps = float(state["base_lr"]), int(state["num_steps"])
         self.optimizer.lr = self.rate(self.num_steps + 1)
 
-    def _require(self, holds: bool, setting: str, value: Any, rule: str) -> None:
-        if not holds:
-            raise ValueError(f"{type(self).__name__}: {setting} must be {rule}, got {value!r}.")
-
 
 def _is_like(own: Any, given: object) -> bool:
     """Whether a number of a state may stand for one of a schedule's own: a count, or a float."""
@@ -98,8 +101,7 @@ class LinearWarmup(Schedule):
     """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
-        self._require(warmup_steps >= 1, "warmup_steps", warmup_steps, ">= 1")
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = number(self, "warmup_steps", warmup_steps, "[1, inf)")
         super().__init__(optimizer)
 
     def rate(self, update: int) -> float:
@@ -123,12 +125,11 @@ class Cosine(Schedule):
     def __init__(
         self, optimizer: Optimizer, total_steps: int, warmup_steps: int = 0, min_lr: float = 0.0
     ) -> None:
-        self._require(warmup_steps >= 0, "warmup_steps", warmup_steps, ">= 0")
-        self._require(total_steps > warmup_steps, "total_steps", total_steps, "> warmup_steps")
-        self._require(min_lr >= 0.0, "min_lr", min_lr, ">= 0")
-        self.total_steps = total_steps
-        self.warmup_steps = warmup_steps
-        self.min_lr = min_lr
+        self.warmup_steps = number(self, "warmup_steps", warmup_steps, "[0, inf)")
+        self.total_steps = number(
+            self, "total_steps", total_steps, f"({self.warmup_steps!r}, inf)"
+        )  # fmt: skip
+        self.min_lr = number(self, "min_lr", min_lr, "[0, inf)")
         super().__init__(optimizer)
 
     def rate(self, update: int) -> float:
@@ -149,8 +150,7 @@ class InverseSqrt(Schedule):
     """
 
     def __init__(self, optimizer: Optimizer, warmup_steps: int) -> None:
-        self._require(warmup_steps >= 1, "warmup_steps", warmup_steps, ">= 1")
-        self.warmup_steps = warmup_steps
+        self.warmup_steps = number(self, "warmup_steps", warmup_steps, "[1, inf)")
         super().__init__(optimizer)
 
     def rate(self, update: int) -> float:
@@ -180,14 +180,12 @@ class Plateau(Schedule):
         min_lr: float = 0.0,
         higher_is_better: bool = False,
     ) -> None:
-        self._require(0.0 < factor < 1.0, "factor", factor, "between 0 and 1")
-        self._require(patience >= 0, "patience", patience, ">= 0")
-        self.factor = factor
-        self.patience = patience
-        self.threshold = threshold
-        self.cooldown = cooldown
-        self.min_lr = min_lr
-        self.higher_is_better = higher_is_better
+        self.factor = number(self, "factor", factor, "(0, 1)")
+        self.patience = number(self, "patience", patience, "[0, inf)")
+        self.threshold = number(self, "threshold", threshold)
+        self.cooldown = size(self, "cooldown", cooldown, 0)
+        self.min_lr = number(self, "min_lr", min_lr, "[0, inf)")
+        self.higher_is_better = switch(self, "higher_is_better", higher_is_better)
         self.lr = float(optimizer.lr)
         self.best = -inf if higher_is_better else inf
         self.num_bad = 0
@@ -201,10 +199,13 @@ class Plateau(Schedule):
         """Note the metric of a validation, and cut the rate if it is time.
 
         Raises:
-            ValueError: `metric` is missing.
+            ArgumentError: `metric` is missing, or no number.
         """
-        if metric is None:
-            raise ValueError("Plateau.step: give the validation's metric, schedule.step(metric).")
+        if not isinstance(metric, SupportsFloat):
+            raise refused(
+                "Plateau.step", f"metric is {metric!r}", "the validation's metric, a number",
+                "schedule.step(metric), once after each validation",
+            )  # fmt: skip
         if self._is_better(metric):
             self.best, self.num_bad = float(metric), 0
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dynbatch.arguments import number, refused, switch
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.optimizer import Optimizer
@@ -32,16 +33,16 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        super().__init__(parameters, lr, slots=("momentum_buffer",) if momentum else ())
-        self._require(momentum >= 0.0, "momentum", momentum, ">= 0")
-        self._require(weight_decay >= 0.0, "weight_decay", weight_decay, ">= 0")
-        if nesterov:
-            self._require(momentum > 0.0, "momentum", momentum, "> 0 with nesterov")
-            self._require(dampening == 0.0, "dampening", dampening, "0 with nesterov")
-        self.momentum = momentum
-        self.dampening = dampening
-        self.weight_decay = weight_decay
-        self.nesterov = nesterov
+        self.momentum = number(self, "momentum", momentum, "[0, inf)")
+        self.dampening = number(self, "dampening", dampening)
+        self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
+        self.nesterov = switch(self, "nesterov", nesterov)
+        super().__init__(parameters, lr, slots=("momentum_buffer",) if self.momentum else ())
+        if nesterov and (not self.momentum or self.dampening):
+            raise refused(
+                type(self).__name__, f"nesterov with momentum={momentum}, dampening={dampening}",
+                "nesterov takes momentum > 0 and dampening 0", "nesterov=True, momentum=0.9",
+            )  # fmt: skip
 
     def leaves_untouched_rows(self) -> bool:
         return not self.momentum and not self.weight_decay

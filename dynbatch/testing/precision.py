@@ -40,13 +40,14 @@ def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
     found = distinct(parameters)
     before = [(parameter.value, parameter.grad) for parameter in found]
     for parameter in found:
-        parameter.value = transfer.convert(parameter.value, np.float64)
+        parameter.replace(transfer.convert(parameter.value, np.float64))
         parameter.grad = None
     try:
         yield found
     finally:
         for parameter, (value, grad) in zip(found, before, strict=True):
-            parameter.value, parameter.grad = value, grad
+            parameter.replace(value)
+            parameter.grad = grad
 
 
 def dense_gradient(parameter: Parameter) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch import random
+from dynbatch.arguments import refused
 from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
@@ -128,6 +129,12 @@ class Trainer:
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
 
     def __post_init__(self) -> None:
+        if not callable(getattr(self.batches, "epoch", None)):
+            raise refused(
+                "Trainer", f"batches is a {type(self.batches).__name__}",
+                "an object whose epoch(n) gives the mini-batches of epoch n, lists of examples",
+                "train.SentenceBatches(examples, batch_size=32), or train.TokenBatches",
+            )  # fmt: skip
         needs_metric = self.schedule is not None and self.schedule.needs_metric
         if self.validate is None and (self.patience is not None or needs_metric):
             what = "patience" if self.patience is not None else type(self.schedule).__name__

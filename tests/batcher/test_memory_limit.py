@@ -29,7 +29,7 @@ class Stack(models.Module):
         self.scale = db.Parameter(np.full(width, 1.5))
         self.layers = [models.Linear(width, width) for _ in range(layers)]
         for parameter in self.parameters():
-            parameter.value = parameter.value.astype(np.float64)
+            parameter.replace(parameter.value.astype(np.float64))
 
     def loss(self, graph, words, tags):
         x = F.lookup(graph, self.table, words) * F.parameter(graph, self.scale)
@@ -47,7 +47,7 @@ class Recurrent(models.Module):
         self.encoder = models.LSTM(4, 3, bidirectional=True)
         self.output = models.Linear(6, 5)
         for parameter in self.parameters():
-            parameter.value = parameter.value.astype(np.float64)
+            parameter.replace(parameter.value.astype(np.float64))
 
     def loss(self, graph, words, tags):
         return F.cross_entropy(self.output(self.encoder(F.lookup(graph, self.table, words))), tags)

@@ -190,7 +190,7 @@ def test_several_scans_of_one_cell(around, name):
         sentence.xs = np.tile(sentence.xs, 2)[:, :H]
     for parameter in batch.parameters:
         if parameter.shape[-1] == D:
-            parameter.value = np.tile(parameter.value, 2)[:, :H].copy()
+            parameter.replace(np.tile(parameter.value, 2)[:, :H].copy())
     expected = outcome(around(step_by_step), case.cell, batch)
     with poisoned_memory():
         found = outcome(around(db.scan), case.cell, batch)

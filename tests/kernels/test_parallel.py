@@ -112,5 +112,5 @@ def test_shards_are_even_and_not_too_small(count, least, expected):
 
 
 def test_fewer_than_one_thread_raises():
-    with pytest.raises(ValueError, match="at least 1 thread"):
+    with pytest.raises(ValueError, match="count >= 1"):
         parallel.set_num_threads(0)

@@ -8,12 +8,19 @@ import traceback
 import numpy as np
 
 # Frames of NumPy and `copy` lie between a user's line and what a node says to them.
-INSIDE = (__file__.rsplit("nodes", 1)[0], np.__file__.removesuffix("__init__.py"), copy.__file__)
+INSIDE = (
+    __file__.removesuffix("caller.py"),
+    np.__file__.removesuffix("__init__.py"),
+    copy.__file__,
+)
+# Where dataclasses are made.
+GENERATED = ("<string>", "__init__")
 
 
 def caller() -> str:
     """File, line and function of the innermost frame outside dynbatch and a node type's rule."""
     for frame in reversed(traceback.extract_stack()):
-        if not frame.filename.startswith(INSIDE) and frame.name != "infer_shape":
+        is_ours = frame.filename.startswith(INSIDE) or frame.name == "infer_shape"
+        if not is_ours and (frame.filename, frame.name) != GENERATED:
             return f"{frame.filename}:{frame.lineno} in {frame.name}"
     return "an interactive line"

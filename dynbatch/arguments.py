@@ -1,0 +1,135 @@
+"""What arguments may be: sizes, numbers within an interval, switches."""
+
+from __future__ import annotations
+
+import math
+import operator
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.caller import caller
+from dynbatch.errors import ArgumentError
+
+
+class Interval(NamedTuple):
+    """Numbers from `low` to `high`, and whether these belong to it."""
+
+    low: float
+    high: float
+    has_low: bool
+    has_high: bool
+
+    def holds(self, value: float) -> bool:
+        """Whether a number lies in it. NaN lies in none."""
+        above = value >= self.low if self.has_low else value > self.low
+        below = value <= self.high if self.has_high else value < self.high
+        return above and below
+
+    def rule(self, name: str) -> str:
+        """What a number called `name` must be."""
+        low = "" if self.low == -math.inf else f"{self.low:g} {'<=' if self.has_low else '<'} "
+        high = "" if self.high == math.inf else f" {'<=' if self.has_high else '<'} {self.high:g}"
+        if low and not high:
+            return f"a number, {name} {'>=' if self.has_low else '>'} {self.low:g}"
+        return f"a number, {low}{name}{high}" if low or high else "a number that is finite"
+
+
+@cache
+def interval(text: str) -> Interval:
+    """The interval that mathematics writes so: "[0, 1)" holds 0 and not 1."""
+    low, high = map(float, text[1:-1].split(","))
+    return Interval(low, high, text[0] == "[", text[-1] == "]")
+
+
+def refused(owner: str, problem: str, rule: str, fix: str) -> ArgumentError:
+    """The one form of errors about arguments."""
+    return ArgumentError(
+        f"{owner}: {problem}.\n  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
+    )
+
+
+def number(owner: object, name: str, value: Any, within: str = "(-inf, inf)") -> float:
+    """The argument as a float.
+
+    Args:
+        owner:  the object whose argument it is, or the name of a function.
+        within: an interval, as "[0, 1)".
+
+    Raises:
+        ArgumentError: it is no number (text, True, an array of several), NaN, or outside.
+    """
+    found = interval(within)
+    if _is_number(value) and found.holds(float(value)):
+        return float(value)
+    rule = found.rule(name)
+    raise refused(_named(owner), f"{name} is {value!r}", rule, _fix(name, value, found))
+
+
+def size(owner: object, name: str, value: Any, least: int = 1) -> int:
+    """The argument as an int, `least` or more.
+
+    Raises:
+        ArgumentError: it is no integer (2.0, "2", True), or smaller.
+    """
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least:
+        return operator.index(value)
+    fix = f"give {name} an integer, {least} or more"
+    if _is_text_of_number(value):
+        value_of = float(value)
+        if value_of.is_integer() and value_of >= least:
+            fix = f"give {name}={int(value_of)}, without quotes"
+    elif isinstance(value, float | np.floating) and value >= least and float(value).is_integer():
+        fix = f"give {name}={int(value)}; of a quotient, // makes an integer"
+    raise refused(
+        _named(owner), f"{name} is {value!r}", f"an integer, {name} >= {least}", fix
+    )  # fmt: skip
+
+
+def sizes(owner: object, **given: Any) -> None:
+    """Check several arguments that are sizes, 1 or more each, by their names.
+
+    Raises:
+        ArgumentError: one is no integer, or smaller than 1.
+    """
+    for name, value in given.items():
+        size(owner, name, value)
+
+
+def switch(owner: object, name: str, value: Any) -> bool:
+    """The argument as a bool.
+
+    Raises:
+        ArgumentError: it is neither True nor False.
+    """
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    fix = f"give {name}=True or {name}=False; by name, where arguments were given by place"
+    raise refused(_named(owner), f"{name} is {value!r}", "True or False", fix)
+
+
+def _named(owner: object) -> str:
+    return owner if isinstance(owner, str) else type(owner).__name__
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.ndim == 0 and value.dtype.kind in "iuf"
+    is_real = isinstance(value, int | float | np.integer | np.floating)
+    return is_real and not isinstance(value, bool)
+
+
+def _is_text_of_number(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and math.isfinite(float(value))
+    except ValueError:
+        return False
+
+
+def _fix(name: str, value: Any, within: Interval) -> str:
+    if _is_text_of_number(value) and within.holds(float(value)):
+        return f"give {name}={float(value):g}, without quotes"
+    if isinstance(value, bool):
+        return f"give {name} by its name: a switch stands in its place"
+    return f"give {name} such a number"

@@ -1,0 +1,82 @@
+"""What to write for an argument that a model does not have: PyTorch's names, and near misses."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Iterable
+from functools import cache
+from typing import Any
+
+from dynbatch.arguments import refused
+
+# Names of one thing, ours and those of PyTorch, Keras and papers.
+ALIKE = (
+    ("layers", "num_layers", "n_layers", "nlayers", "depth"),
+    ("hidden_size", "hidden", "hidden_dim", "hidden_features", "units"),
+    ("input_size", "in_features", "features", "input_dim", "in_dim", "normalized_shape", "states"),
+    ("out_features", "output_size", "output_dim", "out_dim", "num_classes", "num_tags",
+     "num_labels"),
+    ("embed", "dim", "embedding_dim", "embed_dim", "emb_dim"),
+    ("source_vocab", "target_vocab", "num_embeddings", "vocab_size", "num_words"),
+    ("p", "dropout", "rate", "drop", "dropout_p", "dropout_rate", "drop_prob"),
+    ("sizes", "kernel_sizes", "kernel_size", "filter_sizes"),
+    ("filters", "num_filters", "out_channels"),
+    ("query_size", "query_dim", "embed_dim"),
+    ("key_size", "kdim", "memory_size", "key_dim"),
+    ("freeze", "_freeze", "frozen"),
+    ("rng", "seed", "generator"),
+)  # fmt: skip
+# Arguments of PyTorch's that have no counterpart, and why they need none.
+WITHOUT = {
+    "batch_first": "a call takes one sentence, (T, D), and sentences batch by themselves: leave it "
+    "out",
+    "bias": "this layer always has its biases: leave it out",
+    "padding_idx": "nothing is padded, so that no row stands for padding: leave it out",
+    "sparse": "the gradient of a table has only the rows that were read: leave it out",
+    "device": 'leave it out, and move the model: model.to("cuda")',
+    "dtype": 'leave it out, and convert the model: model.astype("float64")',
+    "inplace": "memory is planned for the whole graph: leave it out",
+    "elementwise_affine": "weight and bias are always there: leave it out",
+    "pad_id": "nothing is padded: leave it out",
+}
+
+
+@cache
+def taken(model: type) -> tuple[str, ...]:
+    """Names that a library's model takes; none for a model of the user's or one that takes any."""
+    init = model.__init__  # type: ignore[misc]
+    if not init.__module__.startswith("dynbatch."):
+        return ()
+    parameters = list(inspect.signature(init).parameters.values())[1:]
+    if any([p.kind is p.VAR_KEYWORD for p in parameters]):
+        return ()
+    return tuple([p.name for p in parameters])
+
+
+def check_names(model: type, given: Iterable[str]) -> None:
+    """Check that a model of the library takes arguments of these names.
+
+    Raises:
+        ArgumentError: it has none of one name; says what is ours instead.
+    """
+    own = taken(model)
+    unknown = [name for name in given if name not in own]
+    if own and unknown:
+        raise refused(
+            model.__name__, f"there is no argument {unknown[0]!r}",
+            f"its arguments are {', '.join(own)}", instead_of(unknown[0], own),
+        )  # fmt: skip
+
+
+def instead_of(name: str, own: Iterable[str]) -> str:
+    """What to write for a name that is none of a model's own."""
+    own = list(own)
+    for alike in ALIKE:
+        ours = [each for each in own if each in alike] if name in alike else []
+        if ours:
+            return f"{' or '.join([f'{each}=' for each in ours])} is what it is called here"
+    if name in WITHOUT:
+        return WITHOUT[name]
+    near: list[Any] = difflib.get_close_matches(name, own, 1, 0.7)
+    return f"{near[0]}= may be meant" if near else "leave it out"

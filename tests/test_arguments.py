@@ -1,0 +1,334 @@
+"""Wrong arguments: each an error of the library that says what is wrong, the rule and the fix."""
+
+import inspect
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import errors, models, optim
+from dynbatch import nodes as F
+from dynbatch.arguments import interval
+from dynbatch.errors import ArgumentError
+from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
+from dynbatch.train import SentenceBatches, Trainer
+
+
+class Wrong(NamedTuple):
+    """A call that is refused, what its message begins with, and pieces of rule and fix."""
+
+    call: Any
+    begins: str
+    pieces: tuple[str, ...]
+    error: type[Exception] = ArgumentError
+
+
+def refusal(wrong):
+    with pytest.raises(wrong.error) as caught:
+        wrong.call()
+    message = str(caught.value)
+    assert message.startswith(wrong.begins), message
+    for piece in ("\n  rule: ", "\n  fix:  ", *wrong.pieces):
+        assert piece in message, message
+    assert f"made at {__file__}" in message
+    return message
+
+
+def cases(*wrongs):
+    return pytest.mark.parametrize("wrong", wrongs, ids=lambda wrong: wrong.begins[:60])
+
+
+# Models -------------------------------------------------------------------------------------------
+
+SIZED = {
+    models.LSTM: ("input_size", "hidden_size", "layers"),
+    models.GRU: ("input_size", "hidden_size", "layers"),
+    models.Linear: ("in_features", "out_features"),
+    models.Embedding: ("num_embeddings", "dim"),
+    models.LayerNorm: ("features",),
+    models.BinaryTreeLSTM: ("input_size", "hidden_size"),
+    models.ChildSumTreeLSTM: ("input_size", "hidden_size"),
+    models.AdditiveAttention: ("query_size", "key_size", "hidden"),
+    models.GeneralAttention: ("query_size", "key_size"),
+    models.BiaffineArcs: ("features",),
+    models.BiaffineLabels: ("features", "num_labels"),
+    models.BiaffineParser: ("states", "num_labels", "arcs", "labels"),
+    models.CRF: ("num_tags",),
+    models.TextCNN: ("input_size", "num_classes", "filters"),
+    models.Seq2Seq: ("source_vocab", "target_vocab", "embed", "hidden", "layers"),
+}
+WITHOUT_SIZES = {models.Dropout, models.DotAttention, models.Attention, models.Module}
+
+
+def test_every_model_is_in_the_table():
+    kinds = {
+        kind
+        for kind in vars(models).values()
+        if inspect.isclass(kind) and issubclass(kind, models.Module)
+    }
+    assert kinds == SIZED.keys() | WITHOUT_SIZES
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, names in SIZED.items() for name in names]
+)
+def test_sizes_are_integers_above_0(kind, name):
+    right = dict.fromkeys(SIZED[kind], 2)
+    kind(**dict.fromkeys(SIZED[kind], np.int64(2)))
+    for value in (0, -1, 2.0, 2.5, "2", None, True, [2]):
+        message = refusal(Wrong(
+            lambda value=value: kind(**(right | {name: value})),
+            f"{kind.__name__}: {name} is {value!r}.", (f"an integer, {name} >= 1",),
+        ))  # fmt: skip
+        says = {"2": f"give {name}=2, without quotes", 2.0: f"give {name}=2; of a quotient"}
+        assert says.get(value if value.__hash__ else None, "give") in message
+
+
+@cases(
+    Wrong(lambda: models.LSTM(2, 3, num_layers=2), "LSTM: there is no argument 'num_layers'", (
+        "its arguments are input_size, hidden_size, layers", "layers= is what it is called here")),
+    Wrong(lambda: models.LSTM(2, 3, batch_first=True), "LSTM: there is no argument 'batch_first'", (
+        "a call takes one sentence", "leave it out")),
+    Wrong(lambda: models.GRU(2, hidden=3), "GRU: there is no argument 'hidden'", (
+        "hidden_size= is",)),
+    Wrong(lambda: models.GRU(in_features=2, hidden_size=3), "GRU: there is no argument", (
+        "input_size= is",)),
+    Wrong(lambda: models.LSTM(2, 3, bias=False), "LSTM: there is no argument 'bias'", (
+        "always has its biases",)),
+    Wrong(lambda: models.LSTM(2, 3, bidirectonal=True), "LSTM: there is no argument", (
+        "bidirectional= may be meant",)),
+    Wrong(lambda: models.Linear(input_size=2, out_features=3), "Linear: there is no argument", (
+        "in_features= is",)),
+    Wrong(lambda: models.Linear(2, 3, device="cuda"), "Linear: there is no argument 'device'", (
+        'model.to("cuda")',)),
+    Wrong(lambda: models.Embedding(5, embedding_dim=3), "Embedding: there is no argument", (
+        "dim= is",)),
+    Wrong(lambda: models.Embedding(5, 3, padding_idx=0), "Embedding: there is no argument", (
+        "nothing is padded",)),
+    Wrong(lambda: models.LayerNorm(normalized_shape=4), "LayerNorm: there is no argument", (
+        "features= is",)),
+    Wrong(lambda: models.Dropout(rate=0.5), "Dropout: there is no argument 'rate'", ("p= is",)),
+    Wrong(lambda: models.CRF(num_labels=3), "CRF: there is no argument 'num_labels'", (
+        "num_tags= is",)),
+    Wrong(lambda: models.Seq2Seq(5, 5, hidden_size=4, emb_dim=4), "Seq2Seq: there is no argument", (
+        "hidden= is",)),
+    Wrong(lambda: models.Seq2Seq(vocab_size=9, embed=4, hidden=4), "Seq2Seq: there is no argument",
+        ("source_vocab= or target_vocab= is",)),
+    Wrong(lambda: models.TextCNN(4, 2, kernel_sizes=(2, 3)), "TextCNN: there is no argument", (
+        "sizes= is",)),
+    Wrong(lambda: models.BinaryTreeLSTM(4, 2, qqq=1), "BinaryTreeLSTM: there is no argument 'qqq'",
+        ("its arguments are input_size, hidden_size, rng", "leave it out")),
+)  # fmt: skip
+def test_names_of_pytorch_are_answered_with_ours(wrong):
+    refusal(wrong)
+
+
+def test_a_model_of_the_users_takes_its_own_names():
+    class Own(models.LSTM):
+        def __init__(self, num_layers, **rest):
+            super().__init__(2, 3, layers=num_layers, **rest)
+
+    assert Own(num_layers=2, bidirectional=True).layers == 2
+    with pytest.raises(TypeError, match="missing 1 required"):
+        Own()
+
+
+@cases(
+    Wrong(lambda: models.Dropout(2.0), "Dropout: p is 2.0.", ("0 <= p <= 1",)),
+    Wrong(lambda: models.Dropout("0.5"), "Dropout: p is '0.5'.", ("give p=0.5, without quotes",)),
+    Wrong(lambda: models.Dropout(True), "Dropout: p is True.", ("a switch stands in its place",)),
+    Wrong(lambda: models.LSTM(2, 3, dropout=-0.1), "LSTM: dropout is -0.1.", ()),
+    Wrong(lambda: models.LSTM(2, 3, 1, True, True), "LSTM: dropout is True.", ("by its name",)),
+    Wrong(lambda: models.LSTM(2, 3, 1, 0.5), "LSTM: bidirectional is 0.5.", ("True or False",)),
+    Wrong(lambda: models.Linear(2, 3, "no"), "Linear: bias is 'no'.", ("True or False",)),
+    Wrong(lambda: models.Linear(2, 3, rng="0"), "rng: initial values", ("a seed >= 0",)),
+    Wrong(lambda: models.Embedding(2, 3, scale="1"), "Embedding: scale is '1'.", ("scale >= 0",)),
+    Wrong(lambda: models.LayerNorm(2, eps=-1), "LayerNorm: eps is -1.", ("eps >= 0",)),
+    Wrong(lambda: models.DotAttention("x"), "DotAttention: scale is 'x'.", ("a number",)),
+    Wrong(lambda: models.TextCNN(2, 3, sizes=4), "TextCNN: sizes is 4.", ("sizes=(3, 4, 5)",)),
+    Wrong(lambda: models.TextCNN(2, 3, sizes=()), "TextCNN: sizes is ().", ()),
+    Wrong(lambda: models.TextCNN(2, 3, sizes=(3, 0)), "TextCNN: sizes[1] is 0.", ()),
+    Wrong(lambda: models.Seq2Seq(5, 5, 4, 4, attention="dot"), "Seq2Seq: attention is 'dot'.", (
+        "'additive' and 'general'",)),
+    Wrong(lambda: models.Seq2Seq(5, 5, 4, 4, label_smoothing=2), "Seq2Seq: label_smoothing", ()),
+    Wrong(lambda: models.Seq2Seq(5, 5, 4, 4, end="</s>"), "Seq2Seq: end is '</s>'.", ("end >= 0",)),
+)  # fmt: skip
+def test_other_settings_of_models(wrong):
+    refusal(wrong)
+
+
+def test_calls_without_a_graph_or_with_one_node():
+    embed, crf = models.Embedding(5, 2), models.CRF(3)
+    refusal(Wrong(lambda: embed([1, 2]), "Embedding: called with ids alone.", (
+        "embed(graph, ids)",)))  # fmt: skip
+    refusal(Wrong(lambda: embed([1, 2], None), "Embedding: called with a list as its graph.", ()))
+    with db.Graph() as graph:
+        emissions = F.input(graph, np.zeros((2, 3)))
+        refusal(Wrong(lambda: crf.decode(emissions), "CRF.decode: given one node, Input #0.", (
+            "crf.decode([emissions])[0]",)))  # fmt: skip
+        assert crf.decode([emissions])[0].shape == (2,)
+
+
+@pytest.mark.parametrize("p", [2.0, -0.1, float("nan"), "0.5", True, None])
+def test_a_rate_of_dropout_is_a_probability(p):
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        refusal(Wrong(lambda: F.dropout(x, p), f"dropout: p is {p!r}.", ("0 <= p <= 1",)))
+        assert F.dropout(x, np.float32(0.5)).p == 0.5
+
+
+# Optimizers ---------------------------------------------------------------------------------------
+
+
+def one():
+    return [db.Parameter(np.ones(2))]
+
+
+OPTIMIZERS = (optim.SGD, optim.Adam, optim.AdamW, optim.Adagrad, optim.RMSprop)
+NO_NUMBERS = ("0.1", None, True, float("nan"), [0.1], np.ones(2), 1j)
+SETTINGS = [
+    (kind, name)
+    for kind in OPTIMIZERS
+    for name, default in inspect.signature(kind).parameters.items()
+    if isinstance(default.default, float)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), SETTINGS)
+def test_settings_of_optimizers_are_numbers(kind, name):
+    for value in NO_NUMBERS:
+        refusal(Wrong(
+            lambda value=value: kind(one(), **{name: value}),
+            f"{kind.__name__}: {name} is {value!r}.", ("a number",),
+        ))  # fmt: skip
+    kind(one(), **{name: np.float32(0.25)})
+
+
+def test_the_rate_is_a_number_whenever_it_is_set():
+    optimizer = optim.Adam(one())
+    with pytest.raises(ArgumentError, match=r"Adam: lr is '0\.1'(?s:.*)give lr=0\.1, without quot"):
+        optimizer.lr = "0.1"
+    optimizer.lr = np.float64(0.5)
+    assert optimizer.lr == 0.5 and type(optimizer.lr) is float
+
+
+SCHEDULED = optim.SGD(one(), lr=0.4)
+
+
+@cases(
+    Wrong(lambda: optim.SGD(one(), nesterov="yes"), "SGD: nesterov is 'yes'.", ("True or False",)),
+    Wrong(lambda: optim.SGD(one(), nesterov=True), "SGD: nesterov with momentum=0.0", (
+        "nesterov takes momentum > 0",)),
+    Wrong(lambda: optim.RMSprop(one(), centered=1), "RMSprop: centered is 1.", ()),
+    Wrong(lambda: optim.Adam(one(), betas=0.9), "Adam: betas is 0.9.", ("betas=(0.9, 0.999)",)),
+    Wrong(lambda: optim.AdamW(one(), betas=(0.9,)), "AdamW: betas is (0.9,).", ("a pair",)),
+    Wrong(lambda: optim.Adam(one(), betas=(0.9, 1.0)), "Adam: betas[1] is 1.0.", ("< 1",)),
+    Wrong(lambda: optim.Adam(one(), betas="09"), "Adam: betas is '09'.", ()),
+    Wrong(lambda: optim.Adam([]), "Adam: there are no parameters", ("build it before",)),
+    Wrong(lambda: optim.Constant(0.1), "Constant: optimizer is a float.", ("optim.Adam(model)",)),
+    Wrong(lambda: optim.LinearWarmup(SCHEDULED, "10"), "LinearWarmup: warmup_steps is '10'.", (
+        "warmup_steps=10, without quotes",)),
+    Wrong(lambda: optim.InverseSqrt(SCHEDULED, 0), "InverseSqrt: warmup_steps is 0.", (">= 1",)),
+    Wrong(lambda: optim.Cosine(SCHEDULED, 5, 5), "Cosine: total_steps is 5.", ("> 5",)),
+    Wrong(lambda: optim.Cosine(SCHEDULED, None), "Cosine: total_steps is None.", ()),
+    Wrong(lambda: optim.Cosine(SCHEDULED, 5, min_lr="0"), "Cosine: min_lr is '0'.", ()),
+    Wrong(lambda: optim.Plateau(SCHEDULED, factor=1.0), "Plateau: factor is 1.0.", (
+        "0 < factor < 1",)),
+    Wrong(lambda: optim.Plateau(SCHEDULED, patience="3"), "Plateau: patience is '3'.", ()),
+    Wrong(lambda: optim.Plateau(SCHEDULED, cooldown=0.5), "Plateau: cooldown is 0.5.", (">= 0",)),
+    Wrong(lambda: optim.Plateau(SCHEDULED, higher_is_better="max"), "Plateau: higher_is_", ()),
+    Wrong(lambda: optim.Plateau(SCHEDULED).step("0.5"), "Plateau.step: metric is '0.5'.", ()),
+    Wrong(lambda: clip_grad_norm_(one(), "1"), "clip_grad_norm_: max_norm is '1'.", (
+        "max_norm=1, without quotes",)),
+    Wrong(lambda: clip_grad_norm_(one(), -1), "clip_grad_norm_: max_norm is -1.", (">= 0",)),
+    Wrong(lambda: clip_grad_value_(one(), None), "clip_grad_value_: clip_value is None.", ()),
+)  # fmt: skip
+def test_other_settings_of_optimizers_and_schedules(wrong):
+    refusal(wrong)
+    assert SCHEDULED.lr == 0.4
+
+
+# Parameters, threads, training --------------------------------------------------------------------
+
+
+def weight():
+    return db.Parameter(np.ones((2, 3), np.float32), "w")
+
+
+def set_value(value):
+    weight().value = value
+
+
+@cases(
+    Wrong(lambda: set_value(np.ones((3, 2), np.float32)), "Parameter 'w': its value cannot become "
+        "an array (3, 2).", ("(2, 3)", "parameter.assign(", "new Parameter"), errors.ShapeError),
+    Wrong(lambda: set_value(np.ones((2, 3))), "Parameter 'w': its value cannot become an array of "
+        "float64.", ("a float32 array (2, 3) on the cpu",), errors.DtypeError),
+    Wrong(lambda: set_value([[1.0] * 3] * 2), "Parameter 'w': its value cannot become a list.", (),
+        errors.DtypeError),
+    Wrong(lambda: set_value(None), "Parameter 'w': its value cannot become a NoneType.", (),
+        errors.DtypeError),
+    Wrong(lambda: weight().assign(np.ones(3)), "Parameter 'w': values (3,) for a parameter (2, 3).",
+        ("np.broadcast_to(values, (2, 3))",), errors.ShapeError),
+    Wrong(lambda: db.Parameter(np.arange(3)), "Parameter 'parameter': float32 or float64 expected, "
+        "got int64.", ("values.astype(np.float32)",), errors.DtypeError),
+    Wrong(lambda: db.Parameter([1, 2]), "Parameter 'parameter': float32 or float64 expected, got "
+        "int64.", ("values.astype(np.float32)",), errors.DtypeError),
+    Wrong(lambda: db.Parameter("weight"), "Parameter 'parameter': float32 or float64 expected, got "
+        "a str.", ("np.array(numbers, np.float32)",), errors.DtypeError),
+    Wrong(lambda: db.Parameter({"W": 1}), "Parameter 'parameter': float32 or float64 expected, got "
+        "a dict.", (), errors.DtypeError),
+    Wrong(lambda: db.Parameter([[1.0], [1.0, 2.0]]), "Parameter 'parameter': float32 or float64 "
+        "expected, got a list that makes no array", (), errors.DtypeError),
+    Wrong(lambda: db.Parameter(np.ones((2, 2, 2))), "Parameter 'parameter': 1 or 2 dimensions "
+        "expected, got (2, 2, 2).", ("values.reshape(2, -1)",), errors.ShapeError),
+)  # fmt: skip
+def test_what_a_parameter_cannot_hold(wrong):
+    refusal(wrong)
+
+
+def test_a_value_may_be_another_array_of_its_kind():
+    parameter = weight()
+    parameter.value = other = np.full((2, 3), 7, np.float32)
+    assert parameter.value is other
+    parameter.value += 1
+    assert parameter.value is other and other[0, 0] == 8
+    parameter.value = parameter.value * 2
+    assert parameter.numpy()[0, 0] == 16
+
+
+def test_a_value_stays_on_its_device(cuda):
+    array = cuda.asarray(np.ones((2, 3), np.float32))
+    with pytest.raises(errors.BackendError, match=r"cannot become an array on the cuda(?s:.*)cpu"):
+        set_value(array)
+
+
+@pytest.mark.parametrize("count", [1.5, 0, -1, True, "2", None])
+def test_threads_are_counted_by_integers(same_threads, count):
+    before = db.num_threads()
+    refusal(Wrong(lambda: db.set_num_threads(count), f"set_num_threads: count is {count!r}.", (
+        "an integer, count >= 1",)))  # fmt: skip
+    assert db.num_threads() == before
+    db.set_num_threads(np.int64(2))
+    assert db.num_threads() == 2
+
+
+def test_batches_of_a_trainer_know_their_epochs():
+    model = models.Linear(2, 2)
+    optimizer = optim.SGD(model)
+    for batches, kind in (([[1, 2]], "list"), (iter([]), "list_iterator"), (None, "NoneType")):
+        refusal(Wrong(
+            lambda batches=batches: Trainer(model, optimizer, lambda *_: None, batches),
+            f"Trainer: batches is a {kind}.", ("epoch(n)", "SentenceBatches(examples"),
+        ))  # fmt: skip
+    Trainer(model, optimizer, lambda *_: None, SentenceBatches([1, 2], 2))
+
+
+def test_intervals_hold_what_mathematics_says():
+    assert [interval("[0, 1)").holds(x) for x in (0, 0.5, 1, -1, float("nan"))] == [
+        True, True, False, False, False
+    ]  # fmt: skip
+    assert [interval("(0, inf]").holds(x) for x in (0, 1, float("inf"))] == [False, True, True]
+    assert interval("(-inf, inf)").rule("x") == "a number that is finite"
+    assert interval("(-inf, 2]").rule("x") == "a number, x <= 2"
