@@ -15,8 +15,51 @@ PREFIX = {"float32": "s", "float64": "d"}
 SCALARS = {name: np.array([0, 1], name) for name in PREFIX}
 
 
+# What a handle allocates for itself, by the GPU's capability: 32 MiB from Hopper on (cuBLAS's
+# manual, `cublasSetWorkspace`).
+WORKSPACE_BYTES = {True: 32 << 20, False: 4 << 20}
+# Handles of streams that have ended are not told apart from others: the oldest goes.
+MOST_HANDLES = 8
+
+
+class Handles:
+    """The handles of cuBLAS of one queue, one for each stream, for all element types.
+
+    A handle owns memory in which a product is added up. Two streams at once would write to the
+    same, and the way it is shared out decides the bits of a result. So a product takes its handle
+    when it is started, by the stream on which it runs. The null stream's is CuPy's own.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._by_stream: dict[int, int] = {}
+
+    def of(self, stream: int) -> int:
+        """The handle of a stream, by its address; 0 is the null stream."""
+        found = self._by_stream.get(stream)
+        return self._make(stream) if found is None else found
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What they hold on the device beside all that dynbatch and CuPy allocate."""
+        is_new = int(self._cupy.cuda.Device().compute_capability) >= 90
+        return len(self._by_stream) * WORKSPACE_BYTES[is_new]
+
+    def _make(self, stream: int) -> int:
+        cuda = self._cupy.cuda
+        library = cuda.cublas
+        own = [each for each in self._by_stream if each]
+        if len(own) == MOST_HANDLES:
+            library.destroy(self._by_stream.pop(own[0]))  # which waits for the device
+        handle: int = library.create() if stream else cuda.get_cublas_handle()
+        library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
+        library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)
+        self._by_stream[stream] = handle
+        return handle
+
+
 class Product(NamedTuple):
-    """A call of cuBLAS that waits; `label` says for whom it is made."""
+    """A call of cuBLAS that waits, `function(handle, *args)`; `label` says for whom it is made."""
 
     function: Callable[..., None]
     args: tuple[Any, ...]
@@ -28,28 +71,23 @@ class Cublas:
 
     Matrices are row-major: element (i, j) is at `address + (i * ld + j) * itemsize`, and `ld` is at
     least the number of columns as stored. Addresses must stay valid until the queue is flushed. A
-    product runs on CuPy's current stream, in the precision of its operands (no TF32), and two runs
-    on one stream give the same bits.
+    product runs on the stream on which it is started, with the handle of that stream, in the
+    precision of its operands (no TF32), and two runs give the same bits.
 
     cuBLAS itself is column-major. A row-major matrix read by columns is its transpose, so what is
     asked of it is Cᵀ = op(B)ᵀ op(A)ᵀ: the factors exchanged.
 
     Args:
-        queue: to which the products go. It belongs to a thread and a device, as the handle does.
+        queue: to which the products go.
         dtype: float32 or float64.
-        handle: of cuBLAS; CuPy's own if None.
     """
 
-    __slots__ = ("_gemm", "_gemm_planes", "_handle", "_queue", "_scalars", "dtype")
+    __slots__ = ("_gemm", "_gemm_planes", "_queue", "_scalars", "dtype")
 
-    def __init__(self, queue: Queue, dtype: Any, handle: int | None = None) -> None:
+    def __init__(self, queue: Queue, dtype: Any) -> None:
         self.dtype = np.dtype(dtype)
-        cuda = queue.cupy.cuda
-        library, prefix = cuda.cublas, PREFIX[self.dtype.name]
+        library, prefix = queue.cupy.cuda.cublas, PREFIX[self.dtype.name]
         self._queue = queue
-        self._handle = cuda.get_cublas_handle() if handle is None else handle
-        library.setPointerMode(self._handle, library.CUBLAS_POINTER_MODE_HOST)
-        library.setMathMode(self._handle, library.CUBLAS_DEFAULT_MATH)
         self._gemm = getattr(library, f"{prefix}gemm")
         self._gemm_planes = getattr(library, f"{prefix}gemmStridedBatched")
         scalars = SCALARS[self.dtype.name]
@@ -71,7 +109,7 @@ class Cublas:
         scalars = self._scalars
         self._queue.add(Product(
             self._gemm,
-            (self._handle, transpose_b, transpose_a, n, m, k, scalars[1],
+            (transpose_b, transpose_a, n, m, k, scalars[1],
              b, ldb, a, lda, scalars[beta], c, ldc),
             self._queue.label,
         ))  # fmt: skip
@@ -93,7 +131,7 @@ class Cublas:
         scalars = self._scalars
         self._queue.add(Product(
             self._gemm_planes,
-            (self._handle, transpose_b, transpose_a, n, m, k, scalars[1],
+            (transpose_b, transpose_a, n, m, k, scalars[1],
              b, ldb, step_b, a, lda, step_a, scalars[beta], c, ldc, step_c, planes),
             self._queue.label,
         ))  # fmt: skip

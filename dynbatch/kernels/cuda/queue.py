@@ -19,7 +19,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.errors import DynbatchError
-from dynbatch.kernels.cuda.cublas import Cublas, Product
+from dynbatch.kernels.cuda.cublas import Cublas, Handles, Product
 from dynbatch.kernels.cuda.items import (
     Call,
     Item,
@@ -32,7 +32,7 @@ from dynbatch.kernels.cuda.items import (
 )
 from dynbatch.kernels.cuda.launch import Argument, Kernels
 from dynbatch.kernels.cuda.staging import Staging, Table, Upload
-from dynbatch.kernels.cuda.streams import MOST_STREAMS, Fork, Streams, joined
+from dynbatch.kernels.cuda.streams import Fork, Streams, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -56,8 +56,8 @@ class Queue:
         self._waiting: list[Item | Fork] = []
         self._earlier: list[list[Item | Fork]] = []  # within `side_by_side`
         self._streams = Streams(cupy)
-        self._stream = 0
-        self._cublas: dict[tuple[np.dtype[Any], int], Cublas] = {}
+        self._cublas: dict[np.dtype[Any], Cublas] = {}
+        self._handles = Handles(cupy)
         self._products = 0
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
@@ -75,14 +75,17 @@ class Queue:
         return self._kernels[np.dtype(dtype)] if known is None else known
 
     def cublas(self, dtype: Any) -> Cublas:
-        """The matrix products for one element type, to be used before the next branch begins."""
-        key = (np.dtype(dtype), self._stream)
-        known = self._cublas.get(key)
+        """The matrix products for one element type."""
+        dtype = np.dtype(dtype)
+        known = self._cublas.get(dtype)
         if known is None:
-            # A handle for each stream: so cuBLAS gives the same bits in every run.
-            handle = self.cupy.cuda.cublas.create() if self._stream else None
-            known = self._cublas[key] = Cublas(self, dtype, handle)
+            known = self._cublas[dtype] = Cublas(self, dtype)
         return known
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that cuBLAS keeps for this queue's products."""
+        return self._handles.workspace_bytes
 
     def launch(
         self,
@@ -138,15 +141,14 @@ class Queue:
         """Run tasks that queue work; on the device what they queue may run side by side."""
         self._earlier, self._waiting = [self._waiting], []
         try:
-            for number, task in enumerate(tasks):
-                self._stream = 1 + number % MOST_STREAMS
+            for task in tasks:
                 task()
                 self._earlier.append(self._waiting)
                 self._waiting = []
         finally:
             before, *branches = self._earlier
             self._waiting = [*before, *joined(branches), *self._waiting]
-            self._earlier, self._stream = [], 0
+            self._earlier = []
 
     def add(self, item: Item) -> None:
         """Have an item started after everything that waits."""
@@ -195,11 +197,12 @@ class Queue:
             if upload.copied:
                 self.uploads += 1
                 self.uploaded_bytes += upload.copied
+            stream: int = self.cupy.cuda.get_current_stream().ptr
             for item in waiting:
                 if isinstance(item, Fork):
                     self._streams.run(item, partial(self._start, upload))
                 else:
-                    self._start(upload, item)
+                    self._start(upload, stream, item)
         finally:
             self._staging.done()
             self._tables.clear()
@@ -222,7 +225,7 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, upload: Upload, item: Item) -> None:
+    def _start(self, upload: Upload, stream: int, item: Item) -> None:
         try:
             if isinstance(item, Turn):
                 item.repeated.start(item, upload)
@@ -231,7 +234,7 @@ class Queue:
                 item.kernels.start(item.name, item.grid, item.block, values, item.shared)
             elif isinstance(item, Product):
                 self._products += 1
-                item.function(*item.args)
+                item.function(self._handles.of(stream), *item.args)
             else:
                 item.function()
         except DynbatchError as error:

@@ -28,8 +28,12 @@ class Streams:
         self._cupy = cupy
         self._streams: list[Any] = []
 
-    def run(self, fork: Fork, start: Callable[[Item], None]) -> None:
-        """Start the branches in turns, an item of each, so that the device has work of all."""
+    def run(self, fork: Fork, start: Callable[[int, Item], None]) -> None:
+        """Start the branches in turns, an item of each, so that the device has work of all.
+
+        Args:
+            start: (address of the stream, which is the current one then, item).
+        """
         cuda = self._cupy.cuda
         count = min(len(fork.branches), MOST_STREAMS)
         while len(self._streams) < count:
@@ -43,8 +47,9 @@ class Streams:
             for items in zip_longest(*fork.branches):
                 for number, item in enumerate(items):
                     if item is not None:
-                        with streams[number % count]:
-                            start(item)
+                        stream = streams[number % count]
+                        with stream:
+                            start(stream.ptr, item)
         finally:
             for stream in streams:
                 main.wait_event(self._mark(stream))

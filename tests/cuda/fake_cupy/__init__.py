@@ -38,6 +38,7 @@ __all__ = [
 __version__ = "0 (the stand-in)"
 
 runtime = SimpleNamespace(
+    CUDARuntimeError=memory.CUDARuntimeError,
     deviceSynchronize=memory.deviceSynchronize,
     driverGetVersion=lambda: 13000,
     getDevice=memory.getDevice,

@@ -37,6 +37,8 @@ CUBLAS_OP_N, CUBLAS_OP_T = 0, 1
 CUBLAS_POINTER_MODE_HOST = 0
 CUBLAS_DEFAULT_MATH = 0
 
+NO_STREAM = -1  # a handle that no product has used yet
+
 _handles: dict[int, dict[str, int]] = {}
 _new_handle = itertools.count(1 << 40, 64)
 _of_device: list[int] = []
@@ -86,7 +88,9 @@ def get_cublas_handle() -> int:
 
 def create() -> int:
     handle = next(_new_handle)
-    _handles[handle] = {"pointer": CUBLAS_POINTER_MODE_HOST, "math": CUBLAS_DEFAULT_MATH}
+    _handles[handle] = {
+        "pointer": CUBLAS_POINTER_MODE_HOST, "math": CUBLAS_DEFAULT_MATH, "stream": NO_STREAM
+    }  # fmt: skip
     return handle
 
 
@@ -164,7 +168,7 @@ def _products(
 ) -> None:  # fmt: skip
     """C = alpha op(A) op(B) + beta C, enqueued on the current stream."""
     dtype = np.dtype(kind)
-    _state(handle)
+    _require_one_stream(handle)
     for number in (transa, transb, m, n, k, a[1], b[1], c[1], count):
         if not isinstance(number, int) or not -(1 << 31) <= number < 1 << 31:
             raise TypeError(f"{number!r} is no 32-bit int")
@@ -184,6 +188,14 @@ def _products(
             z[...] = product + old * z if old else product  # beta = 0: C is not read
 
     get_current_stream().enqueue(work)
+
+
+def _require_one_stream(handle: int) -> None:
+    """A handle's workspace is not shared by streams; cuBLAS would let them, and change bits."""
+    state, stream = _state(handle), get_current_stream().ptr
+    if state["stream"] not in (NO_STREAM, stream):
+        raise CUBLASError(f"a handle of stream {state['stream']:#x} is used on {stream:#x}")
+    state["stream"] = stream
 
 
 def _state(handle: int) -> dict[str, int]:

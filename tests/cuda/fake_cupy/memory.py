@@ -39,6 +39,10 @@ class OutOfMemoryError(MemoryError):
     """`cupy.cuda.memory.OutOfMemoryError`."""
 
 
+class CUDARuntimeError(RuntimeError):
+    """`cupy.cuda.runtime.CUDARuntimeError`."""
+
+
 class Memory:
     """`cupy.cuda.Memory`: one allocation, given back with the object, once the device is idle."""
 

@@ -7,6 +7,7 @@ import pytest
 
 from dynbatch.errors import BackendError, DtypeError, OutOfMemory, ShapeError
 from dynbatch.kernels.cuda import source, streams
+from dynbatch.kernels.cuda.cublas import MOST_HANDLES, Cublas
 from dynbatch.kernels.cuda.queue import Queue
 from dynbatch.kernels.cuda.staging import DEPTH
 
@@ -242,11 +243,80 @@ def test_short_branches_stay_on_the_current_stream(queue):
     assert seen == [queue.cupy.cuda.get_current_stream().ptr] * 2
 
 
-def test_products_of_a_branch_have_a_handle_of_their_own(queue, two_branches):
-    found = []
-    queue.side_by_side([lambda: found.append(queue.cublas("float32"))] * 2)
-    assert len({id(cublas) for cublas in [*found, queue.cublas("float32")]}) == 3
-    assert len({cublas._handle for cublas in [*found, queue.cublas("float32")]}) == 3
+def product(queue, x, out):
+    queue.cublas("float32").gemm(0, 0, 2, 2, 2, x.data.ptr, 2, x.data.ptr, 2, 0, out.data.ptr, 2)
+
+
+def test_a_handle_of_cublas_serves_one_stream(queue, monkeypatch):
+    """However branches and streams are matched: a short branch in front moves the others."""
+    monkeypatch.setattr(streams, "WORTH_A_STREAM", 3)
+    cupy, pairs = queue.cupy, []
+    x = cupy.asarray(np.eye(2, dtype=np.float32))
+    outs = [cupy.empty((2, 2), np.float32) for _ in range(4)]
+    queue._cublas[np.dtype("float32")] = watched = Watched(queue, pairs)
+
+    def branch(out, count):
+        for _ in range(count):
+            product(queue, x, out)
+
+    for counts in ((1, 4, 4, 4), (4, 4, 1, 4), (4, 1, 1, 4)):
+        queue.side_by_side([partial(branch, *each) for each in zip(outs, counts, strict=True)])
+        product(queue, x, outs[0])
+        queue.flush()
+    streams_of = {handle: {s for h, s in pairs if h == handle} for handle, _ in pairs}
+    assert all([len(each) == 1 for each in streams_of.values()]), streams_of
+    assert len(streams_of) == len({stream for _, stream in pairs}) == 4
+    assert watched.started == 3 + 13 + 13 + 10
+    for out in outs:
+        np.testing.assert_array_equal(out.get(), np.eye(2))
+
+
+class Watched(Cublas):
+    """Notes handle and stream of every product."""
+
+    __slots__ = ("started",)
+
+    def __init__(self, queue, pairs):
+        super().__init__(queue, "float32")
+        self.started, gemm = 0, self._gemm
+
+        def noted(handle, *args):
+            pairs.append((handle, queue.cupy.cuda.get_current_stream().ptr))
+            self.started += 1
+            gemm(handle, *args)
+
+        self._gemm = noted
+
+
+def test_all_types_share_the_handle_of_a_stream_and_its_memory_is_counted(queue):
+    cupy = queue.cupy
+    assert queue.workspace_bytes == 0
+    for dtype in ("float32", "float64"):
+        x, out = cupy.asarray(np.eye(2, dtype=dtype)), cupy.empty((2, 2), dtype)
+        queue.cublas(dtype).gemm(0, 0, 2, 2, 2, x.data.ptr, 2, x.data.ptr, 2, 0, out.data.ptr, 2)
+        queue.flush()
+    one = queue.workspace_bytes
+    assert one in (4 << 20, 32 << 20)
+    x, out = cupy.asarray(np.eye(2, dtype=np.float32)), cupy.empty((2, 2), np.float32)
+    with cupy.cuda.Stream(non_blocking=True):
+        product(queue, x, out)
+        queue.flush()
+    assert queue.workspace_bytes == 2 * one
+
+
+def test_streams_that_come_and_go_keep_a_bounded_number_of_handles(queue):
+    cupy = queue.cupy
+    x = cupy.asarray(np.eye(2, dtype=np.float32))
+    out = cupy.empty((2, 2), np.float32)
+    product(queue, x, out)
+    queue.flush()
+    one, kept = queue.workspace_bytes, []
+    for _ in range(2 * MOST_HANDLES):
+        kept.append(cupy.cuda.Stream(non_blocking=True))
+        with kept[-1]:
+            product(queue, x, out)
+            queue.flush()
+    assert queue.workspace_bytes == (1 + MOST_HANDLES) * one
 
 
 def test_an_error_in_a_branch_leaves_the_streams_joined(queue, two_branches):
