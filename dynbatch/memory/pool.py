@@ -15,7 +15,8 @@ from dynbatch.memory.limit import Limit, Retry
 from dynbatch.memory.resource import GRAIN_BYTES, Buffer, Resource
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
-from dynbatch.memory.upstream import DeviceMemory, HostMemory, address_of
+from dynbatch.memory.stream_order import StreamOrder
+from dynbatch.memory.upstream import DeviceBuffer, DeviceMemory, HostMemory, address_of
 from dynbatch.parameter import Array
 from dynbatch.recent import free_at_fork
 
@@ -32,8 +33,7 @@ class Pool:
         Statistics(Retry(allocator(Limit(Statistics(upstream)))))
 
     Thread-safe. All sizes in bytes. On a GPU an array may be given back while kernels still use
-    it: the next to take it launches on the same stream, and so comes after them. Threads with
-    streams of their own therefore need pools of their own, as the default ones are.
+    it: the next to take it comes after them, on whatever stream (`stream_order.py`).
 
     Args:
         limit_bytes: the most to reserve: a number, or text such as "2GiB"; None is no limit.
@@ -63,6 +63,7 @@ class Pool:
         self._limit = Limit(self._below, _limit_of(limit_bytes))
         self._above = Statistics(Retry(allocator(self._limit)))
         self._live: dict[int, tuple[Buffer, str]] = {}
+        self._order = StreamOrder()
         self._lock = threading.Lock()
 
     def take(self, elements: int, dtype: Any, label: str = "") -> Array:
@@ -81,6 +82,8 @@ class Pool:
                 buffer = self._above.allocate(size)
             except MemoryError as error:
                 raise OutOfMemory(self._refusal(size, label)) from error
+            if isinstance(buffer, DeviceBuffer):
+                self._order.take(buffer)
             self._live[buffer.address] = buffer, label
         return buffer.array(dtype)
 
@@ -94,6 +97,8 @@ class Pool:
             buffer, _ = self._live.pop(address_of(array), (None, ""))
             if buffer is None:
                 raise ValueError("pool.give: the array is not on loan; give it back once.")
+            if isinstance(buffer, DeviceBuffer):
+                self._order.give(buffer)
             self._above.free(buffer)
 
     def release(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.kernels.cuda.queue import queue
 from dynbatch.memory.resource import ALIGNMENT_BYTES, Buffer, Resource
 from dynbatch.parameter import Array
 
@@ -102,13 +103,14 @@ class DeviceMemory(Resource):
         return int(free)
 
     def state(self) -> str:
-        """Free and total bytes, and those that CuPy's pool holds: parameters, optimizer state."""
+        """Free and total bytes; those of CuPy's pool (parameters, optimizer state) and cuBLAS."""
         cupy = backend.cupy()
         free, total = cupy.cuda.runtime.memGetInfo()
         held = cupy.get_default_memory_pool().used_bytes()
         return (
             f"{free:,} of its {total:,} bytes are free; arrays of CuPy hold {held:,} "
-            "(parameters, gradients, optimizer state)"
+            "(parameters, gradients, optimizer state), cuBLAS about "
+            f"{queue().workspace_bytes:,} for this thread's products"
         )
 
 
