@@ -163,6 +163,12 @@ extern "C" __global__ void neighbour_lane_synchronized(float* x) {
     __syncwarp();
     x[threadIdx.x] = tile[threadIdx.x ^ 1];
 }
+extern "C" __global__ void neighbour_lane_after_a_shuffle(float* x) {
+    __shared__ float tile[32];
+    tile[threadIdx.x] = __shfl_xor_sync(0xffffffffu, x[threadIdx.x], 1);
+    float other = __shfl_xor_sync(0xffffffffu, tile[threadIdx.x], 1);
+    x[threadIdx.x] = tile[threadIdx.x ^ 1] + other;
+}
 """
 X = np.arange(512, dtype=np.float32)
 
@@ -201,8 +207,9 @@ def test_a_missing_barrier_that_no_order_shows_is_named(order):
 
 def test_a_missing_warp_barrier_is_named():
     launch("neighbour_lane_synchronized", (1,), (32,), X.copy())
-    with pytest.raises(KernelFault, match="shared memory"):
-        launch("neighbour_lane", (1,), (32,), X.copy())
+    for kernel in ("neighbour_lane", "neighbour_lane_after_a_shuffle"):  # which orders no memory
+        with pytest.raises(KernelFault, match="shared memory"):
+            launch(kernel, (1,), (32,), X.copy())
 
 
 def test_shared_memory_that_was_never_written_is_named():

@@ -211,6 +211,7 @@ __device__ __forceinline__ void attend(const Work& work) {
             const REAL highest = Max::combine(peak[own + r], warp_reduce<Max>(score));
             p.of[r] = exp(score - shift_of(highest));
             const REAL sum = warp_reduce<Add>(p.of[r]);
+            __syncwarp();  // all have read the peak; a shuffle orders no memory
             if (lane > 0) continue;
             factor[own + r] = exp(peak[own + r] - shift_of(highest));
             total[own + r] = total[own + r] * factor[own + r] + sum;

@@ -4,10 +4,10 @@
 // before every access, but they are linked with the hooks below instead of that sanitizer. Each
 // access is looked up in a shadow map that remembers who touched the address, and when.
 //
-// "When" is (epoch, phase): block barriers and collectives of the warp completed so far. Two accesses
+// "When" is (epoch, phase): barriers of the block and of the warp completed so far. Two accesses
 // by different threads, not both atomic and at least one a write, are a race unless
 //   - they are in one block and a block barrier lies between them, or
-//   - they are in one warp and a collective of that warp lies between them.
+//   - they are in one warp and a __syncwarp of that warp lies between them; a shuffle orders nothing.
 // So a missing barrier is found even where every order of threads happens to give the right numbers.
 #include "scheduler.h"
 

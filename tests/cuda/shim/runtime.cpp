@@ -146,7 +146,8 @@ static void hand_out(Warp& warp, Fiber* lanes, uint32_t mask) {
         fiber.state = State::RUNNABLE;
     }
     warp.arrived &= ~mask;
-    ++warp.phase;
+    // Shuffles and votes order no memory (CUDA's programming guide); __syncwarp does.
+    if (lanes[__builtin_ctz(mask)].collective == Collective::SYNC) ++warp.phase;
 }
 
 uint64_t warp_collective(uint32_t mask, Place place, Collective collective, int source,

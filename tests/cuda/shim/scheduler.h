@@ -45,7 +45,7 @@ struct Fiber {
 struct Warp {
     uint32_t arrived;                          // lanes waiting in a collective
     uint32_t alive;                            // lanes that have not returned
-    unsigned phase;                            // collectives completed so far
+    unsigned phase;                            // __syncwarps completed so far
 };
 
 extern uint3 thread_index, block_index;
