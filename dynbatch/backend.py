@@ -14,6 +14,8 @@ from dynbatch.errors import BackendError
 
 NAMES = ("cpu", "cuda")
 
+LEAST_OF_CUDA_13 = 75
+
 _stand_in: list[Any] = []
 
 
@@ -98,7 +100,7 @@ def cupy() -> Any:
 
 
 def require_gpu(module: Any) -> None:
-    """Raise BackendError unless this CuPy finds a GPU that it can use, and cuBLAS."""
+    """Raise BackendError unless this CuPy finds a GPU that it can compile for, and cuBLAS."""
     try:
         count = module.cuda.runtime.getDeviceCount()
     except module.cuda.runtime.CUDARuntimeError as error:
@@ -117,6 +119,21 @@ def require_gpu(module: Any) -> None:
             "  fix:  install CUDA's libraries beside CuPy: pip install 'dynbatch[cuda13]' (or "
             'cuda12), or use device="cpu"'
         ) from error
+    _require_capability(module)
+
+
+def _require_capability(module: Any) -> None:
+    """CUDA 13 compiles for no GPU before Turing, and its compiler names neither GPU nor reason."""
+    cuda = module.cuda.runtime.runtimeGetVersion() // 1000
+    capability = int(module.cuda.Device().compute_capability)
+    if cuda >= 13 and capability < LEAST_OF_CUDA_13:
+        raise BackendError(
+            f"CUDA is not available: this GPU has capability {capability // 10}.{capability % 10}, "
+            f"and CuPy is built for CUDA {cuda}.\n"
+            "  rule: CUDA 13 needs capability 7.5 or more\n"
+            "  fix:  pip uninstall cupy-cuda13x, then pip install 'dynbatch[cuda12]', or use "
+            'device="cpu"'
+        )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -71,3 +71,23 @@ def test_a_stand_in_takes_the_place_of_cupy():
     with backend.stand_in(module):
         assert backend.device("cuda").xp is module
         assert backend.device_of(object()).is_cuda
+
+
+def card(capability, cuda, count=1):
+    """CuPy on a machine with one GPU of a capability, as "70", built for a version of CUDA."""
+    runtime = SimpleNamespace(
+        getDeviceCount=lambda: count,
+        CUDARuntimeError=NoDriver,
+        runtimeGetVersion=lambda: cuda,
+    )
+    device = SimpleNamespace(compute_capability=capability)
+    return SimpleNamespace(
+        cuda=SimpleNamespace(runtime=runtime, cublas=None, Device=lambda: device)
+    )
+
+
+def test_a_gpu_that_cuda_13_does_not_know_is_named_with_the_version_that_does():
+    with pytest.raises(BackendError, match=r"capability 7\.0(?s:.*)7\.5 or more(?s:.*)\[cuda12\]"):
+        backend.require_gpu(card("70", 13000))
+    for capability, cuda in (("70", 12090), ("75", 13000), ("90", 13010), ("121", 13000)):
+        backend.require_gpu(card(capability, cuda))

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-# What CuPy adds to every compilation.
+# What CuPy adds to every compilation (cupy/cuda/compiler.py).
 CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 _RESOURCES = re.compile(
     r"Function properties for (\w+)\n[^\n]*?(\d+) bytes stack frame, (\d+) bytes spill stores, "

@@ -96,6 +96,14 @@ class Call(NamedTuple):
 
 Item = Launch | Turn | Product | Call
 
+# What driver and compiler say where the GPU is newer than the compiler.
+NEWER_THAN_COMPILER = (
+    "NO_BINARY_FOR_GPU",
+    "NoKernelImageForDevice",
+    "no kernel image is available",
+    "invalid value for --gpu-architecture",
+)
+
 
 def placed(values: Sequence[Any], upload: Upload) -> list[Any]:
     """Values with the addresses of their tables."""
@@ -120,6 +128,13 @@ def refused(error: Exception, what: str, label: str) -> DynbatchError:
         return OutOfMemory(
             f"{whose}: the GPU has no memory left for {what} ({error}).\n"
             "  fix:  use a smaller mini-batch; graph.explain() shows what is large"
+        )
+    if any([text in str(error) for text in NEWER_THAN_COMPILER]):
+        return BackendError(
+            f"{whose}: {what} could not be compiled for this GPU: {type(error).__name__}: {error}."
+            "\n  rule: CuPy compiles machine code, for the GPUs that its CUDA version knows\n"
+            "  fix:  set CUPY_COMPILE_WITH_PTX=1 in the environment, so that the driver compiles "
+            "for this GPU,\n        or install CuPy for a newer CUDA"
         )
     return BackendError(
         f"{whose}: {what} failed on the GPU: {type(error).__name__}: {error}.\n"

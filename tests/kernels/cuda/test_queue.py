@@ -358,6 +358,12 @@ def test_a_flush_within_a_branch_starts_what_waited_before_it(queue):
         (RuntimeError("unspecified launch failure"), BackendError, "RuntimeError: unspecified"),
         (MemoryError("out of memory"), OutOfMemory, "no memory left for kernel add_table"),
         (RuntimeError("cudaErrorMemoryAllocation: out"), OutOfMemory, "no memory left for kernel"),
+        (RuntimeError("CUDA_ERROR_NO_BINARY_FOR_GPU: no"), BackendError, "CUPY_COMPILE_WITH_PTX=1"),
+        (
+            RuntimeError("invalid value for --gpu-architecture (-arch)"),
+            BackendError,
+            "COMPILE_WITH",
+        ),
     ],
 )
 def test_a_launch_that_fails_names_kernel_and_node_and_leaves_nothing(
