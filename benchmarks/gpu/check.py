@@ -3,7 +3,8 @@
     python3 -m benchmarks.gpu.check [--only tests speed …] [--limit 460]
 
 Runs from the checkout with what is installed. Every part is a process with a time limit; one that
-fails stops no other. Prints a table and writes benchmarks/results/gpu-CARD-DATE.json.
+fails stops no other. Writes benchmarks/results/gpu-CARD-DATE.json anew after each part, so that
+nothing is lost where the machine is, and prints a table.
 
 Exit status: 0 all passed or skipped, 1 a part failed or its time ran out, 2 there is no GPU.
 """
@@ -21,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from benchmarks.gpu.cases import CASES, OURS, PEERS
@@ -89,23 +91,38 @@ def run_parts(
     cores: int,
     limit_seconds: float,
     attempted: Callable[[Job, float], Outcome] = attempt,
+    ended: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """All parts: first those that are not timed, side by side, then the timed ones alone."""
+    """All parts: first those that are not timed, side by side, then the timed ones alone.
+
+    Args:
+        ended: told of each part when it has ended; of one at a time.
+    """
+    lock = Lock()
+
+    def one(job: Job, deadline: float) -> Outcome:
+        outcome = attempted(job, deadline)
+        with lock:
+            ended(outcome)
+        return outcome
+
     begin = time.monotonic()
     timed = one_by_one(wanted)
     untimed_until = begin + limit_seconds - len(timed) * TIMED_SECONDS
     with ThreadPoolExecutor(max_workers=1 + max(1, cores // 4)) as pool:
         jobs = side_by_side(wanted, cores)
-        outcomes = list(pool.map(lambda job: attempted(job, untimed_until), jobs))
-    return outcomes + [attempted(job, begin + limit_seconds) for job in timed]
+        outcomes = list(pool.map(lambda job: one(job, untimed_until), jobs))
+    return outcomes + [one(job, begin + limit_seconds) for job in timed]
 
 
 def write(report: dict[str, Any], folder: Path) -> Path:
-    """The report as a file named by card and date; one of the same day is replaced."""
+    """The report as a file named by card and date; one of the same day is replaced at once."""
     card = re.sub(r"[^a-z0-9]+", "-", report["machine"]["card"].lower()).strip("-")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"gpu-{card}-{report['date'][:10]}.json"
-    path.write_text(json.dumps(report, indent=1) + "\n")
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(report, indent=1) + "\n")
+    part.replace(path)
     return path
 
 
@@ -121,14 +138,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not machine.found:
         print(f"gpu-check needs an NVIDIA GPU and CuPy. {machine.said}", file=sys.stderr)
         return 2
-    left = given.limit - (time.monotonic() - begin)
-    outcomes = run_parts(given.only, machine.found["cores"], left)
-    report = {
+    report: dict[str, Any] = {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine.found,
-        "seconds": time.monotonic() - begin,
-        "parts": {outcome.name: asdict(outcome) for outcome in outcomes},
+        "seconds": 0.0,
+        "parts": {},
     }
+
+    def note(outcome: Outcome) -> None:
+        report["seconds"] = time.monotonic() - begin
+        report["parts"][outcome.name] = asdict(outcome)
+        write(report, given.results)
+
+    left = given.limit - (time.monotonic() - begin)
+    outcomes = run_parts(given.only, machine.found["cores"], left, attempt, note)
+    report["parts"] = {outcome.name: asdict(outcome) for outcome in outcomes}
     path = write(report, given.results)
     print(as_text(report))
     print(f"written to {path}")

@@ -5,6 +5,7 @@ import gc
 import json
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,6 +253,31 @@ def test_the_report_is_written_and_readable(outcomes, tmp_path):
         "99 s in all",
     ):
         assert expected in text, expected
+
+
+def test_what_has_ended_is_on_disk_when_the_next_part_ends_the_machine(tmp_path, monkeypatch):
+    """Also where it was in the middle of writing: the file before stays whole."""
+    found = {"card": "A Card", "cores": 1}
+    monkeypatch.setattr(check, "run", lambda job: Outcome(job.name, "passed", found=found))
+    monkeypatch.setattr(check, "ThreadPoolExecutor", Serial)
+    names = []
+
+    def attempted(job, deadline):
+        if len(names) == 3:
+            raise KeyboardInterrupt
+        names.append(job.name)
+        return Outcome(job.name, "passed", 1.0, {"a": 1})
+
+    monkeypatch.setattr(check, "attempt", attempted)
+    with pytest.raises(KeyboardInterrupt):
+        check.main(["--results", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    report = json.loads(path.read_text())
+    assert list(report["parts"]) == names and report["seconds"] > 0
+    monkeypatch.setattr(Path, "replace", lambda *_: pytest.fail("no machine any more"))
+    with pytest.raises(pytest.fail.Exception):
+        check.write(report | {"parts": {}}, tmp_path)
+    assert json.loads(path.read_text()) == report
 
 
 def test_goals_need_what_they_speak_of():
