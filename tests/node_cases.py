@@ -276,6 +276,8 @@ CASES = [
          lambda torch, a, b: a @ b, {"MatMul": 1, "Reshape": 2}),
     # Elementwise
     elementwise("tanh", F.tanh, lambda torch, x: torch.tanh(x)),
+    Case("detach", lambda graph, x: x * F.detach(F.clip(x * 1e9, -1.0, 1.0)), matrix, (),
+         lambda torch, x: x * (x * 1e9).clip(-1, 1).detach(), {"Detach": 1}),
     elementwise("tanh, vector", F.tanh, lambda torch, x: torch.tanh(x), vector),
     elementwise("sigmoid", F.sigmoid, lambda torch, x: torch.sigmoid(x)),
     elementwise("relu", F.relu, lambda torch, x: torch.relu(x)),

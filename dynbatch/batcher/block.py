@@ -21,7 +21,7 @@ class Block:
     """
 
     __slots__ = (
-        "array", "carries", "gradient", "gradient_interval", "gradient_start", "interval",
+        "_view", "array", "carries", "gradient", "gradient_interval", "gradient_start", "interval",
         "kept", "lengths", "nodes", "offsets", "ports", "size", "start", "width", "widths",
     )  # fmt: skip
 
@@ -44,6 +44,7 @@ class Block:
         self.gradient_interval: Interval | None = None
         self.carries = False
         self.kept = False
+        self._view: View | None = None
         if port_width:
             return
         self.ports = [Block(nodes, width) for width in nodes[0].port_widths()]
@@ -53,6 +54,17 @@ class Block:
             node._position = position
             node._start = offset
             offset += node.rows * node.width
+
+    @property
+    def base(self) -> Block:
+        """Where the values lie: here."""
+        return self
+
+    def view(self) -> View:
+        """The same values for those to whom no gradient passes; always the same object."""
+        if self._view is None:
+            self._view = View(self)
+        return self._view
 
     def values(self) -> Ragged:
         """The packed values, or FreedError."""
@@ -85,6 +97,22 @@ class Block:
         return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
 
 
+class View:
+    """The values of another block, which carry no gradient."""
+
+    __slots__ = ("base", "kept")
+    carries = False
+    gradient = None
+
+    def __init__(self, base: Block) -> None:
+        self.base = base
+        self.kept = False
+
+    def __getattr__(self, name: str) -> Any:
+        """What a block has beside these is the other's: its nodes, widths and places."""
+        return getattr(self.base, name)
+
+
 def freed(node: Node) -> FreedError:
     """The error for reading a node whose memory was given to others."""
     return FreedError(
@@ -99,29 +127,34 @@ class Source:
 
     Attributes:
         blocks:  the distinct blocks read, in order of first use.
+        carriers: those of them to which a gradient can pass.
         is_view: one block, its nodes in order: no copy is made.
         covers:  the view is the whole block.
         packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
     __slots__ = (
-        "blocks", "covers", "is_view", "lengths", "nodes", "packing", "size", "width", "widths",
+        "blocks", "carriers", "covers", "is_view", "lengths", "nodes", "packing", "size", "width",
+        "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
-        first: Block = nodes[0]._block
+        first: Block | View = nodes[0]._block
         self.is_view = in_order(nodes)
         self.packing: Interval | None = None
         if self.is_view:
-            self.blocks = [first]
+            self.blocks = [first.base]
+            self.carriers = [] if isinstance(first, View) else self.blocks
             self.covers = len(nodes) == len(first.nodes)
             if self.covers:
                 self.lengths, self.width, self.size = first.lengths, first.width, first.size
                 self.widths = first.widths
                 return
         else:
-            self.blocks = list(dict.fromkeys([node._block for node in nodes]))
+            found = dict.fromkeys([node._block for node in nodes])
+            self.blocks = list(dict.fromkeys([block.base for block in found]))
+            self.carriers = [block for block in found if not isinstance(block, View)]
             self.covers = False
         self.lengths = [node.rows for node in nodes]
         self.width = nodes[0].width if same_width(nodes) else 0
@@ -131,7 +164,7 @@ class Source:
     @property
     def carries(self) -> bool:
         """Whether some of what is read needs a gradient."""
-        return any([block.carries for block in self.blocks])
+        return any([block.carries for block in self.carriers])
 
     def view(self) -> Ragged:
         """The packed rows without a copy; only if `is_view`."""

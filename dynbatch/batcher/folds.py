@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
+from dynbatch.batcher.block import View
 from dynbatch.cells.call import Call
 from dynbatch.cells.table import CallTable
 from dynbatch.errors import GraphError
 from dynbatch.nodes.base import Node, caller, heading
+from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.indexing import Row
 
 
@@ -48,8 +50,12 @@ class Folds:
     def around(self, node: Node, tables: Sequence[CallTable]) -> Iterator[Node]:
         """The readers of a node that have been computed without it, from what it is made of.
 
+        Or the node itself, if it has no value of its own.
+
         Those whose sources were freed are left out: for them it is too late.
         """
+        if isinstance(node._block, View) and node._block.array is not None:
+            yield node
         for reader in self._readers_of.get(node.index, ()):
             if is_folded(reader) and all(map(_is_there, node.inputs)):
                 yield reader
@@ -73,7 +79,7 @@ class Folds:
 
 def is_folded(node: Node) -> bool:
     """Whether a node was computed without its input."""
-    return node._block is not None and node._block.nodes[node._position] is not node
+    return node._block is not None and isinstance(node._block.nodes[node._position], Folded)
 
 
 def can_fold(reader: Node, seen: Container[int], kept: Container[int]) -> bool:

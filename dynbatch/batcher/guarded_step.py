@@ -70,7 +70,7 @@ class GuardedStep(StepRun):
     def _added_to(self) -> Iterable[Block]:
         found = dict.fromkeys(
             [block for source, target in zip(self.sources, self.targets, strict=True)
-             if target is not None for block in source.blocks]
+             if target is not None for block in source.carriers]
         )  # fmt: skip
         return [block for block in found if block.gradient is not None]
 

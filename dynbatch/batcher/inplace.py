@@ -37,7 +37,7 @@ class InPlace:
     def backward(self, step: StepRun) -> None:
         """The last gradient that a step makes may take the room of its output's."""
         wanted = [
-            (source.blocks[0], target)
+            (source.carriers[0], target)
             for source, target in zip(step.sources, step.targets, strict=True)
             if target is not None
         ]

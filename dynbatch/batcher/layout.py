@@ -242,10 +242,10 @@ class Layout:
             target = GradientTarget()
             step.targets.append(target)
             if step.is_structural:
-                for block in source.blocks:
+                for block in source.carriers:
                     self._move_target(step, target, block, source.nodes, time, stage)
                 continue
-            block = source.blocks[0]
+            block = source.carriers[0]
             if source.is_view and source.covers and block.gradient_interval is None:
                 target.direct = True
                 block.gradient_interval = self._gradient(block, time)
@@ -253,7 +253,7 @@ class Layout:
             target.scratch = self._interval(
                 source.size, time, time, source.width, "gradients", step
             )
-            for block in source.blocks:
+            for block in source.carriers:
                 self._ensure(block, time, stage)
 
     def _gradient(self, block: Block, time: int) -> Interval:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+from dynbatch.batcher.alias import AliasStep, are_aliases
 from dynbatch.batcher.fitting import Fit, Fitter
 from dynbatch.batcher.layout import Layout
 from dynbatch.batcher.preparation import Preparation
@@ -138,6 +139,7 @@ class RunPlanner:
     def _prepare(
         self, make_step: MakeStep, preparation: Preparation, request: Request, count: int
     ) -> float:
+        kept = {node.index for node in request.kept}
         for nodes in request.nodes(count):
             preparation.nodes += nodes
             if nodes:
@@ -148,7 +150,8 @@ class RunPlanner:
                 runs = []
                 begin = time.perf_counter()
                 for step in plan.steps:
-                    run = make_step([nodes[i] for i in step.nodes])
+                    members = [nodes[i] for i in step.nodes]
+                    run = AliasStep(members) if are_aliases(members, kept) else make_step(members)
                     runs.append(run)
                     end = time.perf_counter()
                     run.prepare_seconds, begin = end - begin, end

@@ -176,7 +176,7 @@ def backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]
         if not step.kind.differentiable:
             continue  # a kept node, whose gradient ends there
         for source in step.sources:
-            wanted.update(source.blocks)
+            wanted.update(source.carriers)
         if step.stage != number:
             stages.append([])
             number = step.stage
@@ -196,7 +196,7 @@ def _early(backward: Stages, new: Container[Block]) -> set[StepRun]:
                 early.add(step)
                 continue
             for source in step.sources:
-                late_readers.update(source.blocks)
+                late_readers.update(source.carriers)
     return early
 
 

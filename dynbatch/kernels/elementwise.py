@@ -56,6 +56,15 @@ def _negative_backward(dy: Array, saved: Array, out: Array) -> None:
     negate(dy, out)
 
 
+def _detached(x: Array, out: Array) -> None:
+    if out is not x:
+        np.copyto(out, x)
+
+
+def _detached_backward(dy: Array, saved: Array, out: Array) -> None:
+    out[...] = 0
+
+
 def _sigmoid(x: Array, out: Array) -> None:
     # Where exp(-x) overflows, 1 / (1 + inf) is the 0 that is due. (1 + tanh(x/2)) / 2 takes as many
     # passes, but is 0 from -17 on in float32.
@@ -255,6 +264,7 @@ def _sign_backward(dy: Array, saved: Array, out: Array) -> None:
 sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
 tanh = Unary("tanh", _tanh, _tanh_backward, "output", _tanh_slope)
 relu = Unary("relu", _relu, _relu_backward, "output", _relu_slope)
+detached = Unary("detached", _detached, _detached_backward, "none", inplace=True)
 negative = Unary("negative", negate, _negative_backward, "none", inplace=True)
 exp = Unary("exp", _exp, _exp_backward, "output", inplace=True)
 log = Unary("log", _log, _log_backward, "input", inplace=True)

@@ -61,7 +61,7 @@ class Absences:
     long = Absent("node.value.astype(int), outside the network")
     bool = Absent("node.value.astype(bool), outside the network")
     data = Absent("node.value is a copy of the value")
-    detach_ = Absent("nothing changes a node; F.input(graph, node.value) has no gradient")
+    detach_ = Absent("nothing changes a node; F.detach(node) has no gradient")
     grad = Absent("x.keep() before graph.backward(loss), then x.gradient")
     retain_grad = Absent("x.keep() before graph.backward(loss), then x.gradient")
     requires_grad = Absent(

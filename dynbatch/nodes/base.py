@@ -167,6 +167,7 @@ class Node(Methods):
     names_kernels: ClassVar[bool] = True
     recomputes: ClassVar[bool] = False
     is_light: ClassVar[bool] = False
+    is_alias: ClassVar[bool] = False  # its value is its input's, where that lies, unless kept
     joins_sentences: ClassVar[bool] = False  # True for what is of no sentence by what it is
 
     graph: Owner

@@ -80,6 +80,19 @@ class Negative(Unary):
     kernel = kernels.negative
 
 
+class Detach(Unary):
+    """y = x, and no gradient passes.
+
+    Its value is that of x, where it lies: nothing is launched, and no place in memory is taken. If
+    it is kept it has a value of its own, and its gradient is that of its readers.
+    """
+
+    __slots__ = ()
+    kernel = kernels.detached
+    differentiable = False
+    is_alias = True
+
+
 class Exp(Unary):
     """exp(x)."""
 
@@ -188,6 +201,24 @@ def negative(x: Node) -> Node:
 def sqrt(x: Node) -> Node:
     """Square root."""
     return Sqrt(x)
+
+
+def detach(x: Node) -> Node:
+    """x without its gradient, as `torch.Tensor.detach`: what is made of it does not train x.
+
+    No copy is made, in cells and outside, but in the loop of a cell, where it costs what a negation
+    does. A kept one is a value of its own, whose gradient can be read.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [2.0, 3.0]).keep()
+        ...     graph.backward(F.sum(x * F.detach(x)))
+        ...     x.gradient.tolist()
+        [2.0, 3.0]
+    """
+    return Detach(x)
 
 
 def exp(x: Node) -> Node:

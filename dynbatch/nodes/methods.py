@@ -68,6 +68,7 @@ class Methods(Absences, NumpyProtocols):
     argmax = Method()
     chunk = Method()
     cumsum = Method()
+    detach = Method()
     div = Method("divide")
     divide = Method()
     dot = Method()

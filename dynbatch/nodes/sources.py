@@ -202,7 +202,7 @@ def _require_numbers(value: Array) -> None:
 
 
 def _not_an_array(given: Node | Parameter) -> DtypeError:
-    what, fix = "a node", "use it as it is; F.input(graph, node.device_value) stops its gradient"
+    what, fix = "a node", "use it as it is; F.detach(node) stops its gradient"
     if isinstance(given, Parameter):
         what, fix = "a parameter", "F.parameter(graph, p) makes a parameter a node"
     return DtypeError(f"input: {what} is no array.\n  fix:  {fix}\n  made at {caller()}")

@@ -235,6 +235,7 @@ OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
     "tanh": lambda program, a, i: F.tanh(a),
     "sigmoid": lambda program, a, i: F.sigmoid(a),
     "negative": lambda program, a, i: -a,
+    "detach": lambda program, a, i: F.detach(a),
     "scale": lambda program, a, i: a * i.number,
     "shift": lambda program, a, i: a + i.number,
     "add": lambda program, a, i: a + program.same(a, i),

@@ -41,6 +41,7 @@ UNARY = {
     "tanh": Unary("tanh(x)", "dy * (1 - s * s)"),
     "relu": Unary("relu(x)", "dy * (s > 0 ? 1 : s)"),
     "negative": Unary("-x", "-dy"),
+    "detached": Unary("x", "0"),
     "exp": Unary("exp(x)", "dy * s"),
     "log": Unary("log(x)", "dy / s"),
     "sqrt": Unary("sqrt(x)", "dy / s * (REAL)0.5"),

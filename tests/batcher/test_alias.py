@@ -1,0 +1,126 @@
+"""`F.detach`: the value of its input, where that lies, and no gradient."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import NoGradientError
+from dynbatch.testing import NanPool
+
+LENGTHS = (2, 0, 3)
+
+
+def rows(graph):
+    arrays = [np.random.default_rng(n).standard_normal((n, 2)) for n in LENGTHS]
+    return [F.input(graph, array).keep() for array in arrays]
+
+
+@pytest.mark.parametrize("mode", ["plain", "check", "guard", "one_by_one", "forward first"])
+def test_a_product_with_what_is_detached_has_half_the_gradient_of_a_square(mode):
+    options = {mode: True} if mode in ("check", "guard") else {}
+    policy = "one_by_one" if mode == "one_by_one" else "by_bound"
+    with db.Graph(dtype="float64", pool=NanPool(), policy=policy, **options) as graph:
+        inputs = rows(graph)
+        losses = [
+            F.sum(x * F.detach(x))
+            + F.sum(F.tanh(F.detach(F.tanh(x))))
+            + 2.0 * F.sum(F.concat([x, F.detach(x * x)], dim=0))
+            + F.sum(F.detach(x)[1:])
+            for x in inputs
+        ]
+        if mode == "forward first":
+            graph.forward()
+        graph.backward(F.sum(losses))
+        for x in inputs:
+            np.testing.assert_allclose(x.gradient, x.value + 2, rtol=1e-12)
+
+
+def cost(detaches):
+    """Launches, copies and peak of one step of three sentences."""
+    weight = db.Parameter(np.ones((2, 2)), "weight")
+    with db.Graph(dtype="float64") as graph:
+        losses = []
+        for x in rows(graph):
+            y = F.linear(x, weight)
+            losses.append(F.sum(F.tanh(F.detach(y) if detaches else y)) + F.sum(y))
+        graph.backward(F.sum(losses))
+        statistics = graph.statistics
+        return statistics.launches, statistics.copied_bytes, graph.peak_bytes
+
+
+def test_nothing_is_launched_copied_or_stored_for_it():
+    launches, copied, peak = cost(detaches=True)
+    plain = cost(detaches=False)
+    assert launches < plain[0] and copied <= plain[1] and peak <= plain[2]
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((3, 2)))
+        graph.values([x])
+        before = graph.statistics.launches, graph.peak_bytes
+        np.testing.assert_array_equal(F.detach(x).value, np.ones((3, 2)))
+        assert (graph.statistics.launches, graph.peak_bytes) == before
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_kept_one_has_the_gradient_of_its_readers(read):
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, [[1.0, 2.0], [3.0, 4.0]]).keep()
+        detached = F.detach(x * 2.0)
+        loss = F.sum(detached * detached * x)
+        if read:
+            _ = loss.value
+        detached.keep()
+        graph.backward(loss)
+        np.testing.assert_allclose(detached.value, 2 * x.value)
+        np.testing.assert_allclose(detached.gradient, 4 * x.value**2)
+        np.testing.assert_allclose(x.gradient, 4 * x.value**2)
+
+
+def test_a_loss_of_what_is_detached_alone_reaches_nothing():
+    weight = db.Parameter(np.ones((2, 2)), "weight")
+    with db.Graph(dtype="float64") as graph:
+        loss = F.sum(F.detach(F.linear(F.input(graph, [1.0, 2.0]), weight)))
+        with pytest.raises(NoGradientError):
+            graph.backward(loss)
+
+
+def step(x, state, p):
+    """A recurrence whose gradient does not go back in time."""
+    h = F.tanh(F.linear(x, p["W"]) + F.linear(F.detach(state), p["U"]))
+    return h * F.detach(F.linear(x, p["U"])), h
+
+
+def by_torch(torch, x, weight, recurrent):
+    h, outputs = torch.zeros(2, dtype=torch.float64), []
+    for row in x:
+        h = torch.tanh(row @ weight.T + h.detach() @ recurrent.T)
+        outputs.append(h * (row @ recurrent.T).detach())
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("way", ["scan", "calls"])
+@pytest.mark.parametrize("mode", ["plain", "check"])
+def test_in_cells_it_stops_the_gradient_as_in_pytorch(way, mode):
+    torch = pytest.importorskip("torch")
+    generator = np.random.default_rng(0)
+    arrays = [generator.standard_normal(shape) for shape in ((4, 2), (2, 2), (2, 2))]
+    cell = db.cell(step)
+    parameters = {"W": db.Parameter(arrays[1], "W"), "U": db.Parameter(arrays[2], "U")}
+    with db.Graph(dtype="float64", pool=NanPool(), check=mode == "check") as graph:
+        x = F.input(graph, arrays[0]).keep()
+        if way == "scan":
+            outputs, _ = db.scan(cell, x, init=2, params=parameters)
+        else:
+            state, made = 2, []
+            for k in range(4):
+                output, state = cell(x[k], state, parameters)
+                made.append(output)
+            outputs = F.stack(made)
+        graph.backward(outputs, gradient=np.arange(8.0).reshape(4, 2))
+        found = [outputs.value, x.gradient, *[p.grad for p in parameters.values()]]
+    tensors = [torch.tensor(array, requires_grad=True) for array in arrays]
+    theirs = by_torch(torch, *tensors)
+    theirs.backward(torch.arange(8.0, dtype=torch.float64).reshape(4, 2))
+    expected = [theirs.detach(), *[tensor.grad for tensor in tensors]]
+    for ours, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-10, atol=1e-13)
