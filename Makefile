@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 .PHONY: help venv demo test test-all check lint types layers wheel bench gpu-check format clean
 
 help:
-	@echo 'make demo    set up, then train the seq2seq example on CMUdict (about 3 minutes)'
+	@echo 'make demo    set up, then train the seq2seq example on CMUdict (1 to 4 minutes)'
 	@echo 'make test    set up, then run the tests (PyTorch is optional)'
 	@echo 'make test-all  and those that take long: all orders of threads, architectures, random graphs'
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
