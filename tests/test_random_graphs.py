@@ -1,5 +1,6 @@
 """Every policy against one by one, on random graphs, with memory that is NaN where it is dead."""
 
+import pytest
 from hypothesis import given, settings
 
 from dynbatch.testing import check_policies, check_sentences, strategies
@@ -23,6 +24,7 @@ def test_no_sentence_changes_another(random_graph):
     check_sentences(random_graph)
 
 
+@pytest.mark.exhaustive
 def test_batches_of_more_than_1024_nodes():
     operations = ("sum_product", "apply", "linear")
     random_graph = draw(0, operations=operations, count=1100, most_instructions=2)

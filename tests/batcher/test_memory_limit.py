@@ -128,12 +128,11 @@ def require_equal_in_parts(random_graph):
             with poisoned_memory():
                 graph.backward(loss, memory_limit=limit)
             value = float(loss.value)
-        named = random_graph.parameters.items()
-        gradients = {name: dense_gradient(p) for name, p in named if p.grad is not None}
+        # Zeros where there is none: a part may leave out a call of which no row is read.
+        gradients = {name: dense_gradient(p) for name, p in random_graph.parameters.items()}
         found.append((value, gradients))
     (value, one), (again, other) = found
     np.testing.assert_allclose(again, value, rtol=1e-9)
-    assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_allclose(other[name], one[name], rtol=1e-7, atol=1e-9, err_msg=name)
 

@@ -22,12 +22,13 @@ from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.tagger import DynbatchTagger
 from dynbatch.memory import pool as pools
 from tests.cuda import devices
+from tests.marks import quick
 
 SMALL = {
     "tagger": Workload(TaggerSizes(30, 6, 5, 4), DynbatchTagger),
     "seq2seq": Workload(Seq2SeqSizes(30, 20, 6, 5), DynbatchSeq2Seq),
 }
-each_workload = pytest.mark.parametrize("workload", SMALL)
+each_workload = pytest.mark.parametrize("workload", quick(["tagger"], SMALL))
 
 
 def tiny(workload, **changes):

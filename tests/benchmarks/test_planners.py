@@ -12,13 +12,14 @@ from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.networks import initial_values
 from benchmarks.workloads import WORKLOADS
 from dynbatch.memory import Interval, live_peak, plan_offsets
+from tests.marks import quick
 from tests.memory.test_planner import intervals
 from tests.poison import assert_disjoint
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 
 
-@pytest.mark.parametrize("method", planners.METHODS)
+@pytest.mark.parametrize("method", quick(["the planner", "by breadth"], planners.METHODS))
 @given(blocks=intervals())
 def test_every_method_keeps_blocks_apart(method, blocks):
     total = planners.METHODS[method](blocks)

@@ -7,11 +7,12 @@ import dynbatch as db
 from benchmarks import unbatched
 from benchmarks.unbatched import CASES, COMPARED, Case, Row, measure, table
 from benchmarks.workloads.contender import DynbatchContender
+from tests.marks import quick
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 
 
-@pytest.mark.parametrize("workload", COMPARED)
+@pytest.mark.parametrize("workload", quick(["tree"], COMPARED))
 def test_both_policies_are_timed_on_every_workload(workload):
     row = measure(workload, Case("two", (3, 1), is_tiny=True), rounds=1, seed=0)
     assert (row.workload, row.case) == (workload, "two")
@@ -23,6 +24,7 @@ def test_what_is_compared_is_the_default_policy():
     assert DynbatchContender.policy == default
 
 
+@pytest.mark.exhaustive
 def test_the_command_prints_a_row_a_case(monkeypatch, capsys):
     monkeypatch.setattr(unbatched, "CASES", (Case("one word", (1,), is_tiny=True),))
     assert unbatched.main(["tagger", "tree", "--rounds", "1", "--json"]) == 0

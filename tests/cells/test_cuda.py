@@ -20,13 +20,10 @@ from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
 from tests.cuda import devices, nvrtc
+from tests.marks import exhaustive
 
 LENGTHS = (3, 1, 0, 2, 3)
 each_case = pytest.mark.parametrize("name", list(CASES))
-
-
-def exhaustive(value):
-    return pytest.param(value, marks=pytest.mark.exhaustive)
 
 
 @pytest.fixture
@@ -78,7 +75,9 @@ def test_everything_is_kept_whatever_recompute_says(cuda):
     assert_equal_outcomes(found, expected, 1e-11)
 
 
-@pytest.mark.parametrize("name", ["lstm", "gru", "additive_attention_in_the_recurrence"])
+@pytest.mark.parametrize(
+    "name", ["lstm", exhaustive("gru"), "additive_attention_in_the_recurrence"]
+)
 @pytest.mark.parametrize("rows", [0, 2])
 def test_no_thread_reads_what_another_writes(monkeypatch, name, rows):
     monkeypatch.setattr(tail, "TAIL_ROWS", rows)

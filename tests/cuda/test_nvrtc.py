@@ -1,9 +1,12 @@
 """Every CUDA source compiles for every architecture, within budgets of what a device has."""
 
+from itertools import product
+
 import pytest
 
 from dynbatch.kernels.cuda import source
 from tests.cuda import nvrtc
+from tests.marks import quick
 
 if nvrtc.missing():
     pytest.skip(nvrtc.missing(), allow_module_level=True)
@@ -17,15 +20,10 @@ REGISTERS = 64
 SHARED_BYTES = 48 * 1024
 
 
-def each_build():
-    """Every architecture and type; in float for the last one alone, unless asked for all."""
-    for architecture in (*OTHERS, *ARCHITECTURES):
-        for real in ("float", "double"):
-            is_quick = (architecture, real) == (ARCHITECTURES[-1], "float")
-            yield pytest.param(architecture, real, marks=() if is_quick else pytest.mark.exhaustive)
+BUILDS = [*product((*OTHERS, *ARCHITECTURES), ("float", "double"))]
 
 
-@pytest.mark.parametrize(("architecture", "real"), [*each_build()])
+@pytest.mark.parametrize(("architecture", "real"), quick([(90, "float")], BUILDS))
 @pytest.mark.parametrize("name", source.names())
 def test_every_source_compiles_within_its_budget(name, real, architecture):
     text = source.read(name)

@@ -44,6 +44,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.exhaustive
 def test_every_test_is_accounted_for(folder, monkeypatch):
     monkeypatch.setattr(suite, "STALL_SECONDS", 8)
     found = suite.run([str(folder)], 2, 120)

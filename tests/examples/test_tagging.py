@@ -13,6 +13,7 @@ from examples.tagging.baseline import MostFrequentTag
 from examples.tagging.model import Example, Tagger
 from examples.tagging.train import accuracy, main
 from examples.words import Lexicon, spelled_share
+from tests.marks import exhaustive
 
 
 def sentence(text, document="a"):
@@ -64,7 +65,7 @@ def made_up(count):
         yield Sentence(tuple(words), tuple(tags), f"d{k % 10}", "news")
 
 
-@pytest.mark.parametrize("options", [[], ["--crf"]])
+@pytest.mark.parametrize("options", [exhaustive([]), ["--crf"]])
 def test_endings_of_words_never_seen_are_learned(options, monkeypatch, capsys):
     monkeypatch.setattr(brown, "load", lambda path: list(made_up(200)))
     sizes = ["--features", "16", "--letters", "8", "--hidden", "8", "--dropout", "0"]

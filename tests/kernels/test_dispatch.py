@@ -51,7 +51,7 @@ def test_every_twin_decides_by_a_parameter_that_it_has(name):
         assert parameters[0] in {"packed", "a"}
     else:
         assert parameters[place] in {
-            "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out", "weight",
+            "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out", "weight", "mask",
         }  # fmt: skip
 
 

@@ -78,6 +78,7 @@ FUNCTIONS = [
     Function(elementwise.tanh, mp.tanh, lambda y: 1 - y * y, size=lambda y: 1),
     Function(elementwise.relu, lambda x: max(x, 0), lambda y: mp.sign(y)),
     Function(elementwise.negative, lambda x: -x, lambda dy: mp.mpf(-1)),
+    Function(elementwise.detached, lambda x: x, lambda dy: mp.mpf(0)),
     Function(elementwise.exp, mp.exp, lambda y: y),
     Function(elementwise.log, mp.log, lambda x: 1 / x, begin=0),
     Function(elementwise.sqrt, mp.sqrt, lambda y: 1 / (2 * y), begin=0),

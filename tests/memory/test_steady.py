@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.memory import Pool
+from tests.marks import exhaustive
 from tests.reference_models import Tagger, sentences
 
 
@@ -19,7 +20,7 @@ def train(model, lengths, seed, pool, with_values):
         parameter.zero_grad()
 
 
-@pytest.mark.parametrize("with_values", [False, True])
+@pytest.mark.parametrize("with_values", [exhaustive(False), True])
 def test_after_the_warm_up_nothing_is_allocated_and_bytes_stay(with_values):
     model, pool, rng = Tagger(), Pool(), np.random.default_rng(1)
     seen = []

@@ -9,6 +9,7 @@ from dynbatch import nodes as F
 from dynbatch.kernels.cuda import queue as cuda_queue
 from dynbatch.kernels.cuda import streams
 from dynbatch.models.search import beam_search, greedy_search
+from tests.marks import quick
 from tests.reference_models import sentences
 
 LENGTHS = (3, 1, 7, 0, 2)
@@ -87,7 +88,10 @@ MODELS = {
     "seq2seq, general, 2 layers": lambda: Translator("general", layers=2),
     "seq2seq, dropout, smoothing": lambda: Translator(dropout=0.2, label_smoothing=0.1),
 }
-each_model = pytest.mark.parametrize("model", MODELS)
+each_model = pytest.mark.parametrize(
+    "model",
+    quick(["CRF, biaffine, text CNN", "binary trees", "seq2seq, dropout, smoothing"], MODELS),
+)
 
 
 def train(model, device, steps=3):

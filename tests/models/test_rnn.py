@@ -8,6 +8,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.errors import ShapeError
 from dynbatch.testing import check_batching, check_gradient
+from tests.marks import exhaustive
 
 LENGTHS = (5, 1, 9, 2)
 SHAPES = [(kind, layers, both) for kind in ("LSTM", "GRU") for layers in (1, 3) for both in (0, 1)]
@@ -92,7 +93,7 @@ def test_values_states_and_gradients_equal_torch(kind, layers, both, starts):
         assert np.allclose(parameter.grad, expected[name].grad, rtol=1e-5, atol=1e-5), name
 
 
-@pytest.mark.parametrize(("kind", "layers", "both"), [("LSTM", 2, 1), ("GRU", 2, 1)])
+@pytest.mark.parametrize(("kind", "layers", "both"), [("LSTM", 2, 1), exhaustive("GRU", 2, 1)])
 def test_gradients_equal_differences(kind, layers, both):
     model = build(kind, layers, both, rng=0)
 

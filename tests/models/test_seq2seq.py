@@ -8,6 +8,7 @@ from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.errors import ShapeError, VocabularyError
 from dynbatch.testing import check_batching, check_gradient
+from tests.marks import exhaustive
 
 PAIRS = [([3, 4, 5, 6], [7, 3]), ([5], [4, 4, 4, 8, 3]), ([6, 3, 3, 3, 3, 3, 4], [])]
 SIZES = {"source_vocab": 8, "target_vocab": 9, "embed": 5, "hidden": 6}
@@ -58,7 +59,9 @@ def test_loss_and_gradients_equal_the_model_spelt_out_in_torch(layers, attention
         assert np.allclose(gradient, gradients[name], rtol=1e-5, atol=1e-5), name
 
 
-@pytest.mark.parametrize("options", [{"layers": 2}, {"attention": "general", "bridge": False}])
+@pytest.mark.parametrize(
+    "options", [exhaustive({"layers": 2}), {"attention": "general", "bridge": False}]
+)
 def test_gradients_equal_differences(options):
     model = small(**options)
     check_gradient(lambda graph: model.loss(graph, *PAIRS[0]), parameters=model, most=12)
@@ -151,6 +154,7 @@ def test_a_pair_makes_few_nodes():
         assert len(graph) == 18
 
 
+@pytest.mark.exhaustive
 def test_it_learns_to_reverse():
     model = models.Seq2Seq(8, 8, embed=16, hidden=32, rng=0)
     optimizer = optim.Adam(model, lr=0.01)

@@ -6,6 +6,7 @@ import pytest
 from dynbatch import backend, optim
 from dynbatch.kernels.transfer import to_device
 from dynbatch.parameter import Parameter, RowSparse
+from tests.marks import exhaustive
 
 torch = pytest.importorskip("torch", reason="parity needs PyTorch")
 
@@ -35,7 +36,7 @@ SHAPES = [(11, 6), (6,)]
 
 @every_setting
 @pytest.mark.parametrize("sparse", [False, True], ids=["dense", "sparse"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 1e-5)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), exhaustive("float32", 1e-5)])
 def test_twenty_steps_equal_pytorch(name, settings, sparse, dtype, tolerance, device):
     rng = np.random.default_rng(0)
     ours = [Parameter(rng.standard_normal(shape).astype(dtype)).to(device) for shape in SHAPES]

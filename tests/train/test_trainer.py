@@ -28,6 +28,7 @@ from dynbatch.train import (
     save_checkpoint,
 )
 from dynbatch.train.update import Update
+from tests.marks import exhaustive
 
 EXAMPLES = [
     (np.random.default_rng(i).integers(0, 11, 1 + i % 6), i % 5) for i in range(14)
@@ -187,9 +188,9 @@ def go_on(folder, **settings):
 @pytest.mark.parametrize(
     ("what", "count"),
     [
-        *[("loss", count) for count in (10, 26, 29)],
-        *[("update", 13), ("updated", 4), ("updated", 7)],
-        *[("validate", count) for count in (1, 2, 3)],
+        *[("loss", 10), exhaustive("loss", 26), exhaustive("loss", 29)],
+        *[("update", 13), ("updated", 4), exhaustive("updated", 7)],
+        *[exhaustive("validate", 1), ("validate", 2), exhaustive("validate", 3)],
     ],
 )
 def test_killed_and_resumed_run_equals_the_run_never_killed(

@@ -15,6 +15,7 @@ from dynbatch.kernels.cuda.launch import Kernels
 from tests.cuda import fake_cupy, simulator
 from tests.cuda.devices import simulated
 from tests.cuda.simulator import KernelFault
+from tests.marks import quick
 
 if simulator.missing():
     pytest.skip(simulator.missing(), allow_module_level=True)
@@ -44,13 +45,7 @@ def files_with_barriers():
     return [name for name in (COMMON, *source.names()) if list(mutants(name))]
 
 
-def each_file():
-    """One file each time, all where they are asked for."""
-    for name in files_with_barriers():
-        yield pytest.param(name, marks=() if name == "arrays.cu" else pytest.mark.exhaustive)
-
-
-@pytest.mark.parametrize("name", [*each_file()])
+@pytest.mark.parametrize("name", quick(["arrays.cu"], files_with_barriers()))
 def test_a_barrier_less_is_a_fault(name):
     exercise = importlib.import_module(f"tests.kernels.cuda.test_{name.split('.')[0]}").exercise
     with simulated(checked=True):

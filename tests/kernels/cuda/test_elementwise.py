@@ -1,3 +1,5 @@
+from itertools import product
+
 import numpy as np
 import pytest
 
@@ -6,6 +8,7 @@ from dynbatch.kernels.cuda.elementwise import SOURCE
 from dynbatch.kernels.cuda.queue import queue
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.marks import quick
 
 ARGUMENTS = {
     "power": [(2.0,), (-1.0,), (2.5,), (0.0,)],
@@ -63,8 +66,9 @@ def test_in_place(cupy, dtype):
 
 
 @pytest.mark.skipif(nvrtc.missing() is not None, reason=str(nvrtc.missing()))
-@pytest.mark.parametrize("architecture", [75, 80, 90])
-@pytest.mark.parametrize("real", ["float", "double"])
+@pytest.mark.parametrize(
+    ("real", "architecture"), quick([("float", 90)], product(("float", "double"), (75, 80, 90)))
+)
 def test_generated_kernels_compile_within_the_budget(real, architecture):
     taken = nvrtc.compile_kernels(SOURCE.text, SOURCE.name, architecture, (f"-DREAL={real}",))
     assert set(taken) == set(SOURCE.kernels)
