@@ -22,6 +22,7 @@ import pytest
 import dynbatch as db
 from dynbatch.kernels import segment
 from tests.cuda import devices
+from tests.marks import exhaustive
 from tests.poison import poisoned_memory
 
 try:
@@ -68,7 +69,7 @@ def dead_memory_is_nan() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=[7, segment.BLOCK], ids=["small blocks", "whole"])
+@pytest.fixture(params=[7, exhaustive(segment.BLOCK)], ids=["small blocks", "whole"])
 def block(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy kernels that work in blocks make several of a few numbers, and then one of all."""
     monkeypatch.setattr(segment, "BLOCK", request.param)

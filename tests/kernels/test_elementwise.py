@@ -202,6 +202,7 @@ AT_THE_BORDERS = {
     "tanh": (1, -1, 0, -0.0),
     "relu": (inf, 0, 0, 0),
     "negative": (-inf, inf, -0.0, 0),
+    "detached": (inf, -inf, 0, -0.0),
     "exp": (inf, 0, 1, 1),
     "log": (inf, nan, -inf, -inf),
     "sqrt": (inf, nan, 0, -0.0),
