@@ -549,6 +549,15 @@ class Graph(Introspection):
             True
         """
         self._open("estimate")
+        spent = self.statistics.host_seconds
+        try:
+            return self._estimate(loss, memory_limit, gradient)
+        finally:
+            self.statistics.host_seconds = spent  # which are of runs
+
+    def _estimate(
+        self, loss: Node | Sequence[Node] | None, memory_limit: int | str | None, gradient: Any
+    ) -> MemoryUse:
         if loss is None:
             nodes = self._ancestors(self._waiting())
             return self._executor.estimate(Request(lambda count: [nodes]))

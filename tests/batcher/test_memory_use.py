@@ -149,5 +149,7 @@ def test_estimates_of_others_change_nothing():
         graph.backward(loss)
         told = graph.explain()
         assert "+grad" in told
+        spent = graph.statistics.host_seconds
         graph.estimate(loss)
+        assert graph.statistics.host_seconds == spent
         assert graph.explain() == told

@@ -20,10 +20,10 @@ from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
 from tests.cuda import devices, nvrtc
-from tests.marks import exhaustive
+from tests.marks import exhaustive, quick
 
 LENGTHS = (3, 1, 0, 2, 3)
-each_case = pytest.mark.parametrize("name", list(CASES))
+each_case = pytest.mark.parametrize("name", quick(list(CASES)[::3], CASES))
 
 
 @pytest.fixture
