@@ -46,12 +46,12 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
         }
         mass = reduce_row<BLOCK, Add>(mass, partial);
         inner = reduce_row<BLOCK, Add>(inner, partial);
+        if (own == 0) *loss = (mass * log(total) - inner) * weight;  // before the gradients: fewer registers
         if (scale) {
             const REAL factor = *scale * mass / total;
             for (int i = own; i < vocabulary; i += step)
                 logits[i] = exp(logit(i) - highest) * factor - (hit * p[i] + uniform) * *scale;
         }
-        if (own == 0) *loss = (mass * log(total) - inner) * weight;
         return;
     }
 
@@ -85,9 +85,9 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
 //
 // Block (256), grid (rows / 8) up to 1024 logits in a row; block (512), grid (rows) above.
 extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const int* ids,
-                                        const REAL* distributions, const REAL* weights, const REAL* scale, REAL* losses,
-                                        int first, int rows, int vocabulary, REAL hit,
-                                        REAL uniform) {
+                                        const REAL* distributions, const REAL* weights,
+                                        const REAL* scale, REAL* losses, int first, int rows,
+                                        int vocabulary, REAL hit, REAL uniform) {
     const bool whole = vocabulary > 1024;
     const int row = whole ? blockIdx.x : blockIdx.x * ROWS + threadIdx.x / WARP;
     if (row >= rows) return;                                   // the whole warp
