@@ -10,6 +10,7 @@ threads run, every architecture, thousands of random graphs. They are left out u
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
@@ -33,6 +34,14 @@ else:
     # No test depends on how fast the machine is. In CI, hypothesis repeats the same examples.
     settings.register_profile("dynbatch", settings(), deadline=None)
     settings.load_profile("dynbatch")
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C and a hang-up as in a terminal, also where nohup and & have them ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -46,7 +46,7 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
         }
         mass = reduce_row<BLOCK, Add>(mass, partial);
         inner = reduce_row<BLOCK, Add>(inner, partial);
-        if (own == 0) *loss = (mass * log(total) - inner) * weight;  // before the gradients: fewer registers
+        if (own == 0) *loss = (mass * log(total) - inner) * weight;  // early: fewer registers
         if (scale) {
             const REAL factor = *scale * mass / total;
             for (int i = own; i < vocabulary; i += step)
