@@ -270,9 +270,8 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
             "dim=0 makes rows of vectors, dim=-1 columns",
             "leave dim out",
         )
-        if first.ndim and dim in (1, -1):
-            return concat([x if x.ndim > 1 else unsqueeze(x, -1) for x in inputs])
-    if first.is_light and all([x.is_light for x in inputs]):  # what calls of cells returned
+    is_columns = first.ndim == 1 and dim in (1, -1)
+    if not is_columns and first.is_light and all([x.is_light for x in inputs]):  # results of calls
         return OPERATIONS["stack"](inputs)
     for x in inputs:
         x.require(
@@ -281,6 +280,8 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
             "stack takes vectors of one width, or scalars; a value has at most two dimensions",
             "F.concat(…, dim=0) joins matrices along their tokens",
         )
+    if is_columns:
+        return concat([unsqueeze(x, -1) for x in inputs])
     return Concat(*inputs, along=0 if first.ndim else -1)
 
 
