@@ -14,7 +14,7 @@ import pytest
 import dynbatch as db
 from dynbatch import backend, models, random
 from dynbatch import nodes as F
-from dynbatch.batcher import policies, schedule, unbatched
+from dynbatch.batcher import gradients, policies, schedule, unbatched
 from dynbatch.batcher.plan import Structure
 from dynbatch.errors import GraphError
 from dynbatch.kernels import blas, parallel
@@ -388,6 +388,25 @@ def test_one_parameter_is_not_trained_by_two_threads_at_once(during):
     assert parameter.grad.tolist() == [[1.0, 2.0]] * 2
     train(parameter)  # one after the other is no error: gradients add
     assert parameter.grad.tolist() == [[2.0, 4.0]] * 2
+
+
+def test_a_parameter_that_is_given_up_meanwhile_can_be_claimed():
+    parameter = db.Parameter(np.ones((2, 2), np.float32))
+
+    def make():
+        first, second = gradients.Claim(), gradients.Claim()
+        first.take([parameter])
+
+        def take():
+            try:
+                second.take([parameter])
+            finally:
+                second.release()
+
+        return take, first.release
+
+    for found, _ in interrupted(make, "batcher/gradients.py", event="opcode"):
+        assert found is None or isinstance(found, GraphError)
 
 
 def test_a_backward_that_failed_leaves_the_parameter_free(monkeypatch):

@@ -88,9 +88,10 @@ class Claim:
         """
         distinct = {parameter.uid: parameter for parameter in parameters}
         with _claiming:
-            for uid in distinct.keys() & _claims.keys():
-                if _claims[uid]() is not None:
-                    raise _two_at_once(distinct[uid])
+            for uid, parameter in distinct.items():
+                held = _claims.get(uid)  # which its owner may give up at any moment
+                if held is not None and held() is not None:
+                    raise _two_at_once(parameter)
             self._uids = list(distinct)  # before the claim, should an interrupt come in between
             _claims.update(dict.fromkeys(distinct, self._self))
 
