@@ -132,6 +132,9 @@ def test_a_model_of_the_users_takes_its_own_names():
     assert Own(num_layers=2, bidirectional=True).layers == 2
     with pytest.raises(TypeError, match="missing 1 required"):
         Own()
+    bare = type("Bare", (models.Module,), {})
+    refusal(Wrong(lambda: bare(size=2), "Bare: arguments are given", ("leave them out",)))
+    refusal(Wrong(lambda: bare(2), "Bare: arguments are given", ("leave them out",)))
 
 
 @cases(

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.arguments import refused
 from dynbatch.backend import Device
 from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels import transfer
@@ -44,7 +45,12 @@ class Module:
 
     training: bool = True
 
-    def __new__(cls, *_: Any, **named: Any) -> Self:
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        if (given or named) and cls.__init__ is object.__init__:  # which ignores them, after this
+            raise refused(
+                cls.__name__, "arguments are given, and it has no __init__",
+                "a module takes what its __init__ does", "write one, or leave them out",
+            )  # fmt: skip
         if named:
             check_names(cls, named)
         return super().__new__(cls)
