@@ -120,7 +120,8 @@ class Seq2Seq(Module):
 
     Raises:
         ShapeError: `tie_weights` with embed != hidden.
-        ArgumentError: unknown attention; a size is no integer above 0, or a rate outside [0, 1].
+        ArgumentError: unknown attention; a size is not an integer above 0, a rate is outside
+            [0, 1], or label_smoothing is 1, which leaves nothing to learn.
 
     Example:
         >>> import dynbatch as db
@@ -165,7 +166,7 @@ class Seq2Seq(Module):
         rng = generator(rng)
         self.begin, self.end = size(self, "begin", begin, 0), size(self, "end", end, 0)
         self.recompute = recompute
-        self.label_smoothing = number(self, "label_smoothing", label_smoothing, "[0, 1]")
+        self.label_smoothing = number(self, "label_smoothing", label_smoothing, "[0, 1)")
         self.source_embedding = Embedding(source_vocab, embed, rng=rng)
         self.target_embedding = Embedding(target_vocab, embed, rng=rng)
         self.encoder = LSTM(
