@@ -9,7 +9,6 @@ import numpy as np
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
-from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
@@ -37,7 +36,7 @@ class Scalar(Node):
     @classmethod
     def numbers(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
         """Each node's number, and where its elements begin."""
-        return batch.array("number", batch.dtype), element_offsets(x, batch.nodes)
+        return batch.array("number", batch.dtype), x.starts
 
 
 class Scale(Scalar):

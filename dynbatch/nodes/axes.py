@@ -57,7 +57,7 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
     )
 
 
-def segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Segments]:
+def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
     """Packed rows and their offsets, so that what `over` names is one segment.
 
     TOKENS:   (N, D) rows, a sentence each; (elements, 1), a matrix each, where widths differ.
@@ -80,8 +80,3 @@ def segment_bytes(nodes: Sequence[Node], over: str) -> int:
     inputs = [node.inputs[0] for node in nodes]
     per_row = over == FEATURES and not same_width(inputs)
     return INDEX_BYTES * (sum([x.rows for x in inputs]) + 1 if per_row else len(nodes) + 1)
-
-
-def element_offsets(x: Ragged, nodes: Sequence[Node]) -> Array:
-    """(K + 1,) where each node's elements begin in `x.flat`."""
-    return x.starts

@@ -7,7 +7,6 @@ import numpy as np
 from dynbatch.arguments import number
 from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
-from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
@@ -40,8 +39,7 @@ class Dropout(Node):
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         streams = batch.array("stream", np.uint32)
         probabilities = batch.array("p", np.float64)
-        offsets = element_offsets(y, batch.nodes)
-        kernels.dropout(xs[0].flat, streams, probabilities, offsets, y.flat)
+        kernels.dropout(xs[0].flat, streams, probabilities, y.starts, y.flat)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

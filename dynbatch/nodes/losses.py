@@ -11,7 +11,6 @@ import numpy as np
 
 from dynbatch.kernels import arrays
 from dynbatch.kernels import losses as kernels
-from dynbatch.nodes.axes import element_offsets
 from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import input
@@ -71,14 +70,14 @@ class PairLoss(Node):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        offsets = cls._offsets(batch, xs[0])
+        offsets = xs[0].starts
         kernels.pair_loss(cls.pair, xs[0].flat, xs[1].flat, offsets, y.flat)
         arrays.scale_segments(y.flat, *cls._scales(batch), y.flat)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         x, t = batch.input(0), batch.input(1)
-        offsets = cls._offsets(batch, x)
+        offsets = x.starts
         each = batch.xp.empty(dy.flat.shape, batch.dtype)
         arrays.scale_segments(dy.flat, *cls._scales(batch), each)
         for of_target, dx in enumerate(dxs):
@@ -90,10 +89,6 @@ class PairLoss(Node):
     @classmethod
     def _scales(cls, batch: Batch) -> tuple[Array, Array]:
         return batch.array("scale", batch.dtype), np.arange(len(batch.nodes) + 1)
-
-    @classmethod
-    def _offsets(cls, batch: Batch, x: Ragged) -> Array:
-        return element_offsets(x, [node.inputs[0] for node in batch.nodes])
 
 
 class SquaredError(PairLoss):

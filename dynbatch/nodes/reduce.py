@@ -139,13 +139,13 @@ class Sum(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         sum_segments(x, offsets, y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
+            dx, offsets = segments(dxs[0], batch.first.over)
             spread_segments(dy.table, offsets, dx)
 
 
@@ -157,13 +157,13 @@ class Mean(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         kernels.mean_segments(x, offsets, y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
+            dx, offsets = segments(dxs[0], batch.first.over)
             kernels.mean_segments_backward(dy.table, offsets, dx)
 
 
@@ -176,13 +176,13 @@ class LogSumExp(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         kernels.logsumexp_segments(x, offsets, y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            x, offsets = segments(batch.input(0), batch.nodes, batch.first.over)
+            x, offsets = segments(batch.input(0), batch.first.over)
             y, dx = batch.result().table, dxs[0].values.reshape(x.shape)
             kernels.logsumexp_segments_backward(dy.table, x, y, offsets, dx)
 
@@ -213,7 +213,7 @@ class Extremum(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.table, 0)
         if batch.keeps:
             kernels.first_extremum(cls.largest, x, y.table, offsets, cls.first(batch))
@@ -221,7 +221,7 @@ class Extremum(Reduction):
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            dx, offsets = segments(dxs[0], batch.nodes, batch.first.over)
+            dx, offsets = segments(dxs[0], batch.first.over)
             kernels.extremum_backward(dy.table, cls.first(batch), offsets, dx)
 
 
@@ -252,7 +252,7 @@ class ArgMax(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         reduce_segments(np.maximum, x, offsets, y.table, 0)
         first = batch.xp.empty(y.table.shape, f"i{batch.dtype.itemsize}")
         kernels.first_extremum(True, x, y.table, offsets, first)

@@ -41,14 +41,14 @@ class Normalised(Node):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         over = batch.first.over
-        x, offsets = segments(xs[0], batch.nodes, over)
+        x, offsets = segments(xs[0], over)
         cls.kernel(x, offsets, y.values.reshape(x.shape))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            y, offsets = segments(batch.result(), batch.nodes, batch.first.over)
+            y, offsets = segments(batch.result(), batch.first.over)
             cls.backward_kernel(dy.values.reshape(y.shape), y, offsets, dx.values.reshape(y.shape))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Never, cast
 
 import numpy as np
@@ -44,14 +44,14 @@ class CumSum(Node):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = _segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = _segments(xs[0], batch.first.over)
         cumsum_segments(x, offsets, False, y.values.reshape(x.shape))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            given, offsets = _segments(dy, batch.nodes, batch.first.over)
+            given, offsets = _segments(dy, batch.first.over)
             cumsum_segments(given, offsets, True, dx.values.reshape(given.shape))
 
 
@@ -81,7 +81,7 @@ class Spread(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = _segments(xs[0], batch.nodes, batch.first.over)
+        x, offsets = _segments(xs[0], batch.first.over)
         mean, squares = batch.scratch[: y.values.size], batch.scratch[y.values.size :][: x.size]
         mean, squares = mean.reshape(y.values.shape), squares.reshape(x.shape)
         mean_segments(x, offsets, mean)
@@ -105,7 +105,7 @@ class Spread(Reduction):
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is None:
             return
-        x, offsets = _segments(batch.input(0), batch.nodes, batch.first.over)
+        x, offsets = _segments(batch.input(0), batch.first.over)
         mean: Array = batch.xp.empty(dy.values.shape, batch.dtype)
         mean_segments(x, offsets, mean)
         y = batch.result().values if cls.root else mean
@@ -137,9 +137,9 @@ class StandardDeviation(Spread):
     root = True
 
 
-def _segments(x: Ragged, nodes: Sequence[Node], over: str) -> tuple[Array, Array]:
-    """As `axes.segments`, of values of one width: no type here batches lengths as widths."""
-    rows, offsets = segments(x, nodes, over)
+def _segments(x: Ragged, over: str) -> tuple[Array, Array]:
+    """Rows and offsets by `axes.segments`: no type here batches widths that are lengths."""
+    rows, offsets = segments(x, over)
     return rows, cast(Array, offsets)
 
 

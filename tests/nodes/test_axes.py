@@ -27,13 +27,11 @@ def test_a_dim_that_is_not_there_is_refused(shape, dim):
 
 
 def test_segments_are_sentences_rows_or_all_elements():
-    with db.Graph() as graph:
-        nodes = [F.input(graph, np.ones((length, 3))) for length in (2, 0, 1)]
-        packed = Ragged(np.arange(9.0).reshape(3, 3), [2, 0, 1])
-        assert segments(packed, nodes, TOKENS)[1].tolist() == [0, 2, 2, 3]
-        assert segments(packed, nodes, FEATURES)[1].tolist() == [0, 3, 6, 9]
-        assert segments(packed, nodes, ALL)[1].tolist() == [0, 6, 6, 9]
-        assert segments(packed, nodes, ALL)[0].shape == (9, 1)
+    packed = Ragged(np.arange(9.0).reshape(3, 3), [2, 0, 1])
+    assert segments(packed, TOKENS)[1].tolist() == [0, 2, 2, 3]
+    assert segments(packed, FEATURES)[1].tolist() == [0, 3, 6, 9]
+    assert segments(packed, ALL)[1].tolist() == [0, 6, 6, 9]
+    assert segments(packed, ALL)[0].shape == (9, 1)
 
 
 def scores(graph, *shapes):
@@ -48,18 +46,18 @@ def test_segments_of_different_widths_are_matrices_over_tokens_and_offsets_other
     with db.Graph() as graph:
         nodes = scores(graph, (2, 3), (1, 0), (2, 1))
         x = packed(np.arange(8.0), nodes)
-        rows, matrices = segments(x, nodes, TOKENS)
+        rows, matrices = segments(x, TOKENS)
         assert rows.shape == (8, 1)
         assert (matrices.rows.tolist(), matrices.widths.tolist()) == ([2, 1, 2], [3, 0, 1])
-        assert segments(x, nodes, FEATURES)[1].tolist() == [0, 3, 6, 6, 7, 8]
-        assert segments(x, nodes, ALL)[1].tolist() == [0, 6, 6, 8]
+        assert segments(x, FEATURES)[1].tolist() == [0, 3, 6, 6, 7, 8]
+        assert segments(x, ALL)[1].tolist() == [0, 6, 6, 8]
 
 
 @pytest.mark.parametrize("over", [FEATURES, ALL])
 def test_tables_of_segments_are_counted(over):
     with db.Graph() as graph:
         nodes = scores(graph, (2, 3), (1, 0), (2, 1))
-        table = segments(packed(np.arange(8.0), nodes), nodes, over)[1]
+        table = segments(packed(np.arange(8.0), nodes), over)[1]
         assert segment_bytes([F.sum(node) for node in nodes], over) == table.nbytes
 
 
