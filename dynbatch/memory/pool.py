@@ -203,7 +203,7 @@ def _limit_of(limit_bytes: int | str | None) -> int | None:
 default_pool = Pool()
 free_at_fork(default_pool._lock)
 
-_device_pools = threading.local()  # as queues of launches are: what is reused stays on one stream
+_device_pools = threading.local()  # as queues of launches are: a stream seldom waits for another
 
 
 def pool_of(device: backend.Device) -> Pool:
