@@ -58,7 +58,7 @@ def number(owner: object, name: str, value: Any, within: str = "(-inf, inf)") ->
         within: an interval, as "[0, 1)".
 
     Raises:
-        ArgumentError: it is no number (text, True, an array of several), NaN, or outside.
+        ArgumentError: it is not a number (text, True, an array of several), NaN, or outside.
     """
     found = interval(within)
     if _is_number(value) and found.holds(float(value)):
@@ -71,7 +71,7 @@ def size(owner: object, name: str, value: Any, least: int = 1) -> int:
     """The argument as an int, `least` or more.
 
     Raises:
-        ArgumentError: it is no integer (2.0, "2", True), or smaller.
+        ArgumentError: it is not an integer (2.0, "2", True), or smaller.
     """
     if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least:
         return operator.index(value)
@@ -91,7 +91,7 @@ def sizes(owner: object, **given: Any) -> None:
     """Check several arguments that are sizes, 1 or more each, by their names.
 
     Raises:
-        ArgumentError: one is no integer, or smaller than 1.
+        ArgumentError: one is not an integer, or smaller than 1.
     """
     for name, value in given.items():
         size(owner, name, value)

@@ -121,7 +121,7 @@ class Graph(Introspection):
         self.totals: dict[int, Any] = {}  # by the nodes that are a part of each
         self.kinds = Kinds()
         self.programs: dict[Any, Any] = {}
-        self.inlined: dict[Any, Any] = {}  # calls that are no node of their own, and parameters
+        self.inlined: dict[Any, Any] = {}  # calls that are not nodes of their own, and parameters
         self._runner: dict[str, int] = {}  # the thread in which it runs now
         self._num_regions = 0
         if check and guard:

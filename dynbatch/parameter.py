@@ -131,7 +131,7 @@ class Parameter:
 
         Raises:
             ShapeError:   when it is set: the array has another shape.
-            DtypeError:   it is no array, or of another dtype.
+            DtypeError:   it is not an array, or of another dtype.
             BackendError: it is on another device.
         """
         return self._value
@@ -289,7 +289,7 @@ def _as_array(name: str, value: Any) -> Array:
     except ValueError as error:  # lists of different lengths
         found, kind = None, f"a {type(value).__name__} that makes no array ({error})"
     if found is not None and found.dtype.kind in "iub":
-        fix = "values.astype(np.float32); ids and counts are no parameters"
+        fix = "values.astype(np.float32); ids and counts are not parameters"
     if kind not in ("float32", "float64"):
         if found is not None and found.dtype.kind in "OUS":
             kind = f"a {type(value).__name__}"

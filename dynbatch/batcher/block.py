@@ -61,7 +61,7 @@ class Block:
         return self
 
     def view(self) -> View:
-        """The same values for those to whom no gradient passes; always the same object."""
+        """A block of the same values, which no gradient passes; always the same object."""
         if self._view is None:
             self._view = View(self)
         return self._view

@@ -194,7 +194,7 @@ class Executor:
             self._run.aside.put([p for step in preparation.steps for p in step.parameters])
 
     def _drop_gradients(self) -> None:
-        """Those of an earlier backward: what is read afterwards is of this one alone."""
+        """Take away those of an earlier backward: what is read afterwards is of this one alone."""
         for block in [block for step in self.steps for block in step.blocks]:
             if block.gradient is not None:
                 self._run.gradients.append((block, block.gradient, block.gradient_start))

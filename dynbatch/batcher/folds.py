@@ -102,7 +102,7 @@ def compute_again(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
         nodes: all of the graph.
 
     Returns:
-        those of them that are no calls.
+        those of them that are not calls.
     """
     stale = {reader.index for reader in readers}
     found = []

@@ -19,7 +19,7 @@ from dynbatch.nodes.structure import stack as stack_nodes
 RESULTS = frozenset((Call, Output, Part))
 
 NO_KIND = -1
-"""Of what is no argument of a call; see `call.Light`."""
+"""The kind of what is not an argument of a call; see `call.Light`."""
 
 
 class Given:
@@ -80,7 +80,7 @@ class Total:
         return self._nodes
 
     def _taken(self) -> Any:
-        """The same for somebody who may keep them."""
+        """The nodes of its parts, for somebody who may keep them."""
         if self.kind != NO_KIND:
             self.kind = NO_KIND  # so that no table of calls takes it as it is
             graph = self.members[0].origin.graph

@@ -95,7 +95,7 @@ class Roles:
                 "        module, a namespace or a dict: then a bare parameter is a value"
             )
         return DtypeError(
-            f"cell {self._name!r}: {named} are no values.\n"
+            f"cell {self._name!r}: {named} are not values.\n"
             "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
             f"zeros,\n        and its parameters as one argument\n  fix:  {fix}\n"
             f"  made at {caller()}"
@@ -151,7 +151,7 @@ def may_be_value(argument: Any) -> bool:
 
 
 def as_value(argument: Any, graph: Owner) -> Any:
-    """The same, with parameters as nodes."""
+    """The argument, with its parameters made nodes."""
     if isinstance(argument, Parameter):
         return parameter(graph, argument)
     if isinstance(argument, tuple):

@@ -17,7 +17,7 @@ class ScanForm(NamedTuple):
     """Widths that a cell is traced for.
 
     tokens: of a token; a tuple where there are several sentences side by side.
-    states: of the parts of the state; `single` says that it is no tuple.
+    states: of the parts of the state; `single` says that it is not a tuple.
     """
 
     tokens: int | tuple[int, ...]
@@ -29,8 +29,8 @@ def as_sentences(xs: Any) -> tuple[Node, ...]:
     """The sentence, or several side by side, with a token of each at every step.
 
     Raises:
-        DtypeError: one of them is no node, or they are a list.
-        ShapeError: one of them is no matrix, their lengths differ, or there is none.
+        DtypeError: one of them is not a node, or they are a list.
+        ShapeError: one of them is not a matrix, their lengths differ, or there is none.
     """
     if isinstance(xs, list):
         raise DtypeError(
@@ -61,7 +61,7 @@ def as_sentences(xs: Any) -> tuple[Node, ...]:
 
 
 def as_state(init: Any, graph: Owner) -> tuple[tuple[Node | int, ...], bool]:
-    """The parts of the first state, nodes or widths, and whether there is one that is no tuple.
+    """The parts of the first state, nodes or widths, and whether there is one that is not a tuple.
 
     Raises:
         ShapeError: a part is neither a vector nor a width.
@@ -122,7 +122,7 @@ def as_memories(memory: Any) -> tuple[Node, ...]:
     """The memories, none or several.
 
     Raises:
-        DtypeError: one of them is no node.
+        DtypeError: one of them is not a node.
     """
     memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
     for node in memories:
@@ -154,7 +154,7 @@ def _no_state(init: Any, part: Any) -> ShapeError:
     elif isinstance(part, np.ndarray):
         fix = "F.input(graph, array) makes an array a node"
     return ShapeError(
-        f"scan: {part!r} is no initial state.\n"
+        f"scan: {part!r} is not an initial state.\n"
         "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
         f"        several parts\n  fix:  {fix}\n  made at {caller()}"
     )

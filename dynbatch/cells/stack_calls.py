@@ -181,7 +181,7 @@ def stack(results: Sequence[Any], like: Any = None) -> Any:
 
     Raises:
         EmptyBatchError: `results` is empty, and there is no `like`.
-        ShapeError:      the forms differ, or `like` is no vector.
+        ShapeError:      the forms differ, or `like` is not a vector.
         GraphError:      the graphs differ.
 
     Example:
@@ -220,7 +220,7 @@ def _no_rows(like: Sequence[Any]) -> Node:
     (vector,) = like
     if not isinstance(vector, Node) or vector.ndim != 1:
         raise ShapeError(
-            f"stack: like={vector!r} is no vector.\n"
+            f"stack: like={vector!r} is not a vector.\n"
             "  rule: of no results stack makes (0, D), for a vector (D,) of the graph\n"
             "  fix:  like=h, with h = db.initial_state(graph, 64); numbers make no empty vector\n"
             f"  made at {caller()}"

@@ -145,7 +145,7 @@ class CallTable:
         return [self.calls[row] for row in sorted(rows)]
 
     def forget_run(self, row: int) -> None:
-        """As if a call had not run."""
+        """Have a call run again, as if it had not."""
         self.update()
         self.run_of[row] = NOT_RUN
 

@@ -269,7 +269,7 @@ def _of_ids(z: Array, targets: Targets, losses: Array, scale: Array | None) -> N
 
 
 def _of_distributions(z: Array, targets: Targets, losses: Array, scale: Array | None) -> None:
-    """The same where each class has a probability q: loss = Σ q · logsumexp(z) - Σ q z.
+    """`_of_ids` where each class has a probability q: loss = Σ q · logsumexp(z) - Σ q z.
 
     A class of probability 0 has no part, even where its logit is -inf.
     """

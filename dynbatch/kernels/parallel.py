@@ -34,7 +34,7 @@ def set_num_threads(count: int) -> None:
     """Set the number of threads of all graphs of this process.
 
     Raises:
-        ArgumentError: `count` is no integer, or smaller than 1.
+        ArgumentError: `count` is not an integer, or smaller than 1.
     """
     _settings["threads"] = size("set_num_threads", "count", count)
 

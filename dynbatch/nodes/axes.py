@@ -34,14 +34,14 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
 
     Raises:
         ShapeError: x has no such dimension.
-        DtypeError: x is no node, dim no integer, or there are `habits`.
+        DtypeError: x is not a node, dim not an integer, or there are `habits`.
     """
     if habits:
         raise not_an_argument(what, habits)
     require_nodes(what, x)
     if not isinstance(dim, int | np.integer):
         raise DtypeError(
-            f"{what}: dim={dim!r} is no integer.\n"
+            f"{what}: dim={dim!r} is not an integer.\n"
             "  rule: dim is one of 0 (tokens) and -1 (features)\n"
             f"  fix:  for all dimensions leave it out, where it may be None\n  made at {caller()}"
         )
@@ -76,7 +76,7 @@ def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
 
 
 def segment_bytes(nodes: Sequence[Node], over: str) -> int:
-    """Of the table that tells segments of inputs apart: of each row, where widths differ."""
+    """Bytes of the table that tells segments of inputs apart: of rows, where widths differ."""
     inputs = [node.inputs[0] for node in nodes]
     per_row = over == FEATURES and not same_width(inputs)
     return INDEX_BYTES * (sum([x.rows for x in inputs]) + 1 if per_row else len(nodes) + 1)

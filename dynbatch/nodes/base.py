@@ -660,7 +660,7 @@ def _is_width(value: Any) -> bool:
 
 
 def require_nodes(what: str, *values: Any) -> None:
-    """Raise `DtypeError` for the first value that is no node."""
+    """Raise `DtypeError` for the first value that is not a node."""
     for value in values:
         if not isinstance(value, Node):
             raise not_a_node(what, value)

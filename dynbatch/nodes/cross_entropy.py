@@ -138,7 +138,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 
 
 class CrossEntropy(CrossEntropyBase):
-    """The same on logits (T, V).
+    """The cross-entropy of logits (T, V), by `LinearCrossEntropy`'s formula.
 
     Batches with:  every other one of the same V, smoothing and kind of targets.
     """

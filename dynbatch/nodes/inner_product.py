@@ -85,7 +85,7 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
     """The gradients that backward starts from, one for each output, in its shape; 1 for None.
 
     Raises:
-        DtypeError:      an output is no node.
+        DtypeError:      an output is not a node.
         EmptyBatchError: there is no output.
         GraphError:      an output belongs to another graph.
         NumericError:    a gradient is not finite.

@@ -192,7 +192,7 @@ def dot(a: Node, b: Node) -> Node:
     """Σ_i a_i b_i of two vectors, a scalar, as `torch.dot`.
 
     Raises:
-        ShapeError: they are no vectors, or of different widths.
+        ShapeError: they are not vectors, or of different widths.
     """
     require_nodes("dot", a, b)
     a.require(

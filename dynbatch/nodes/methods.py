@@ -154,7 +154,7 @@ class Methods(Absences, NumpyProtocols):
 
     @property
     def T(self) -> Any:
-        """As `t()`. `F.unsqueeze(v, -1)` makes a column of a vector."""
+        """`t()`, as a property. `F.unsqueeze(v, -1)` makes a column of a vector."""
         return self.t()
 
     @property
@@ -230,7 +230,7 @@ class Methods(Absences, NumpyProtocols):
 
     @property
     def dtype(self) -> Any:
-        """The graph's."""
+        """That of the graph."""
         return self.graph.dtype
 
     # Operators that a node type's module does not define -----------------------------------------

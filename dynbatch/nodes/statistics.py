@@ -173,7 +173,7 @@ def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never)
 
     Raises:
         ShapeError: x has no such dim.
-        DtypeError: correction is no number.
+        DtypeError: correction is not a number.
 
     Example:
         >>> import dynbatch as db
@@ -191,7 +191,7 @@ def std(x: Node, dim: int | None = None, correction: float = 1, **habits: Never)
 
     Raises:
         ShapeError: x has no such dim.
-        DtypeError: correction is no number.
+        DtypeError: correction is not a number.
     """
     return _spread("std", StandardDeviation, x, dim, correction, habits)
 
@@ -209,7 +209,7 @@ def _spread(
     require_nodes(what, x)
     if isinstance(correction, bool) or not isinstance(correction, int | float | np.number):
         raise DtypeError(
-            f"{what}: correction={correction!r} is no number.\n"
+            f"{what}: correction={correction!r} is not a number.\n"
             "  fix:  correction=1 for unbiased=True, correction=0 for unbiased=False\n"
             f"  made at {caller()}"
         )

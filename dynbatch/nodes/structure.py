@@ -242,7 +242,7 @@ def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
     Raises:
         ShapeError: the other dimension differs.
         EmptyBatchError: `inputs` is empty.
-        DtypeError: `inputs` is no list of nodes.
+        DtypeError: `inputs` is not a list of nodes.
     """
     inputs = _nodes("concat", inputs, habits)
     widest = max(inputs, key=lambda x: x.ndim)
@@ -259,7 +259,7 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
     Raises:
         ShapeError: the vectors' widths differ, an input is a matrix, or there is no such dim.
         EmptyBatchError: `inputs` is empty.
-        DtypeError: `inputs` is no list of nodes.
+        DtypeError: `inputs` is not a list of nodes.
     """
     inputs = _nodes("stack", inputs, habits)
     first = inputs[0]

@@ -40,7 +40,7 @@ class Optimizer:
     Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
-        ArgumentError: there are no parameters, or a setting is no number of its range.
+        ArgumentError: there are no parameters, or a setting is not a number of its range.
         DtypeError: `parameters` holds something else.
 
     Example:

@@ -55,7 +55,7 @@ class Schedule:
         """Check that `load_state_dict` would take `state`.
 
         Raises:
-            CheckpointError: it was saved by a schedule of another kind, or holds what is no number.
+            CheckpointError: it was saved by a schedule of another kind, or a value is not a number.
         """
         own = self.state_dict()
         wrong = [name for name in own if not _is_like(own[name], state.get(name))]
@@ -199,7 +199,7 @@ class Plateau(Schedule):
         """Note the metric of a validation, and cut the rate if it is time.
 
         Raises:
-            ArgumentError: `metric` is missing, or no number.
+            ArgumentError: `metric` is missing, or not a number.
         """
         if not isinstance(metric, SupportsFloat):
             raise refused(

@@ -55,7 +55,7 @@ def variable(graph: Owner, array: Array, number: int) -> Node:
 
 
 def backward(graph: Any, loss: Node) -> None:
-    """As `graph.backward`; a loss through which no gradient can flow is none's mistake here."""
+    """Run `graph.backward`; a loss through which no gradient can flow is not a mistake here."""
     with suppress(NoGradientError):
         graph.backward(loss)
 

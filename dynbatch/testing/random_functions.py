@@ -138,7 +138,7 @@ NEED_FEATURES = (
     "layer_norm", "attention", "logsumexp", "max", "gather_rows", "scan", "scan from a state",
     "scan backwards", "scan side by side",
 )  # fmt: skip
-"""Those that a matrix without any is not given to."""
+"""Functions that a matrix without features is not given to."""
 
 
 def _of_matrix(

@@ -31,7 +31,7 @@ WIDTH = 4
 VOCABULARY = 11
 
 Loss = Callable[[Graph, Array], Node]
-"""Of one sentence, (T, WIDTH)."""
+"""Makes the loss of one sentence, (T, WIDTH)."""
 
 
 @cell
@@ -50,7 +50,7 @@ def reader(x: Any, h: Any, p: Any, memory: Any) -> Any:
 
 @cell
 def dropped(x: Any, h: Any, p: Any) -> Any:
-    """A step with dropout, whose calls are no nodes of their own."""
+    """A step with dropout, whose calls are not nodes of their own."""
     return F.dropout(F.tanh(F.linear(x, p.W_h) + F.linear(h, p.U_h)), 0.25)
 
 
@@ -72,7 +72,7 @@ def sentences(seed: int, number: int, count: int = 4) -> list[Array]:
 
 
 def words(seed: int, number: int, count: int = 3) -> list[tuple[Array, Array]]:
-    """The same as pairs of ids."""
+    """The mini-batch of a step, as pairs of ids."""
     rng = np.random.default_rng([seed, number])
     return [
         (rng.integers(2, VOCABULARY, size), rng.integers(2, VOCABULARY, size))

@@ -141,7 +141,7 @@ class TokenBatches(Generic[Example]):
         return len(self._packed(epoch))
 
     def summary(self) -> dict[str, int | str]:
-        """As that of `SentenceBatches`, with a digest of the lengths, too."""
+        """What decides the batches, as `SentenceBatches` has it, and a digest of the lengths."""
         return {
             "number of examples": len(self.examples),
             "digest of the examples": data_digest(self.examples),

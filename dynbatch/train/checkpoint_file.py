@@ -94,7 +94,7 @@ class CheckpointFile:
             kinds: the letters of safetensors' dtypes that they may have; "" for all.
 
         Raises:
-            CheckpointError: one is not what was written, or no number.
+            CheckpointError: one is not what was written, or not a number.
         """
         return {
             name.removeprefix(prefix): self._tensor(name, kinds)

@@ -57,7 +57,7 @@ class MetricsFile:
         The file is made if there is none, so that it is known from here on that it can be written.
 
         Raises:
-            DataError: a line is no record of a training run, or the file cannot be written.
+            DataError: a line is not a record of a training run, or the file cannot be written.
         """
         self.close()
         if self._path is None:
@@ -91,7 +91,7 @@ def read_metrics(path: str | os.PathLike[str]) -> list[Record]:
     """The records of a metrics file; a last line that was cut short is left out.
 
     Raises:
-        DataError: it cannot be read, or a line is no record. Names file and line.
+        DataError: it cannot be read, or a line is not a record. Names file and line.
     """
     return [record for _, record in _whole_lines(Path(path))]
 
@@ -114,7 +114,7 @@ def _record(where: str, line: bytes) -> Record:
     except (ValueError, RecursionError):
         pass
     raise DataError(
-        f"{where}: no line of a metrics file.\n"
+        f"{where}: not a line of a metrics file.\n"
         f"  line: {line[:60].decode('utf-8', 'replace')!r}\n"
         '  rule: each line is a JSON object with the update it tells of, {"step": 3, …}\n'
         "  fix:  remove the line, or move the file away: a run that goes on begins a new one"

@@ -422,7 +422,7 @@ def test_errors_of_calls():
         state = leaf(x, p)
         with pytest.raises(DtypeError, match="no node among its arguments"):
             leaf(3, p)
-        with pytest.raises(DtypeError, match="are no values"):
+        with pytest.raises(DtypeError, match="are not values"):
             mix(x, np.ones(3), p)
         with pytest.raises(DtypeError, match=r"F.parameter\(graph, p\), and lists tuples"):
             mix(x, [p.b, p.b], p)

@@ -283,7 +283,7 @@ def test_a_width_that_no_step_has_replaced_is_told_of_initial_state(use, init):
 def test_what_stack_cannot_be_like():
     with db.Graph() as graph:
         for wrong in (4, F.constant(graph, 1.0), F.constant(graph, 1.0, (2, 3))):
-            with pytest.raises(ShapeError, match=r"like=.* is no vector"):
+            with pytest.raises(ShapeError, match=r"like=.* is not a vector"):
                 db.stack([], like=wrong)
         h, c = db.stack([], like=(F.constant(graph, 1.0, (3,)), F.constant(graph, 1.0, (2,))))
         assert (h.shape, c.value.shape) == ((0, 3), (0, 2))

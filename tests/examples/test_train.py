@@ -323,7 +323,7 @@ def test_metrics_that_are_damaged_or_gone_when_a_run_goes_on(done, capsys):
     metrics.write_text("what?\n" + metrics.read_text())
     assert main(resumed) == 1
     error = capsys.readouterr().err
-    assert f"error: {metrics}:1: no line of a metrics file" in error and "fix:  remove" in error
+    assert f"error: {metrics}:1: not a line of a metrics file" in error and "fix:  remove" in error
     metrics.unlink()
     assert main(resumed) == 0
     printed = capsys.readouterr().out

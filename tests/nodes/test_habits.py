@@ -292,7 +292,7 @@ def test_axis_and_keepdim_are_told_of_dim(v, function):
 
 @pytest.mark.parametrize("dim", [(0, 1), "0", 0.0, [0]])
 def test_a_dim_is_one_integer(x, dim):
-    with pytest.raises(errors.DtypeError, match="is no integer"):
+    with pytest.raises(errors.DtypeError, match="is not an integer"):
         F.sum(x, dim=dim)
 
 

@@ -56,7 +56,7 @@ def test_a_damaged_line_is_named_and_the_file_left_as_it_is(tmp_path, line):
     content = b'{"step": 1}\n' + line + b'\n{"step": 3}\n'
     path.write_bytes(content)
     for read in (read_metrics, lambda path: MetricsFile(path).keep(lambda record: True)):
-        with pytest.raises(DataError, match=f"{path}:2: no line of a metrics file") as caught:
+        with pytest.raises(DataError, match=f"{path}:2: not a line of a metrics file") as caught:
             read(path)
         assert "fix:  remove the line" in str(caught.value)
     assert path.read_bytes() == content

@@ -707,7 +707,7 @@ def test_damaged_metrics_are_told_before_the_first_mini_batch(tmp_path):
         file.write("what?\n")
     run = Run(tmp_path)
     run.trainer.resume()
-    with pytest.raises(DataError, match=r"metrics.jsonl:7: no line of a metrics file"):
+    with pytest.raises(DataError, match=r"metrics.jsonl:7: not a line of a metrics file"):
         run.trainer.fit(2)
     assert run.trainer.step == 5
 

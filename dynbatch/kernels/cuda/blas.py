@@ -103,7 +103,7 @@ def segment_entries(a: Ragged, b: Ragged, out: Ragged, transpose_a: bool) -> tup
 
 
 def _widths(ragged: Ragged) -> Array:
-    """Of each segment."""
+    """The width of each segment."""
     if ragged.widths is not None:
         return np.array(ragged.widths, np.int64)
     return np.full(len(ragged), ragged.values.shape[1])

@@ -95,7 +95,7 @@ def _softmax_loss(
 
 
 def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | None:
-    """Those of so many tokens, which come up with the tables of the run; None where ids are."""
+    """The rows of so many tokens, which come up with the tables of the run; None of ids."""
     if targets.distributions is None or not rows:
         return None
     return targets.distributions.part(slice(first, first + rows)).rows()

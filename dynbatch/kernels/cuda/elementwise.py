@@ -89,7 +89,7 @@ def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[
 
 
 def _kernel_with_number(name: str, expression: str, variables: list[str], number: str) -> str:
-    """The same with one number for each segment in place of one of the variables."""
+    """A kernel that reads a number for each segment in place of one of the variables."""
     reads = f"const REAL {number} = numbers[k];" if number in _words(expression) else ""
     return KERNEL_WITH_NUMBER.format(
         name=name,

@@ -156,7 +156,7 @@ def reduce_parts(
 def _reduce_parts_of_matrices(
     rows: Any, matrices: Matrices, reduce: Callable[[Any, Any, Any], None]
 ) -> tuple[Any, Matrices]:
-    """The same, of matrices: the parts of one are rows of another, one after the other."""
+    """`reduce_parts` of matrices: the parts of one are rows of another, in order."""
     while int(matrices.rows.max(initial=0)) > PART_OF_COLUMNS:
         counts = -(-matrices.rows // PART_OF_COLUMNS)
         widths = np.repeat(matrices.widths, counts)
