@@ -92,7 +92,7 @@ def test_nested_layers_are_trained_saved_and_printed(tmp_path):
     model, other = Nested(), Nested(1)
     before = model.state_dict()
     optimizer = optim.SGD(model, lr=0.1)
-    with db.Graph() as graph:
+    with db.Graph(seed=0) as graph:
         graph.backward(F.sum(F.sum(model(F.input(graph, np.ones((3, 2)))))))
     assert all([parameter.grad is not None for parameter in model.parameters()])
     optimizer.step()
