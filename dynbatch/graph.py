@@ -351,7 +351,8 @@ class Graph(Introspection):
 
     def _waiting(self) -> list[Node]:
         """All that has not been computed, but what only others compute with."""
-        nodes = [n for n in self._pending if n.index not in self._folds or n.index in self._kept]
+        folded, kept = self._folds.readers_of, self._kept
+        nodes = [n for n in self._pending if n.index not in folded or n.index in kept]
         calls = [call for table in self.tables for call in table.waiting()]
         return [*nodes, *calls]
 

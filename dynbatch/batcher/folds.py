@@ -27,24 +27,21 @@ class Folds:
 
     Attributes:
         readers: indices of nodes that can do without their one input.
+        readers_of: these nodes, by the index of that input, which need not run for its own sake.
     """
 
     def __init__(self) -> None:
         self.readers: set[int] = set()
-        self._readers_of: dict[int, list[Node]] = {}
+        self.readers_of: dict[int, list[Node]] = {}
 
     def add(self, node: Node, reader: Node) -> None:
         """`reader`, whose one input is `node`, can do without it."""
         self.readers.add(reader.index)
-        self._readers_of.setdefault(node.index, []).append(reader)
-
-    def __contains__(self, index: int) -> bool:
-        """Whether a node need not run for its own sake, as there are readers that absorb it."""
-        return index in self._readers_of
+        self.readers_of.setdefault(node.index, []).append(reader)
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices of each input that may be folded and of its reader."""
-        found = [(index, r.index) for index, some in self._readers_of.items() for r in some]
+        found = [(index, r.index) for index, some in self.readers_of.items() for r in some]
         return sorted(found)
 
     def around(self, node: Node, tables: Sequence[CallTable]) -> Iterator[Node]:
@@ -56,7 +53,7 @@ class Folds:
         """
         if isinstance(node._block, View) and node._block.array is not None:
             yield node
-        for reader in self._readers_of.get(node.index, ()):
+        for reader in self.readers_of.get(node.index, ()):
             if is_folded(reader) and all(map(_is_there, node.inputs)):
                 yield reader
         if isinstance(node, Row) and _is_there(node.source):
@@ -67,14 +64,14 @@ class Folds:
 
     def is_lost(self, node: Node) -> bool:
         """Whether a node was folded away, and what it is made of was freed since."""
-        if node.index not in self:
+        if node.index not in self.readers_of:
             return False
         return any([x._block is not None and x._block.array is None for x in node.inputs])
 
     def clear(self) -> None:
         """Forget all nodes."""
         self.readers.clear()
-        self._readers_of.clear()
+        self.readers_of.clear()
 
 
 def is_folded(node: Node) -> bool:
