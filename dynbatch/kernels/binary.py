@@ -159,6 +159,9 @@ def combine_backward(
     `out` is neither a nor b; a flat one may be `dy`.
     """
     differentiate = (kernel.backward_a, kernel.backward_b)[side]
+    if out.size <= segment.BLOCK and (kernel.inplace or not is_flat_within(dy, out)):
+        differentiate(dy, a, b, out)
+        return
 
     def backward(part: slice, room: Array) -> None:
         first, second = [None if array is None else array[part] for array in (a, b)]
