@@ -274,9 +274,10 @@ class Reader:
         def at(name: str) -> list[Node]:
             return [made[k] for k in document[name]]
 
-        tokens = at("tokens") if "tokens" in document else [made[document["token"]]]
         states, following, output = at("states"), at("next_states"), made[document["output"]]
-        return CompiledCell(Trace(made, tokens, states, at("memories"), output, following, {}))
+        return CompiledCell(
+            Trace(made, at("tokens"), states, at("memories"), output, following, {})
+        )
 
 
 def _imported(path: str, base: type) -> Any:
