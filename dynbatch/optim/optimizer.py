@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import ClassVar
 
 import numpy as np
@@ -171,7 +172,8 @@ class Optimizer:
         """Check that `load_state_dict` would take `state`.
 
         Raises:
-            CheckpointError: a name is missing or unknown, or a shape differs.
+            CheckpointError: a name is missing or unknown, a shape differs, or `lr` is not a number
+                >= 0.
         """
         wanted: dict[str, tuple[int, ...]] = {"lr": ()}
         for each in self._states:
@@ -189,6 +191,12 @@ class Optimizer:
                 f"{type(self).__name__}: the state does not fit this optimizer; nothing was "
                 f"loaded.\n  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {shapes}\n"
                 "  fix: use the algorithm, its settings and the model that it was saved with."
+            )
+        rate = np.asarray(state["lr"])
+        if rate.dtype.kind not in "fiu" or not 0 <= rate < inf:
+            raise CheckpointError(
+                f"{type(self).__name__}: the state's lr is {rate}; nothing was loaded.\n"
+                "  rule: a number >= 0\n  fix:  the file is damaged; take an earlier checkpoint"
             )
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:

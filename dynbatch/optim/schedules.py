@@ -55,10 +55,12 @@ class Schedule:
         """Check that `load_state_dict` would take `state`.
 
         Raises:
-            CheckpointError: it was saved by a schedule of another kind, or a value is not a number.
+            CheckpointError: it was saved by a schedule of another kind, or a value is not a number,
+                or not a learning rate.
         """
         own = self.state_dict()
         wrong = [name for name in own if not _is_like(own[name], state.get(name))]
+        wrong += [name for name in own.keys() & RATES - {*wrong} if not 0 <= state[name] < inf]
         if state.keys() != own.keys() or wrong:
             values = f"\n  no such numbers: {wrong}" if state.keys() == own.keys() else ""
             raise CheckpointError(
@@ -76,6 +78,10 @@ class Schedule:
         self.check_state_dict(state)
         self.base_lr, self.num_steps = float(state["base_lr"]), int(state["num_steps"])
         self.optimizer.lr = self.rate(self.num_steps + 1)
+
+
+RATES = {"base_lr", "lr"}
+"""Numbers of a state that are learning rates."""
 
 
 def _is_like(own: Any, given: object) -> bool:

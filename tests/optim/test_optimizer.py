@@ -180,6 +180,9 @@ def test_state_names_follow_the_parameters_not_their_order():
         (lambda s: s.pop("bias/square_sum"), r"missing: \['bias/square_sum'\]"),
         (lambda s: s.update({"head/steps": np.array(1)}), r"unknown: \['head/steps'\]"),
         (lambda s: s.update({"bias/square_sum": np.zeros(4)}), r"optimizer \(3,\), state \(4,\)"),
+        (lambda s: s.update({"lr": np.array(-1.0)}), "the state's lr is -1.0"),
+        (lambda s: s.update({"lr": np.array(np.nan)}), "the state's lr is nan"),
+        (lambda s: s.update({"lr": np.array("high")}), "the state's lr is high"),
     ],
 )
 def test_state_that_does_not_fit_is_refused_whole(spoil, says):

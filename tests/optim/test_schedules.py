@@ -133,6 +133,17 @@ def test_state_of_another_schedule_is_refused():
     assert optimizer.lr == 0.4
 
 
+@pytest.mark.parametrize("rate", [-1.0, float("nan"), float("inf")])
+@pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES.keys())
+def test_a_state_whose_rate_is_no_rate_is_refused_whole(make, rate):
+    optimizer = new_optimizer()
+    schedule = make(optimizer)
+    before, lr = schedule.state_dict(), optimizer.lr
+    with pytest.raises(CheckpointError, match=r"no such numbers: .*base_lr"):
+        schedule.load_state_dict(before | {"base_lr": rate})
+    assert schedule.state_dict() == before and optimizer.lr == lr
+
+
 def test_settings_out_of_range_are_refused_and_the_optimizer_left_alone():
     optimizer = new_optimizer()
     for make in (
