@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time
-from operator import length_hint
 from types import TracebackType
 
 from tqdm import tqdm
 
 from dynbatch.train.metrics import Record
-from dynbatch.train.protocols import Batches
 
 FORMAT = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 ENDLESS_FORMAT = "{desc} {n} batches{postfix}"
@@ -21,35 +19,23 @@ COLUMNS = 80
 class Progress:
     """A progress bar of at most 80 columns on standard error.
 
-    It counts mini-batches of all epochs together, so that the time left is that of the run. Beside
-    it stand the loss in nats, sentences per second since this `fit` began, and the memory of a
-    mini-batch beside what it would take padded.
+    It counts mini-batches of all epochs together, so that the time left is that of the run; epochs
+    that have not begun are taken to be as long as the present one. Beside it stand the loss in
+    nats, sentences per second since this `fit` began, and the memory of a mini-batch beside what it
+    would take padded.
 
     Args:
-        batches:    gives the number of mini-batches of an epoch as `batches.num_batches(epoch)`;
-                    without that method all epochs are taken to be as long as the first one.
         num_epochs: at the end of the run.
-        epoch:      from which the run goes on, counted from 0.
-        position:   mini-batches of that epoch that are done.
+        is_shown:   whether anything is printed.
     """
 
-    def __init__(
-        self, batches: Batches, num_epochs: int, epoch: int, position: int, is_shown: bool
-    ) -> None:
+    def __init__(self, num_epochs: int, is_shown: bool) -> None:
         self._num_epochs = num_epochs
         self._begin = time.perf_counter()
         self._sentences = 0
         self._memory = ""
-        lengths = _lengths(batches, num_epochs) if is_shown else []
-        total = sum(lengths)
-        self._bar = tqdm(
-            desc=self._named(epoch),
-            total=total or None,
-            initial=min(total, sum(lengths[:epoch]) + position),
-            bar_format=FORMAT if total else ENDLESS_FORMAT,
-            ncols=COLUMNS,
-            disable=not is_shown,
-        )
+        self._is_shown = is_shown
+        self._bar: tqdm | None = None
 
     def __enter__(self) -> Progress:
         return self
@@ -60,14 +46,31 @@ class Progress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Say which epoch is running."""
-        self._bar.set_description_str(self._named(epoch), refresh=False)
+    def begin_epoch(self, epoch: int, position: int, num_batches: int) -> None:
+        """Say which epoch is running.
 
-    def _named(self, epoch: int) -> str:
-        return f"epoch {epoch + 1}/{self._num_epochs}"
+        Args:
+            epoch:       counted from 0.
+            position:    its mini-batches that are done.
+            num_batches: all of them, or 0 if nobody knows, as of a generator.
+        """
+        name = f"epoch {epoch + 1}/{self._num_epochs}"
+        if self._bar is None:
+            self._bar = tqdm(
+                desc=name,
+                total=num_batches * self._num_epochs or None,
+                initial=num_batches * epoch + position,
+                bar_format=FORMAT if num_batches else ENDLESS_FORMAT,
+                ncols=COLUMNS,
+                disable=not self._is_shown,
+            )
+            return
+        self._bar.set_description_str(name, refresh=False)
+        if num_batches:
+            self._bar.total = self._bar.n + num_batches * (self._num_epochs - epoch)
 
     def advance(self, num_sentences: int, record: Record) -> None:
         """Count one mini-batch.
@@ -77,7 +80,7 @@ class Progress:
             record:        what the last finished update said about itself; it may be empty.
         """
         self._sentences += num_sentences
-        if self._bar.disable:
+        if self._bar is None or self._bar.disable:
             return
         if "planned_bytes" in record:
             self._memory = f", {memory_text(record)}"
@@ -97,11 +100,3 @@ def memory_text(record: Record) -> str:
     unit, name = (1e9, "GB") if record["peak_bytes"] >= 1e9 else (1e6, "MB")
     padded = f", padded {record['padded_bytes'] / unit:.3g}" if "padded_bytes" in record else ""
     return f"{record['peak_bytes'] / unit:.3g} {name}{padded}"
-
-
-def _lengths(batches: Batches, num_epochs: int) -> list[int]:
-    """Mini-batches of each epoch; none where nobody knows."""
-    counted = getattr(batches, "num_batches", None)
-    if counted is not None:
-        return [counted(epoch) for epoch in range(num_epochs)]
-    return [length_hint(batches.epoch(0), 0)] * num_epochs

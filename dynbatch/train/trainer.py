@@ -181,9 +181,8 @@ class Trainer:
             self._settle()
             self._mark()
             self._metrics.keep(self._is_done)
-            place = (self.epoch, self.position)
             try:
-                with Progress(self.batches, num_epochs, *place, self.show_progress) as progress:
+                with Progress(num_epochs, self.show_progress) as progress:
                     while self.epoch < num_epochs and not self.stopping.is_over:
                         self._run_epoch(progress)
             except (KeyboardInterrupt, Terminated):
@@ -240,7 +239,7 @@ class Trainer:
         batches = self.batches.epoch(self.epoch)
         self._num_batches = length_hint(batches, 0)
         self.model.train()
-        progress.begin_epoch(self.epoch)
+        progress.begin_epoch(self.epoch, self.position, self._num_batches)
         for batch in islice(batches, self.position, None):
             self._run_batch(batch)
             progress.advance(len(batch), self._last)
