@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
+
 import dynbatch as db
 from dynbatch import backend, optim
 from dynbatch.errors import CheckpointError
@@ -132,7 +134,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
     def sequence_error(model: Any) -> float:
         rates, _ = evaluate(task.translator, dev)
         if not options.quiet:
-            print(f"  development set: {rates}", flush=True)
+            tqdm.write(f"  development set: {rates}")  # above the progress bar
         return rates.sequence
 
     return Trainer(
