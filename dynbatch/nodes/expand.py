@@ -115,16 +115,18 @@ def matched(nodes: Sequence[Node]) -> list[Node]:
     """The nodes, each repeated to the shape that all of them have together, as NumPy does.
 
     A vector (D,) or a row (1, D) is repeated over tokens, a column (T, 1) over features, a number
-    over both: (T, 1) with (D,) makes (T, D). The width may be a length.
+    over both: (T, 1) with (D,) makes (T, D). The width is a length if that of any widest node is:
+    an array, a mask say, does not tell by itself what its width is, and takes after the scores.
     """
     widest = max(nodes, key=lambda x: (x.width != 1, x.width or np.inf, x.ndim))
     matrices = [x for x in nodes if x.ndim == 2]
     rows = [x.rows for x in matrices if x.rows != 1] or [x.rows for x in matrices]
     shape = (*rows[-1:], *[widest.width] * any([x.ndim for x in nodes]))
+    is_length = any([x.ragged & WIDTH and x.width == widest.width for x in nodes])
     found = []
     for x in nodes:
         x = squeeze(x, 0) if x.ndim == 2 and x.rows == 1 != shape[0] else x
-        if x.shape == shape or not widest.ragged & WIDTH:
+        if x.shape == shape or not is_length:
             found.append(expand(x, shape))
         else:
             is_row = x.ndim == 1 and len(shape) == 2 and x.width == shape[1]

@@ -267,3 +267,57 @@ def test_a_width_of_zero_is_refused_by_what_needs_features():
             F.layer_norm(scores)
         with pytest.raises(ShapeError, match="a row of length 0 has no max"):
             F.max(scores, dim=-1)
+
+
+SEEN = {
+    "a matrix": lambda graph, length: np.tril(np.ones((length, length), bool)),
+    "an input": lambda graph, length: F.input(graph, np.tril(np.ones((length, length)))),
+    "a row": lambda graph, length: np.arange(length)[None] % 2 == 0,
+    "a column": lambda graph, length: np.arange(length)[:, None] % 2 == 0,
+}
+
+
+def where_seen(graph, length, seen, side=1):
+    """softmax(scores where a mask holds, a number elsewhere) x; `side` 2: the other way round."""
+    x = embedded(graph, length)
+    scores = x @ F.transpose(x)
+    sides = (scores, -2.0) if side == 1 else (-2.0, scores)
+    return F.softmax(F.where(seen(graph, length), *sides)) @ x
+
+
+@pytest.mark.parametrize("side", [1, 2])
+# A row is made a vector, which is repeated.
+@pytest.mark.parametrize(("kind", "batches"), [("a matrix", 7), ("an input", 7), ("a row", 9)])
+def test_a_mask_that_is_an_array_takes_no_batch_for_each_length(kind, batches, side):
+    counts = []
+    for lengths in (EQUAL, DIFFERENT):
+        with db.Graph(dtype="float64") as graph:
+            for length in lengths:
+                where_seen(graph, length, SEEN[kind], side)
+            graph.forward()
+        counts.append(graph.statistics.batches)
+    assert counts == [batches, batches]
+
+
+@pytest.mark.parametrize("kind", SEEN)
+def test_a_mask_that_is_an_array_hides_what_it_hides_in_pytorch(kind):
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    lengths = [3, 0, 1, 7]
+    weight = weights("w")[0]
+    twin = torch.tensor(weight.value, requires_grad=True)
+    with db.Graph(dtype="float64") as graph:
+        losses, expected = [], []
+        for length in lengths:
+            x = embedded(graph, length)
+            seen = SEEN[kind](graph, length)
+            scores = F.linear(x, weight) @ F.transpose(x)
+            losses.append(F.sum(F.tanh(F.softmax(F.where(seen, scores, -2.0)) @ x)).keep())
+            xs = torch.tensor(x.array)
+            mask = torch.tensor(seen if isinstance(seen, np.ndarray) else seen.array) != 0
+            masked_scores = torch.where(mask, xs @ twin.T @ xs.T, -2.0)
+            expected.append((masked_scores.softmax(-1) @ xs).tanh().sum())
+        graph.backward(F.sum(losses))
+        values = [loss.value for loss in losses]
+    torch.stack(expected).sum().backward()
+    np.testing.assert_allclose(values, [e.item() for e in expected], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(weight.grad, twin.grad.numpy(), rtol=1e-9, atol=1e-12)
