@@ -39,7 +39,7 @@ from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.base import Node, caller, not_a_node
-from dynbatch.nodes.inner_product import Seed, gradients_given, seed
+from dynbatch.nodes.inner_product import LossSum, gradients_given, seed
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
 
@@ -231,7 +231,7 @@ class Graph(Introspection):
             ShapeError:   the loss is not a scalar and has no gradient, or one of another shape.
             NumericError: the loss is NaN or infinite; no parameter's gradient is touched. A GPU is
                 not waited for: there the error comes when the loss's value is read. Or a gradient
-                that was given is not finite.
+                that was given is not finite; the value of its node may be.
             OutOfMemory, BackendError: a GPU has no memory left, or failed. Nothing has been run;
                 of parameters whose gradient was being added to it is forgotten.
             GraphError:   the graph is closed, or was made with grad=False; a node is of another
@@ -273,7 +273,7 @@ class Graph(Introspection):
         given = gradients_given(self, outputs, gradients)
         if gradient is None and not several:
             return outputs[0], ()
-        return seed(outputs, given), outputs
+        return seed(outputs, given, are_losses=gradient is None), outputs
 
     def _differentiate(self, start: Node, outputs: Sequence[Node], request: Request) -> None:
         self._backwards.append((len(self._executor.steps), start.index))
@@ -588,7 +588,7 @@ class Graph(Introspection):
 
 def _require_finite(loss: Node, value: Array, state: str) -> None:
     if not math.isfinite(value.item()):
-        what = "the sum of its outputs times their gradients" if type(loss) is Seed else "the loss"
+        what = "the sum of the losses" if type(loss) is LossSum else "the loss"
         raise NumericError(
             f"{loss.label()}: {what} is {value.item()}; {state}.\n"
             "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0;\n"

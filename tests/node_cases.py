@@ -557,8 +557,11 @@ CASES = [
          [(4, 4), (4,), (4,)], None, {"Viterbi": 1}),
     Case("probe", lambda graph, x: probe([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
          (), lambda torch, x: 3 * x.sum(), {"Probe": 1}),
-    Case("seed", lambda graph, x: seed([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)]), matrix,
-         (), lambda torch, x: 3 * x.sum(), {"Seed": 1}),
+    Case("loss_sum", lambda graph, x: seed([x, x], [np.ones(x.shape), np.full(x.shape, 2.0)], True),
+         matrix, (), lambda torch, x: 3 * x.sum(), {"LossSum": 1}),
+    Case("seed", lambda graph, x: seed(  # has a gradient and no value, and the other a value alone
+             [x, x], [np.ones(x.shape), np.full(x.shape, 2.0)], False) + F.detach(3 * F.sum(x)),
+         matrix, (), lambda torch, x: 3 * x.sum(), {"Seed": 1}),
     # Cells
     Case("scan", scan_elman, matrix, [(3, 4), (3, 3), (3,)], torch_elman, {"Scan": 1, "Port": 1}),
     Case("scan backwards", scan_backwards, matrix_and_vector, [(4, 4), (4, 4), (4,)], None,

@@ -71,14 +71,39 @@ class InnerProduct(Node):
         return weights, offsets
 
 
-class Seed(InnerProduct):
-    """Where backward starts from outputs y_i with gradients g_i: Σ_i ⟨g_i, y_i⟩.
+class LossSum(InnerProduct):
+    """Where backward starts from several losses: their sum, which has to be finite.
 
     Batches with:  nothing: there is one a backward.
     """
 
     __slots__ = ()
     joins_sentences = True
+
+
+class Seed(LossSum):
+    """Where backward starts from outputs y_i with gradients g_i, which it hands to each.
+
+    The value is 0: nobody asks for Σ_i ⟨g_i, y_i⟩, which may overflow, or be 0 · inf, where the
+    gradients are finite.
+
+    Batches with:  nothing: there is one a backward.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """None: the weights are for backward."""
+        return 0
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return super().workspace(batch)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        arrays.fill(y.flat, 0)
 
 
 def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> list[Array]:
@@ -149,6 +174,7 @@ def _gradient_given(node: Node, gradient: Any, dtype: np.dtype[Any]) -> Array:
     return array
 
 
-def seed(outputs: Sequence[Node], gradients: Sequence[Array]) -> Node:
-    """The scalar whose gradient by each output is the one given."""
-    return Seed(*outputs, weights=np.concatenate([one.reshape(-1) for one in gradients]))
+def seed(outputs: Sequence[Node], gradients: Sequence[Array], are_losses: bool) -> Node:
+    """The scalar whose gradient by each output is the one given; of losses it is their sum."""
+    kind = LossSum if are_losses else Seed
+    return kind(*outputs, weights=np.concatenate([one.reshape(-1) for one in gradients]))

@@ -185,10 +185,39 @@ def test_a_failed_start_leaves_the_graph_as_it_was():
         assert weight.grad.tolist() == [[4, 4, 4]] * 2
 
 
-def test_outputs_that_are_not_finite_touch_no_gradient():
+def test_losses_that_are_not_finite_touch_no_gradient():
     weight = db.Parameter(np.ones((2, 3), np.float32), "weight")
     with db.Graph() as graph:
-        x = F.linear(F.input(graph, [[np.inf, 0.0, 0.0]]), weight)
-        message = raised(NumericError, lambda: graph.backward(x, gradient=np.ones((1, 2))))
-        assert "the sum of its outputs times their gradients is inf" in message
+        x = F.linear(F.input(graph, [np.inf, 0.0, 0.0]), weight)
+        message = raised(NumericError, lambda: graph.backward([x[0], x[1]]))
+        assert "the sum of the losses is inf" in message
     assert weight.grad is None
+
+
+OUTPUTS_WHOSE_VALUES_TELL_NOTHING = [
+    (lambda x: x * 1.0, [1e20, 3e38], [1e20, 1e20], [1e20, 1e20]),
+    (lambda x: F.log(x), [0.0, 2.0], [1.0, 1.0], [np.inf, 0.5]),
+    (lambda x: F.exp(x[1:]), [0.0, 1000.0], [0.0], [0.0, np.nan]),
+    (lambda x: F.log(x) * F.input(x.graph, [0.0, 1.0]), [0.0, 2.0], [0.0, 1.0], [np.nan, 0.5]),
+    (lambda x: x + F.log(F.input(x.graph, [0.0, 1.0])), [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]),
+    (lambda x: x * 3.0 + np.inf, [0.0, 1.0], [-1.0, 1.0], [-3.0, 3.0]),
+]
+
+
+@pytest.mark.parametrize(("make", "x", "given", "gradient"), OUTPUTS_WHOSE_VALUES_TELL_NOTHING)
+def test_with_a_gradient_given_the_value_of_an_output_does_not_matter(make, x, given, gradient):
+    weight = db.Parameter(np.array(x, np.float32), "weight")
+    for several in (False, True):
+        with db.Graph() as graph, np.errstate(all="ignore"):
+            y = make(F.parameter(graph, weight))
+            graph.backward([y] if several else y, gradient=[given] if several else given)
+            assert y.value.shape == np.shape(given)
+        np.testing.assert_allclose(weight.grad, np.array(gradient, np.float32))
+        weight.zero_grad()
+
+
+def test_a_guard_looks_at_the_nodes_and_not_at_the_start_of_backward():
+    weight = db.Parameter(np.full(2, 1e20, np.float32), "weight")
+    with db.Graph(guard=True) as graph:
+        graph.backward(F.parameter(graph, weight) * 1.0, gradient=[1e20, 1e20])
+    assert weight.grad.tolist() == [np.float32(1e20)] * 2
