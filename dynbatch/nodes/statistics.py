@@ -143,13 +143,14 @@ def _segments(x: Ragged, over: str) -> tuple[Array, Array]:
     return rows, cast(Array, offsets)
 
 
-def cumsum(x: Node, dim: int, **habits: Never) -> Node:
+def cumsum(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Running sums over the tokens (`dim=0`) or over the features (`dim=-1`), as `torch.cumsum`.
 
     Shape:  that of x;  an empty sentence has none.
 
     Raises:
         ShapeError: x has no such dim.
+        DtypeError: `dim` is missing: a running sum has no default, as in PyTorch.
 
     Example:
         >>> import dynbatch as db
@@ -159,7 +160,13 @@ def cumsum(x: Node, dim: int, **habits: Never) -> Node:
         ...     F.cumsum(x, dim=0).value.tolist(), F.cumsum(x, dim=-1).value.tolist()
         ([[1.0, 2.0], [4.0, 6.0]], [[1.0, 3.0], [3.0, 7.0]])
     """
-    return CumSum(x, over=axis("cumsum", x, dim, habits))
+    if dim is None and not habits:
+        raise DtypeError(
+            "cumsum: dim is missing.\n  rule: a running sum goes along one dim\n"
+            "  fix:  dim=0 for tokens, dim=-1 for features\n"
+            f"  made at {caller()}"
+        )
+    return CumSum(x, over=axis("cumsum", x, -1 if dim is None else dim, habits))
 
 
 def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never) -> Node:
