@@ -6,9 +6,9 @@ look up every attribute of every node the slow way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Never, NoReturn
 
 import numpy as np
 
@@ -66,7 +66,6 @@ class Methods(Absences, NumpyProtocols):
     abs = Method()
     add = Method()
     argmax = Method()
-    chunk = Method()
     cumsum = Method()
     detach = Method()
     div = Method("divide")
@@ -99,7 +98,6 @@ class Methods(Absences, NumpyProtocols):
     sigmoid = Method()
     sign = Method()
     softmax = Method()
-    split = Method()
     sqrt = Method()
     squeeze = Method()
     std = Method()
@@ -114,6 +112,33 @@ class Methods(Absences, NumpyProtocols):
         """`F.where(mask, x, other)`."""
         made: Node = FUNCTIONS["where"](mask, self, other)
         return made
+
+    def split(self, sizes: Any, dim: int | None = None, **habits: Never) -> list[Node]:
+        """`F.split(x, sizes, dim)`; of a matrix `dim` is to be given.
+
+        Raises:
+            ShapeError: without `dim` PyTorch would cut the tokens, `F.split` the features.
+        """
+        return self._cut("split", sizes, dim, habits)
+
+    def chunk(self, chunks: int, dim: int | None = None, **habits: Never) -> list[Node]:
+        """`F.chunk(x, chunks, dim)`; of a matrix `dim` is to be given.
+
+        Raises:
+            ShapeError: without `dim` PyTorch would cut the tokens, `F.chunk` the features.
+        """
+        return self._cut("chunk", chunks, dim, habits)
+
+    def _cut(self, name: str, into: Any, dim: Any, habits: Mapping[str, Any]) -> list[Node]:
+        if dim is None and self.ndim == 2 and not habits:
+            raise ShapeError(
+                f"{self!r}: x.{name}({into!r}) of a matrix says not along which dim.\n"
+                f"  rule: PyTorch's method cuts dim 0 then, F.{name} dim -1: say which\n"
+                f"  fix:  x.{name}({into!r}, dim=0) for tokens, x.{name}({into!r}, dim=-1) for "
+                f"features\n  made at {caller()}"
+            )
+        parts: list[Node] = FUNCTIONS[name](self, into, -1 if dim is None else dim, **habits)
+        return parts
 
     def clamp(self, min: float | None = None, max: float | None = None) -> Node:
         """`F.clip(x, min, max)`."""

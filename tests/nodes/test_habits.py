@@ -115,6 +115,11 @@ def test_pytorchs_names_of_methods():
         lambda x: x.gt(0) * x + x.le(0) * x * 2 + x.eq(3) * x - x.ne(3) * x,
         lambda x: x.ge(1) * x - x.lt(2) * x,
         lambda x: x.where(x > 0, x * 2).sign(),
+        lambda x: x.split(1, dim=0)[1],
+        lambda x: x.split([1, 2], -1)[1],
+        lambda x: x.chunk(2, dim=1)[0],
+        lambda x: x[0].split(2)[1],
+        lambda x: x[0].chunk(2)[0],
     ]
     with db.Graph() as graph:
         x = F.input(graph, MATRIX)
@@ -190,6 +195,15 @@ REFUSED = [
     (lambda x, v, s: x.item(), errors.ShapeError, "x.value is the array"),
     (lambda x, v, s: bool(x), errors.DtypeError, "decide on node.value"),
     (lambda x, v, s: list(x), errors.DtypeError, "[x[t] for t in range(len(x))]"),
+    (lambda x, v, s: list(x), errors.DtypeError, "x.split(sizes, dim=0)"),
+    (lambda x, v, s: x.split(1), errors.ShapeError, "x.split(1, dim=0) for tokens"),
+    (lambda x, v, s: x.split([1, 2]), errors.ShapeError, "x.split([1, 2], dim=-1) for features"),
+    (lambda x, v, s: x.chunk(2), errors.ShapeError, "x.chunk(2, dim=0) for tokens"),
+    (lambda x, v, s: x.split(1, axis=0), errors.DtypeError, "the name is dim"),
+    (lambda x, v, s: x.cumsum(axis=0), errors.DtypeError, "the name is dim"),
+    (lambda x, v, s: F.cumsum(x, axis=0), errors.DtypeError, "the name is dim"),
+    (lambda x, v, s: F.cumsum(x, 0, keepdim=True), errors.DtypeError, "leave it out"),
+    (lambda x, v, s: x.cumsum(), errors.DtypeError, "dim=0 for tokens, dim=-1 for features"),
     (lambda x, v, s: 3 in x, errors.DtypeError, "not iterable"),
     (lambda x, v, s: len(s), errors.DtypeError, "F.stack"),
     (lambda x, v, s: np.tanh(x), errors.DtypeError, "F.tanh in the network, node.value outside"),
