@@ -249,6 +249,18 @@ CASES = [
           ("max", "Max", lambda x: x.max()),
           ("logsumexp", "LogSumExp", lambda x: x.logsumexp((0, 1))),
       )],
+    *[Case(f"cumsum of scores over dim {dim}",
+           lambda graph, q, k, dim=dim: F.cumsum(scores(graph, q, k), dim=dim), two_sentences,
+           (), lambda torch, q, k, dim=dim: (q @ k.T).cumsum(dim), {"CumSum": 1})
+      for dim in (0, 1)],
+    *[Case(f"{name} of scores over {over}",
+           lambda graph, q, k, name=name, dim=dim: getattr(F, name)(scores(graph, q, k), dim,
+                                                                    correction=0.5),
+           two_with_words, (),
+           lambda torch, q, k, name=name, dim=dim: getattr(q @ k.T, name)(
+               dim, correction=0.5, keepdim=dim == 1), {kind: 1})
+      for over, dim in (("dim 0", 0), ("dim 1", 1), ("everything", None))
+      for name, kind in (("var", "Variance"), ("std", "StandardDeviation"))],
     *[Case(f"{name} of scores of no keys",
            lambda graph, q, k, name=name: [getattr(F, name)(scores(graph, q, k), dim=dim)
                                            for dim in (0, 1, None)], two_sentences)

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.matrices import by_matrix
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @twin()
+@by_matrix()
 def cumsum_segments(x: Array, offsets: Array, backwards: bool, out: Array) -> None:
     """out[n] = the sum of the segment's rows up to row n, or from row n on if `backwards`.
 

@@ -50,6 +50,11 @@ Segments = Array | Matrices
 """How the rows of kernels are cut into segments: by offsets (K + 1,), or as matrices."""
 
 
+def lengths_of(segments: Segments) -> Array:
+    """(K,) rows of each segment."""
+    return segments.rows if isinstance(segments, Matrices) else np.diff(segments)
+
+
 def ends_of(sizes: Sequence[int] | Array) -> Array:
     """(K + 1,) offsets of parts of these sizes, from 0."""
     offsets = np.zeros(len(sizes) + 1, np.int64)

@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.segment import combine_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @twin()
+@by_matrix(1)
 def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> None:
     """out[n] = (x[n] - mean[k])² for every row n of segment k.
 
@@ -27,6 +29,7 @@ def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> Non
 
 
 @twin()
+@by_matrix(0, 2, 3)
 def spread_backward(
     dy: Array, x: Array, mean: Array, y: Array, offsets: Array, correction: float, root: bool,
     out: Array,

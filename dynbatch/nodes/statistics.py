@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Mapping
-from typing import Any, ClassVar, Never, cast
+from typing import Any, ClassVar, Never
 
 import numpy as np
 
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays, elementwise
 from dynbatch.kernels.cumulative import cumsum_segments
+from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
 from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.variance import spread_backward, squared_deviations
-from dynbatch.nodes.axes import ALL, FEATURES, axis, segments
+from dynbatch.nodes.axes import ALL, FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.base import Node, Retain, Shape, caller, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.reduce import Reduction
@@ -27,11 +28,13 @@ class CumSum(Node):
     """y_i = Σ_{j ≤ i} x_j. dx_i = Σ_{j ≥ i} dy_j.
 
     Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
-    Batches with:  every other one of its width and dim, whatever the lengths.
+    Batches with:  every other one of its width and dim, whatever the lengths; the width may be a
+        length too.
     """
 
     __slots__ = ("over",)
     static = ("over",)
+    any_length = True
     inplace_forward = True
     inplace_backward = True
     over: str
@@ -39,19 +42,23 @@ class CumSum(Node):
     def is_rowwise(self) -> bool:
         return self.over == FEATURES
 
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return segment_bytes(batch.nodes, batch.first.over)
+
     def infer_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = _segments(xs[0], batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         cumsum_segments(x, offsets, False, y.values.reshape(x.shape))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            given, offsets = _segments(dy, batch.first.over)
+            given, offsets = segments(dy, batch.first.over)
             cumsum_segments(given, offsets, True, dx.values.reshape(given.shape))
 
 
@@ -64,6 +71,7 @@ class Spread(Reduction):
 
     __slots__ = ("correction",)
     static = ("over", "correction")
+    any_length = True
     retains = Retain(inputs=True)
     root: ClassVar[bool]
     correction: float
@@ -81,36 +89,39 @@ class Spread(Reduction):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = _segments(xs[0], batch.first.over)
+        x, offsets = segments(xs[0], batch.first.over)
         mean, squares = batch.scratch[: y.values.size], batch.scratch[y.values.size :][: x.size]
-        mean, squares = mean.reshape(y.values.shape), squares.reshape(x.shape)
+        mean, squares = mean.reshape(y.table.shape), squares.reshape(x.shape)
         mean_segments(x, offsets, mean)
         squared_deviations(x, mean, offsets, squares)
-        sum_segments(squares, offsets, y.values)
-        cls.scale(y, np.diff(offsets) - batch.first.correction)
+        sum_segments(squares, offsets, y.table)
+        cls.scale(y, offsets, batch.first.correction)
         if cls.root:
             elementwise.apply(elementwise.sqrt, y.flat, y.flat)
         batch.launches += 3 + cls.root
 
     @classmethod
-    def scale(cls, y: Ragged, divisors: Array) -> None:
-        """Each row of y by its number, or by 0 where that is negative."""
-        rows, width = y.values.shape
-        if rows:
-            with np.errstate(divide="ignore"):
-                numbers = (1 / np.maximum(divisors, 0)).astype(y.values.dtype)
-            arrays.scale_segments(y.flat, numbers, np.arange(0, rows * width + 1, width), y.flat)
+    def scale(cls, y: Ragged, offsets: Segments, correction: float) -> None:
+        """Divide what became of each segment by its rows less `correction`, or by 0."""
+        if not y.values.size:
+            return
+        divisors = np.maximum(lengths_of(offsets) - correction, 0)
+        widths = offsets.widths if isinstance(offsets, Matrices) else y.table.shape[1]
+        with np.errstate(divide="ignore"):
+            numbers = (1 / divisors).astype(y.values.dtype)
+        ends = ends_of(np.broadcast_to(widths, divisors.shape))
+        arrays.scale_segments(y.flat, numbers, ends, y.flat)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is None:
             return
-        x, offsets = _segments(batch.input(0), batch.first.over)
-        mean: Array = batch.xp.empty(dy.values.shape, batch.dtype)
+        x, offsets = segments(batch.input(0), batch.first.over)
+        mean: Array = batch.xp.empty(dy.table.shape, batch.dtype)
         mean_segments(x, offsets, mean)
-        y = batch.result().values if cls.root else mean
+        y = batch.result().table if cls.root else mean
         spread_backward(
-            dy.values, x, mean, y, offsets, batch.first.correction, cls.root,
+            dy.table, x, mean, y, offsets, batch.first.correction, cls.root,
             dxs[0].values.reshape(x.shape),
         )  # fmt: skip
         batch.launches += 1
@@ -119,7 +130,8 @@ class Spread(Reduction):
 class Variance(Spread):
     """y = Σ_i (x_i - mean)² / max(n - correction, 0). dx_i = 2 dy (x_i - mean) / (n - correction).
 
-    Batches with:  every other one of its width, dim and correction, whatever the lengths.
+    Batches with:  every other one of its width, dim and correction, whatever the lengths; the width
+        may be a length too.
     """
 
     __slots__ = ()
@@ -129,18 +141,13 @@ class Variance(Spread):
 class StandardDeviation(Spread):
     """y = √variance. dx_i = dy (x_i - mean) / ((n - correction) y), and 0 where y is 0.
 
-    Batches with:  every other one of its width, dim and correction, whatever the lengths.
+    Batches with:  every other one of its width, dim and correction, whatever the lengths; the width
+        may be a length too.
     """
 
     __slots__ = ()
     retains = Retain(inputs=True, output=True)
     root = True
-
-
-def _segments(x: Ragged, over: str) -> tuple[Array, Array]:
-    """Rows and offsets by `axes.segments`: no type here batches widths that are lengths."""
-    rows, offsets = segments(x, over)
-    return rows, cast(Array, offsets)
 
 
 def cumsum(x: Node, dim: int | None = None, **habits: Never) -> Node:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels import reduce, softmax
+from dynbatch.kernels import cumulative, reduce, softmax, variance
 from dynbatch.kernels.matrices import Matrices
 from dynbatch.kernels.segment import reduce_segments, spread_segments
 
@@ -47,6 +47,30 @@ def test_a_matrix_without_rows_is_reduced_to_what_is_said():
     out = nothing()
     reduce_segments(np.add, some(), MATRICES, out, 7.0)
     assert rows_of(out)[2].tolist() == [7, 7] and np.isfinite(out).all()
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_running_sums_stay_within_their_matrix(backwards):
+    x = some()
+    out = np.empty_like(x)
+    cumulative.cumsum_segments(x, MATRICES, backwards, out)
+    turn = slice(None, None, -1 if backwards else 1)
+    for own, found in zip(matrices_of(x), matrices_of(out), strict=True):
+        assert np.array_equal(found, own[turn].cumsum(0)[turn])
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_deviations_and_their_gradients_are_from_the_means_of_their_matrix(root):
+    x, out, gradient = some(), some(), some()
+    mean, dy, y = np.random.default_rng(1).standard_normal((3, int(MATRICES.widths.sum()), 1))
+    variance.squared_deviations(x, mean, MATRICES, out)
+    variance.spread_backward(dy, x, mean, y, MATRICES, 0.5, root, gradient)
+    rows = zip(*[rows_of(values) for values in (mean, dy, y)], strict=True)
+    found = zip(*[matrices_of(values) for values in (x, out, gradient)], strict=True)
+    for (means, dys, ys), (own, squares, slopes) in zip(rows, found, strict=True):
+        np.testing.assert_allclose(squares, (own - means) ** 2)
+        each = dys / ys if root else 2 * dys
+        np.testing.assert_allclose(slopes, each * (own - means) / max(len(own) - 0.5, 0.5))
 
 
 def test_a_row_is_spread_over_its_matrix():

@@ -110,3 +110,65 @@ def test_a_cell_of_them_gives_what_its_steps_give(build):
 def test_a_cell_of_them_gives_the_same_on_a_gpu(cuda, build):
     for found, expected in zip(gradients(build, "cuda"), gradients(by_steps), strict=True):
         np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+SCORES = {
+    "cumsum over tokens": lambda s: F.cumsum(s, 0),
+    "cumsum over features": lambda s: F.cumsum(s, -1),
+    "var over tokens": lambda s: F.var(s, 0, correction=0),
+    "var over features": lambda s: F.var(s, -1, correction=0),
+    "var of everything": lambda s: F.var(s, correction=0),
+    "std over tokens": lambda s: F.std(s, 0, correction=0),
+    "std over features": lambda s: F.std(s, -1, correction=0),
+    "std of everything": lambda s: F.std(s, correction=0),
+}
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_widths_that_are_lengths_take_one_batch(name):
+    counts = []
+    for lengths in ([20] * 30, range(30)):
+        with db.Graph() as graph:
+            for length in lengths:
+                q = F.input(graph, np.ones((length, 3)))
+                F.tanh(SCORES[name](q @ F.transpose(q)))
+            graph.forward()
+        counts.append(graph.statistics.batches)
+    assert counts == [5, 5]
+
+
+SHAPES_OF_NONE = dict(zip(SCORES, [(0, 0)] * 2 + [(0,), (0, 1), ()] * 2, strict=True))
+
+
+@pytest.mark.parametrize(("name", "shape"), SHAPES_OF_NONE.items())
+def test_a_sentence_of_no_words_has_scores_with_statistics(name, shape):
+    with db.Graph() as graph:
+        q = F.input(graph, np.zeros((0, 3))).keep()
+        y = SCORES[name](q @ F.transpose(q))
+        assert y.shape == y.value.shape == shape
+        # PyTorch too gives NaN for the variance of no element.
+        assert np.isnan(y.value).all()
+
+
+@pytest.mark.parametrize("name", SCORES)
+def test_statistics_of_scores_have_the_gradients_of_pytorch(name):
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+    kind, over = name.split()[0], name.split()[-1]
+    dim = {"tokens": 0, "features": -1, "everything": None}[over]
+    options = {} if kind == "cumsum" else {"correction": 0, "keepdim": over == "features"}
+    with db.Graph(dtype="float64") as graph:
+        inputs, losses, tensors = [], [], []
+        for length in (2, 5, 3, 5):
+            rows = np.random.default_rng(length).standard_normal((length, 3))
+            q = F.input(graph, rows).keep()
+            tensor = torch.tensor(rows, requires_grad=True)
+            expected = getattr(tensor @ tensor.T, kind)(dim, **options)
+            y = SCORES[name](q @ F.transpose(q)).keep()
+            losses.append(F.sum(F.tanh(y)))
+            expected.tanh().sum().backward()
+            inputs.append((q, y))
+            tensors.append((tensor, expected))
+        graph.backward(F.sum(losses))
+        for (q, y), (tensor, expected) in zip(inputs, tensors, strict=True):
+            np.testing.assert_allclose(y.value, expected.detach().numpy(), atol=1e-12)
+            np.testing.assert_allclose(q.gradient, tensor.grad.numpy(), atol=1e-10)

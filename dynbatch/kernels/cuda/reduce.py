@@ -9,15 +9,13 @@ import numpy as np
 
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.cuda.segments import over_elements, over_segments, reduce_parts
-from dynbatch.kernels.matrices import Matrices, Segments
+from dynbatch.kernels.matrices import Segments, lengths_of
 
 
 def mean_segments(x: Any, offsets: Segments, out: Any) -> None:
     """out[k] = mean of the segment's rows; 0 for an empty segment."""
     rows, ends = reduce_parts(x, offsets, partial(reduce_segments, np.add, empty=0))
-    lengths = None
-    if rows is not x:
-        lengths = offsets.rows if isinstance(offsets, Matrices) else np.diff(offsets)
+    lengths = None if rows is x else lengths_of(offsets)
     over_segments("mean_segments", (rows, out), ends, out.shape[1], lengths)
 
 

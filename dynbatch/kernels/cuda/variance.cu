@@ -1,5 +1,5 @@
 // Variances and standard deviations of segments: the twin of kernels/variance.py. x and out are
-// (N, width), all else (K, width). Grid and block as for `over_elements`.
+// (N, width), all else (K, width), or matrices. Grid and block as for `over_elements`.
 
 // out[n] = (x[n] - mean[k])^2.
 extern "C" __global__ void squared_deviations(const REAL* x, const REAL* mean, REAL* out,

@@ -3,6 +3,7 @@ import pytest
 
 from dynbatch.kernels import cumulative
 from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.matrices import Matrices
 from tests.kernels.cuda.compare import assert_equal_twins, launches
 from tests.kernels.cuda.test_segment import SEGMENT, normal
 
@@ -15,6 +16,17 @@ def test_running_sums(cupy, dtype, offsets, width, backwards):
     with launches(len(offsets) > 1):
         assert_equal_twins(
             cumulative.cumsum_segments, x, offsets, backwards, out, rtol=1e-4, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_running_sums_of_matrices_take_one_launch(cupy, dtype, backwards):
+    matrices = Matrices([3, 0, 5, 1, 70, 2], [4, 2, 0, 65, 33, 1])
+    elements = int(matrices.rows @ matrices.widths)
+    x, out = normal(dtype, elements, 1), normal(dtype, elements, 1)
+    with launches(1):
+        assert_equal_twins(
+            cumulative.cumsum_segments, x, matrices, backwards, out, rtol=1e-4, atol=2e-5
         )
 
 

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import variance
+from dynbatch.kernels.matrices import Matrices
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 from tests.kernels.cuda.test_segment import SEGMENT, normal
 
@@ -31,6 +32,20 @@ def test_their_gradients(cupy, dtype, offsets, width, root, correction):
             variance.spread_backward, dy, x, mean, Values(at_zero), offsets, correction, root, out,
             rtol=1e-4,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("root", [False, True])
+def test_matrices_take_one_launch(cupy, dtype, root):
+    matrices = Matrices([3, 0, 5, 2, 70, 2], [4, 2, 0, 65, 33, 1])
+    elements, sums = int(matrices.rows @ matrices.widths), int(matrices.widths.sum())
+    dy, mean, y = (normal(dtype, sums, 1, seed=seed) for seed in (1, 2, 3))
+    x, out = normal(dtype, elements, 1), normal(dtype, elements, 1)
+    with launches(1):
+        assert_equal_twins(variance.squared_deviations, x, mean, matrices, out)
+    with launches(1):
+        assert_equal_twins(
+            variance.spread_backward, dy, x, mean, y, matrices, 1.0, root, out, rtol=1e-4
+        )
 
 
 def test_of_one_row_it_is_nan(cupy, dtype):
