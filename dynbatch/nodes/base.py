@@ -538,8 +538,8 @@ class Node(Methods):
     def __iter__(self) -> Any:
         raise DtypeError(
             f"{self!r} is not iterable.\n"
-            "  fix:  [x[t] for t in range(len(x))] has its rows, x.split(sizes, dim=0) parts of "
-            "several;\n        a recurrence is db.scan\n"
+            "  fix:  F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is "
+            "db.scan\n"
             f"  made at {caller()}"
         )
 

@@ -195,7 +195,7 @@ REFUSED = [
     (lambda x, v, s: x.item(), errors.ShapeError, "x.value is the array"),
     (lambda x, v, s: bool(x), errors.DtypeError, "decide on node.value"),
     (lambda x, v, s: list(x), errors.DtypeError, "[x[t] for t in range(len(x))]"),
-    (lambda x, v, s: list(x), errors.DtypeError, "x.split(sizes, dim=0)"),
+    (lambda x, v, s: list(x), errors.DtypeError, "F.split(x, sizes, dim=0)"),
     (lambda x, v, s: x.split(1), errors.ShapeError, "x.split(1, dim=0) for tokens"),
     (lambda x, v, s: x.split([1, 2]), errors.ShapeError, "x.split([1, 2], dim=-1) for features"),
     (lambda x, v, s: x.chunk(2), errors.ShapeError, "x.chunk(2, dim=0) for tokens"),
