@@ -1,27 +1,13 @@
 import os
 import threading
-import warnings
 
 import pytest
 
 from dynbatch.kernels import parallel
 from dynbatch.recent import Recent, free_at_fork
+from tests.forks import in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-
-
-def in_child(check):
-    """Whether `check()` holds in a forked child; None if the child did not end."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks of several threads
-        child = os.fork()
-    if not child:
-        try:
-            os._exit(0 if check() else 1)
-        finally:
-            os._exit(2)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_child_finds_a_lock_free_and_what_it_guards_whole():

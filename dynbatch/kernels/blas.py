@@ -22,6 +22,7 @@ import glob
 import itertools
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -51,8 +52,8 @@ ADDED_SLICE = 1 << 17
 # Of cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans.
 ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
 
-# Runs inside of `one_thread`, and how many threads BLAS used before the first of them.
-_inside = 0
+# How often each thread is inside of `one_thread`, and how many BLAS used before the first of them.
+_inside: Counter[int] = Counter()
 _before = 1
 _setting = free_at_fork(threading.Lock())
 
@@ -104,27 +105,53 @@ def one_thread() -> Iterator[None]:
     """BLAS uses one thread inside, and what it used before afterwards.
 
     BLAS has one setting for the process. Where several Python threads are inside, the first sets
-    it, and the last that leaves puts back what the first has found.
+    it, and the last that leaves puts back what the first has found. In a forked child only the
+    thread that forked is still inside.
     """
-    global _inside, _before
+    global _before
     get, put = _function_pair()
     if get is None or put is None:
         yield
         return
+    thread = threading.get_ident()
     is_counted = False
     try:
         with _setting:
-            _inside, is_counted = _inside + 1, True  # at once: an interrupt may come after any call
-            if _inside == 1:
+            is_first = not _inside.total()
+            # At once: an interrupt may come after any call.
+            _inside[thread], is_counted = _inside[thread] + 1, True
+            if is_first:
                 _before = get()
             if _before != 1:
                 put(1)
         yield
     finally:
         with _setting:
-            _inside -= is_counted
-            if not _inside and _before != 1:
-                put(_before)
+            _leave(thread, is_counted, put)
+
+
+def _leave(thread: int, times: int, put: Callable[..., Any]) -> None:
+    """A thread is inside so many times fewer; after the last BLAS uses what it used before."""
+    _inside[thread] -= times
+    if not _inside[thread]:
+        del _inside[thread]
+    if not _inside and _before != 1:
+        put(_before)
+
+
+def _forget_other_threads() -> None:
+    """A forked child has but the thread that forked."""
+    _, put = _function_pair()
+    thread = threading.get_ident()
+    others = _inside.keys() - {thread}
+    for other in others:
+        del _inside[other]
+    if others and put is not None:
+        _leave(thread, 0, put)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_other_threads)
 
 
 @cache

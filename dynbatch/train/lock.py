@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.errors import CheckpointError
+from dynbatch.recent import free_at_fork
 
 fcntl: Any
 try:
@@ -32,7 +33,7 @@ class _Held:
 
 
 _held: dict[Path, _Held] = {}
-_held_guard = threading.Lock()
+_held_guard = free_at_fork(threading.Lock())
 
 
 @contextmanager
@@ -41,8 +42,9 @@ def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
 
     The folder is made if it is missing, and removed again if it is still empty at the end. The lock
     is the system's (`flock`, of a file `.NAME.lock` beside it that says who holds it), so that it
-    is gone when the process is, however that ended. The thread that holds it may take it again.
-    Where there is no `flock`, on Windows and some network file systems, only the folder is checked.
+    is gone when the process is, however that ended. The thread that holds it may take it again;
+    a forked child holds nothing of its parent's. Where there is no `flock`, on Windows and some
+    network file systems, only the folder is checked.
 
     Args:
         path: the file that will be written; None holds nothing.
@@ -104,7 +106,9 @@ def _enter(key: Path, path: Path) -> None:
 
 def _leave(key: Path) -> None:
     with _held_guard:
-        held = _held[key]
+        held = _held.get(key)
+        if held is None:  # a child forked inside of the block leaves it
+            return
         held.times -= 1
         if held.times == 0:
             del _held[key]
@@ -115,6 +119,19 @@ def _leave(key: Path) -> None:
 
 
 _handles: dict[Path, tuple[Path, int]] = {}
+
+
+def _forget() -> None:
+    """Hold nothing in a forked child: what the process held is its parent's."""
+    for _, handle in _handles.values():
+        with suppress(OSError):
+            os.close(handle)  # the parent has its own, and with it the lock
+    _held.clear()
+    _handles.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
 
 
 def _acquire(path: Path) -> tuple[Path, int]:

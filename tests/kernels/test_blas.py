@@ -1,3 +1,5 @@
+import os
+import threading
 import tracemalloc
 
 import numpy as np
@@ -6,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.kernels import blas, parallel
+from tests.forks import in_child
 
 # Shapes whose columns divide into tiles, some that do not (prime columns), and degenerate ones.
 SHAPES = [
@@ -165,6 +168,42 @@ def test_one_thread_restores_what_it_found():
     assert get() == 2
     with pytest.raises(KeyError), blas.one_thread():
         raise KeyError
+    assert get() == 2
+    put(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_a_thread_is_inside_has_nobody_inside():
+    get, put = blas._function_pair()
+    if get is None or put is None:
+        pytest.skip("this NumPy does not carry OpenBLAS")
+    before, inside, over = get(), threading.Event(), threading.Event()
+    put(2)
+
+    def stay():
+        with blas.one_thread():
+            inside.set()
+            over.wait()
+
+    def is_as_outside():
+        found = [get()]
+        with blas.one_thread():
+            found.append(get())
+        return [*found, get()] == [2, 1, 2]
+
+    def is_still_inside():
+        with blas.one_thread():
+            pass
+        return get() == 1
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait()
+    assert in_child(is_as_outside)
+    with blas.one_thread():
+        assert in_child(is_still_inside)
+    over.set()
+    thread.join()
     assert get() == 2
     put(before)
 

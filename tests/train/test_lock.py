@@ -10,6 +10,7 @@ import pytest
 from dynbatch.errors import CheckpointError
 from dynbatch.train import lock
 from dynbatch.train.lock import locked
+from tests.forks import in_child
 
 HOLDER = """
 import sys
@@ -128,3 +129,45 @@ def test_a_place_that_cannot_be_written_is_one_error(tmp_path, path, says):
             pass
     assert "fix: give a folder that can be written" in str(caught.value)
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_holds_nothing_of_its_parents(tmp_path):
+    def is_refused():
+        try:
+            with locked(tmp_path / "run"):
+                return False
+        except CheckpointError:
+            return True
+
+    with locked(tmp_path / "run"):
+        assert in_child(is_refused)
+        assert (tmp_path / ".run.lock").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_that_leaves_the_block_lets_its_parents_lock_be(tmp_path):
+    block = locked(tmp_path / "run")
+
+    def leave():
+        block.__exit__(None, None, None)
+        return True
+
+    with block:
+        assert in_child(leave)
+        assert (tmp_path / ".run.lock").exists()
+        assert in_child(lambda: lock._held == {})
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_finds_the_table_of_locks_free(tmp_path):
+    lock._held_guard.acquire()
+    thread = threading.Timer(0.02, lock._held_guard.release)
+    thread.start()
+
+    def take():
+        with locked(tmp_path / "run"):
+            return True
+
+    assert in_child(take)
+    thread.join()
