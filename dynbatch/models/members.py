@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections import UserDict, UserList, deque
+import itertools
+from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, Set, ValuesView
 from dataclasses import fields, is_dataclass
-from types import GeneratorType, MappingProxyType, NoneType, SimpleNamespace
+from functools import partial
+from types import (
+    GeneratorType,
+    MappingProxyType,
+    MemberDescriptorType,
+    NoneType,
+    SimpleNamespace,
+)
 from typing import Any
 
 import numpy as np
@@ -17,8 +25,17 @@ from dynbatch.nodes.base import caller
 PLAIN = frozenset({NoneType, bool, bytes, complex, float, int, str})
 # Items without an order, or of a view that no name leads to.
 UNNAMED_ITEMS = (Set, ValuesView)
+EMPTY: tuple[Any, ...] = ([], {}, {}.values(), {}.items(), deque())
+WITHOUT_LAST: tuple[Any, ...] = ((), set())
+# Without an end, and none of them a module.
+NUMBERS = itertools.count
 # Gives its items once: nobody can look what they are.
-ONCE = (GeneratorType, enumerate, filter, map, reversed, zip)
+ONCE: tuple[type, ...] = (
+    GeneratorType, enumerate, filter, map, reversed, zip,
+    *[type(iter(empty)) for empty in (*EMPTY, *WITHOUT_LAST)],
+    *[type(reversed(empty)) for empty in EMPTY],
+    *[kind for kind in vars(itertools).values() if isinstance(kind, type) and kind is not NUMBERS],
+)  # fmt: skip
 
 RULE = (
     "parameters and modules are found in lists, tuples, dicts, named tuples and dataclasses, at "
@@ -39,8 +56,8 @@ def members(
         path:  the name of the attribute.
 
     Raises:
-        ArgumentError: a set, a generator or a view of a dict holds some, or keys of a dict have
-            one name.
+        ArgumentError: a set, a view of a dict or its keys hold some, or they have one name; or it
+            is a generator, or another iterator.
     """
     seen: dict[int, Any] = {}  # kept alive, so that an id stays its own
     waiting = [(path, iter([("", value)]))]
@@ -70,13 +87,16 @@ def parts(
         return zip(value._fields, value, strict=True)
     if isinstance(value, list | tuple | deque | UserList):
         return ((str(place), item) for place, item in enumerate(value))
-    if isinstance(value, dict | UserDict | MappingProxyType):
+    if isinstance(value, dict | UserDict | MappingProxyType | ChainMap):
         return _keyed(owner, path, value, kinds)
     if isinstance(value, SimpleNamespace):
         return vars(value).items()
     if is_dataclass(value) and not isinstance(value, type):
-        names = dict.fromkeys([*(field.name for field in fields(value)), *_own(value)])
+        names = dict.fromkeys([*(field.name for field in fields(value)), *attributes(value)])
         return ((name, getattr(value, name)) for name in names if hasattr(value, name))
+    if isinstance(value, partial):
+        held = {"func": value.func, "args": value.args, "keywords": value.keywords}
+        return (held | attributes(value)).items()
     if isinstance(value, np.ndarray) and value.dtype == object:
         return parts(owner, path, value.tolist(), kinds)
     if isinstance(value, ONCE):
@@ -88,14 +108,24 @@ def parts(
     return None
 
 
-def _own(value: Any) -> Iterable[str]:
-    return getattr(value, "__dict__", ())
+def attributes(value: Any) -> dict[str, Any]:
+    """The attributes of an object that are set, by name, those of its `__slots__` last."""
+    found: dict[str, Any] = dict(getattr(value, "__dict__", ()))
+    for kind in reversed(type(value).__mro__):
+        if "__slots__" in vars(kind):
+            for name, place in vars(kind).items():
+                if isinstance(place, MemberDescriptorType) and hasattr(value, name):
+                    found.setdefault(name, getattr(value, name))
+    return found
 
 
 def _keyed(owner: str, path: str, value: Any, kinds: tuple[type, ...]) -> Iterable[tuple[str, Any]]:
     """Items by the text of their keys, which tells those apart that are parameters or modules."""
     names: dict[str, Any] = {}
     for key, item in value.items():
+        if type(key) not in PLAIN and _holds(owner, path, [key], kinds):
+            what = f"a dict with a key that is or holds a parameter or module, {key!r:.60}"
+            raise _refusal(owner, path, what, "a list of them, or of pairs (module, value)")
         if type(item) in PLAIN:
             continue
         name = str(key)

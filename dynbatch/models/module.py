@@ -12,14 +12,15 @@ from dynbatch.arguments import refused
 from dynbatch.backend import Device
 from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
 from dynbatch.kernels import transfer
-from dynbatch.models.members import members
+from dynbatch.models.members import attributes, members
 from dynbatch.models.names import check_names
 from dynbatch.parameter import UNNAMED, Array, Parameter
 
 
 class Module:
     """Base of every model. Attributes that are parameters or modules are found, and such in lists,
-    tuples, dicts, named tuples and dataclasses, at any depth and whenever they came there.
+    tuples, dicts, named tuples and dataclasses, at any depth and whenever they came there, and in
+    `__slots__`.
 
     Names are attribute paths joined by dots, `"encoder.layers.0.weight_ih"`, and are the keys of
     `state_dict()`: places of lists, keys of dicts, names of fields. A parameter reachable by two
@@ -27,7 +28,8 @@ class Module:
 
     Raises:
         ArgumentError: where an attribute is set, or later when parameters are listed: a set holds
-            some, which has no order, or a generator is given, or two have one name.
+            some, which has no order, or keys of a dict do, or a generator or another iterator is
+            given, or two have one name.
 
     Example:
         >>> from dynbatch import models
@@ -103,7 +105,7 @@ class Module:
 
     def _members(self) -> Iterator[tuple[str, Any]]:
         """Parameters and modules of all attributes; those of modules below are not among them."""
-        for name, value in vars(self).items():
+        for name, value in attributes(self).items():
             yield from self._found(name, value)
 
     def _walk(self, prefix: str, above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter]]:

@@ -1,8 +1,9 @@
 """Parameters and modules are found at any depth of containers, or the container is refused."""
 
+import functools
 import itertools
 import types
-from collections import OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
+from collections import ChainMap, OrderedDict, UserDict, UserList, defaultdict, deque, namedtuple
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,6 +65,14 @@ FOUND = {
         lambda: UserList([UserDict(a=linear()), types.MappingProxyType({"b": linear()})]),
         ["0.a.weight", "1.b.weight"],
     ),
+    "a chain of dicts": (
+        lambda: ChainMap({"a": linear()}, {"a": linear(), "b": [linear()]}),
+        ["a.weight", "b.0.weight"],
+    ),
+    "what a call is given": (
+        lambda: functools.partial(print, linear(), sep=[linear()]),
+        ["args.0.weight", "keywords.sep.0.weight"],
+    ),
     "other keys": (lambda: {0: linear(), (1, 2): linear()}, ["0.weight", "(1, 2).weight"]),
     "an array of objects": (
         lambda: np.array([[linear(), None]], dtype=object), ["0.0.weight"]
@@ -91,6 +100,16 @@ REFUSED = {
     "keys of one text and only one module": (lambda: {1: [], "1": linear()}, "name of another"),
     "an empty key": (lambda: {"": linear()}, "key '' has an empty name"),
     "keys by address": (lambda: {Key(): linear()}, "has no name but an address"),
+    "a module as a key": (lambda: {linear(): 1}, "layers is a dict with a key that is or holds"),
+    "a parameter as a key": (lambda: [{db.Parameter(np.zeros(2)): 1}], "layers.0 is a dict with a"),
+    "a tuple of modules as a key": (lambda: {(1, linear()): linear()}, "key that is or holds"),
+    "an iterator of a list": (lambda: iter([linear()]), "a list_iterator, which gives"),
+    "an iterator of a tuple": (lambda: iter((linear(),)), "a tuple_iterator, which gives"),
+    "an iterator of a dict": (lambda: iter({"a": linear()}.items()), "a dict_itemiterator, which"),
+    "an iterator of a set": (lambda: iter({linear()}), "a set_iterator, which gives"),
+    "a list from its end": (lambda: reversed([linear()]), "a list_reverseiterator, which gives"),
+    "a chain": (lambda: itertools.chain([linear()]), "a chain, which gives"),
+    "a module again and again": (lambda: itertools.repeat(linear()), "a repeat, which gives"),
 }
 
 
@@ -143,6 +162,24 @@ def test_what_holds_itself_is_walked_once():
     assert [name for name, _ in model.named_parameters()] == ["layers.0.weight", "child.0.weight"]
     assert len(list(model.modules())) == 3 and model.eval().training is child.training is False
     assert repr(model).count("Linear") == 2
+
+
+def test_attributes_in_slots_are_found():
+    class Base(models.Module):
+        __slots__ = ("__own", "empty", "first")
+
+        def __init__(self):
+            self.first, self.__own = linear(), [linear()]
+
+    class Derived(Base):
+        __slots__ = "last"
+
+    model = Derived()
+    model.middle, model.last = linear(), db.Parameter(np.zeros(2))
+    assert {*model.state_dict()} == {
+        "middle.weight", "first.weight", "_Base__own.0.weight", "last",
+    }  # fmt: skip
+    assert not model.eval().first.training
 
 
 def test_a_deep_container_is_no_deep_recursion():
