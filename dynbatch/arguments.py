@@ -87,6 +87,17 @@ def size(owner: object, name: str, value: Any, least: int = 1) -> int:
     )  # fmt: skip
 
 
+def integer(owner: object, name: str, value: Any) -> int:
+    """The argument as an int, of any sign.
+
+    Raises:
+        ArgumentError: it is not an integer (2.0, "2", True).
+    """
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return operator.index(value)
+    raise refused(_named(owner), f"{name} is {value!r}", "an integer", f"give {name} an integer")
+
+
 def sizes(owner: object, **given: Any) -> None:
     """Check several arguments that are sizes, 1 or more each, by their names.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import threading
 
+from dynbatch.arguments import size
 from dynbatch.recent import free_at_fork
 
 _lock = free_at_fork(threading.Lock())
@@ -28,12 +29,10 @@ def set_gc_threshold(objects: int | None) -> None:
         objects: a number of objects, by default 100,000; None leaves the collector alone.
 
     Raises:
-        ValueError: less than 1 object.
+        ArgumentError: it is neither an integer of 1 or more nor None.
     """
     global _objects
-    if objects is not None and objects < 1:
-        raise ValueError(f"set_gc_threshold({objects}): a number of objects, or None.")
-    _objects = objects
+    _objects = None if objects is None else size("set_gc_threshold", "objects", objects)
 
 
 def enter() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import backend, garbage, random
+from dynbatch.arguments import integer, switch
 from dynbatch.batcher import unbatched
 from dynbatch.batcher.block import freed
 from dynbatch.batcher.check import CheckedExecutor
@@ -105,9 +106,10 @@ class Graph(Introspection):
         if policy not in POLICIES:
             raise ValueError(f"Graph(policy={policy!r}): known policies are {sorted(POLICIES)}.")
         self.uid = next(_uids)
-        self.grad = grad
+        self.grad = switch(self, "grad", grad)
+        check, guard = switch(self, "check", check), switch(self, "guard", guard)
         self.policy = policy
-        self.seed = random.next_seed() if seed is None else int(seed) & 0xFFFFFFFF
+        self.seed = random.next_seed() if seed is None else integer(self, "seed", seed) & 0xFFFFFFFF
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
         self._folds = Folds()

@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 
+from dynbatch.arguments import size
 from dynbatch.recent import free_at_fork
 
 _process = {"seed": 0, "count": 0}
@@ -23,8 +24,11 @@ def seed(value: int) -> None:
     Two runs from the same seed draw the same. Arrays that you draw yourself are not concerned. In a
     thread other than the main one it is about that thread alone; threads that never call it share
     the numbers of the process.
+
+    Raises:
+        ArgumentError: it is not an integer of 0 or more; nothing has changed.
     """
-    set_state({"seed": int(value), "count": 0})
+    set_state({"seed": size("seed", "value", value, 0), "count": 0})
 
 
 def next_seed() -> int:

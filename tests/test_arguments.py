@@ -224,6 +224,8 @@ SCHEDULED = optim.SGD(one(), lr=0.4)
     Wrong(lambda: optim.SGD(one(), nesterov="yes"), "SGD: nesterov is 'yes'.", ("True or False",)),
     Wrong(lambda: optim.SGD(one(), nesterov=True), "SGD: nesterov with momentum=0.0", (
         "nesterov takes momentum > 0",)),
+    Wrong(lambda: optim.SGD(one(), momentum=3.0), "SGD: momentum is 3.0.", ("momentum < 1",)),
+    Wrong(lambda: optim.RMSprop(one(), momentum=1), "RMSprop: momentum is 1.", ("momentum < 1",)),
     Wrong(lambda: optim.RMSprop(one(), centered=1), "RMSprop: centered is 1.", ()),
     Wrong(lambda: optim.Adam(one(), betas=0.9), "Adam: betas is 0.9.", ("betas=(0.9, 0.999)",)),
     Wrong(lambda: optim.AdamW(one(), betas=(0.9,)), "AdamW: betas is (0.9,).", ("a pair",)),
@@ -316,6 +318,31 @@ def test_threads_are_counted_by_integers(same_threads, count):
     assert db.num_threads() == before
     db.set_num_threads(np.int64(2))
     assert db.num_threads() == 2
+
+
+@pytest.mark.parametrize("objects", [1.5, 0, True, "a"])
+def test_new_objects_are_counted_by_integers(objects):
+    refusal(Wrong(lambda: db.set_gc_threshold(objects), f"set_gc_threshold: objects is {objects!r}",
+        ("an integer, objects >= 1",)))  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [1.5, -1, True, "a", None])
+def test_a_seed_of_the_process_is_an_integer(value):
+    before = db.random.get_state()
+    refusal(Wrong(lambda: db.seed(value), f"seed: value is {value!r}", ("an integer, value >= 0",)))
+    assert db.random.get_state() == before
+
+
+@cases(
+    Wrong(lambda: db.Graph(check="yes"), "Graph: check is 'yes'.", ("True or False",)),
+    Wrong(lambda: db.Graph(guard=1), "Graph: guard is 1.", ("True or False",)),
+    Wrong(lambda: db.Graph(grad=None), "Graph: grad is None.", ("True or False",)),
+    Wrong(lambda: db.Graph(seed="a"), "Graph: seed is 'a'.", ("an integer",)),
+    Wrong(lambda: db.Graph(seed=1.5), "Graph: seed is 1.5.", ("an integer",)),
+)  # fmt: skip
+def test_settings_of_graphs(wrong):
+    refusal(wrong)
+    assert db.Graph(seed=np.int64(-1)).seed == 2**32 - 1
 
 
 def test_batches_of_a_trainer_know_their_epochs():

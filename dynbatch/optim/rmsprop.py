@@ -36,7 +36,7 @@ class RMSprop(Optimizer):
         self.alpha = number(self, "alpha", alpha, "[0, inf)")
         self.eps = number(self, "eps", eps, "[0, inf)")
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
-        self.momentum = number(self, "momentum", momentum, "[0, inf)")
+        self.momentum = number(self, "momentum", momentum, "[0, 1)")
         self.centered = switch(self, "centered", centered)
         centre = ("gradient_average",) if centered else ()
         buffer = ("momentum_buffer",) if self.momentum else ()

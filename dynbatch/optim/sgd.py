@@ -33,7 +33,7 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
     ) -> None:
-        self.momentum = number(self, "momentum", momentum, "[0, inf)")
+        self.momentum = number(self, "momentum", momentum, "[0, 1)")
         self.dampening = number(self, "dampening", dampening)
         self.weight_decay = number(self, "weight_decay", weight_decay, "[0, inf)")
         self.nesterov = switch(self, "nesterov", nesterov)
