@@ -249,6 +249,9 @@ CASES = [
           ("max", "Max", lambda x: x.max()),
           ("logsumexp", "LogSumExp", lambda x: x.logsumexp((0, 1))),
       )],
+    Case("rows of scores, some of them twice",
+         lambda graph, q, k: scores(graph, q, k)[[0, q.rows - 1, 0]] @ k, two_sentences,
+         (), lambda torch, q, k: (q @ k.T)[[0, len(q) - 1, 0]] @ k, {"GatherRows": 1}),
     *[Case(f"cumsum of scores over dim {dim}",
            lambda graph, q, k, dim=dim: F.cumsum(scores(graph, q, k), dim=dim), two_sentences,
            (), lambda torch, q, k, dim=dim: (q @ k.T).cumsum(dim), {"CumSum": 1})

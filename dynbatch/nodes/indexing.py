@@ -12,10 +12,12 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, VocabularyError
 from dynbatch.kernels import arrays
+from dynbatch.kernels.move import row_index
 from dynbatch.kernels.segment import gather_rows as gather_kernel
 from dynbatch.kernels.segment import scatter_rows
 from dynbatch.nodes.axes import TOKENS, axis
 from dynbatch.nodes.base import (
+    INDEX_BYTES,
     OPERATIONS,
     ROWS,
     WIDTH,
@@ -26,6 +28,7 @@ from dynbatch.nodes.base import (
     describe,
     intern_signature,
     require_nodes,
+    same_width,
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.structure import Rectangle, Structural, unsqueeze
@@ -171,12 +174,22 @@ class GatherRows(Node):
     """Rows of x by their numbers, y_m = x_{ids_m}; any order, duplicates allowed.
 
     Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
-    Batches with:  every other GatherRows of its width.
+    Batches with:  every other GatherRows of its width, which may be a length.
     Backward:  dx_i = Σ dy_m over the m with ids_m = i.
     """
 
     __slots__ = ("ids",)
+    any_length = True
     ids: Array
+
+    def infer_ragged(self) -> int:
+        return ROWS | (self.inputs[0].ragged & WIDTH)
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        elements = sum([node.rows * node.width for node in batch.nodes])
+        of_elements = 0 if same_width(batch.nodes) else INDEX_BYTES * elements
+        return super().index_bytes(batch) + of_elements
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -198,20 +211,24 @@ class GatherRows(Node):
 
     @classmethod
     def packed_ids(cls, batch: Batch, x: Ragged) -> Array:
-        """Ids as rows of the packed x."""
+        """Ids as rows of the packed x, or of its elements where widths differ."""
         sizes = [node.ids.size for node in batch.nodes]  # type: ignore[attr-defined]
-        ids: Array = batch.concat("ids") + np.repeat(x.offsets[:-1], sizes)
-        return ids
+        ids: Array = batch.concat("ids")
+        if x.widths is None:
+            ids = ids + np.repeat(x.offsets[:-1], sizes)
+            return ids
+        widths = np.repeat(x.widths, sizes)
+        return row_index(np.repeat(x.starts[:-1], sizes) + ids * widths, widths)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        gather_kernel(xs[0].values, cls.packed_ids(batch, xs[0]), y.values)
+        gather_kernel(xs[0].table, cls.packed_ids(batch, xs[0]), y.table)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         (dx,) = dxs
         if dx is not None:
-            scatter_rows(dy.values, cls.packed_ids(batch, dx), dx.values)
+            scatter_rows(dy.table, cls.packed_ids(batch, dx), dx.table)
 
 
 class Transpose(Node):

@@ -321,3 +321,41 @@ def test_a_mask_that_is_an_array_hides_what_it_hides_in_pytorch(kind):
     torch.stack(expected).sum().backward()
     np.testing.assert_allclose(values, [e.item() for e in expected], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(weight.grad, twin.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+
+def some_rows(graph, length, *ids):
+    x = embedded(graph, length)
+    return F.softmax((x @ F.transpose(x))[list(ids)]) @ x
+
+
+def test_rows_of_scores_take_no_batch_for_each_length():
+    counts = []
+    for lengths in (EQUAL, DIFFERENT):
+        with db.Graph(dtype="float64") as graph:
+            outputs = [some_rows(graph, n, *[0, n - 1, 0][: 3 * n]) for n in lengths]
+            graph.backward(F.mean([F.sum(y * y) for y in outputs]))
+        counts.append((graph.statistics.batches, graph.lower_bound))
+    assert counts == [(9, 9)] * 2
+
+
+def test_the_estimate_of_rows_of_scores_is_what_is_measured():
+    with db.Graph(dtype="float64") as graph:
+        outputs = [some_rows(graph, n, *range(n)) for n in (3, 0, 1, 30, 7)]
+        loss = F.mean([F.sum(y * y) for y in outputs])
+        estimated = graph.estimate(loss).peak_bytes
+        graph.backward(loss)
+        assert graph.statistics.peak_bytes == estimated
+
+
+def test_rows_of_scores_pass_gradients_on_to_where_they_came_from():
+    with db.Graph(dtype="float64") as graph:
+        inputs = [embedded(graph, length).keep() for length in (4, 0, 1, 9)]
+        ids = [[3, 0, 3], [], [0, 0], [8, 2, 2, 5]]
+        scores = [x @ F.transpose(x) for x in inputs]
+        rows = [s[own] for s, own in zip(scores, ids, strict=True)]
+        graph.backward(F.sum([F.sum(F.tanh(y)) for y in rows]))
+        for x, own in zip(inputs, ids, strict=True):
+            values = x.array
+            slopes = np.zeros((len(values), len(values)))
+            np.add.at(slopes, own, 1 - np.tanh((values @ values.T)[own]) ** 2)
+            np.testing.assert_allclose(x.gradient, (slopes + slopes.T) @ values, atol=1e-10)
