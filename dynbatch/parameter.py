@@ -16,6 +16,7 @@ from dynbatch.kernels import exchange, transfer
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.queue import queue
 from dynbatch.kernels.segment import add_rows, scatter_rows
+from dynbatch.parameter_habits import ParameterHabits
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -65,7 +66,7 @@ def _empty(like: Array, shape: tuple[int, ...]) -> Array:
 Gradient = Array | RowSparse
 
 
-class Parameter:
+class Parameter(ParameterHabits):
     """A trainable array, shared by every graph that uses it.
 
     Args:
@@ -78,6 +79,9 @@ class Parameter:
     `nodes.lookup`). `graph.backward` adds to it; `optimizer.step()` uses and then clears it.
     A `frozen` parameter receives no gradient. `norm` is what clipping measured on a GPU of this and
     other gradients, an `optim.GradientNorm`: the update is left out there unless it is finite.
+
+    It is no node, since it has no graph: beside a node an operator makes one of it, elsewhere
+    `F.parameter(graph, p)` does. `p == q` is identity.
 
     Raises:
         DtypeError:   `value` is not float32 or float64, or a tensor with a gradient of its own.

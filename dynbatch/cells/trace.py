@@ -19,6 +19,7 @@ from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Shape, caller
 from dynbatch.nodes.dropout import Dropout
 from dynbatch.parameter import Array
+from dynbatch.parameter_habits import NoPartsError
 
 
 class Placeholder(Node):
@@ -153,7 +154,8 @@ def run_traced(function: Callable[..., Any], arguments: Sequence[Any], params: A
         return function(*arguments)
     except (AttributeError, TypeError) as error:
         kind = type(params).__name__
-        if isinstance(error, DynbatchError) or not is_leaf(params) or kind not in str(error):
+        is_told = isinstance(error, DynbatchError) and not isinstance(error, NoPartsError)
+        if is_told or not is_leaf(params) or kind not in str(error):
             raise
         given = "none were" if params is None else f"one {kind} was"
         raise GraphError(

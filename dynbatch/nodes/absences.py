@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
-
-from dynbatch.caller import caller
-from dynbatch.errors import MissingAttributeError
-
-
-class Absent:
-    """A name that a tensor has and a node has not: reading or setting it is an error with the fix.
-
-    A node type of the user's may have an attribute of that name: it goes first.
-    """
-
-    def __init__(self, fix: str) -> None:
-        self._fix = fix
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, node: Any, kind: type | None = None) -> Any:
-        if node is None:
-            return self
-        own = getattr(node, "__dict__", {})
-        if self._name in own:
-            return own[self._name]
-        raise self._missing(node)
-
-    def __set__(self, node: Any, value: Any) -> None:
-        own = getattr(node, "__dict__", None)
-        if own is None:
-            raise self._missing(node)
-        own[self._name] = value
-
-    def _missing(self, node: Any) -> MissingAttributeError:
-        return MissingAttributeError(
-            f"{node!r} has no {self._name!r}.\n  fix:  {self._fix}\n  made at {caller()}"
-        )
-
+from dynbatch.absent import Absent, HidesAbsent
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
 DTYPE = 'db.Graph(dtype="float64") has its nodes so; node.value.astype(...) converts an array'
 
 
-class Absences:
-    """Base of `Node`: what `dir(node)` does not list, and `hasattr` denies."""
+class Absences(HidesAbsent):
+    """Base of `Node`: names that a tensor has and a node has not."""
 
     __slots__ = ()
 
@@ -95,6 +58,3 @@ class Absences:
     topk = Absent("x.value.argsort(), outside the network")
     values = Absent("F.max(x, dim) gives the values alone, F.argmax(x, dim) where they are")
     view_as = Absent("F.reshape(x, y.shape)")
-
-    def __dir__(self) -> Iterable[str]:
-        return [n for n in super().__dir__() if not isinstance(getattr(type(self), n, 0), Absent)]

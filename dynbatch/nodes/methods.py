@@ -10,14 +10,13 @@ from collections.abc import Callable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 
-import numpy as np
-
+from dynbatch.absent import is_value
 from dynbatch.caller import caller
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.absences import Absences
 from dynbatch.nodes.numpy_protocols import NumpyProtocols
 from dynbatch.nodes.registry import FUNCTIONS, not_an_argument
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Array
 
 if TYPE_CHECKING:
     from dynbatch.nodes.base import Node, Owner
@@ -275,7 +274,7 @@ class Methods(Absences, NumpyProtocols):
         Raises:
             DtypeError: the other is a number, a list, an array or a parameter.
         """
-        if isinstance(other, Methods) or not _is_value(other):
+        if isinstance(other, Methods) or not is_value(other):
             return NotImplemented
         raise DtypeError(
             f"{self!r} == {type(other).__name__}: a node is equal to itself only.\n"
@@ -338,9 +337,3 @@ class Methods(Absences, NumpyProtocols):
 
 def _sizes(shape: tuple[Any, ...]) -> Shape:
     return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-
-
-def _is_value(other: object) -> bool:
-    """Whether a user means elements when comparing a node with it."""
-    kinds = (int, float, complex, list, np.ndarray, np.generic, Parameter)
-    return isinstance(other, kinds) or hasattr(other, "__dlpack__")

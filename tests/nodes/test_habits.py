@@ -310,6 +310,63 @@ def test_a_dim_is_one_integer(x, dim):
         F.sum(x, dim=dim)
 
 
+# A parameter --------------------------------------------------------------------------------------
+
+OF_PARAMETERS = [
+    *[lambda p: p * 2, lambda p: 1 - p, lambda p: p * p, lambda p: -p, lambda p: p**2],
+    *[lambda p: p > 0, lambda p: 0 >= p, lambda p: p @ p, lambda p: abs(p), lambda p: p + MATRIX],
+    *[lambda p: MATRIX * p, lambda p: np.float32(2) * p, lambda p: np.ones((0, 3)) + p],
+    *[lambda p: p == 0, lambda p: p != 0, lambda p: p == MATRIX, lambda p: MATRIX == p],
+    *[lambda p: p[0], lambda p: list(p), lambda p: 3 in p, lambda p: p.__setitem__(0, 1)],
+    *[lambda p: np.tanh(p), lambda p: np.asarray(p), lambda p: np.sum(p), lambda p: float(p)],
+    *[lambda p: p.item(), lambda p: np.concatenate([p, p]), lambda p: p // 2, lambda p: 2 % p],
+    *[lambda p: p.sum(), lambda p: p.T, lambda p: p.data, lambda p: p.tanh(), lambda p: p.view(3)],
+]
+
+
+@pytest.mark.parametrize("use", OF_PARAMETERS)
+def test_a_parameter_without_a_graph_says_what_makes_it_a_node(use):
+    with pytest.raises(errors.DynbatchError) as caught:
+        use(db.Parameter(MATRIX.copy(), "weight"))
+    message = str(caught.value)
+    assert "fix:" in message and "p.value is the array" in message and "'weight'" in message
+    assert "test_habits.py" in message
+
+
+@pytest.mark.parametrize("name", ["requires_grad", "data"])
+def test_what_a_parameter_has_not_cannot_be_set(name):
+    with pytest.raises(errors.MissingAttributeError, match="fix:"):
+        setattr(db.Parameter(MATRIX.copy()), name, False)
+
+
+def test_what_means_one_thing_of_a_parameter_works():
+    p, one = db.Parameter(MATRIX.copy()), db.Parameter(np.array([2.5], np.float32))
+    assert (len(p), p.ndim, p.shape, len(one), one.ndim) == (2, 2, (2, 3), 1, 1)
+    assert (float(one), one.item(), int(one)) == (2.5, 2.5, 2)
+    assert bool(p) and bool(db.Parameter(np.ones((0, 3), np.float32)))
+    assert not hasattr(p, "T") and "sum" not in dir(p) and "value" in dir(p)
+
+
+def test_parameters_are_equal_by_identity_and_found_in_lists_sets_and_dicts():
+    p, q = db.Parameter(MATRIX.copy()), db.Parameter(MATRIX.copy())
+    assert p == p and p != q and p != "text" and not (p == None)  # noqa: E711
+    assert q in [p, q] and {p: 1, q: 2}[q] == 2 and len({p, q, p}) == 2
+    other = copy.deepcopy([p, p])
+    assert other[0] is other[1] and other[0] != p
+    assert pickle.loads(pickle.dumps(p)).value.tolist() == MATRIX.tolist()
+
+
+def test_a_parameter_beside_a_node_is_a_node(x):
+    p = db.Parameter(MATRIX + 10)
+    found = [p * x, x * p, p - x, p / x, p > x, p + x, np.multiply(p, x), np.multiply(x, p), x**p]
+    q = p.value
+    with np.errstate(invalid="ignore"):
+        wanted = [q * MATRIX, MATRIX * q, q - MATRIX, q / MATRIX, q > MATRIX, q + MATRIX]
+        wanted += [q * MATRIX, MATRIX * q, MATRIX**q]
+    for node, array in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(node.value, array, rtol=1e-5)
+
+
 # The names themselves -----------------------------------------------------------------------------
 
 

@@ -1,0 +1,125 @@
+"""Names and operators that a thing has not, though a user looks for them: each says the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from dynbatch.caller import caller
+from dynbatch.errors import DtypeError, MissingAttributeError
+
+
+class Absent:
+    """A name that a tensor has and this has not: reading or setting it is an error with the fix.
+
+    A subclass of the user's may have an attribute of that name: it goes first.
+    """
+
+    def __init__(self, fix: str) -> None:
+        self._fix = fix
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        if owner is None:
+            return self
+        own = getattr(owner, "__dict__", {})
+        if self._name in own:
+            return own[self._name]
+        raise self._missing(owner)
+
+    def __set__(self, owner: Any, value: Any) -> None:
+        own = getattr(owner, "__dict__", None)
+        if own is None:
+            raise self._missing(owner)
+        own[self._name] = value
+
+    def _missing(self, owner: Any) -> MissingAttributeError:
+        return MissingAttributeError(
+            f"{owner!r} has no {self._name!r}.\n  fix:  {self._fix}\n  made at {caller()}"
+        )
+
+
+class HidesAbsent:
+    """Base of what has `Absent` names: `dir` does not list them, and `hasattr` denies them."""
+
+    __slots__ = ()
+
+    def __dir__(self) -> Iterable[str]:
+        return [n for n in super().__dir__() if not isinstance(getattr(type(self), n, 0), Absent)]
+
+
+def is_value(other: object) -> bool:
+    """Whether it is a number, a list or an array of any library, but not a node."""
+    if isinstance(other, int | float | complex | list | np.ndarray | np.generic | NoOperators):
+        return True
+    return hasattr(other, "__dlpack__") and not hasattr(type(other), "forward_batch")
+
+
+def _operator(sign: str) -> Callable[[Any, Any], Any]:
+    def refuse(self: Any, other: Any) -> Any:
+        if is_value(other):
+            raise self._refused(f"has no operator {sign}")
+        return NotImplemented  # a node knows what to do with it
+
+    return refuse
+
+
+def _unary(sign: str) -> Callable[[Any], Any]:
+    def refuse(self: Any) -> Any:
+        raise self._refused(f"has no operator {sign}")
+
+    return refuse
+
+
+class NoOperators:
+    """Base of what is no node: its operators are errors, but beside a node they are the node's.
+
+    `==` stays identity, so that `in`, sets and dicts work, and is an error beside a number or an
+    array, of which it would be False.
+    """
+
+    __slots__ = ()
+
+    __add__ = __radd__ = _operator("+")
+    __sub__ = __rsub__ = _operator("-")
+    __mul__ = __rmul__ = _operator("*")
+    __truediv__ = __rtruediv__ = _operator("/")
+    __floordiv__ = __rfloordiv__ = _operator("//")
+    __mod__ = __rmod__ = _operator("%")
+    __matmul__ = __rmatmul__ = _operator("@")
+    __pow__ = __rpow__ = _operator("**")
+    __gt__ = _operator(">")
+    __ge__ = _operator(">=")
+    __lt__ = _operator("<")
+    __le__ = _operator("<=")
+    __neg__ = _unary("-")
+    __pos__ = _unary("+")
+    __abs__ = _unary("abs")
+    __invert__ = _unary("~")
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, NoOperators) or not is_value(other):
+            return NotImplemented
+        raise self._refused(f"is equal to itself only, not to a {type(other).__name__}")
+
+    __hash__ = object.__hash__
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if any([hasattr(type(one), "forward_batch") for one in inputs]):
+            return NotImplemented
+        raise self._refused(f"is no array for np.{ufunc.__name__}")
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        raise self._refused("is no array for np.asarray")
+
+    def _refused(self, problem: str) -> DtypeError:
+        """The error for a use of it, which says what to write."""
+        return DtypeError(f"{self!r} {problem}.\n  fix:  {self._instead()}\n  made at {caller()}")
+
+    def _instead(self) -> str:
+        """What to write."""
+        raise NotImplementedError
