@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dynbatch.absent import NoOperators
 from dynbatch.cells.step import Form, leaves
 from dynbatch.errors import DtypeError
 from dynbatch.nodes.base import ROWS, Node, Shape, caller
@@ -188,7 +189,7 @@ class Call(Light):
         return f"{self.label()} {self.origin.form}"
 
 
-class Part:
+class Part(NoOperators):
     """A tuple inside of what a call returned: the state, in (output, (h, c))."""
 
     __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
@@ -219,6 +220,9 @@ class Part:
 
     def __repr__(self) -> str:
         return f"{self.form} of {self.call.label()}"
+
+    def _instead(self) -> str:
+        return "it is a tuple of nodes: h, c = part takes them, and part[0] one"
 
 
 class Place(NamedTuple):

@@ -1,5 +1,7 @@
 """Operations on the values of one sentence. `from dynbatch import nodes as F`."""
 
+from typing import NoReturn
+
 from dynbatch.nodes.additive_attention import additive_attention
 from dynbatch.nodes.arithmetic import add, divide, multiply, pow, subtract
 from dynbatch.nodes.attention import attention, general_attention
@@ -39,6 +41,7 @@ from dynbatch.nodes.indexing import (
 from dynbatch.nodes.layer_norm import layer_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_loss, nll_loss
+from dynbatch.nodes.other_names import missing as _missing
 from dynbatch.nodes.pointer import pointer_loss
 from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
 from dynbatch.nodes.registry import FUNCTIONS
@@ -144,3 +147,8 @@ __all__ = [
 ]
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})
+
+
+def __getattr__(name: str) -> NoReturn:
+    """The error for PyTorch's names of what `F` calls otherwise says what to write."""
+    raise _missing(name)

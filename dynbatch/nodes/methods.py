@@ -70,6 +70,7 @@ class Methods(Absences, NumpyProtocols):
     div = Method("divide")
     divide = Method()
     dot = Method()
+    dropout = Method()
     eq = Method("equal")
     exp = Method()
     ge = Method("greater_equal")

@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from dynbatch import nodes as F
 from dynbatch.nodes.absences import Absences, Absent
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.methods import Methods
+from dynbatch.nodes.other_names import OTHER_NAMES
 
 MATRIX = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], np.float32)
 
@@ -365,6 +367,51 @@ def test_a_parameter_beside_a_node_is_a_node(x):
         wanted += [q * MATRIX, MATRIX * q, MATRIX**q]
     for node, array in zip(found, wanted, strict=True):
         np.testing.assert_allclose(node.value, array, rtol=1e-5)
+
+
+# Functions of other names -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(OTHER_NAMES))
+def test_pytorchs_name_of_a_function_says_what_f_calls_it(name):
+    with pytest.raises(AttributeError) as caught:
+        getattr(F, name)
+    assert type(caught.value) is errors.MissingAttributeError
+    message = str(caught.value)
+    assert f"F has no '{name}'" in message and "test_habits.py" in message
+    own = re.findall(r"\bF\.(\w+)", OTHER_NAMES[name])
+    assert all(one in F.__all__ for one in own) and name not in F.__all__
+
+
+def test_other_names_of_f_are_absent_as_of_every_module():
+    with pytest.raises(AttributeError, match=r"'dynbatch.nodes' has no attribute 'no_such_name'"):
+        F.no_such_name  # noqa: B018
+    assert not hasattr(F, "cat") and "cat" not in dir(F)
+    with pytest.raises(ImportError):
+        from dynbatch.nodes import cat  # noqa: F401
+
+
+def test_dropout_is_a_method_too(graph):
+    x = F.input(graph, np.ones(50, np.float32))
+    assert set(x.dropout(0.5).value.tolist()) == {0.0, 2.0}
+
+
+# What a cell returns ------------------------------------------------------------------------------
+
+
+PAIRS = [lambda pair: pair + 1, lambda pair: 2 * pair, lambda pair: -pair, lambda pair: pair == 0]
+
+
+@pytest.mark.parametrize("use", PAIRS)
+def test_arithmetic_with_a_tuple_of_a_cells_results_says_how_to_take_them(graph, use):
+    @db.cell
+    def step(x):
+        return x, (x, x * 2)
+
+    _, pair = step(F.input(graph, [1.0, 2.0]))
+    with pytest.raises(errors.DtypeError, match=r"fix:  it is a tuple of nodes: h, c = part"):
+        use(pair)
+    assert (pair[1] + 1).value.tolist() == [3, 5]
 
 
 # The names themselves -----------------------------------------------------------------------------

@@ -1,0 +1,64 @@
+"""What PyTorch and NumPy call by names that `F` has not, each with what to write."""
+
+from __future__ import annotations
+
+from dynbatch.caller import caller
+from dynbatch.errors import MissingAttributeError
+
+OTHER_NAMES = {
+    "amax": "F.max(x, dim)",
+    "amin": "F.min(x, dim)",
+    "avg_pool1d": "F.mean_pool(x, size), over tokens",
+    "arange": "F.input(graph, np.arange(n))",
+    "argmin": "F.argmax(-x, dim)",
+    "as_tensor": "F.input(graph, array)",
+    "binary_cross_entropy": "F.binary_cross_entropy_with_logits(x, y), before the sigmoid",
+    "bmm": "F.matmul(a, b) of each sentence; sentences are batched by themselves",
+    "cat": "F.concat(inputs, dim), whose dim is -1 unless it is given",
+    "concatenate": "F.concat(inputs, dim)",
+    "div": "F.divide(a, b), or a / b",
+    "embedding": "F.lookup(graph, table, ids)",
+    "eq": "F.equal(a, b)",
+    "flatten": "x.flatten()",
+    "flip": "F.reverse(x)",
+    "full": "F.constant(graph, number, shape)",
+    "gather": "F.gather_rows(x, ids) takes whole rows, x[token, feature] one number",
+    "ge": "F.greater_equal(a, b), or a >= b",
+    "gt": "F.greater(a, b), or a > b",
+    "index_select": "F.gather_rows(x, ids), or x[ids]",
+    "le": "F.less_equal(a, b), or a <= b",
+    "lt": "F.less(a, b), or a < b",
+    "masked_fill": "F.where(mask, value, x)",
+    "max_pool1d": "F.max_pool(x, size), over tokens",
+    "mm": "F.matmul(a, b)",
+    "mul": "F.multiply(a, b), or a * b",
+    "mv": "F.matmul(a, b)",
+    "narrow": "F.slice(x, start, stop, dim)",
+    "ne": "F.not_equal(a, b)",
+    "neg": "F.negative(x), or -x",
+    "norm": "F.sqrt(F.sum(x * x))",
+    "ones": "F.constant(graph, 1.0, shape)",
+    "permute": "F.transpose(x): a value has two dimensions at most",
+    "prod": "F.exp(F.sum(F.log(x))) of positive numbers",
+    "scaled_dot_product_attention": "F.attention(query, keys, values)",
+    "square": "x * x",
+    "sub": "F.subtract(a, b), or a - b",
+    "swish": "F.silu(x)",
+    "t": "F.transpose(x), or x.T",
+    "tensor": "F.input(graph, array)",
+    "unfold": "F.windows(x, size), over tokens",
+    "view": "F.reshape(x, shape)",
+    "vstack": "F.stack(vectors), F.concat(matrices, dim=0)",
+    "zeros": "F.constant(graph, 0.0, shape)",
+    "zeros_like": "F.constant(graph, 0.0, x.shape)",
+    "ones_like": "F.constant(graph, 1.0, x.shape)",
+}
+
+
+def missing(name: str) -> AttributeError:
+    """The error for a name that `F` has not."""
+    if name not in OTHER_NAMES:
+        return AttributeError(f"module 'dynbatch.nodes' has no attribute {name!r}")
+    return MissingAttributeError(
+        f"F has no {name!r}.\n  fix:  {OTHER_NAMES[name]}\n  made at {caller()}"
+    )
