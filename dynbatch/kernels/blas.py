@@ -141,12 +141,14 @@ def _leave(thread: int, times: int, put: Callable[..., Any]) -> None:
 
 def _forget_other_threads() -> None:
     """A forked child has but the thread that forked."""
-    _, put = _function_pair()
     thread = threading.get_ident()
     others = _inside.keys() - {thread}
+    if not others:
+        return
     for other in others:
         del _inside[other]
-    if others and put is not None:
+    _, put = _function_pair()
+    if put is not None:
         _leave(thread, 0, put)
 
 
