@@ -1,16 +1,17 @@
-"""What arguments may be: sizes, numbers within an interval, switches."""
+"""What arguments may be: sizes, numbers within an interval, switches, lists, dtypes."""
 
 from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynbatch.caller import caller
-from dynbatch.errors import ArgumentError
+from dynbatch.errors import ArgumentError, DtypeError
 
 
 class Interval(NamedTuple):
@@ -118,6 +119,75 @@ def switch(owner: object, name: str, value: Any) -> bool:
         return bool(value)
     fix = f"give {name}=True or {name}=False; by name, where arguments were given by place"
     raise refused(_named(owner), f"{name} is {value!r}", "True or False", fix)
+
+
+def listed(owner: object, name: str, value: Any, fix: str) -> list[Any]:
+    """The items of an argument.
+
+    Raises:
+        ArgumentError: it has none: None, a number, a class.
+    """
+    try:
+        return list(value)
+    except TypeError:
+        if hasattr(value, "__iter__") and not isinstance(value, type):
+            raise  # of the user's own
+    raise refused(_named(owner), f"{name} is {_shown(value)}", "a list", fix)
+
+
+def state_of(owner: object, value: Any) -> Mapping[str, Any]:
+    """The argument of a `load_state_dict`.
+
+    Raises:
+        ArgumentError: it is no dict.
+    """
+    if isinstance(value, Mapping):
+        return value
+    raise refused(
+        _named(owner), f"the state is {_shown(value)}", "arrays by their names, a dict",
+        "give what state_dict() returned",
+    )  # fmt: skip
+
+
+def function(owner: object, name: str, value: Any, form: str) -> None:
+    """Check an argument that is called.
+
+    Args:
+        form: how it is called, as "validate(model) -> metric".
+
+    Raises:
+        ArgumentError: it is no function.
+    """
+    if not callable(value):
+        fix = f"give the function itself: {name}=a_function"
+        raise refused(_named(owner), f"{name} is {_shown(value)}", f"a function, {form}", fix)
+
+
+def float_dtype(owner: object, value: Any) -> np.dtype[Any]:
+    """The argument as the dtype of values.
+
+    Raises:
+        DtypeError: it is neither float32 nor float64.
+    """
+    try:
+        found: np.dtype[Any] | None = None if value is None else np.dtype(value)
+    except (TypeError, ValueError):  # what NumPy has not heard of
+        found = None
+    if found is not None and found in (np.float32, np.float64):
+        return found
+    meant = str(value).rpartition(".")[2]
+    fix = meant if meant in ("float32", "float64") else "float32"
+    raise DtypeError(
+        f"{_named(owner)}: dtype is {value!r}.\n  rule: float32 or float64 expected\n"
+        f'  fix:  give dtype="{fix}"\n  made at {caller()}'
+    )
+
+
+def _shown(value: Any) -> str:
+    """None and numbers as they are, of others what they are."""
+    if value is None or isinstance(value, int | float):
+        return repr(value)
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _named(owner: object) -> str:

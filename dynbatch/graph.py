@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from dynbatch import backend, garbage, random
-from dynbatch.arguments import integer, switch
+from dynbatch.arguments import float_dtype, integer, refused, switch
 from dynbatch.batcher import unbatched
 from dynbatch.batcher.block import freed
 from dynbatch.batcher.check import CheckedExecutor
@@ -39,6 +39,7 @@ from dynbatch.kernels.cuda.later import Later
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.names import check_names
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.inner_product import LossSum, gradients_given, seed
 from dynbatch.nodes.stream import Streams
@@ -73,9 +74,9 @@ class Graph(Introspection):
             its sentence, and what it read (see `dynbatch.batcher.guard`). For finding errors, too.
 
     Raises:
-        BackendError: the device is not available.
-        DtypeError:   another dtype.
-        ValueError:   unknown policy, or both `check` and `guard`.
+        BackendError:  the device is not available.
+        DtypeError:    another dtype.
+        ArgumentError: unknown policy, both `check` and `guard`, or another argument's name or type.
 
     Example:
         >>> import dynbatch as db
@@ -87,6 +88,11 @@ class Graph(Introspection):
     """
 
     is_trace = False
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        if named:
+            check_names(cls, named)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -100,11 +106,13 @@ class Graph(Introspection):
         guard: bool = False,
     ) -> None:
         self.device = backend.device(device)
-        self.dtype = np.dtype(dtype)
-        if self.dtype not in (np.float32, np.float64):
-            raise DtypeError(f"Graph(dtype={dtype!r}): float32 or float64 expected.")
-        if policy not in POLICIES:
-            raise ValueError(f"Graph(policy={policy!r}): known policies are {sorted(POLICIES)}.")
+        self.dtype = float_dtype(self, dtype)
+        if not isinstance(policy, str) or policy not in POLICIES:
+            known = ", ".join(sorted(POLICIES))
+            raise refused(
+                "Graph", f"policy is {policy!r}", f"known policies are {known}",
+                'leave it out, or give policy="by_agenda"',
+            )  # fmt: skip
         self.uid = next(_uids)
         self.grad = switch(self, "grad", grad)
         check, guard = switch(self, "check", check), switch(self, "guard", guard)
@@ -127,7 +135,10 @@ class Graph(Introspection):
         self._runner: dict[str, int] = {}  # the thread in which it runs now
         self._num_regions = 0
         if check and guard:
-            raise ValueError("Graph(check=True, guard=True): one at a time; run the graph twice.")
+            raise refused(
+                "Graph", "check and guard are both True", "one at a time",
+                "run the mini-batch twice, a graph with each",
+            )  # fmt: skip
         kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
         self._executor = kind(self.device, self.dtype, policy, pool or pool_of(self.device), grad)
         if isinstance(self._executor, GuardedExecutor):
@@ -571,6 +582,14 @@ class Graph(Introspection):
         finally:
             if outputs:
                 self._forget(start, count)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise DtypeError(
+            f"{self!r} cannot be copied or pickled.\n"
+            "  rule: a graph is one mini-batch of this process, and ends with its `with` block\n"
+            "  fix:  store values, node.value, or the model's state_dict(); graph.dump(path) "
+            f"writes\n        what a graph is made of\n  made at {caller()}"
+        )
 
     def __len__(self) -> int:
         return len(self._nodes)

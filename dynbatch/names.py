@@ -1,4 +1,4 @@
-"""What to write for an argument that a model does not have: PyTorch's names, and near misses."""
+"""What to write for an argument that a class does not have: PyTorch's names, and near misses."""
 
 from __future__ import annotations
 
@@ -26,6 +26,13 @@ ALIKE = (
     ("key_size", "kdim", "memory_size", "key_dim"),
     ("freeze", "_freeze", "frozen"),
     ("rng", "seed", "generator"),
+    ("lr", "learning_rate", "step_size"),
+    ("betas", "momentum", "beta", "beta1", "beta2", "beta_1", "beta_2"),
+    ("alpha", "rho", "decay_rate"),
+    ("eps", "epsilon"),
+    ("weight_decay", "l2", "decay", "wd"),
+    ("parameters", "params", "model"),
+    ("grad", "requires_grad", "train", "training"),
 )  # fmt: skip
 # Arguments of PyTorch's that have no counterpart, and why they need none.
 WITHOUT = {
@@ -43,9 +50,9 @@ WITHOUT = {
 
 
 @cache
-def taken(model: type) -> tuple[str, ...]:
-    """Names that a library's model takes; none for a model of the user's or one that takes any."""
-    init = model.__init__  # type: ignore[misc]
+def taken(kind: type) -> tuple[str, ...]:
+    """Names that a library's class takes; none for one of the user's or one that takes any."""
+    init = kind.__init__  # type: ignore[misc]
     if not init.__module__.startswith("dynbatch."):
         return ()
     parameters = list(inspect.signature(init).parameters.values())[1:]
@@ -54,23 +61,23 @@ def taken(model: type) -> tuple[str, ...]:
     return tuple([p.name for p in parameters])
 
 
-def check_names(model: type, given: Iterable[str]) -> None:
-    """Check that a model of the library takes arguments of these names.
+def check_names(kind: type, given: Iterable[str]) -> None:
+    """Check that a class of the library takes arguments of these names.
 
     Raises:
         ArgumentError: it has none of one name; says what is ours instead.
     """
-    own = taken(model)
+    own = taken(kind)
     unknown = [name for name in given if name not in own]
     if own and unknown:
         raise refused(
-            model.__name__, f"there is no argument {unknown[0]!r}",
+            kind.__name__, f"there is no argument {unknown[0]!r}",
             f"its arguments are {', '.join(own)}", instead_of(unknown[0], own),
         )  # fmt: skip
 
 
 def instead_of(name: str, own: Iterable[str]) -> str:
-    """What to write for a name that is none of a model's own."""
+    """What to write for a name that is none of a class's own."""
     own = list(own)
     for alike in ALIKE:
         ours = [each for each in own if each in alike] if name in alike else []

@@ -1,6 +1,8 @@
 """Wrong arguments: each an error of the library that says what is wrong, the rule and the fix."""
 
+import copy
 import inspect
+import pickle
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -232,6 +234,18 @@ SCHEDULED = optim.SGD(one(), lr=0.4)
     Wrong(lambda: optim.Adam(one(), betas=(0.9, 1.0)), "Adam: betas[1] is 1.0.", ("< 1",)),
     Wrong(lambda: optim.Adam(one(), betas="09"), "Adam: betas is '09'.", ()),
     Wrong(lambda: optim.Adam([]), "Adam: there are no parameters", ("build it before",)),
+    Wrong(lambda: optim.SGD(one()[0], lr=0.1), "SGD: parameters is a Parameter.", ("[parameter]",)),
+    Wrong(lambda: optim.Adam(None, lr=0.1), "Adam: parameters is None.", ("optim.Adam(model)",)),
+    Wrong(lambda: optim.Adam(models.CRF), "Adam: parameters is the class CRF.", ()),
+    Wrong(lambda: clip_grad_norm_(3, 1.0), "clip_grad_norm_: parameters is 3.", ()),
+    Wrong(lambda: clip_grad_value_(3, 1.0), "clip_grad_value_: parameters is 3.", ()),
+    Wrong(lambda: optim.Adam(one(), momentum=0.9), "Adam: there is no argument 'momentum'", (
+        "its arguments are parameters, lr, betas", "betas= is")),
+    Wrong(lambda: optim.SGD(one(), learning_rate=0.9), "SGD: there is no argument", ("lr= is",)),
+    Wrong(lambda: optim.Adam(one(), amsgrad=True), "Adam: there is no argument", ("leave it out",)),
+    Wrong(lambda: optim.Adam(one()).load_state_dict([1]), "Adam: the state is a list.", (
+        "what state_dict() returned",)),
+    Wrong(lambda: models.Linear(2, 2).load_state_dict([1]), "Linear: the state is a list.", ()),
     Wrong(lambda: optim.Constant(0.1), "Constant: optimizer is a float.", ("optim.Adam(model)",)),
     Wrong(lambda: optim.LinearWarmup(SCHEDULED, "10"), "LinearWarmup: warmup_steps is '10'.", (
         "warmup_steps=10, without quotes",)),
@@ -320,6 +334,18 @@ def test_threads_are_counted_by_integers(same_threads, count):
     assert db.num_threads() == 2
 
 
+class TorchLike:
+    """What a dtype of PyTorch's is to NumPy: nothing that it knows."""
+
+    def __repr__(self):
+        return "torch.float64"
+
+
+def limited(memory_limit):
+    with db.Graph() as graph:
+        graph.backward(F.sum(F.input(graph, [1.0]).keep()), memory_limit)
+
+
 @pytest.mark.parametrize("objects", [1.5, 0, True, "a"])
 def test_new_objects_are_counted_by_integers(objects):
     refusal(Wrong(lambda: db.set_gc_threshold(objects), f"set_gc_threshold: objects is {objects!r}",
@@ -338,6 +364,25 @@ def test_a_seed_of_the_process_is_an_integer(value):
     Wrong(lambda: db.Graph(guard=1), "Graph: guard is 1.", ("True or False",)),
     Wrong(lambda: db.Graph(grad=None), "Graph: grad is None.", ("True or False",)),
     Wrong(lambda: db.Graph(seed="a"), "Graph: seed is 'a'.", ("an integer",)),
+    Wrong(lambda: db.Graph(dtype="foo"), "Graph: dtype is 'foo'.", ('dtype="float32"',),
+        errors.DtypeError),
+    Wrong(lambda: db.Graph(dtype=TorchLike()), "Graph: dtype is torch.float64.", (
+        'dtype="float64"',), errors.DtypeError),
+    Wrong(lambda: db.Graph(dtype=None), "Graph: dtype is None.", (), errors.DtypeError),
+    Wrong(lambda: models.Linear(2, 2).astype("foo"), "Linear: dtype is 'foo'.", (),
+        errors.DtypeError),
+    Wrong(lambda: db.Graph(foo=1), "Graph: there is no argument 'foo'", ("its arguments are dev",)),
+    Wrong(lambda: db.Graph(requires_grad=False), "Graph: there is no argument", ("grad= is",)),
+    Wrong(lambda: db.Graph(policy="x"), "Graph: policy is 'x'.", ("by_agenda",)),
+    Wrong(lambda: db.Graph(policy=["x"]), "Graph: policy is ['x'].", ()),
+    Wrong(lambda: db.Graph(check=True, guard=True), "Graph: check and guard are both", ()),
+    Wrong(lambda: limited("lots"), "memory_limit: 'lots' is not a number of", ('"2GiB"',)),
+    Wrong(lambda: limited(-1), "memory_limit: -1 is not a number of bytes.", ()),
+    Wrong(lambda: limited(0), "memory_limit: 0 is not a number of bytes.", ()),
+    Wrong(lambda: limited(True), "memory_limit: True is not a number of bytes.", ()),
+    Wrong(lambda: pickle.dumps(db.Graph()), "Graph(0 nodes", ("store values",), errors.DtypeError),
+    Wrong(lambda: copy.copy(db.Graph()), "Graph(0 nodes", (), errors.DtypeError),
+    Wrong(lambda: copy.deepcopy([db.Graph()]), "Graph(0 nodes", (), errors.DtypeError),
     Wrong(lambda: db.Graph(seed=1.5), "Graph: seed is 1.5.", ("an integer",)),
 )  # fmt: skip
 def test_settings_of_graphs(wrong):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from dynbatch.arguments import refused
+
 UNITS = {
     "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -17,7 +19,7 @@ def parse_bytes(what: str, size: int | str) -> int:
         what: whose size it is, for errors.
 
     Raises:
-        ValueError: it is neither, or not above 0.
+        ArgumentError: it is neither, or not above 0.
 
     Example:
         >>> parse_bytes("memory_limit", "1.5 KiB")
@@ -30,9 +32,8 @@ def parse_bytes(what: str, size: int | str) -> int:
     except ValueError:
         number = 0.0
     if isinstance(size, bool) or unit is None or not number * unit >= 1:
-        raise ValueError(
-            f"{what}: {size!r} is not a number of bytes.\n"
-            '  rule: a number above 0, or text with a unit: "800MB" (10⁶), "2GiB" (2³⁰)\n'
-            f'  fix:  {what}="2GiB"'
-        )
+        raise refused(
+            what, f"{size!r} is not a number of bytes",
+            'a number above 0, or text with a unit: "800MB" (10⁶), "2GiB" (2³⁰)', f'{what}="2GiB"',
+        )  # fmt: skip
     return int(number * unit)

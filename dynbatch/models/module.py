@@ -8,12 +8,12 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.arguments import refused
+from dynbatch.arguments import float_dtype, refused, state_of
 from dynbatch.backend import Device
-from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
+from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.kernels import transfer
 from dynbatch.models.members import attributes, members
-from dynbatch.models.names import check_names
+from dynbatch.names import check_names
 from dynbatch.parameter import UNNAMED, Array, Parameter
 
 
@@ -155,7 +155,9 @@ class Module:
 
         Raises:
             CheckpointError: a name is missing or unknown, or a shape differs.
+            ArgumentError:   the state is no dict.
         """
+        state = state_of(self, state)
         own = dict(self.named_parameters())
         missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
         shapes = [
@@ -183,9 +185,12 @@ class Module:
         return self.train(False)
 
     def astype(self, dtype: Any) -> Self:
-        """Convert every parameter to float32 or float64 in place. Gradients are forgotten."""
-        if np.dtype(dtype) not in (np.float32, np.float64):
-            raise DtypeError(f"{type(self).__name__}: float32 or float64 expected, got {dtype}.")
+        """Convert every parameter to float32 or float64 in place. Gradients are forgotten.
+
+        Raises:
+            DtypeError: another dtype; nothing was converted.
+        """
+        dtype = float_dtype(self, dtype)
         for parameter in self.parameters():
             parameter.replace(transfer.convert(parameter.value, dtype))
             parameter.grad = None

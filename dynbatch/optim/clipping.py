@@ -37,7 +37,7 @@ def clip_grad_norm_(parameters: Parameters, max_norm: float) -> float | Gradient
     Source: Pascanu, Mikolov & Bengio 2013, arXiv:1211.5063, algorithm 1; 1e-6 as in PyTorch.
     """
     max_norm = number("clip_grad_norm_", "max_norm", max_norm, "[0, inf]")
-    gradients = _gradients(parameters)
+    gradients = _gradients("clip_grad_norm_", parameters)
     if _is_on_device("clip_grad_norm_", gradients):
         return _clip_on_device(gradients, max_norm)
     squares = {name: clipping.sum_squares(values) for name, _, values in gradients}
@@ -59,7 +59,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float) -> None:
         ValueError:   `clip_value` is negative or NaN.
     """
     clip_value = number("clip_grad_value_", "clip_value", clip_value, "[0, inf]")
-    gradients = _gradients(parameters)
+    gradients = _gradients("clip_grad_value_", parameters)
     if _is_on_device("clip_grad_value_", gradients):
         for group in by_dtype(gradients):
             on_device.clip_values([each.values for each in group], clip_value)
@@ -80,9 +80,9 @@ def _clip_on_device(gradients: list[Gradient], max_norm: float) -> GradientNorm:
     return norm
 
 
-def _gradients(parameters: Parameters) -> list[Gradient]:
+def _gradients(owner: str, parameters: Parameters) -> list[Gradient]:
     found = []
-    for name, parameter in named(parameters):
+    for name, parameter in named(owner, parameters):
         grad = parameter.grad
         if grad is not None and not parameter.frozen:
             values = grad.values if isinstance(grad, RowSparse) else grad

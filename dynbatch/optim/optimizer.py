@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from dynbatch.arguments import number, refused
+from dynbatch.arguments import number, refused, state_of
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels import transfer
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.names import check_names
 from dynbatch.optim import device
 from dynbatch.optim.blocks import Scratch, Update, run_updates
 from dynbatch.optim.norm import GradientNorm
@@ -41,7 +42,8 @@ class Optimizer:
     Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
-        ArgumentError: there are no parameters, or a setting is not a number of its range.
+        ArgumentError: there are no parameters, `parameters` is no list, or a setting has another
+            name or is not a number of its range.
         DtypeError: `parameters` holds something else.
 
     Example:
@@ -59,8 +61,13 @@ class Optimizer:
     num_scratch: ClassVar[int] = 1
     """Scratch arrays that `rule` writes to."""
 
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        if named:
+            check_names(cls, named)
+        return super().__new__(cls)
+
     def __init__(self, parameters: Parameters, lr: float, slots: tuple[str, ...] = ()) -> None:
-        self._states = [_State(name, parameter) for name, parameter in named(parameters)]
+        self._states = [_State(*pair) for pair in named(type(self).__name__, parameters)]
         if not self._states:
             raise refused(
                 type(self).__name__, "there are no parameters to optimize", "at least one",
@@ -174,7 +181,9 @@ class Optimizer:
         Raises:
             CheckpointError: a name is missing or unknown, a shape differs, or `lr` is not a number
                 >= 0.
+            ArgumentError:   the state is no dict.
         """
+        state = state_of(self, state)
         wanted: dict[str, tuple[int, ...]] = {"lr": ()}
         for each in self._states:
             if f"{each.name}/steps" in state:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Protocol, runtime_checkable
 
+from dynbatch.arguments import listed
 from dynbatch.errors import DtypeError
 from dynbatch.parameter import Parameter
 
@@ -19,19 +20,24 @@ class HasParameters(Protocol):
 Parameters = HasParameters | Iterable[Parameter] | Iterable[tuple[str, Parameter]]
 
 
-def named(parameters: Parameters) -> list[tuple[str, Parameter]]:
+def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
     """Every parameter once, in the order given, under a name that no other has.
 
     Args:
+        owner:      the class or function that they are given to; errors name it.
         parameters: a `Module` or `Optimizer`, parameters, or (name, parameter) pairs. Parameters
             without pairs go by `parameter.name`; a name met again gets its position as a suffix.
 
     Raises:
-        DtypeError: an item is neither a `Parameter` nor a (name, `Parameter`) pair.
+        DtypeError:    an item is neither a `Parameter` nor a (name, `Parameter`) pair.
+        ArgumentError: there are no items: one parameter, a class, None.
     """
-    items: Iterable[object] = (
-        parameters.named_parameters() if isinstance(parameters, HasParameters) else parameters
-    )
+    items: Iterable[object]
+    if isinstance(parameters, HasParameters) and not isinstance(parameters, type):
+        items = parameters.named_parameters()
+    else:
+        fix = "give the model, made: optim.Adam(model); or [parameter] for one of its parameters"
+        items = listed(owner, "parameters", parameters, fix)
     found: dict[str, Parameter] = {}
     seen: set[int] = set()
     for position, item in enumerate(items):
