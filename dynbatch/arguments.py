@@ -132,7 +132,7 @@ def listed(owner: object, name: str, value: Any, fix: str) -> list[Any]:
     except TypeError:
         if hasattr(value, "__iter__") and not isinstance(value, type):
             raise  # of the user's own
-    raise refused(_named(owner), f"{name} is {_shown(value)}", "a list", fix)
+    raise refused(_named(owner), f"{name} is {shown(value)}", "a list", fix)
 
 
 def state_of(owner: object, value: Any) -> Mapping[str, Any]:
@@ -144,7 +144,7 @@ def state_of(owner: object, value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
         return value
     raise refused(
-        _named(owner), f"the state is {_shown(value)}", "arrays by their names, a dict",
+        _named(owner), f"the state is {shown(value)}", "arrays by their names, a dict",
         "give what state_dict() returned",
     )  # fmt: skip
 
@@ -160,7 +160,7 @@ def function(owner: object, name: str, value: Any, form: str) -> None:
     """
     if not callable(value):
         fix = f"give the function itself: {name}=a_function"
-        raise refused(_named(owner), f"{name} is {_shown(value)}", f"a function, {form}", fix)
+        raise refused(_named(owner), f"{name} is {shown(value)}", f"a function, {form}", fix)
 
 
 def float_dtype(owner: object, value: Any) -> np.dtype[Any]:
@@ -183,8 +183,8 @@ def float_dtype(owner: object, value: Any) -> np.dtype[Any]:
     )
 
 
-def _shown(value: Any) -> str:
-    """None and numbers as they are, of others what they are."""
+def shown(value: Any) -> str:
+    """What an error calls a value: None and numbers as they are, of others what they are."""
     if value is None or isinstance(value, int | float):
         return repr(value)
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

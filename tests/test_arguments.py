@@ -393,12 +393,54 @@ def test_settings_of_graphs(wrong):
 def test_batches_of_a_trainer_know_their_epochs():
     model = models.Linear(2, 2)
     optimizer = optim.SGD(model)
-    for batches, kind in (([[1, 2]], "list"), (iter([]), "list_iterator"), (None, "NoneType")):
+    for batches, kind in (([[1, 2]], "a list"), (iter([]), "a list_iterator"), (None, "None")):
         refusal(Wrong(
             lambda batches=batches: Trainer(model, optimizer, lambda *_: None, batches),
-            f"Trainer: batches is a {kind}.", ("epoch(n)", "SentenceBatches(examples"),
+            f"Trainer: batches is {kind}.", ("epoch(n)", "SentenceBatches(examples"),
         ))  # fmt: skip
     Trainer(model, optimizer, lambda *_: None, SentenceBatches([1, 2], 2))
+
+
+def trainer(**other):
+    model = models.Linear(2, 2)
+    settings = {
+        "model": model, "optimizer": optim.SGD(model), "loss_function": lambda *_: None,
+        "batches": SentenceBatches([1, 2], 2),
+    }  # fmt: skip
+    return Trainer(**settings | other)
+
+
+@cases(
+    Wrong(lambda: trainer(model=None), "Trainer: model is None.", ("models.Module",)),
+    Wrong(lambda: trainer(model=models.CRF), "Trainer: model is the class CRF.", ("CRF(…)",)),
+    Wrong(lambda: trainer(optimizer=None), "Trainer: optimizer is None.", ("optim.Adam(",)),
+    Wrong(lambda: trainer(loss_function=None), "Trainer: loss_function is None.", (
+        "loss_function(graph, model, example)",)),
+    Wrong(lambda: trainer(schedule=3), "Trainer: schedule is 3.", ("optim.Cosine(",)),
+    Wrong(lambda: trainer(num_tokens=3), "Trainer: num_tokens is 3.", ("num_tokens(example)",)),
+    Wrong(lambda: trainer(validate=3), "Trainer: validate is 3.", ("validate(model)",)),
+    Wrong(lambda: trainer(make_graph=db.Graph()), "Trainer: make_graph is a Graph.", ()),
+    Wrong(lambda: trainer(memory_every=0), "Trainer: memory_every is 0.", (">= 1",)),
+    Wrong(lambda: trainer(memory_every=None), "Trainer: memory_every is None.", (">= 1",)),
+    Wrong(lambda: trainer(checkpoint_every="9"), "Trainer: checkpoint_every is '9'.", ()),
+    Wrong(lambda: trainer(clip_norm="5"), "Trainer: clip_norm is '5'.", ("clip_norm=5",)),
+    Wrong(lambda: trainer(higher_is_better="yes"), "Trainer: higher_is_better is 'yes'.", ()),
+)  # fmt: skip
+def test_settings_of_a_trainer(wrong):
+    refusal(wrong)
+
+
+@pytest.mark.parametrize(
+    ("decoded", "error", "says"),
+    [
+        (np.ones((2, 3)), errors.DtypeError, "CRF.decode: a node expected, got ndarray"),
+        ([1], errors.DtypeError, "CRF.decode: a node expected, got int"),
+        (None, ArgumentError, "CRF.decode: emissions is None"),
+    ],
+)
+def test_emissions_are_a_list_of_nodes(decoded, error, says):
+    with pytest.raises(error, match=says):
+        models.CRF(3).decode(decoded)
 
 
 def test_intervals_hold_what_mathematics_says():

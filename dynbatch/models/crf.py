@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.arguments import refused, sizes
+from dynbatch.arguments import listed, refused, sizes
 from dynbatch.errors import EmptyBatchError
 from dynbatch.graph import Graph
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node, caller, require_nodes
 from dynbatch.parameter import Array, Parameter
 
 LARGEST = 0.1
@@ -77,7 +77,8 @@ class CRF(Module):
 
         Raises:
             EmptyBatchError: there are no sentences.
-            ArgumentError:   a node is given, not a list of nodes.
+            ArgumentError:   a node is given, or a number, not a list of nodes.
+            DtypeError:      something in the list is no node.
         """
         if isinstance(emissions, Node):
             raise refused(
@@ -85,6 +86,10 @@ class CRF(Module):
                 "a list with the emissions of each sentence",
                 "crf.decode([emissions])[0]; all sentences of a mini-batch in one list run at once",
             )  # fmt: skip
+        emissions = listed(
+            "CRF.decode", "emissions", emissions, "crf.decode([emissions])[0] of one sentence"
+        )
+        require_nodes("CRF.decode", *emissions)
         if not emissions:
             raise EmptyBatchError(f"CRF.decode: no sentences.\n  made at {caller()}")
         graph = emissions[0].graph

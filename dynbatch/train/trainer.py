@@ -18,7 +18,6 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch import random
-from dynbatch.arguments import refused
 from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
@@ -35,6 +34,7 @@ from dynbatch.train.metrics import MetricsFile, Record
 from dynbatch.train.progress import Progress
 from dynbatch.train.protocols import Batches, TrainedModel
 from dynbatch.train.run_data import Summary, require_same_data, saved_by_trainer, summary_of
+from dynbatch.train.settings import check_settings
 from dynbatch.train.stopping import EarlyStopping
 from dynbatch.train.update import Update
 
@@ -129,20 +129,11 @@ class Trainer:
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
 
     def __post_init__(self) -> None:
-        if not callable(getattr(self.batches, "epoch", None)):
-            raise refused(
-                "Trainer", f"batches is a {type(self.batches).__name__}",
-                "an object whose epoch(n) gives the mini-batches of epoch n, lists of examples",
-                "train.SentenceBatches(examples, batch_size=32), or train.TokenBatches",
-            )  # fmt: skip
+        check_settings(self)
         needs_metric = self.schedule is not None and self.schedule.needs_metric
         if self.validate is None and (self.patience is not None or needs_metric):
             what = "patience" if self.patience is not None else type(self.schedule).__name__
             raise ValueError(f"Trainer: {what} needs a metric.\n  fix: give validate=...")
-        if self.memory_every < 1:
-            raise ValueError(
-                f"Trainer: memory_every is {self.memory_every}.\n  fix:  1 or more updates"
-            )
         if self.memory_limit is not None:
             self.memory_limit = parse_bytes("memory_limit", self.memory_limit)
         self.step = 0
