@@ -443,6 +443,38 @@ def test_emissions_are_a_list_of_nodes(decoded, error, says):
         models.CRF(3).decode(decoded)
 
 
+def state(init):
+    with db.Graph() as graph:
+        db.initial_state(graph, init)
+
+
+@cases(
+    Wrong(lambda: db.stack(None), "stack: results is None.", ("db.stack([h1, h2])",)),
+    Wrong(lambda: db.total(3), "total: results is 3.", ("db.total([",)),
+    Wrong(lambda: db.initial_state(3, 3), "initial_state: a graph expected, got int.", (
+        "initial_state(graph, …)",), errors.DtypeError),
+    Wrong(lambda: state(-1), "initial_state: -1 is not an initial state.", (), errors.ShapeError),
+    Wrong(lambda: state([0.0, 0.0]), "initial_state: [0.0, 0.0] is not", (
+        "init=2 for zeros; F.input(graph, [0.0, 0.0])",), errors.ShapeError),
+    Wrong(lambda: state([2, 2]), "initial_state: [2, 2] is not", ("init=(2, 2)",),
+        errors.ShapeError),
+)  # fmt: skip
+def test_states_and_results_of_cells(wrong):
+    refusal(wrong)
+
+
+@pytest.mark.parametrize("init", [(2, 2), (2,)])
+def test_a_tuple_for_a_state_of_one_part_is_answered_with_its_width(init):
+    @db.cell
+    def add(x, h, params):
+        return x, h + x
+
+    with db.Graph() as graph, pytest.raises(errors.DtypeError) as caught:
+        db.scan(add, F.input(graph, np.ones((3, 2))), init=init)
+    assert f"init: {init} is given" in str(caught.value)
+    assert "the cell's is one vector, init=2" in str(caught.value)
+
+
 def test_intervals_hold_what_mathematics_says():
     assert [interval("[0, 1)").holds(x) for x in (0, 0.5, 1, -1, float("nan"))] == [
         True, True, False, False, False

@@ -108,7 +108,7 @@ class Cell:
             return trace_any_rows(trace_with)
         try:
             trace = trace_with(None)
-        except ShapeError as error:
+        except (ShapeError, DtypeError) as error:
             raise with_right_init(error, form, params, partial(trace_with, None)) from None
         trace.fixed_rows = True
         return trace

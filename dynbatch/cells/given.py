@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.arguments import listed
 from dynbatch.cells.call import Call, Light, Output, Part
 from dynbatch.cells.step import Form, Matrix, leaves
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
@@ -150,7 +151,9 @@ def total(results: Sequence[Any]) -> Any:
         ...     node(x, db.total(leaves)).value.tolist()
         [4.0]
     """
-    results = list(results)
+    results = listed(
+        "total", "results", results, "give what the calls returned: db.total([h1, h2])"
+    )
     if not results:
         raise EmptyBatchError(
             "total: the list of results is empty.\n"

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.cells.given import structure_of
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.nodes.base import Node, Owner, caller, not_a_node
+from dynbatch.nodes.base import Node, Owner, caller, not_a_node, require_graph
 from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
 
@@ -60,7 +60,7 @@ def as_sentences(xs: Any) -> tuple[Node, ...]:
     return found
 
 
-def as_state(init: Any, graph: Owner) -> tuple[tuple[Node | int, ...], bool]:
+def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | int, ...], bool]:
     """The parts of the first state, nodes or widths, and whether there is one that is not a tuple.
 
     Raises:
@@ -70,15 +70,22 @@ def as_state(init: Any, graph: Owner) -> tuple[tuple[Node | int, ...], bool]:
     single = not isinstance(init, tuple)
     parts = (init,) if single else init
     if not parts:
-        raise _no_state(init, init)
+        raise _no_state(what, init, init)
     for part in parts:
-        is_vector = isinstance(part, Node) and part.ndim == 1
-        is_vector |= isinstance(part, Parameter) and len(part.shape) == 1
-        is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
-        if not is_vector and not (is_number and part > 0):
-            raise _no_state(init, part)
+        if not _is_part(part):
+            raise _no_state(what, init, part)
     made = [parameter(graph, p) if isinstance(p, Parameter) else p for p in parts]
     return tuple([p if isinstance(p, Node) else int(p) for p in made]), single
+
+
+def _is_part(part: Any) -> bool:
+    """Whether it is a vector or a width."""
+    if isinstance(part, Node):
+        return part.ndim == 1
+    if isinstance(part, Parameter):
+        return len(part.shape) == 1
+    is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
+    return is_number and bool(part > 0)
 
 
 def initial_state(graph: Owner, init: Any) -> Any:
@@ -95,6 +102,7 @@ def initial_state(graph: Owner, init: Any) -> Any:
 
     Raises:
         ShapeError: a part of `init` is neither a vector nor a width.
+        DtypeError: `graph` is no graph.
 
     Example:
         >>> import numpy as np, dynbatch as db
@@ -113,7 +121,8 @@ def initial_state(graph: Owner, init: Any) -> Any:
         [2.0, 2.0, 2.0] (2, 3)
         [0.0, 0.0, 0.0] (0, 3)
     """
-    parts, single = as_state(init, graph)
+    require_graph("initial_state", graph)
+    parts, single = as_state(init, graph, "initial_state")
     made = [p if isinstance(p, Node) else constant(graph, 0.0, (p,)) for p in parts]
     return made[0] if single else tuple(made)
 
@@ -145,16 +154,18 @@ def as_steps(recompute: Any) -> int | str:
     )
 
 
-def _no_state(init: Any, part: Any) -> ShapeError:
+def _no_state(what: str, init: Any, part: Any) -> ShapeError:
     fix = "take one row of a matrix, F.unsqueeze a scalar; a width is 1 or more"
     if init is None or part is None:
         fix = "init=64 for a state of 64 zeros, init=(64, 64) for two parts"
+    elif isinstance(part, list) and not all([_is_part(each) for each in part]):
+        fix = f"init={len(part)} for zeros; F.input(graph, {'numbers' if len(part) > 3 else part})"
     elif isinstance(part, list):
         fix = f"make the list a tuple, init={'tuple(...)' if len(part) > 3 else tuple(part)!r}"
     elif isinstance(part, np.ndarray):
         fix = "F.input(graph, array) makes an array a node"
     return ShapeError(
-        f"scan: {part!r} is not an initial state.\n"
+        f"{what}: {part!r} is not an initial state.\n"
         "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
         f"        several parts\n  fix:  {fix}\n  made at {caller()}"
     )

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.arguments import listed
 from dynbatch.cells.arrays import add_rows_at
 from dynbatch.cells.call import Call
 from dynbatch.cells.given import are_results, by_part, common_form, structure_of
@@ -183,6 +184,7 @@ def stack(results: Sequence[Any], like: Any = None) -> Any:
         EmptyBatchError: `results` is empty, and there is no `like`.
         ShapeError:      the forms differ, or `like` is not a vector.
         GraphError:      the graphs differ.
+        ArgumentError:   `results` is no list.
 
     Example:
         >>> import dynbatch as db
@@ -195,7 +197,8 @@ def stack(results: Sequence[Any], like: Any = None) -> Any:
         ...     doubled.value.tolist(), squared.value.tolist()
         ([[2.0], [6.0]], [[1.0], [9.0]])
     """
-    results = list(results)
+    fix = "give what the calls returned, db.stack([h1, h2])"
+    results = listed("stack", "results", results, fix)
     if not results and like is not None:
         return by_part(_no_rows, [structure_of(like)])
     if not results:

@@ -667,6 +667,16 @@ def require_nodes(what: str, *values: Any) -> None:
             raise not_a_node(what, value)
 
 
+def require_graph(what: str, graph: Any) -> None:
+    """Raise `DtypeError` for what is no graph where one stands first."""
+    if not hasattr(graph, "add_light") or isinstance(graph, type):
+        raise DtypeError(
+            f"{what}: a graph expected, got {type(graph).__name__}.\n"
+            "  rule: the graph stands first where no node says which it is\n"
+            f"  fix:  with db.Graph() as graph: {what}(graph, …)\n  made at {caller()}"
+        )
+
+
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
     """Ids as a one-dimensional int64 array, or an error that names `what`."""
     try:
