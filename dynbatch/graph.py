@@ -39,7 +39,7 @@ from dynbatch.kernels.cuda.later import Later
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
-from dynbatch.names import check_names
+from dynbatch.names import NamesChecked
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.inner_product import LossSum, gradients_given, seed
 from dynbatch.nodes.stream import Streams
@@ -53,7 +53,7 @@ ONE_THREAD = (
 )
 
 
-class Graph(Introspection):
+class Graph(Introspection, NamesChecked):
     """One mini-batch. Nodes are made inside its `with` block; nothing runs until a value is asked.
 
     Args:
@@ -88,11 +88,6 @@ class Graph(Introspection):
     """
 
     is_trace = False
-
-    def __new__(cls, *given: Any, **named: Any) -> Self:
-        if named:
-            check_names(cls, named)
-        return super().__new__(cls)
 
     def __init__(
         self,

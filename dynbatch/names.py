@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Iterable
 from functools import cache
-from typing import Any
+from typing import Any, Self
 
 from dynbatch.arguments import refused
 
@@ -74,6 +74,20 @@ def check_names(kind: type, given: Iterable[str]) -> None:
             kind.__name__, f"there is no argument {unknown[0]!r}",
             f"its arguments are {', '.join(own)}", instead_of(unknown[0], own),
         )  # fmt: skip
+
+
+class NamesChecked:
+    """Base of classes whose unknown arguments are answered with the names of their own.
+
+    `__new__` stands here, below their `__init__`, so that this one gives the signature in help().
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *given: Any, **named: Any) -> Self:
+        if named:
+            check_names(cls, named)
+        return super().__new__(cls)
 
 
 def instead_of(name: str, own: Iterable[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from math import inf
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeErro
 from dynbatch.kernels import transfer
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import Rule
-from dynbatch.names import check_names
+from dynbatch.names import NamesChecked
 from dynbatch.optim import device
 from dynbatch.optim.blocks import Scratch, Update, run_updates
 from dynbatch.optim.norm import GradientNorm
@@ -22,7 +22,7 @@ from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 
-class Optimizer:
+class Optimizer(NamesChecked):
     """Base of the optimizers: `step()` updates every parameter that has a gradient.
 
     Frozen parameters and those whose `grad` is None are skipped, their state with them, as in
@@ -60,11 +60,6 @@ class Optimizer:
 
     num_scratch: ClassVar[int] = 1
     """Scratch arrays that `rule` writes to."""
-
-    def __new__(cls, *given: Any, **named: Any) -> Self:
-        if named:
-            check_names(cls, named)
-        return super().__new__(cls)
 
     def __init__(self, parameters: Parameters, lr: float, slots: tuple[str, ...] = ()) -> None:
         self._states = [_State(*pair) for pair in named(type(self).__name__, parameters)]
