@@ -214,3 +214,15 @@ def _fix(name: str, value: Any, within: Interval) -> str:
     if isinstance(value, bool):
         return f"give {name} by its name: a switch stands in its place"
     return f"give {name} such a number"
+
+
+def is_count(value: object) -> bool:
+    """Whether it is a whole number from 0 to below 2^63."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a number that a float can hold, infinity and NaN included."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return isinstance(value, float) or abs(value) < 1 << 1000

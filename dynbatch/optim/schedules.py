@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from math import cos, inf, pi, sqrt
 from typing import Any, ClassVar, SupportsFloat
 
-from dynbatch.arguments import number, refused, size, switch
+from dynbatch.arguments import is_count, is_number, number, refused, size, switch
 from dynbatch.errors import CheckpointError
 from dynbatch.optim.optimizer import Optimizer
 
@@ -86,11 +86,7 @@ RATES = {"base_lr", "lr"}
 
 def _is_like(own: Any, given: object) -> bool:
     """Whether a number of a state may stand for one of a schedule's own: a count, or a float."""
-    if isinstance(given, bool) or not isinstance(given, int | float):
-        return False
-    if isinstance(own, int):
-        return isinstance(given, int) and 0 <= given < 1 << 63
-    return isinstance(given, float) or abs(given) < 1 << 1000
+    return is_count(given) if isinstance(own, int) else is_number(given)
 
 
 class Constant(Schedule):

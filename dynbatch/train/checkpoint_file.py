@@ -19,6 +19,7 @@ from typing import Any, Self
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from dynbatch.arguments import is_count
 from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.parameter import Array
 from dynbatch.train.digest import array_digest, text_digest
@@ -165,18 +166,6 @@ class CheckpointFile:
             raise self.damaged(f"its metadata has {problem}")
         checked: dict[str, Any] = state
         return checked
-
-
-def is_count(value: object) -> bool:
-    """Whether it is a whole number from 0 to below 2^63."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-
-
-def is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold, infinity and NaN included."""
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return False
-    return isinstance(value, float) or abs(value) < 1 << 1000
 
 
 def wrong_field(found: object, fields: Mapping[str, Callable[[Any], bool]]) -> str | None:

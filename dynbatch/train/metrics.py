@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from dynbatch.arguments import is_count, is_number
 from dynbatch.atomic import replacing
 from dynbatch.errors import DataError
-from dynbatch.train.checkpoint_file import is_count, is_number
 
 Record = dict[str, Any]
 

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from operator import length_hint
 from typing import Any
 
+from dynbatch.arguments import is_count
 from dynbatch.errors import CheckpointError
 from dynbatch.train.checkpoint import CheckpointInfo
-from dynbatch.train.checkpoint_file import is_count, wrong_field
+from dynbatch.train.checkpoint_file import wrong_field
 from dynbatch.train.digest import data_digest
 from dynbatch.train.protocols import Batches
 from dynbatch.train.stopping import EarlyStopping

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynbatch.train.checkpoint_file import is_count, is_number, wrong_field
+from dynbatch.arguments import is_count, is_number
+from dynbatch.train.checkpoint_file import wrong_field
 
 
 @dataclass(slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dynbatch.arguments import is_count, is_number
 from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Seq2Seq, beam_search, greedy_search
 from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
-from dynbatch.train.checkpoint_file import is_count, is_number, wrong_field
+from dynbatch.train.checkpoint_file import wrong_field
 from examples.seq2seq.corpus import Tokens, Units, join, tokenize
 from examples.seq2seq.vocabulary import MARKS, Vocabulary
 
