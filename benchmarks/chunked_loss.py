@@ -21,7 +21,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.nodes.cross_entropy import stored_logits
+from dynbatch.nodes.losses.cross_entropy import stored_logits
 
 SENTENCE = 25  # tokens
 

@@ -22,7 +22,7 @@ from benchmarks.lengths import REAL_TEXT_SIGMA, Batch
 from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender
-from dynbatch.batcher.memory_use import MemoryUse
+from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import MemoryLimitError
 from dynbatch.testing.precision import dense_gradient
 

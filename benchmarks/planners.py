@@ -24,7 +24,7 @@ from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.networks import initial_values
 from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS, Workload
-from dynbatch.batcher.layout import Layout
+from dynbatch.batcher.planning.memory_plan import Layout
 from dynbatch.memory import Interval, live_peak, plan_offsets
 from dynbatch.memory.planner import by_area, by_size, last_stage, place_in_order
 

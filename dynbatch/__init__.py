@@ -13,13 +13,13 @@ import importlib
 from typing import Any
 
 from dynbatch import errors, memory, models, nodes, optim, testing
-from dynbatch.batcher.memory_use import MemoryUse
+from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
-from dynbatch.garbage import set_gc_threshold
+from dynbatch.gc_pause import set_gc_threshold
 from dynbatch.graph import Graph
-from dynbatch.kernels.parallel import num_threads, set_num_threads
+from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.nodes.base import Node, Retain
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.ragged import Ragged

@@ -13,14 +13,8 @@ from contextlib import ExitStack
 from types import CodeType
 from typing import Any, TypeVar
 
-from dynbatch.cells.given import structure_of
-from dynbatch.errors import (
-    BackendError,
-    CheckError,
-    DriveError,
-    DtypeError,
-    GraphError,
-)
+from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.errors import BackendError, CheckError, DriveError, DtypeError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node, caller
 from dynbatch.parameter import Array

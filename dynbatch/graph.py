@@ -13,29 +13,23 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 
-from dynbatch import backend, garbage, random
+from dynbatch import backend, gc_pause, random
 from dynbatch.arguments import float_dtype, integer, refused, switch
-from dynbatch.batcher import unbatched
-from dynbatch.batcher.block import freed
-from dynbatch.batcher.check import CheckedExecutor
-from dynbatch.batcher.executor import Executor
-from dynbatch.batcher.folds import Folds, compute_again, require_own_readers
-from dynbatch.batcher.guard import GuardedExecutor, PlacedNodes
-from dynbatch.batcher.introspection import Introspection
-from dynbatch.batcher.memory_use import MemoryUse
-from dynbatch.batcher.needed import ancestors, ancestors_with_calls
-from dynbatch.batcher.policies import POLICIES
-from dynbatch.batcher.run_plan import Request
-from dynbatch.batcher.units import Units
-from dynbatch.cells.table import CallTable, Kinds
-from dynbatch.errors import (
-    DtypeError,
-    FreedError,
-    GraphError,
-    NumericError,
-)
-from dynbatch.kernels import arrays, transfer
-from dynbatch.kernels.cuda.later import Later
+from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.planning.memory_use import MemoryUse
+from dynbatch.batcher.planning.micro_batches import Units
+from dynbatch.batcher.planning.run_plan import Request
+from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
+from dynbatch.batcher.schedule.folds import Folds, compute_again, require_own_readers
+from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.batcher.steps.block import freed
+from dynbatch.cells.calls.table import CallTable, Kinds
+from dynbatch.debugging.check import CheckedExecutor
+from dynbatch.debugging.guard import GuardedExecutor, PlacedNodes
+from dynbatch.errors import DtypeError, FreedError, GraphError, NumericError
+from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.host_copy import Later
+from dynbatch.kernels.runtime import transfer
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
@@ -44,6 +38,8 @@ from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.inner_product import LossSum, gradients_given, seed
 from dynbatch.nodes.stream import Streams
 from dynbatch.parameter import Array
+from dynbatch.reporting import unbatched
+from dynbatch.reporting.introspection import Introspection
 
 _uids = itertools.count()
 
@@ -60,18 +56,18 @@ class Graph(Introspection, NamesChecked):
         device: "cpu", or "cuda" for CuPy's current device; parameters must be there too.
         dtype:  of every value, float32 or float64; parameters must have the same.
         policy: how nodes are grouped: "by_bound", "by_agenda", "by_depth", "learned" or
-            "one_by_one" (see `dynbatch.batcher.policies`).
+            "one_by_one" (see `dynbatch.batcher.schedule.policies`).
         grad:   False keeps nothing for backward (inference).
         seed:   of the dropout masks; by default the next of `dynbatch.random`.
         pool:   where the arenas come from.
         check:  True runs every batch a second time and compares: on a GPU with the NumPy twins of
-            its kernels, on the CPU with its nodes one by one (see `dynbatch.batcher.check`). The
+            its kernels, on the CPU with its nodes one by one (see `dynbatch.debugging.check`). The
             first difference ends the run with a CheckError that names node, sentence and numbers.
             For finding errors, not for training: it takes several times as long, waits for the GPU
             after each batch, and makes an upload a batch there.
         guard:  True looks for NaN and infinity after each batch; the first, of a value or of a
             gradient, ends the run with a NumericError that names the node that made it, its line,
-            its sentence, and what it read (see `dynbatch.batcher.guard`). For finding errors, too.
+            its sentence, and what it read (see `dynbatch.debugging.guard`). For finding errors too.
 
     Raises:
         BackendError:  the device is not available.
@@ -143,7 +139,7 @@ class Graph(Introspection, NamesChecked):
         self._begin = time.perf_counter()
 
     def __enter__(self) -> Self:
-        garbage.enter()
+        gc_pause.enter()
         return self
 
     def __exit__(
@@ -155,7 +151,7 @@ class Graph(Introspection, NamesChecked):
         try:
             self.close()
         finally:
-            garbage.leave()
+            gc_pause.leave()
 
     def close(self) -> None:
         """Free every node and give the memory back. Kept values and the loss stay readable.

@@ -12,9 +12,10 @@ from dynbatch import backend
 from dynbatch.backend import Device, device_of
 from dynbatch.caller import caller
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
-from dynbatch.kernels import exchange, transfer
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime import dlpack as exchange
+from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.segment import add_rows, scatter_rows
 from dynbatch.parameter_habits import ParameterHabits
 

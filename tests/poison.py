@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from dynbatch.batcher.executor import Executor
+from dynbatch.batcher.execution.executor import Executor
 from dynbatch.memory import Interval
 
 

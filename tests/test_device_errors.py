@@ -10,8 +10,8 @@ import dynbatch as db
 from dynbatch import backend, models
 from dynbatch import nodes as F
 from dynbatch.errors import BackendError, OutOfMemory
-from dynbatch.kernels.cuda.launch import Kernels
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.launch import Kernels
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory import DeviceMemory, Pool
 from tests.reference_models import Tagger, sentences
 

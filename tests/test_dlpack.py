@@ -12,8 +12,8 @@ from dynbatch import models, optim
 from dynbatch import nodes as F
 from dynbatch.errors import BackendError, DtypeError, FreedError, GraphError
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.in_flight import hold
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.in_flight import hold
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import devices
 from tests.cuda.foreign import Interfaced, Tensor, Unshared
 

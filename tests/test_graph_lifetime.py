@@ -8,10 +8,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.errors import (
-    GraphError,
-    OutOfMemory,
-)
+from dynbatch.errors import GraphError, OutOfMemory
 from dynbatch.memory import Pool
 from dynbatch.testing import NanPool
 from tests.reference_models import Tagger, gradients, sentences, train

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from dynbatch.kernels import parallel
+from dynbatch.kernels.runtime import parallel
 from dynbatch.recent import Recent, free_at_fork
 from tests.forks import in_child
 

@@ -14,16 +14,19 @@ import pytest
 import dynbatch as db
 from dynbatch import backend, models, random
 from dynbatch import nodes as F
-from dynbatch.batcher import gradients, policies, schedule, unbatched
-from dynbatch.batcher.plan import Structure
+from dynbatch.batcher.schedule import policies, schedule
+from dynbatch.batcher.schedule.plan import Structure
+from dynbatch.batcher.steps import parameter_gradients as gradients
 from dynbatch.errors import GraphError
-from dynbatch.kernels import blas, parallel
-from dynbatch.kernels.cuda import in_flight
+from dynbatch.kernels import blas
+from dynbatch.kernels.cuda.runtime import in_flight
+from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import offsets, pool
 from dynbatch.memory.planner import Interval
 from dynbatch.models import search
 from dynbatch.nodes import base
 from dynbatch.recent import Recent
+from dynbatch.reporting import unbatched
 from tests.interruptions import interrupted
 
 
@@ -114,7 +117,7 @@ def test_two_models_call_one_cell(rows, known):
 
     expected = tuple([function() for function in make()])
     assert expected[0] != expected[1]
-    for found in interrupted(make, "cells/calls.py", "cells/traced.py"):
+    for found in interrupted(make, "cells/calls/calls.py", "cells/traced.py"):
         assert found == expected
 
 
@@ -141,7 +144,9 @@ def test_plans_and_fitted_policies_survive_that_others_drive_them_out(monkeypatc
         schedule.schedule_structure(one, "learned")
         return [lambda s=s: schedule.schedule_structure(s, "learned") for s in (one, other)]
 
-    for plans in interrupted(make, "batcher/schedule.py", "batcher/policies.py", "recent.py"):
+    for plans in interrupted(
+        make, "batcher/schedule/schedule.py", "batcher/schedule/policies.py", "recent.py"
+    ):
         assert [len(plan.steps) for plan in plans] == [2, 2]
 
 
@@ -206,7 +211,7 @@ def test_the_warning_of_small_batches_comes_once_whoever_is_first(monkeypatch):
         monkeypatch.setattr(unbatched, "_warned", False)
         return lambda: unbatched.warn(record), lambda: unbatched.warn(record)
 
-    for count, found in enumerate(interrupted(make, "batcher/unbatched.py"), 1):
+    for count, found in enumerate(interrupted(make, "reporting/unbatched.py"), 1):
         assert found == (None, None)
         assert len(given) == count
 
@@ -225,7 +230,7 @@ def test_fewer_threads_may_be_set_while_tasks_begin():
         return lambda: parallel.run(tasks), lambda: parallel.set_num_threads(1)
 
     try:
-        for found in interrupted(make, "kernels/parallel.py"):
+        for found in interrupted(make, "kernels/runtime/parallel.py"):
             assert found == (None, None)
             assert len(done) == 3
     finally:
@@ -251,7 +256,7 @@ def test_the_workers_are_made_once(monkeypatch):
 
     parallel.set_num_threads(2)
     try:
-        for found in interrupted(make, "kernels/parallel.py"):
+        for found in interrupted(make, "kernels/runtime/parallel.py"):
             assert found == (None, None)
             assert len(made) == 1
     finally:
@@ -405,7 +410,7 @@ def test_a_parameter_that_is_given_up_meanwhile_can_be_claimed():
 
         return take, first.release
 
-    for found, _ in interrupted(make, "batcher/gradients.py", event="opcode"):
+    for found, _ in interrupted(make, "batcher/steps/parameter_gradients.py", event="opcode"):
         assert found is None or isinstance(found, GraphError)
 
 

@@ -18,13 +18,7 @@ from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from benchmarks.lengths import Batch
 from benchmarks.networks import START_SYMBOL, Array, Seq2SeqSizes
-from benchmarks.peers.pytorch import (
-    IGNORED,
-    PyTorchContender,
-    longest_first,
-    packed,
-    padded,
-)
+from benchmarks.peers.pytorch import IGNORED, PyTorchContender, longest_first, packed, padded
 
 
 class Seq2Seq(nn.Module):

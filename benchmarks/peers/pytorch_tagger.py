@@ -10,13 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from benchmarks.lengths import Batch
 from benchmarks.networks import Array, TaggerSizes
-from benchmarks.peers.pytorch import (
-    IGNORED,
-    PyTorchContender,
-    longest_first,
-    packed,
-    padded,
-)
+from benchmarks.peers.pytorch import IGNORED, PyTorchContender, longest_first, packed, padded
 
 
 class Tagger(nn.Module):

@@ -18,8 +18,9 @@ from benchmarks.networks import LEARNING_RATE, Array, TreeSizes
 from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeBatch, levels
 from dynbatch import optim
-from dynbatch.kernels import arrays, blas, cross_entropy, segment
+from dynbatch.kernels import arrays, blas, segment
 from dynbatch.kernels.elementwise import sigmoid
+from dynbatch.kernels.losses import cross_entropy
 from dynbatch.testing.precision import dense_gradient
 
 

@@ -1,8 +1,8 @@
 """Cells: one step of one sentence, traced, hoisted, fused, and run along all sentences."""
 
+from dynbatch.cells.calls.arguments import total
+from dynbatch.cells.calls.stack import stack
 from dynbatch.cells.cell import Cell, cell, scan
-from dynbatch.cells.given import total
-from dynbatch.cells.scan_arguments import initial_state
-from dynbatch.cells.stack_calls import stack
+from dynbatch.cells.scan.arguments import initial_state
 
 __all__ = ["Cell", "cell", "initial_state", "scan", "stack", "total"]

@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dynbatch.cells.any_rows import trace_any_rows
-from dynbatch.cells.calls import Calls
-from dynbatch.cells.compiled import CompiledCell
-from dynbatch.cells.given import structure_of
-from dynbatch.cells.right_init import with_right_init
-from dynbatch.cells.scan import Scan
-from dynbatch.cells.scan_arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
-from dynbatch.cells.surroundings import Surroundings
-from dynbatch.cells.trace import Trace, trace_cell
+from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.cells.calls.calls import Calls
+from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
+from dynbatch.cells.scan.initial_state import with_right_init
+from dynbatch.cells.scan.scan import Scan
 from dynbatch.cells.traced import Traced
+from dynbatch.compiler.any_rows import trace_any_rows
+from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.compiler.prologue import Surroundings
+from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller
-from dynbatch.nodes.structure import Port
+from dynbatch.nodes.shape.structure import Port
 
 CACHED_PROGRAMS = 64
 

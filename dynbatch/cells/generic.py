@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.arrays import add_rows_at, memory_rows
-from dynbatch.cells.program import Op
+from dynbatch.compiler.arrays import add_rows_at, memory_rows
+from dynbatch.compiler.program import Op
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.ragged import Ragged

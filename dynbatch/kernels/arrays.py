@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import device_of
-from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import twin
 from dynbatch.kernels.segment import blocks, rows_of, sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels import segment
-from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.elementwise import blocks_of, is_flat_within, negate, write_over
+from dynbatch.kernels.runtime.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -30,8 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels import parallel
-from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import twin
 from dynbatch.ragged import Ragged
 from dynbatch.recent import free_at_fork
 

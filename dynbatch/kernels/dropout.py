@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import twin
 from dynbatch.kernels.segment import rows_of
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels import normal, segment
-from dynbatch.kernels.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

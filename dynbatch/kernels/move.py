@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels import parallel
-from dynbatch.kernels.dispatch import cuda_twin
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import cuda_twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

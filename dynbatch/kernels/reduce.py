@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.matrices import by_matrix
+from dynbatch.kernels.runtime.dispatch import twin
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.matrices import Segments, by_matrix
+from dynbatch.kernels.runtime.dispatch import twin
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

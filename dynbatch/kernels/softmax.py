@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.matrices import by_matrix
+from dynbatch.kernels.runtime.dispatch import twin
 from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.dispatch import twin
 from dynbatch.kernels.move import row_index
+from dynbatch.kernels.runtime.dispatch import twin
 from dynbatch.kernels.segment import blocks
 
 Array = np.ndarray[Any, np.dtype[Any]]

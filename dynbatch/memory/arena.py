@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from dynbatch.memory.peaks import LEARNED, Peaks
+from dynbatch.memory.expected_peak import LEARNED, Peaks
+from dynbatch.memory.free_list import Stretches
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rounded
-from dynbatch.memory.stretches import Stretches
 
 GROWTH = 1 / 4
 TOLERATED = 1 / 32

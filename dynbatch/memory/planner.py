@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from operator import attrgetter
 
-from dynbatch.memory.stretches import Stretches
+from dynbatch.memory.free_list import Stretches
 
 MOST_BY_SIZE = 2000
 """Blocks above which comparing each with all others takes longer than a run (about 0.3 s)."""

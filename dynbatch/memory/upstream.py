@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory.resource import ALIGNMENT_BYTES, Buffer, Resource
 from dynbatch.parameter import Array
 

@@ -7,13 +7,7 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, Set, ValuesView
 from dataclasses import fields, is_dataclass
 from functools import partial
-from types import (
-    GeneratorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    NoneType,
-    SimpleNamespace,
-)
+from types import GeneratorType, MappingProxyType, MemberDescriptorType, NoneType, SimpleNamespace
 from typing import Any
 
 import numpy as np

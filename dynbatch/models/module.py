@@ -11,7 +11,7 @@ from dynbatch import backend
 from dynbatch.arguments import float_dtype, refused, state_of
 from dynbatch.backend import Device
 from dynbatch.errors import ArgumentError, CheckpointError
-from dynbatch.kernels import transfer
+from dynbatch.kernels.runtime import transfer
 from dynbatch.models.members import attributes, members
 from dynbatch.names import check_names
 from dynbatch.parameter import UNNAMED, Array, Parameter

@@ -2,11 +2,9 @@
 
 from typing import NoReturn
 
-from dynbatch.nodes.additive_attention import additive_attention
 from dynbatch.nodes.arithmetic import add, divide, multiply, pow, subtract
-from dynbatch.nodes.attention import attention, general_attention
-from dynbatch.nodes.crf import crf, viterbi
-from dynbatch.nodes.cross_entropy import cross_entropy
+from dynbatch.nodes.attention.additive import additive_attention
+from dynbatch.nodes.attention.dot_product import attention, general_attention
 from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import (
     abs,
@@ -28,23 +26,18 @@ from dynbatch.nodes.elementwise import (
     sqrt,
     tanh,
 )
-from dynbatch.nodes.expand import expand
-from dynbatch.nodes.indexing import (
-    chunk,
-    gather_rows,
-    pick,
-    repeat,
-    slice,
-    split,
-    transpose,
-)
 from dynbatch.nodes.layer_norm import layer_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
-from dynbatch.nodes.losses import binary_cross_entropy_with_logits, kl_div, mse_loss, nll_loss
-from dynbatch.nodes.other_names import missing as _missing
-from dynbatch.nodes.pointer import pointer_loss
+from dynbatch.nodes.losses.crf import crf, viterbi
+from dynbatch.nodes.losses.cross_entropy import cross_entropy
+from dynbatch.nodes.losses.elementwise import (
+    binary_cross_entropy_with_logits,
+    kl_div,
+    mse_loss,
+    nll_loss,
+)
+from dynbatch.nodes.losses.pointer import pointer_loss
 from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
-from dynbatch.nodes.registry import FUNCTIONS
 from dynbatch.nodes.selection import (
     equal,
     greater,
@@ -56,11 +49,15 @@ from dynbatch.nodes.selection import (
     not_equal,
     where,
 )
+from dynbatch.nodes.shape.expand import expand
+from dynbatch.nodes.shape.indexing import chunk, gather_rows, pick, repeat, slice, split, transpose
+from dynbatch.nodes.shape.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
+from dynbatch.nodes.shape.windows import max_pool, mean_pool, windows
 from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter
 from dynbatch.nodes.statistics import cumsum, std, var
-from dynbatch.nodes.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
-from dynbatch.nodes.windows import max_pool, mean_pool, windows
+from dynbatch.nodes.syntax.other_names import missing as _missing
+from dynbatch.nodes.syntax.registry import FUNCTIONS
 
 __all__ = [
     "abs",

@@ -12,7 +12,7 @@ from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
-from dynbatch.nodes.expand import matched
+from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import parameter
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged

@@ -24,8 +24,8 @@ from dynbatch.errors import (
     MissingAttributeError,
     ShapeError,
 )
-from dynbatch.kernels import exchange
-from dynbatch.nodes.methods import Methods
+from dynbatch.kernels.runtime import dlpack as exchange
+from dynbatch.nodes.syntax.methods import Methods
 from dynbatch.parameter import Array, Parameter
 from dynbatch.recent import free_at_fork
 
@@ -114,8 +114,8 @@ class Node(Methods):
 
     For users:   `shape`, `ndim`, `len(x)`, `value`, `gradient`, `device_value`, `device_gradient`,
         `keep()`, `backward()`, operators, `x[...]`, and the names of tensors' methods that
-        `nodes.methods` has. `x == y` is identity, so that `in`, sets and dicts find nodes; beside
-        a number or an array it is an error. What a value is never changes.
+        `nodes.syntax.methods` has. `x == y` is identity, so that `in`, sets and dicts find nodes;
+        beside a number or an array it is an error. What a value is never changes.
     For authors of node types, and for the engine: all else. It says how a node batches and what
         memory it takes: `parameters()` are those that one node reads (`model.parameters()` has a
         model's), `saved`, `workspace`, `sources`, `reads`, `rebuild`, `producers`, `operations` and
@@ -142,7 +142,7 @@ class Node(Methods):
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
                    rows on a GPU. All others are contiguous.
 
-    `is_light` is True for what calls of cells return: see `cells.call`.
+    `is_light` is True for what calls of cells return: see `cells.calls.call`.
 
     `names_kernels` is True for dynbatch's own types, which call kernels only. Another type may
     compute with `batch.xp`; on a GPU everything before it is therefore started first.
@@ -173,7 +173,9 @@ class Node(Methods):
     graph: Owner
     inputs: tuple[Node, ...]
     ragged: int  # which dimensions are lengths, ROWS | WIDTH: see `infer_ragged`
-    phase: int  # how many runs of calls a value waits for, one after the other; see `cells.call`
+    phase: (
+        int  # how many runs of calls a value waits for, one after the other; see `cells.calls.call`
+    )
     row_kind: int  # what a call needs to know of a row of this matrix; set when one is taken
     _block: Any
     _position: int
@@ -311,7 +313,7 @@ class Node(Methods):
     def folded(self) -> Node:
         """A node that stands for this one in a run where nobody else wants its one input.
 
-        Only nodes that their graph was told of are asked; see `nodes.folded` and `batcher.folds`.
+        Only nodes that their graph was told of are asked; see `batcher.schedule.folds`.
         """
         raise NotImplementedError(f"{type(self).__name__}.folded")
 
@@ -705,6 +707,6 @@ def same_width(nodes: Sequence[Node]) -> bool:
 def in_order(nodes: Sequence[Any]) -> bool:
     """Whether the values lie one after the other in one block, so that they are one stretch."""
     block, first = nodes[0]._block, nodes[0]._position
-    if first is None:  # some columns of a row: see `cells.call`
+    if first is None:  # some columns of a row: see `cells.calls.call`
         return False
     return all([x._block is block and x._position == place for place, x in enumerate(nodes, first)])

@@ -47,8 +47,8 @@ class Batch:
             workspaces are asked for; nodes may come with a choice of their own.
         launches:   kernels launched; a node type that launches more than one adds to it.
         accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
-            that to its `finish`; see `nodes.attention`. Only a scan sets it, whose steps share one
-            memory.
+            that to its `finish`; see `nodes.attention.dot_product`. Only a scan sets it, whose
+            steps share one memory.
         cache:      what a scan keeps for this operation from step to step, by name: scratch, and
             indices of its segments, whose prefixes serve later steps. None outside a scan.
     """

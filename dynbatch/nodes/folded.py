@@ -10,8 +10,9 @@ from dynbatch.nodes.base import Node
 class Folded(Node):
     """Computes the value of a node from what the input of that node would be computed from.
 
-    It is made for one run, where nobody else wants that input (see `batcher.folds`), and is none of
-    the graph's nodes. Its value is that of the node it stands for, and lies where that one's does.
+    It is made for one run, where nobody else wants that input (see `batcher.schedule.folds`), and
+    is none of the graph's nodes. Its value is that of the node it stands for, and lies where that
+    node's value lies.
 
     Args:
         stands_for: the node.

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import EmptyBatchError, GraphError, NumericError, ShapeError
-from dynbatch.kernels import arrays, binary, exchange, segment
+from dynbatch.kernels import arrays, binary, segment
+from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.nodes.base import Node, Owner, Shape, caller, not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array

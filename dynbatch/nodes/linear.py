@@ -17,8 +17,8 @@ from dynbatch.nodes.base import (
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.reduce import sum as sum_elements
+from dynbatch.nodes.shape.structure import squeeze, unsqueeze
 from dynbatch.nodes.sources import check_parameter
-from dynbatch.nodes.structure import squeeze, unsqueeze
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 

@@ -23,19 +23,10 @@ from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
-from dynbatch.nodes.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
-from dynbatch.nodes.base import (
-    ROWS,
-    WIDTH,
-    Node,
-    Retain,
-    Shape,
-    caller,
-    not_a_node,
-    same_width,
-)
+from dynbatch.nodes.base import ROWS, WIDTH, Node, Retain, Shape, caller, not_a_node, same_width
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.registry import not_an_argument
+from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
+from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 

@@ -16,7 +16,7 @@ from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.expand import matched
+from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import constant, input
 from dynbatch.ragged import Ragged
 

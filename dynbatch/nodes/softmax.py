@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import ClassVar, Never
 
 from dynbatch.kernels import softmax as kernels
-from dynbatch.nodes.axes import FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
 from dynbatch.ragged import Ragged
 
 

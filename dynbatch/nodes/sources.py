@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
-from dynbatch.kernels import arrays, exchange
+from dynbatch.kernels import arrays
+from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.segment import gather_rows
 from dynbatch.nodes.base import (
     ELEMENT,

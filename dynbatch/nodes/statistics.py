@@ -15,11 +15,11 @@ from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
 from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.variance import spread_backward, squared_deviations
-from dynbatch.nodes.axes import ALL, FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.base import Node, Retain, Shape, caller, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.reduce import Reduction
-from dynbatch.nodes.registry import not_an_argument
+from dynbatch.nodes.shape.axes import ALL, FEATURES, axis, segment_bytes, segments
+from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 

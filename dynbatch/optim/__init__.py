@@ -7,14 +7,7 @@ from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer
 from dynbatch.optim.rmsprop import RMSprop
-from dynbatch.optim.schedules import (
-    Constant,
-    Cosine,
-    InverseSqrt,
-    LinearWarmup,
-    Plateau,
-    Schedule,
-)
+from dynbatch.optim.schedules import Constant, Cosine, InverseSqrt, LinearWarmup, Plateau, Schedule
 from dynbatch.optim.sgd import SGD
 
 __all__ = [

@@ -13,8 +13,8 @@ from functools import partial
 
 import numpy as np
 
-from dynbatch.kernels import parallel
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.runtime import parallel
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.parameter import Array, Gradient, RowSparse
 

@@ -9,7 +9,7 @@ from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, NumericError
 from dynbatch.kernels import clipping
 from dynbatch.kernels.cuda import clipping as on_device
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.optim.norm import Gradient, GradientNorm, by_dtype, not_finite
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import RowSparse

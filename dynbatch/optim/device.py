@@ -11,7 +11,7 @@ from typing import Any
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda import optimizers
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.optimizers import Rule
 from dynbatch.optim.blocks import Update
 from dynbatch.parameter import RowSparse

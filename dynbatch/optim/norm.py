@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from dynbatch.errors import NumericError
 from dynbatch.kernels.cuda import clipping
-from dynbatch.kernels.cuda.later import Later
-from dynbatch.kernels.cuda.queue import queue
-from dynbatch.kernels.transfer import to_host
+from dynbatch.kernels.cuda.runtime.host_copy import Later
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.parameter import Array, Parameter
 
 

@@ -11,9 +11,9 @@ import numpy as np
 from dynbatch.arguments import number, refused, state_of
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
-from dynbatch.kernels import transfer
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.runtime import transfer
 from dynbatch.names import NamesChecked
 from dynbatch.optim import device
 from dynbatch.optim.blocks import Scratch, Update, run_updates

@@ -4,9 +4,9 @@ from dynbatch.padding.compare import compare_padding
 from dynbatch.padding.comparison import Cause, Comparison, Form
 from dynbatch.padding.estimate import padded_peak
 from dynbatch.padding.networks import LanguageModel, Tagger
+from dynbatch.padding.padded_model import PaddingError, Twin, lengthened, pad_ids, twin_of
 from dynbatch.padding.recurrent import last_states, recurrent
 from dynbatch.padding.targets import IGNORED, ignored_after
-from dynbatch.padding.twin import PaddingError, Twin, lengthened, pad_ids, twin_of
 
 __all__ = [
     "IGNORED",

@@ -15,15 +15,15 @@ from typing import Any
 
 from dynbatch.backend import NAMES
 from dynbatch.errors import DataError, DynbatchError
-from dynbatch.kernels.parallel import set_num_threads
+from dynbatch.kernels.runtime.parallel import set_num_threads
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.compare import BATCH_SIZES, compare_padding
 from dynbatch.padding.data import Text, read
 from dynbatch.padding.networks import LanguageModel, Tagger
+from dynbatch.padding.padded_model import described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch import torch_forms, torch_model
-from dynbatch.padding.twin import described
 from dynbatch.parameter import Array
 
 MODELS = ("seq2seq", "tagger", "language-model")

@@ -8,7 +8,7 @@ from typing import Any
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.module import Module
-from dynbatch.padding.twin import Example, Longest, Loss, twin_of
+from dynbatch.padding.padded_model import Example, Longest, Loss, twin_of
 
 
 def padded_peak(

@@ -10,7 +10,7 @@ from typing import Any
 
 from dynbatch import nodes as F
 from dynbatch.backend import Device
-from dynbatch.batcher.memory_use import MemoryUse
+from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.graph import Graph
 from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory

@@ -28,7 +28,7 @@ from dynbatch.padding.batches import (
     tokens,
 )
 from dynbatch.padding.comparison import Form
-from dynbatch.padding.twin import lengths_of
+from dynbatch.padding.padded_model import lengths_of
 
 Tensor = Any
 

@@ -17,8 +17,8 @@ from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.networks import LanguageModel, Tagger
+from dynbatch.padding.padded_model import PaddingError
 from dynbatch.padding.targets import IGNORED
-from dynbatch.padding.twin import PaddingError
 
 Tensor = Any
 Sentences = Sequence[Any]

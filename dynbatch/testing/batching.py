@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.sources import input as input_node

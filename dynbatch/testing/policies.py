@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.graph import Graph
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import NanPool

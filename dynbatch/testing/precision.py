@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from dynbatch.kernels import transfer
 from dynbatch.kernels.arrays import download
+from dynbatch.kernels.runtime import transfer
 from dynbatch.models.module import Module
 from dynbatch.parameter import Array, Parameter, RowSparse
 

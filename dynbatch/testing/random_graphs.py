@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.testing.policies import check_policies, check_sentences
 from dynbatch.testing.random_graph import (
     OPERATIONS,

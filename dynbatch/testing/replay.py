@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynbatch.batcher.dump import Reader, read
-from dynbatch.batcher.policies import POLICIES
-from dynbatch.cells.call import Call, Output
+from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.cells.calls.call import Call, Output
+from dynbatch.debugging.dump import Reader, read
 from dynbatch.errors import DynbatchError, FreedError
 from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node

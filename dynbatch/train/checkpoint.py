@@ -21,7 +21,7 @@ from safetensors.numpy import save_file
 from dynbatch import random
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError
-from dynbatch.kernels import transfer
+from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter import Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of, names_after
 from dynbatch.train.protocols import Model

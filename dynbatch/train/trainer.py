@@ -23,11 +23,7 @@ from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.nodes.base import Node
 from dynbatch.optim import Optimizer, Schedule, clip_grad_norm_
-from dynbatch.train.checkpoint import (
-    load_checkpoint,
-    read_checkpoint,
-    save_checkpoint,
-)
+from dynbatch.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import MetricsFile, Record

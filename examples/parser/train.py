@@ -14,13 +14,7 @@ from dynbatch.nodes.base import Node
 from examples.arguments import option
 from examples.corpora.petrogold import Sentence, load
 from examples.parser.data import Numbered, Numbering
-from examples.parser.evaluation import (
-    PUBLISHED,
-    nearest_projective,
-    neighbour,
-    parse_all,
-    scores,
-)
+from examples.parser.evaluation import PUBLISHED, nearest_projective, neighbour, parse_all, scores
 from examples.parser.model import Parser, Sizes
 from examples.parser.transitions import SHIFT
 from examples.training import TrainingSettings, command, place, sample, train

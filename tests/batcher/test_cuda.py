@@ -8,7 +8,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.reference_models import Tagger, sentences
 
 LENGTHS = (3, 0, 1, 7, 2)

@@ -11,7 +11,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.cells.scan_arguments import ScanForm
+from dynbatch.cells.scan.arguments import ScanForm
 from tests.cells.step_by_step import LENGTHS, Batch, sentences
 
 D, H = 3, 4

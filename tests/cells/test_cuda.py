@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.cells.cuda import tail
-from dynbatch.cells.scan_arguments import ScanForm
-from dynbatch.kernels.cuda.launch import Kernels
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.cells.scan.arguments import ScanForm
+from dynbatch.compiler.cuda import persistent as tail
+from dynbatch.kernels.cuda.runtime.launch import Kernels
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step

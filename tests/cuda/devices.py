@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from dynbatch import backend
-from dynbatch.kernels.cuda.queue import queue
-from dynbatch.kernels.cuda.staging import Staging, Upload
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.runtime.staging import Staging, Upload
 from tests.cuda import fake_cupy, simulator
 from tests.cuda.fake_cupy import memory
 

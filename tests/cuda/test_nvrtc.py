@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from dynbatch.kernels.cuda import source
+from dynbatch.kernels.cuda.runtime import source
 from tests.cuda import nvrtc
 from tests.marks import quick
 

@@ -4,14 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.parser.transitions import (
-    SHIFT,
-    Action,
-    Configuration,
-    follow,
-    oracle,
-    projective,
-)
+from examples.parser.transitions import SHIFT, Action, Configuration, follow, oracle, projective
 
 
 @st.composite

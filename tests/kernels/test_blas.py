@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynbatch.kernels import blas, parallel
+from dynbatch.kernels import blas
+from dynbatch.kernels.runtime import parallel
 from tests.forks import in_child
 
 # Shapes whose columns divide into tiles, some that do not (prime columns), and degenerate ones.

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynbatch.kernels import move, parallel
+from dynbatch.kernels import move
 from dynbatch.kernels.move import Move
+from dynbatch.kernels.runtime import parallel
 
 SIZE = 40
 

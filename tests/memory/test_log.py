@@ -6,16 +6,7 @@ from collections import Counter
 import pytest
 
 from dynbatch.errors import DataError
-from dynbatch.memory import (
-    Arena,
-    Event,
-    HostMemory,
-    Logging,
-    Pool,
-    SizeClasses,
-    read_log,
-    replay,
-)
+from dynbatch.memory import Arena, Event, HostMemory, Logging, Pool, SizeClasses, read_log, replay
 from dynbatch.testing import FailingMemory
 from tests.memory.allocators import ALLOCATORS
 

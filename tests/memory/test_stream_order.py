@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory import DeviceMemory, Pool
 from dynbatch.memory.stream_order import MANY
 

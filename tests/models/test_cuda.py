@@ -6,8 +6,8 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.kernels.cuda import queue as cuda_queue
-from dynbatch.kernels.cuda import streams
+from dynbatch.kernels.cuda.runtime import queue as cuda_queue
+from dynbatch.kernels.cuda.runtime import streams
 from dynbatch.models.search import beam_search, greedy_search
 from tests.marks import quick
 from tests.reference_models import sentences

@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch.padding.sides import recomputing
+from dynbatch.padding.measured_models import recomputing
 from dynbatch.train.checkpoint import load_checkpoint, save_checkpoint
 
 

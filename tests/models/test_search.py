@@ -8,7 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.models import beam_search, greedy_search
 
 SOURCES = [[3, 4, 5], [6], [4, 4, 4, 4, 4, 4, 7], [5, 3], [7, 6, 5, 4]]

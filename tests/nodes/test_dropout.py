@@ -3,7 +3,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.testing import check_batching, check_gradient
 
 LENGTHS = [3, 0, 1, 9, 2]

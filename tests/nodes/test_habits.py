@@ -10,10 +10,10 @@ import pytest
 import dynbatch as db
 from dynbatch import errors
 from dynbatch import nodes as F
-from dynbatch.nodes.absences import Absences, Absent
 from dynbatch.nodes.base import Node
-from dynbatch.nodes.methods import Methods
-from dynbatch.nodes.other_names import OTHER_NAMES
+from dynbatch.nodes.syntax.absences import Absences, Absent
+from dynbatch.nodes.syntax.methods import Methods
+from dynbatch.nodes.syntax.other_names import OTHER_NAMES
 
 MATRIX = np.array([[1.0, -2.0, 3.0], [4.0, 5.0, -6.0]], np.float32)
 

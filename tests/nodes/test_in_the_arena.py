@@ -7,17 +7,12 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.kernels import (
-    additive_attention,
-    attention,
-    blas,
-    crf,
-    cross_entropy,
-    dropout,
-    segment,
-    single_query,
-)
-from dynbatch.nodes.cross_entropy import stored_logits
+from dynbatch.kernels import blas, dropout, segment
+from dynbatch.kernels.attention import additive as additive_attention
+from dynbatch.kernels.attention import dot_product as attention
+from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.losses import crf, cross_entropy
+from dynbatch.nodes.losses.cross_entropy import stored_logits
 
 LENGTHS = [28 + 4 * (k % 5) for k in range(30)]
 NARROW, WIDE = 16, 144

@@ -5,8 +5,8 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.batcher.gradients import StepGradients
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.batcher.steps.parameter_gradients import StepGradients
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.nodes.base import Retain
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Tanh

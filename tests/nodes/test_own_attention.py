@@ -9,9 +9,9 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.batcher.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.testing import check_batching, check_device
 
 FEATURES, HEADS = 8, 2

@@ -5,8 +5,8 @@ import pytest
 
 from dynbatch import optim
 from dynbatch.errors import BackendError, NumericError
-from dynbatch.kernels.cuda.queue import queue
-from dynbatch.kernels.transfer import to_host
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.parameter import Parameter, RowSparse
 from tests.cuda import devices
 

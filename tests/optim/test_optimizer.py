@@ -5,9 +5,9 @@ import pytest
 
 from dynbatch import backend, optim
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
-from dynbatch.kernels import parallel
-from dynbatch.kernels.cuda.queue import queue
-from dynbatch.kernels.transfer import to_device, to_host
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter, RowSparse
 from tests.cuda import devices

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dynbatch import backend, optim
-from dynbatch.kernels.transfer import to_device
+from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.parameter import Parameter, RowSparse
 from tests.marks import exhaustive
 

@@ -78,7 +78,7 @@ def test_what_was_traced_holds_the_arena_and_the_gradients() -> None:
 
 
 def test_a_very_long_sentence_is_trained_on_once_in_each_form_and_not_traced(monkeypatch) -> None:
-    monkeypatch.setattr("dynbatch.padding.sides.MOST_TRACED", 60)
+    monkeypatch.setattr("dynbatch.padding.measured_models.MOST_TRACED", 60)
     trained: list[int] = []
     train = Stepper.train
 

@@ -83,7 +83,7 @@ def test_gradients_of_parameters_are_checked_in_float64_and_given_back():
 
 
 def test_a_wrong_gradient_of_a_parameter_fails_with_its_name(monkeypatch):
-    from dynbatch.batcher.gradients import StepGradients
+    from dynbatch.batcher.steps.parameter_gradients import StepGradients
 
     weight = db.Parameter(np.ones((3, 4), np.float32), "weight")
     add = StepGradients.outer

@@ -13,7 +13,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.cells.region_run import RegionRun
+from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.errors import CheckError, GraphError, NumericError
 from dynbatch.nodes.elementwise import Tanh
 from dynbatch.testing import load_graph, replay

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from dynbatch import optim, random
 from dynbatch.errors import CheckpointError, DtypeError
-from dynbatch.kernels.transfer import to_device
+from dynbatch.kernels.runtime.transfer import to_device
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint

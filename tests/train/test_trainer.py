@@ -14,7 +14,7 @@ import pytest
 from dynbatch import Graph, optim, random
 from dynbatch import nodes as F
 from dynbatch.errors import CheckpointError, DataError, NumericError
-from dynbatch.kernels.transfer import to_device, to_host
+from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.models.module import Module
 from dynbatch.parameter import Parameter
 from dynbatch.train import (

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.cuda.in_flight import hold
 from dynbatch.kernels.cuda.move import copy_rectangles
-from dynbatch.kernels.cuda.places import places
-from dynbatch.kernels.cuda.queue import Queue, launch, queue
+from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.in_flight import hold
+from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.segment import sum_segments
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.ragged import Ragged
 
 Array = np.ndarray[Any, np.dtype[Any]]

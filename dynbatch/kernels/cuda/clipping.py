@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.cuda.places import places
-from dynbatch.kernels.cuda.queue import launch
+from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.queue import launch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -13,10 +13,10 @@ from weakref import WeakSet
 import numpy as np
 
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, variant
-from dynbatch.kernels.cuda.launch import Kernels
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.launch import Kernels
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.runtime.source import Source, join
 from dynbatch.kernels.cuda.segments import over_elements
-from dynbatch.kernels.cuda.source import Source, join
 from dynbatch.kernels.elementwise import Unary
 
 Array = np.ndarray[Any, np.dtype[Any]]

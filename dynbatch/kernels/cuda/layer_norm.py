@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segments import (
     PART_OF_COLUMNS,
     ROWS_OF_BLOCK,

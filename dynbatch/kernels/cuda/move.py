@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.queue import launch
+from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.move import Move
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.places import places
-from dynbatch.kernels.cuda.queue import launch
+from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.queue import launch
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.cuda.queue import Queue, launch, queue
+from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.segments import (
     ROWS_OF_BLOCK,
     Array,

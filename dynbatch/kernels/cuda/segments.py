@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.queue import launch, queue
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
 

@@ -7,14 +7,7 @@ Kernels run in the simulator. What the stand-in does not have, dynbatch does not
 from types import SimpleNamespace
 
 from tests.cuda.fake_cupy import cublas, memory, stream
-from tests.cuda.fake_cupy.array import (
-    asarray,
-    ascontiguousarray,
-    asnumpy,
-    empty,
-    ndarray,
-    zeros,
-)
+from tests.cuda.fake_cupy.array import asarray, ascontiguousarray, asnumpy, empty, ndarray, zeros
 from tests.cuda.fake_cupy.dlpack import from_dlpack
 from tests.cuda.fake_cupy.memory import get_default_memory_pool
 from tests.cuda.fake_cupy.raw import RawKernel, RawModule

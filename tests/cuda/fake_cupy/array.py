@@ -9,12 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.cuda.fake_cupy import dlpack
-from tests.cuda.fake_cupy.memory import (
-    MemoryPointer,
-    UnownedMemory,
-    alloc,
-    require_device,
-)
+from tests.cuda.fake_cupy.memory import MemoryPointer, UnownedMemory, alloc, require_device
 from tests.cuda.fake_cupy.stream import Stream, get_current_stream, stream_of
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.ragged import Ragged
 
 Array = np.ndarray[Any, np.dtype[Any]]

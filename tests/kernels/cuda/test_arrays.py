@@ -3,7 +3,7 @@ import pytest
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 

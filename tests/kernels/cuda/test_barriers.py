@@ -10,8 +10,8 @@ import re
 import numpy as np
 import pytest
 
-from dynbatch.kernels.cuda import source
-from dynbatch.kernels.cuda.launch import Kernels
+from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.launch import Kernels
 from tests.cuda import fake_cupy, simulator
 from tests.cuda.devices import simulated
 from tests.cuda.simulator import KernelFault

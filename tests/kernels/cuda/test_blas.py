@@ -4,7 +4,7 @@ import pytest
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import blas
 from dynbatch.kernels.cuda.blas import segment_entries
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.ragged import Ragged
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches

@@ -9,7 +9,7 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels import clipping as kernels
 from dynbatch.kernels.cuda import clipping
 from dynbatch.kernels.cuda.clipping import CHUNK
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import launches
 

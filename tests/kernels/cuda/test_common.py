@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.cuda import source
-from dynbatch.kernels.cuda.launch import Kernels
+from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.segments import matrix_table
 from dynbatch.kernels.matrices import Matrices
 from tests.cuda import fake_cupy

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import cumulative
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.matrices import Matrices
 from tests.kernels.cuda.compare import assert_equal_twins, launches
 from tests.kernels.cuda.test_segment import SEGMENT, normal

@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.kernels import elementwise
 from dynbatch.kernels.cuda.elementwise import SOURCE
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import nvrtc
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 from tests.marks import quick

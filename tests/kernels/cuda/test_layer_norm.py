@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import layer_norm as kernels
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 from tests.kernels.cuda.test_segment import normal
 

@@ -6,7 +6,7 @@ import pytest
 from dynbatch.errors import ShapeError
 from dynbatch.kernels import optimizers
 from dynbatch.kernels.cuda.optimizers import Part, table, update
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import launches
 
 # kernel, its slots, numbers of the step

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import softmax
-from dynbatch.kernels.cuda.queue import queue
+from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
 # Short and long segments in both layouts: a warp does up to 1024 rows of one column, or 64 of many.

@@ -1,0 +1,471 @@
+"""`Executor`: carries out plans. It alone adds gradients, and knows no operator by name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dynbatch.backend import Device
+from dynbatch.batcher.execution.record import Record, Row, RunTimes, row_of
+from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.planning.memory_plan import END
+from dynbatch.batcher.planning.memory_use import Ledger, MemoryUse
+from dynbatch.batcher.planning.out_of_memory import advice
+from dynbatch.batcher.planning.preparation import Preparation, forget
+from dynbatch.batcher.planning.reach import require_gradients
+from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
+from dynbatch.batcher.planning.stages import Stage, What
+from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.parameter_gradients import Aside, Claim, StepGradients, commit
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.errors import MemoryLimitError, OutOfMemory
+from dynbatch.kernels import arrays, blas
+from dynbatch.kernels.cuda.runtime.items import refused
+from dynbatch.kernels.cuda.runtime.queue import Queue, queue
+from dynbatch.kernels.runtime import parallel
+from dynbatch.memory import Pool
+from dynbatch.memory.offsets import place
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array, Parameter
+
+# Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs).
+WORTH_A_THREAD = 50_000
+
+
+@dataclass
+class Run:
+    """A run that is not finished, and what there was before it.
+
+    scratch:     an arena that nothing needs after the run.
+    gradients:   of nodes that were kept, from an earlier backward, and where they begin.
+    first:       the first step that it changes: its own, or with a backward perhaps any.
+    aside:       gradients of parameters from before a run in parts.
+    claim:       of the parameters whose gradients it adds to.
+    """
+
+    steps: int
+    plans: int
+    arenas: int
+    arena_bytes: int
+    preparation: Preparation = field(default_factory=Preparation)
+    kernel_seconds: float = 0.0
+    times: RunTimes | None = None
+    scratch: Array | None = None
+    scratch_bytes: int = 0
+    first: int = 0
+    aside: Aside = field(default_factory=Aside)
+    gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
+    claim: Claim = field(default_factory=Claim)
+
+
+class Executor:
+    """Runs the nodes of one graph, in as many runs as values are asked for.
+
+    Args:
+        device: where values live.
+        dtype:  of all values.
+        policy: a name of `policies.POLICIES`.
+        pool:   where arenas come from.
+        trains: whether a backward may follow a run.
+    """
+
+    writes_in_place: ClassVar[bool] = True
+
+    def __init__(self, device: Device, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
+        self.statistics = Statistics()
+        self.steps: list[StepRun] = []
+        self.plans: list[Plan] = []
+        self._device = device
+        self._dtype = dtype
+        self._pool = pool
+        itemsize = np.dtype(dtype).itemsize
+        self._planner = RunPlanner(policy, trains, itemsize, self.writes_in_place)
+        self._arenas: list[Array] = []
+        self._arena_bytes = 0
+        self._differentiated: list[StepRun] = []
+        self._touched: list[Parameter] = []
+        self._run = Run(0, 0, 0, 0)
+        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0, 0, 0)
+        self._ended: list[Row] = []
+        self._times: list[RunTimes] = []
+
+    @property
+    def _queue(self) -> Queue | None:
+        """That of the thread which runs, as kernels use it too; None without a GPU."""
+        return queue() if self._device.is_cuda else None
+
+    def run(self, request: Request) -> None:
+        """Compute nodes, none computed yet; then backward from the loss, if there is one.
+
+        `finish` must follow. Where no memory is left, the pool gives back what it holds unused, and
+        the run is tried once more.
+
+        Raises:
+            OutOfMemory: even then, or the limit is too low. After any error the graph is as it was
+                before the run.
+        """
+        try:
+            return self._try(request)
+        except MemoryLimitError:
+            raise
+        except MemoryError:
+            pass  # the traceback of a handler would keep the arena of the first try
+        self._pool.release()
+        try:
+            self._try(request)
+        except OutOfMemory as error:
+            lines = advice(request, self.estimate, self._pool.room_bytes)
+            raise OutOfMemory("\n".join([str(error), *lines])) from error
+        except MemoryError as error:
+            if self._queue is None:
+                raise
+            raise refused(error, "what it computes with", self._queue.label) from error
+
+    def estimate(self, request: Request) -> MemoryUse:
+        """What `run` of the same would hold. No kernel runs; the graph is as it was."""
+        # A layout writes on the steps that have run, too.
+        before = [(step, step.fused, [b.kept for b in step.blocks]) for step in self.steps]
+        try:
+            plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
+            try:
+                require_gradients(request, [*self.steps, *plan.preparation.steps])
+                layout = plan.layout
+                arena = layout.place()
+                scratch = place([interval for _, interval in layout.scratch])
+                return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
+            finally:
+                plan.preparation.forget()
+        finally:
+            for step, fused, kept in before:
+                step.fused = fused
+                for block, was_kept in zip(step.blocks, kept, strict=True):
+                    block.kept = was_kept
+
+    def _try(self, request: Request) -> None:
+        begin = time.perf_counter()
+        loss = request.loss
+        self._run = run = Run(
+            len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
+        )
+        run.first = run.steps if loss is None else 0
+        try:
+            plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
+            run.preparation, layout = plan.preparation, plan.layout
+            require_gradients(request, [*self.steps, *plan.preparation.steps])
+            if loss is not None:
+                run.claim.take(
+                    [p for s in layout.sequence for step in s.steps for p in step.parameters]
+                )
+            self._put_gradients_aside()
+            if loss is not None:
+                self._drop_gradients()
+            arena = self._allocate(plan)
+            self.steps += plan.preparation.steps
+            self.plans += plan.preparation.plans
+            placed = time.perf_counter()
+            # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
+            with blas.one_thread(), np.errstate(all="ignore"):
+                if loss is not None:
+                    arrays.fill(loss._block.gradients().values, 0)
+                    arrays.fill(loss._block.node_gradient(loss), 1)
+                run.kernel_seconds = sum([self._run_stage(s, arena) for s in layout.sequence])
+            self._differentiated = [
+                step
+                for stage in layout.sequence
+                for step in stage.steps
+                if stage.is_backward or step.fused
+            ]
+            run.times = RunTimes(begin, plan.scheduled, placed, time.perf_counter())
+            self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
+        except BaseException:
+            self.undo()
+            raise
+
+    def _put_gradients_aside(self) -> None:
+        """Of parameters, where a mini-batch runs in parts: each adds before the loss is known."""
+        preparation = self._run.preparation
+        if len(preparation.parts) > 1:
+            self._run.aside.put([p for step in preparation.steps for p in step.parameters])
+
+    def _drop_gradients(self) -> None:
+        """Take away those of an earlier backward: what is read afterwards is of this one alone."""
+        for block in [block for step in self.steps for block in step.blocks]:
+            if block.gradient is not None:
+                self._run.gradients.append((block, block.gradient, block.gradient_start))
+                block.gradient = None
+
+    def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
+        layout, itemsize = plan.layout, self._dtype.itemsize
+        blocks = [*layout.intervals, *[interval for _, interval in layout.scratch]]
+        return Ledger(
+            blocks,
+            layout.stage_kinds(),
+            itemsize,
+            held,
+            elements * itemsize,
+            sum([step.kind.index_bytes(step.batch) for step in plan.preparation.steps]),
+            layout.block_elements,
+            plan.saving,
+        )
+
+    def memory_use(self) -> MemoryUse:
+        """Of the run that held most so far."""
+        return self._ledger.use()
+
+    def finish(self, add_gradients: bool = False) -> None:
+        """End a run: start what waits for the GPU, and free what nobody will read.
+
+        Args:
+            add_gradients: what backward left is added to `parameter.grad` first.
+
+        Raises:
+            BackendError, OutOfMemory: the device failed. The graph is as it was before the run; of
+                parameters whose gradient may be half added it is forgotten.
+        """
+        try:
+            if add_gradients:
+                self._add_gradients()
+            self.flush()
+        except BaseException:
+            for parameter in self._touched:
+                parameter.grad = None
+            self.undo()
+            raise
+        finally:
+            self._touched = []
+        if not add_gradients:
+            self._run.aside.put_back()
+        self._run.claim.release()
+        self._settle()
+
+    def flush(self) -> None:
+        """Start what waits for the GPU; without one, nothing does."""
+        if self._queue is None:
+            return
+        begin = time.perf_counter()
+        queue, statistics = self._queue, self.statistics
+        launches, uploads = queue.launches, queue.uploads
+        queue.flush()
+        statistics.launches += queue.launches - launches
+        statistics.uploads += queue.uploads - uploads
+        statistics.host_seconds += time.perf_counter() - begin
+
+    def _add_gradients(self) -> None:
+        begin = time.perf_counter()
+        with blas.one_thread():
+            self._commit_of(self._differentiated)
+            self._touched += self._run.aside.parameters
+            self._run.aside.add()
+        self.statistics.kernel_seconds += time.perf_counter() - begin
+
+    def _commit_of(self, steps: Sequence[StepRun]) -> None:
+        self._commit([step.gradients for step in steps if step.gradients])
+        for step in steps:
+            step.gradients = None
+
+    def _commit(self, gradients: Sequence[StepGradients]) -> None:
+        self._touched = [parameter for step in gradients for parameter in step.parameters()]
+        commit(gradients)
+
+    def rows(self) -> list[Row]:
+        """One row of the report for each batch step of all runs."""
+        return self._ended + [row_of(step) for step in self.steps]
+
+    def record(self, built_from: float) -> Record:
+        """What all runs did, for the reports; `built_from` is when the graph was made."""
+        return Record(
+            self.statistics,
+            self.plans,
+            self.rows(),
+            self._times,
+            built_from,
+            self._device.is_cuda,
+        )
+
+    def close(self) -> None:
+        """Give the arenas back to the pool. Plans, statistics and the report stay."""
+        self._run.claim.release()
+        self._ended += self.rows()
+        for step in self.steps:
+            forget(step)
+        self.steps = []
+        self._differentiated = []
+        for arena in self._arenas:
+            self._pool.give(arena)
+        self._arenas = []
+
+    # Before ---------------------------------------------------------------------------------------
+
+    def _step(self, nodes: Sequence[Node]) -> StepRun:
+        return StepRun(nodes, self._dtype, self._device.xp)
+
+    def _allocate(self, plan: RunPlan) -> Array:
+        layout, run = plan.layout, self._run
+        arena = self._take(layout.place())
+        if layout.scratch:
+            before = self._arena_bytes
+            run.scratch = self._take(place([interval for _, interval in layout.scratch]))
+            run.scratch_bytes = self._arena_bytes - before
+            for step, _ in layout.scratch:
+                step.scratch = run.scratch
+        elements = (self._arena_bytes - run.arena_bytes) // self._dtype.itemsize
+        ledger = self._ledger_of(plan, run.arena_bytes, elements)
+        if ledger.peak_bytes >= self._ledger.peak_bytes:
+            self._ledger = ledger
+        if layout.loss is not None:
+            _place(layout.loss, arena)
+        for stage in layout.sequence:
+            for step in stage.steps:
+                for block in step.blocks:
+                    _place(block, arena)
+                for source in step.sources:
+                    for block in source.blocks:
+                        _place(block, arena)
+        return arena
+
+    def _take(self, elements: int) -> Array:
+        arena = self._pool.take(elements, self._dtype, label="a graph's arena")
+        self._arenas.append(arena)
+        self._arena_bytes += elements * arena.itemsize
+        self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
+        return arena
+
+    # The kernels ----------------------------------------------------------------------------------
+
+    def _run_stage(self, stage: Stage, arena: Array) -> float:
+        begin = time.perf_counter()
+        if stage.what is What.ADD:
+            self._commit_of(stage.steps)
+            return time.perf_counter() - begin
+        for block in stage.cleared:
+            if self._queue is not None:
+                self._queue.label = f"the gradient of {block.nodes[0].label()}"
+            self._clear(block)
+        for step in stage.steps:
+            if step.lives and not stage.is_backward:
+                is_last = stage.what is What.AGAIN
+                step.enter(step.lives[-1 if is_last else 0], arena, keeps=is_last)
+        if stage.is_backward:
+            steps = [step for step in stage.steps if not step.is_structural]
+            tasks = [partial(step.run_backward, arena) for step in steps]
+        else:
+            steps = stage.steps
+            tasks = [partial(step.run_forward, arena) for step in steps]
+        run = self._run_on_threads if self._queue is None else self._run_on_device
+        run(steps, tasks)
+        for step in stage.steps:
+            if stage.is_backward or step.fused:
+                self._label(step)
+                step.add_gradients(arena)
+        return time.perf_counter() - begin
+
+    def _clear(self, block: Block) -> None:
+        arrays.fill(block.gradients().values, 0)
+
+    def _run_on_threads(
+        self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]
+    ) -> None:
+        heavy = [step.work >= WORTH_A_THREAD for step in steps]
+        if sum(heavy) > 1:
+            parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
+            tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
+        for task in tasks:
+            task()
+
+    def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
+        assert self._queue is not None
+        tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
+        if len(tasks) > 1 and all([step.kind.names_kernels for step in steps]):
+            self._queue.side_by_side(tasks)
+        else:
+            for task in tasks:
+                task()
+
+    def _on_device(self, step: StepRun, task: Callable[[], None]) -> None:
+        queue = self._queue
+        assert queue is not None
+        self._label(step)
+        with nullcontext() if step.kind.names_kernels else queue.at_once():
+            task()
+
+    def _label(self, step: StepRun) -> None:
+        """Errors of the device name this step from here on."""
+        if self._queue is not None:
+            self._queue.label = f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"
+
+    # After ----------------------------------------------------------------------------------------
+
+    def undo(self) -> None:
+        """Leave graph, pool and queue as they were before a run that failed."""
+        run = self._run
+        self._arena_bytes = run.arena_bytes
+        if self._queue is not None:
+            self._queue.discard()
+        for step in self.steps:
+            step.gradients = None
+        run.aside.put_back()
+        run.claim.release()
+        run.preparation.forget()
+        del self.steps[run.steps :], self.plans[run.plans :]
+        self._differentiated = []
+        for block in [block for step in self.steps for block in step.blocks]:
+            if block.gradient_interval is not None:
+                block.gradient = block.gradient_interval = None
+        for block, gradient, start in run.gradients:
+            block.gradient, block.gradient_start = gradient, start
+        for arena in self._arenas[run.arenas :]:
+            self._pool.give(arena)
+        del self._arenas[run.arenas :]
+
+    def _settle(self) -> None:
+        """Count the run, and free the blocks that nobody will read."""
+        begin = time.perf_counter()
+        new = self.steps[self._run.steps :]
+        self._run.preparation = Preparation()
+        self._run.gradients = []
+        scratch = self._run.scratch
+        if scratch is not None:
+            self._arenas = [arena for arena in self._arenas if arena is not scratch]
+            self._arena_bytes -= self._run.scratch_bytes
+            self._pool.give(scratch)
+            self._run.scratch = None
+        if self._run.times is not None:
+            self._times.append(self._run.times)
+        statistics = self.statistics
+        statistics.nodes += sum([step.num_nodes for step in new])
+        statistics.batches += sum([step.num_batches for step in new])
+        changed = self.steps[self._run.first :]
+        if not self._run.first:  # with a backward, earlier steps are counted anew
+            statistics.copied_bytes = 0
+            if self._queue is None:
+                statistics.launches = 0
+        if self._queue is None:
+            statistics.launches += sum([step.batch.launches for step in changed])
+        statistics.copied_bytes += sum([step.copied_bytes for step in changed])
+        statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
+        statistics.kernel_seconds += self._run.kernel_seconds
+        for block in [block for step in changed for block in step.blocks]:
+            if block.interval is not None and block.interval.last < END:
+                block.array = block.interval = None  # later runs must not place it again
+            if block.gradient_interval is not None and block.gradient_interval.last < END:
+                block.gradient = None
+            block.gradient_interval = None
+        for step in changed:
+            if any([interval.last < END for interval, _, _ in step.saved.values()]):
+                step.batch.saved.clear()
+        statistics.host_seconds += time.perf_counter() - begin
+
+
+def _place(block: Block, arena: Array) -> None:
+    """Tell a block where the layout put it. Blocks of earlier runs keep their values' place."""
+    if block.array is None and block.interval is not None:
+        block.array, block.start = arena, block.interval.offset
+    if block.gradient is None and block.gradient_interval is not None:
+        block.gradient, block.gradient_start = arena, block.gradient_interval.offset

@@ -1,0 +1,149 @@
+"""`Record`: what a graph's runs leave for reports. It outlives the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.steps.step import Span, StepRun
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.parameter import Parameter
+
+Names = dict[int, tuple[str, tuple[int, ...]]]
+"""Name and shape of parameters by uid."""
+
+
+class Known(NamedTuple):
+    """What signatures stand for: names of parameters, and the parameters that each reads."""
+
+    names: Names
+    owned: dict[int, Names]
+
+
+class Row(NamedTuple):
+    """One batch step in the table; `width` is 0 where the nodes' widths differ.
+
+    A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
+    """
+
+    kind: str
+    nodes: int
+    rows: int
+    width: int
+    copied_bytes: int
+    launches: int
+    prepare_seconds: float
+    spans: Sequence[Span]
+    parameters: Names
+    batches: int
+    lower_bound: int
+    inside: Sequence[tuple[str, int]]
+
+    @property
+    def batches_text(self) -> str:
+        """Of calls: "3 batches (lower bound 3)"."""
+        if not self.inside:
+            return ""
+        return f"{self.batches} batch{'es' * (self.batches > 1)} (lower bound {self.lower_bound})"
+
+    @property
+    def seconds(self) -> float:
+        """Of forward."""
+        return sum([end - begin for what, begin, end in self.spans if what == "forward"])
+
+    @property
+    def seconds_backward(self) -> float:
+        """Of backward, and of adding up what it gave."""
+        return sum([end - begin for what, begin, end in self.spans if what != "forward"])
+
+
+class RunTimes(NamedTuple):
+    """When a run began, had a plan, had its places in memory, and ended; by perf_counter."""
+
+    begin: float
+    planned: float
+    placed: float
+    end: float
+
+
+class Record(NamedTuple):
+    """All that reports are made of. It outlives the graph's nodes.
+
+    `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
+    the launches and does not wait for the GPU.
+    """
+
+    statistics: Statistics
+    plans: Sequence[Plan]
+    rows: Sequence[Row]
+    runs: Sequence[RunTimes]
+    begin: float
+    is_cuda: bool
+
+    @property
+    def known(self) -> Known:
+        """What the signatures of all batches stand for."""
+        steps = [step for plan in self.plans for step in plan.steps]
+        return Known(
+            {uid: name for row in self.rows for uid, name in row.parameters.items()},
+            {step.signature: r.parameters for step, r in zip(steps, self.rows, strict=True)},
+        )
+
+    @property
+    def lower_bound(self) -> int:
+        """The fewest batches that all runs together could have had."""
+        of_calls = sum([row.lower_bound - 1 for row in self.rows])
+        return sum([plan.lower_bound for plan in self.plans]) + of_calls
+
+    @property
+    def host_share(self) -> float:
+        """Part of the runs' time in which no batch ran: planning, placing, finishing. 0 to 1."""
+        spent = self.statistics.host_seconds + self.statistics.kernel_seconds
+        return self.statistics.host_seconds / spent if spent else 0.0
+
+    @property
+    def mean_batch(self) -> float:
+        """Nodes a batch."""
+        return self.statistics.nodes / max(1, self.statistics.batches)
+
+    @property
+    def build_seconds(self) -> float:
+        """From making the graph to its first run: the user's code, and the nodes it makes."""
+        return self.runs[0].begin - self.begin if self.runs else 0.0
+
+
+def row_of(step: StepRun) -> Row:
+    """What the table says of a step."""
+    first = step.nodes[0]
+    rows, width = sum(step.block.lengths), step.block.width
+    if isinstance(first, RegionNode):
+        widths = {group.cell.width for group in first.region.groups}
+        rows, width = first.region.count, widths.pop() if len(widths) == 1 else 0
+    return Row(
+        _kind_of(step),
+        step.num_nodes,
+        rows,
+        width,
+        step.copied_bytes,
+        step.batch.launches,
+        step.prepare_seconds,
+        step.spans,
+        names_of(first.all_parameters()),
+        step.num_batches,
+        step.lower_bound,
+        first.batch_sizes() if isinstance(first, RegionNode) else (),
+    )
+
+
+def _kind_of(step: StepRun) -> str:
+    first = step.nodes[0]
+    if isinstance(first, RegionNode):
+        return first.label()
+    return step.kind.__name__ + (" +grad" if step.fused else "")
+
+
+def names_of(parameters: Sequence[Parameter]) -> Names:
+    """What the reasons say of parameters."""
+    return {p.uid: (p.name, p.shape) for p in parameters}

@@ -1,0 +1,1 @@
+"""How much memory a run takes, where each block lies, and what is computed twice."""

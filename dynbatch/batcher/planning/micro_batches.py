@@ -1,0 +1,84 @@
+"""`Units`: the parts that a mini-batch can run in, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dynbatch.cells.calls.call import Call
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.stream import Sentences
+
+
+class Units:
+    """The sentences below a loss, and how they are shared out over parts.
+
+    A loss can be split where, from it down to one node or more of each sentence, every node's
+    backward needs no value: means, sums and scalings. Then the gradient of each sentence's loss is
+    known before any of them is computed.
+
+    Args:
+        nodes: all of the graph.
+        loss:  a scalar that has not been computed.
+        alone: further nodes to compute, each with its sentence if the loss needs that.
+
+    Attributes:
+        reason: why the loss cannot be split, or "".
+    """
+
+    def __init__(self, nodes: Sequence[Node], loss: Node, alone: Sequence[Node] = ()) -> None:
+        sentences = Sentences(nodes)
+        targets: dict[int, list[Node]] = {}
+        self.reason = ""
+        seen = {loss.index}
+        stack = [loss]
+        while stack:
+            node = stack.pop()
+            sentence = sentences.of(node)
+            if sentence is not None:
+                targets.setdefault(sentence, []).append(node)
+            elif node.is_light or (node.inputs and (node.reads_values() or node.parameters())):
+                self.reason = (
+                    f"{node.label()} joins sentences, and its gradient depends on its value"
+                )
+            for x in node.inputs if sentence is None else ():
+                if x.index not in seen:
+                    seen.add(x.index)
+                    stack.append(x)
+        if len(targets) < 2 and not self.reason:
+            self.reason = "it has one sentence"
+        for node in alone:
+            sentence = sentences.of(node)
+            if sentence in targets:
+                targets[sentence].append(node)
+        sizes = dict.fromkeys(targets, 0)
+        for node in nodes:
+            number = sentences.of(node)
+            if number in sizes:
+                sizes[number] += _size(node)
+        # The largest first: each goes to the part that has least so far.
+        self._targets = [targets[n] for n in sorted(targets, key=lambda n: (-sizes[n], n))]
+        self._sizes = sorted(sizes.values(), reverse=True)
+
+    def __len__(self) -> int:
+        """The most parts there can be."""
+        return 1 if self.reason else len(self._targets)
+
+    def parts(self, count: int) -> list[list[Node]]:
+        """The nodes to compute in each of `count` parts of about the same size.
+
+        Source: Graham 1969, Bounds on Multiprocessing Timing Anomalies (largest first).
+        """
+        filled = [0] * count
+        found: list[list[Node]] = [[] for _ in range(count)]
+        for targets, size in zip(self._targets, self._sizes, strict=True):
+            part = filled.index(min(filled))
+            filled[part] += size
+            found[part] += targets
+        return [part for part in found if part]
+
+
+def _size(node: Node) -> int:
+    """Elements of a value; of a call, of all that it returns."""
+    if isinstance(node, Call):
+        return sum(node.origin.widths)
+    return 0 if node.is_light else node.rows * node.width

@@ -1,0 +1,157 @@
+"""Fits a run into a limit: which forwards run again in backward, found before the first kernel.
+
+The choice is a heuristic, since the best is NP-hard (Naumann 2008): as long as the plan is above
+the limit, what is alive at its peak and costs least for each byte that it frees is made again; at
+the end what turned out not to be needed is taken back, the most costly first.
+
+Source: the ratio of bytes to cost follows Kirisame et al. 2020 (Dynamic Tensor Rematerialization),
+arXiv:2006.09616; ours sees the whole run beforehand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from dynbatch.batcher.planning.memory_plan import Layout
+from dynbatch.batcher.planning.recompute import Option, freed_after_forward, options_of
+from dynbatch.batcher.planning.stages import Saving
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.memory.planner import fullest_stage
+
+TRIED = 8
+"""Options that are tried at most, one by one, before the search for a better one ends."""
+
+
+class Fit(NamedTuple):
+    """A plan of a run: its layout and what it does to hold less.
+
+    Args:
+        peak:     the stage at which most is alive, and `live`, the elements alive then.
+        elements: of its arena; not planned while `live` alone is above the limit.
+    """
+
+    layout: Layout
+    peak: int
+    live: int
+    elements: int
+    serial: bool
+    options: Sequence[Option]
+
+    def __str__(self) -> str:
+        counts = Counter([str(option) for option in self.options])
+        again = ", ".join([f"{n} {kind}" if n > 1 else kind for kind, n in counts.items()])
+        told = [f"forward again in backward: {again}"] if again else []
+        told += ["backward one batch at a time"] if self.serial else []
+        return "; ".join(told)
+
+
+class Fitter:
+    """Looks for the cheapest plan of one run that fits.
+
+    Args:
+        layout_of: the layout of the run with a saving.
+        parts:     its new steps, part by part.
+        limit:     elements.
+        thorough:  at each step of the search as if all were too much. It takes longer, and goes the
+            same way for every limit; so the least that it finds for one, it finds for all.
+    """
+
+    def __init__(
+        self,
+        layout_of: Callable[[Saving], Layout],
+        parts: Sequence[Sequence[StepRun]],
+        limit: int,
+        thorough: bool,
+    ) -> None:
+        self._layout_of = layout_of
+        self._parts = parts
+        self._limit = limit
+        self._wanted = 0 if thorough else limit
+        self._freed: frozenset[StepRun] = frozenset()
+
+    def fit(self) -> Fit:
+        """The cheapest found that fits; if none does, the smallest."""
+        found = self._plan(False, [])
+        if self._fits(found):
+            return found
+        self._freed = freed_after_forward(found.layout)
+        options = options_of(self._parts, self._freed)
+        if any([stage.is_backward and len(stage.steps) > 1 for stage in found.layout.sequence]):
+            serial = self._plan(True, [])
+            found = serial if serial.live < found.live else self._plan(False, [])
+        while not self._fits(found):
+            better = self._better(found, options)
+            if better is None:
+                return found._replace(elements=found.layout.place())
+            found = better
+            options = [option for option in options if option not in found.options]
+        return self._taken_back(found)
+
+    def _better(self, found: Fit, options: Sequence[Option]) -> Fit | None:
+        """With more options, those that free most at the peak for what they cost.
+
+        As many at once as free what is too much, if that helps; else one.
+        """
+        gains = []
+        for number, option in enumerate(options):
+            held = option.held(found.layout, found.peak)
+            if held > 0:
+                gains.append((-held / (option.cost + 1), number, held))
+        gains.sort()
+        several: list[Option] = []
+        wanted = found.live - self._wanted
+        for _, number, held in gains:
+            if wanted <= 0:
+                break
+            several = _with(several, options[number])
+            wanted -= held
+        for more in (several, *[[options[number]] for _, number, _ in gains[:TRIED]]):
+            chosen = list(found.options)
+            for option in more:
+                chosen = _with(chosen, option)
+            tried = self._plan(found.serial, chosen)
+            if tried.live < found.live:
+                return tried
+        self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
+        return None
+
+    def _taken_back(self, found: Fit) -> Fit:
+        tried = sorted(found.options[:-1], key=lambda option: -option.cost)[:TRIED]
+        for option in tried:
+            fewer = self._plan(found.serial, [one for one in found.options if one is not option])
+            if self._fits(fewer):
+                found = fewer
+        if found.serial:
+            together = self._plan(False, found.options)
+            if self._fits(together):
+                return together
+        return self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
+
+    def _fits(self, found: Fit) -> bool:
+        return found.elements <= self._limit
+
+    def _plan(self, serial: bool, options: Sequence[Option]) -> Fit:
+        whole = [option.steps for option in options if not option.recompute]
+        again = frozenset([step for steps in whole for step in steps])
+        segments = {
+            step: number
+            for option in options
+            for step, number in zip(option.steps, option.recompute, strict=False)
+        }
+        saving = Saving(self._freed | again if again else again, serial, segments)
+        layout = self._layout_of(saving)
+        peak, live = fullest_stage(layout.intervals)
+        elements = live if live > self._limit else layout.place()
+        return Fit(layout, peak, live, elements, serial, options)
+
+
+def _with(options: Sequence[Option], new: Option) -> list[Option]:
+    """One more; a step recomputes in one way only."""
+    others = [
+        one
+        for one in options
+        if not (one.recompute and new.recompute and one.steps[0] is new.steps[0])
+    ]
+    return [*others, new]

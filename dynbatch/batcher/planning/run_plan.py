@@ -1,0 +1,199 @@
+"""`RunPlanner`: from what is asked for to a plan of the whole run, bytes included.
+
+Without a limit a run is one part. With one, the cheapest way found that fits: the mini-batch as a
+whole, with forwards that run again in backward (`fitting`); if that is not enough in 2 parts, in 4,
+and so on down to single sentences, whose gradients add up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from dynbatch.batcher.planning.memory_plan import Layout
+from dynbatch.batcher.planning.preparation import Preparation
+from dynbatch.batcher.planning.recompute_search import Fit, Fitter
+from dynbatch.batcher.planning.stages import NOTHING, Saving
+from dynbatch.batcher.schedule.schedule import schedule
+from dynbatch.batcher.steps.alias import AliasStep, are_aliases
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.errors import MemoryLimitError
+from dynbatch.nodes.base import Node
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run is asked for.
+
+    Args:
+        nodes: what to compute, in so many parts: lists of nodes in a topological order, the last of
+            which reads the others. A list may depend on the lists before it having been taken.
+        loss:  backward starts here, or None.
+        kept:  their values and gradients outlive the run.
+        limit: bytes of all arenas, or None.
+        ends:  what the loss is made of: one of these must lead to a gradient (see `reach`).
+        graph_nodes: all of the graph, needed or not.
+        units: parts that there can be, and why not more, for errors. Asked only where it matters.
+    """
+
+    nodes: Callable[[int], Iterable[Sequence[Node]]]
+    loss: Node | None = None
+    kept: Sequence[Node] = ()
+    limit: int | None = None
+    ends: Sequence[Node] = ()
+    graph_nodes: Sequence[Node] = ()
+    units: Callable[[], tuple[int, str]] = lambda: (1, "")
+
+
+class RunPlan(NamedTuple):
+    """A run, before its first kernel.
+
+    Args:
+        scheduled: when its batches were known, by perf_counter.
+        saving:    what it does to hold less, as text.
+    """
+
+    preparation: Preparation
+    layout: Layout
+    scheduled: float
+    saving: str
+
+
+MakeStep = Callable[[Sequence[Node]], StepRun]
+
+
+class RunPlanner:
+    """Plans the runs of one graph.
+
+    Args:
+        policy:   a name of `policies.POLICIES`.
+        trains:   whether a backward may follow a run.
+        itemsize: bytes of an element.
+        in_place: whether kernels may write over what they read for the last time.
+    """
+
+    def __init__(self, policy: str, trains: bool, itemsize: int, in_place: bool) -> None:
+        self._policy = policy
+        self._trains = trains
+        self._itemsize = itemsize
+        self._in_place = in_place
+        self._stages = 0
+
+    def plan(
+        self, make_step: MakeStep, request: Request, past: Sequence[StepRun], held: int
+    ) -> RunPlan:
+        """All of a run but its arena. Nodes know their blocks afterwards, or `forget` it.
+
+        Args:
+            make_step: a batch step of nodes of one signature.
+            past:      steps that ran before in this graph, in order.
+            held:      bytes of their arenas.
+
+        Raises:
+            MemoryLimitError: nothing found fits the limit; it says the least that would.
+        """
+        preparation = Preparation()
+        try:
+            if request.limit is not None:
+                return self._plan_within(make_step, preparation, request, past, held)
+            scheduled = self._prepare(make_step, preparation, request, 1)
+            layout = self._layout(preparation, request, past)
+            return RunPlan(preparation, layout(NOTHING), scheduled, "")
+        except BaseException:
+            preparation.forget()
+            raise
+
+    def _plan_within(
+        self,
+        make_step: MakeStep,
+        preparation: Preparation,
+        request: Request,
+        past: Sequence[StepRun],
+        held: int,
+    ) -> RunPlan:
+        assert request.limit is not None
+        room = (request.limit - held) // self._itemsize
+        least = 0
+        for thorough in (False, True):
+            for count in _counts(request.units):
+                preparation.forget()
+                scheduled = self._prepare(make_step, preparation, request, count)
+                layout = self._layout(preparation, request, past)
+                fit = Fitter(layout, preparation.by_part, room, thorough).fit()
+                if fit.elements <= room:
+                    return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
+                if thorough:
+                    least = min(least or fit.elements, fit.elements)
+        raise _too_low(request, held + least * self._itemsize, held)
+
+    def _layout(
+        self, preparation: Preparation, request: Request, past: Sequence[StepRun]
+    ) -> Callable[[Saving], Layout]:
+        block = None if request.loss is None else request.loss._block
+        parts = preparation.parts_in_order
+        return partial(Layout, parts, past, block, self._trains, self._in_place)
+
+    def _prepare(
+        self, make_step: MakeStep, preparation: Preparation, request: Request, count: int
+    ) -> float:
+        kept = {node.index for node in request.kept}
+        for nodes in request.nodes(count):
+            preparation.nodes += nodes
+            if nodes:
+                plan = schedule(nodes, self._policy)
+                if preparation.plans:
+                    plan = replace(plan, part=len(preparation.plans))
+                preparation.plans.append(plan)
+                runs = []
+                begin = time.perf_counter()
+                for step in plan.steps:
+                    members = [nodes[i] for i in step.nodes]
+                    run = AliasStep(members) if are_aliases(members, kept) else make_step(members)
+                    runs.append(run)
+                    end = time.perf_counter()
+                    run.prepare_seconds, begin = end - begin, end
+                preparation.parts.append([[runs[i] for i in stage] for stage in plan.stages])
+            else:
+                preparation.parts.append([])
+            for stage in preparation.parts[-1]:
+                for run in stage:
+                    run.stage = self._stages
+                self._stages += 1
+        scheduled = time.perf_counter()
+        for node in request.kept:
+            if node._block is not None:
+                node._block.kept = True
+        return scheduled
+
+
+def _counts(units: Callable[[], tuple[int, str]]) -> Iterator[int]:
+    """1, 2, 4, … and at last as many as there can be, which is asked for only then."""
+    yield 1
+    most, _ = units()
+    count = 2
+    while count < most:
+        yield count
+        count *= 2
+    if most > 1:
+        yield most
+
+
+def _told(fit: Fit, count: int) -> str:
+    parts = [f"in {count} parts"] if count > 1 else []
+    return "; ".join([*parts, *([str(fit)] if str(fit) else [])])
+
+
+def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
+    most, whole = request.units()
+    kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
+    rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
+    return MemoryLimitError(
+        f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
+        f"least{kept}: all that can be is freed and made again, in up to {most} "
+        f"part{'s' * (most > 1)}.{rule}\n"
+        f"  fix:  memory_limit={least} or more, or shorter sentences",
+        least,
+    )

@@ -1,0 +1,1 @@
+"""Which nodes run together, and in which order."""

@@ -1,0 +1,169 @@
+"""Which nodes and calls have to run for some targets, and in which order they can."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Container, Iterable, Sequence
+
+import numpy as np
+
+from dynbatch.batcher.schedule.argument_arrays import Pending
+from dynbatch.batcher.schedule.call_regions import RegionPlanner
+from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
+from dynbatch.cells.calls.call import Call, Output
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.stack import StackCalls
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+
+
+def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> list[Node]:
+    """Uncomputed nodes that the targets need, in creation order; for graphs without calls.
+
+    Args:
+        folds: what may be folded; in place of a node that is, comes the one that stands for it.
+        kept:  indices of nodes that must have a value and a gradient of their own.
+    """
+    seen = {node.index: node for node in targets if node._block is None}
+    stack = list(seen.values())
+    readers = folds.readers
+    folded: list[Node] = []
+    while stack:
+        node = stack.pop()
+        inputs = node.inputs
+        if node.index in readers and can_fold(node, seen, kept):
+            folded.append(node)
+            inputs = inputs[0].inputs
+        for x in inputs:
+            if x._block is None and x.index not in seen:
+                seen[x.index] = x
+                stack.append(x)
+    fold(folded, seen)
+    return [seen[index] for index in sorted(seen)]
+
+
+def ancestors_with_calls(
+    targets: Iterable[Node],
+    folds: Folds,
+    kept: Container[int],
+    tables: Sequence[CallTable],
+    policy: str,
+) -> list[Node]:
+    """The same for graphs with calls: these are gathered in regions, one node each.
+
+    The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
+    run as one. Regions come before the ordinary nodes of their phase, which is a topological order.
+    """
+    needed = Needed(tables, folds, kept)
+    needed.add(targets)
+    for phase in sorted(needed.waiting, reverse=True):
+        needed.add_calls(phase)
+    planner = RegionPlanner(policy)
+    found: list[tuple[int, int, int, Node]] = []
+    for phase in sorted(needed.pending):
+        for node in planner.plan(needed.pending[phase]):
+            # A cell's constants are made only now.
+            needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
+            found.append((phase, 0, node.region.number, node))
+    fold(needed.folded, needed.nodes)
+    found += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
+    return [node for _, _, _, node in sorted(found, key=lambda entry: entry[:3])]
+
+
+class Needed:
+    """Nodes and calls found so far.
+
+    Attributes:
+        nodes:   ordinary nodes by index.
+        folded:  those among them whose input is not needed for their sake.
+        waiting: by phase, the tables that have calls which have not run, and the rows of these.
+        pending: the calls among them that are needed, by phase.
+    """
+
+    def __init__(self, tables: Sequence[CallTable], folds: Folds, kept: Container[int]) -> None:
+        self.nodes: dict[int, Node] = {}
+        self.folded: list[Node] = []
+        self._folds = folds
+        self._kept = kept
+        self.waiting: dict[int, list[tuple[CallTable, Array]]] = {}
+        self.pending: dict[int, list[Pending]] = {}
+        for table in tables:
+            table.update()
+            table.marked = np.zeros(len(table.calls), bool)
+            for phase, rows in table.waiting_by_phase():
+                self.waiting.setdefault(phase, []).append((table, rows))
+
+    def add(self, targets: Iterable[Node]) -> None:
+        """Targets, with the ordinary nodes they need; of calls, those they read themselves."""
+        stack: list[Node] = []
+        self._find(targets, stack)
+        while stack:
+            node = stack.pop()
+            if type(node) is StackCalls:
+                for table in node.tables:
+                    table.marked[node.rows_of(table)] = True
+            elif node.index in self._folds.readers and can_fold(node, self.nodes, self._kept):
+                self.folded.append(node)
+                self._find(node.inputs[0].inputs, stack)
+            else:
+                self._find(node.inputs, stack)
+
+    def _find(self, found: Iterable[Node], stack: list[Node]) -> None:
+        for x in found:
+            if isinstance(x, Call | Output):
+                x.origin.marked[x.row] = True
+            elif x._block is None and x.index not in self.nodes:
+                self.nodes[x.index] = x
+                stack.append(x)
+
+    def add_calls(self, phase: int) -> None:
+        """The calls of a phase that anything found so far needs, and what those need."""
+        waiting = self.waiting[phase]
+        marks = [table.marked[rows] for table, rows in waiting]
+        if not any([mark.any() for mark in marks]):
+            return
+        pending = [Pending(table, phase, rows) for table, rows in waiting]
+        for one, needed in zip(pending, _reached(pending, marks), strict=True):
+            if not needed.all():
+                one.keep(needed)
+        self.pending[phase] = pending = [one for one in pending if one.rows.size]
+        for one in pending:
+            for table in one.tables():
+                table.marked[one.reads_before(table)] = True
+            self.add(one.nodes())
+
+
+def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
+    """Which calls are marked, or read by such.
+
+    Calls that nothing reads are taken away, again and again; as a rule there are none.
+    """
+    starts = np.cumsum([0, *[one.rows.size for one in pending]])
+    place = {one.table: k for k, one in enumerate(pending)}
+    readers = np.concatenate(marks).astype(np.int64)
+    edges: list[tuple[Array, Array]] = []
+    for k, one in enumerate(pending):
+        for table in one.tables():
+            if table in place:
+                calls, read = one.edges(pending[place[table]])
+                edges.append((starts[k] + calls, starts[place[table]] + read))
+                readers += np.bincount(edges[-1][1], minlength=readers.size)
+    gone = np.flatnonzero(readers == 0).tolist()
+    if gone:
+        _take_away(gone, readers, edges)
+    alive = readers > 0
+    return [alive[a:b] for a, b in itertools.pairwise(starts.tolist())]
+
+
+def _take_away(gone: list[int], readers: Array, edges: Sequence[tuple[Array, Array]]) -> None:
+    """Lower the count of what calls without readers read; `gone` grows on the way."""
+    reads: dict[int, list[int]] = {}
+    for calls, read in edges:
+        for call, one in zip(calls.tolist(), read.tolist(), strict=True):
+            reads.setdefault(call, []).append(one)
+    for call in gone:
+        for one in reads.get(call, ()):
+            readers[one] -= 1
+            if not readers[one]:
+                gone.append(one)

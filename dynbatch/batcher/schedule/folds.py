@@ -1,0 +1,137 @@
+"""`Folds`: nodes that can be computed without their input, and when they must not be.
+
+A loss on logits that come straight from a projection can make them itself, chunk by chunk. Whether
+it does is decided anew for each run, when it is planned: only if the logits are neither kept nor
+wanted by anybody else in that run. So whoever keeps or reads a node finds its true value, and the
+gradient of all its readers.
+
+What is kept only after a reader was computed around it is made good by computing that reader again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+from dynbatch.batcher.steps.block import View
+from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.errors import GraphError
+from dynbatch.nodes.base import Node, caller, heading
+from dynbatch.nodes.folded import Folded
+from dynbatch.nodes.shape.indexing import Row
+
+
+class Folds:
+    """The folds that a graph may make.
+
+    Attributes:
+        readers: indices of nodes that can do without their one input.
+        readers_of: these nodes, by the index of that input, which need not run for its own sake.
+    """
+
+    def __init__(self) -> None:
+        self.readers: set[int] = set()
+        self.readers_of: dict[int, list[Node]] = {}
+
+    def add(self, node: Node, reader: Node) -> None:
+        """`reader`, whose one input is `node`, can do without it."""
+        self.readers.add(reader.index)
+        self.readers_of.setdefault(node.index, []).append(reader)
+
+    def pairs(self) -> list[tuple[int, int]]:
+        """Indices of each input that may be folded and of its reader."""
+        found = [(index, r.index) for index, some in self.readers_of.items() for r in some]
+        return sorted(found)
+
+    def around(self, node: Node, tables: Sequence[CallTable]) -> Iterator[Node]:
+        """The readers of a node that have been computed without it, from what it is made of.
+
+        Or the node itself, if it has no value of its own.
+
+        Those whose sources were freed are left out: for them it is too late.
+        """
+        if isinstance(node._block, View) and node._block.array is not None:
+            yield node
+        for reader in self.readers_of.get(node.index, ()):
+            if is_folded(reader) and all(map(_is_there, node.inputs)):
+                yield reader
+        if isinstance(node, Row) and _is_there(node.source):
+            for table in tables:
+                for call in table.given(node):
+                    if call.home is not None:
+                        yield call
+
+    def is_lost(self, node: Node) -> bool:
+        """Whether a node was folded away, and what it is made of was freed since."""
+        if node.index not in self.readers_of:
+            return False
+        return any([x._block is not None and x._block.array is None for x in node.inputs])
+
+    def clear(self) -> None:
+        """Forget all nodes."""
+        self.readers.clear()
+        self.readers_of.clear()
+
+
+def is_folded(node: Node) -> bool:
+    """Whether a node was computed without its input."""
+    return node._block is not None and isinstance(node._block.nodes[node._position], Folded)
+
+
+def can_fold(reader: Node, seen: Container[int], kept: Container[int]) -> bool:
+    """Whether nobody but `reader` wants its input, as far as that is known."""
+    (x,) = reader.inputs
+    return x._block is None and x.index not in seen and x.index not in kept
+
+
+def fold(readers: Sequence[Node], nodes: dict[int, Node]) -> None:
+    """Put those that stand for them in place of readers whose input turned out not to be needed."""
+    for reader in readers:
+        if reader.inputs[0].index not in nodes:
+            nodes[reader.index] = reader.folded()
+
+
+def compute_again(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
+    """Forget the values of some nodes, and of all that follow from them; they run once more.
+
+    Args:
+        nodes: all of the graph.
+
+    Returns:
+        those of them that are not calls.
+    """
+    stale = {reader.index for reader in readers}
+    found = []
+    for node in nodes:
+        if node.index not in stale and stale.isdisjoint([x.index for x in node.inputs]):
+            continue
+        stale.add(node.index)
+        if isinstance(node, Call):
+            node.origin.forget_run(node.row)
+        elif not node.is_light and node._block is not None:
+            node._block = None
+            found.append(node)
+    return found
+
+
+def require_own_readers(node: Node, totals: Mapping[int, Any], tables: Sequence[CallTable]) -> None:
+    """Raise `GraphError` if a node is a part of a total that calls read without making it.
+
+    Args:
+        totals: by the nodes that are a part of each.
+    """
+    total = totals.get(node.index)
+    calls = [] if total is None else [call for table in tables for call in table.given(total)]
+    if calls:
+        raise GraphError(
+            heading(node, f"{calls[0].label()} was given the total that it is a part of")
+            + "\n  rule: a call gathers what a total is the sum of, and reads no node; the node's\n"
+            "        gradient would lack the call's\n"
+            "  fix:  take the parts first and give these: `parts = tuple(db.total(results))`"
+            f"\n  made at {caller()}"
+        )
+
+
+def _is_there(node: Node) -> bool:
+    return node._block is not None and node._block.array is not None

@@ -1,0 +1,1 @@
+"""A batch step and its blocks of memory."""

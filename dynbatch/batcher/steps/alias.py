@@ -1,0 +1,44 @@
+"""`AliasStep`: a batch step of nodes whose values are those of their inputs, where these lie."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Sequence
+
+import numpy as np
+
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+
+
+def are_aliases(nodes: Sequence[Node], kept: Container[int]) -> bool:
+    """Whether the nodes of a step need no values of their own.
+
+    A kept node does, and then all of its step: its gradient is that of its readers alone.
+
+    Args:
+        kept: indices.
+    """
+    return nodes[0].is_alias and not any([node.index in kept for node in nodes])
+
+
+class AliasStep(StepRun):
+    """It launches nothing and has no place in memory; those who read its nodes read their inputs.
+
+    No gradient passes, since what they read is a `View`.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes, nodes[0].graph.dtype, np)
+        self.block.size = 0
+        self.sources = []
+        for node in nodes:
+            (x,) = node.inputs
+            node._block, node._position, node._start = x._block.base.view(), x._position, x._start
+
+    def run_forward(self, arena: Array) -> None:
+        now = time.perf_counter()
+        self.spans.append(("forward", now, now))

@@ -1,0 +1,244 @@
+"""`StepRun`: one batch step on its way through a run, with its places in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dynbatch.batcher.steps.block import Block, Source, freed
+from dynbatch.batcher.steps.parameter_gradients import StepGradients
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.kernels import move
+from dynbatch.memory import Interval
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.structure import Structural
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+Span = tuple[str, float, float]
+"""What ran ("forward", "backward" or "add gradients"), and from when to when by perf_counter."""
+
+
+class GradientTarget:
+    """Where the gradient of one input goes.
+
+    direct:  straight into the gradient block: the first writer, and it writes all of it.
+    scratch: computed there, then added to the blocks that carry a gradient.
+    Neither: a structural step, moved block by block; `assigned` names blocks it writes first.
+    """
+
+    __slots__ = ("assigned", "direct", "scratch")
+
+    def __init__(self) -> None:
+        self.direct = False
+        self.scratch: Interval | None = None
+        self.assigned: set[Block] = set()
+
+
+class Life(NamedTuple):
+    """Where a forward has its arrays: its blocks, packed inputs, what it saves, and scratch."""
+
+    blocks: Sequence[Interval]
+    packings: Sequence[Interval | None]
+    saved: dict[str, tuple[Interval, int, int]]
+    workspace: Interval | None
+
+
+class StepRun:
+    """A batch step: its nodes, inputs, output block, and what its kernels cost.
+
+    `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran. A
+    region of calls counts as the nodes, batches and least batches of its calls. A step has two
+    `lives` if its values are freed after forward and made again in backward.
+    """
+
+    __slots__ = (
+        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind",
+        "lives", "lower_bound", "nodes", "num_batches", "num_nodes", "parameters",
+        "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
+        "targets", "workspace", "workspace_backward",
+    )  # fmt: skip
+
+    def __init__(self, nodes: Sequence[Node], dtype: Any, xp: Any) -> None:
+        first = nodes[0]
+        self.nodes = nodes
+        self.kind = type(first)
+        self.block = Block(nodes)
+        self.batch = Batch(nodes, dtype, xp)
+        self.is_structural = issubclass(self.kind, Structural)
+        self.parameters: tuple[Parameter, ...] = first.parameters()
+        region = first.region if isinstance(first, RegionNode) else None
+        self.num_nodes = len(nodes) if region is None else region.count
+        self.num_batches = 1 if region is None else len(region.batches)
+        self.lower_bound = 1 if region is None else region.lower_bound
+        self.fused = False
+        self.stage = 0
+        self.prepare_seconds = 0.0
+        self.spans: list[Span] = []
+        self.copied_bytes = 0
+        self.saved: dict[str, tuple[Interval, int, int]] = {}
+        self.lives: list[Life] = []
+        self.gradients: StepGradients | None = None
+        self.workspace: Interval | None = None
+        self.scratch: Array | None = None
+        self.workspace_backward: Interval | None = None
+        self.targets: list[GradientTarget | None] = []
+        self.repacked: list[Interval | None] = []
+        self.sources = [Source(places) for places in self.kind.sources(nodes)]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """All that the step writes: its output, and its ports."""
+        return [self.block, *self.block.ports]
+
+    @property
+    def work(self) -> int:
+        """Elements read and written: decides whether a thread of its own is worth it."""
+        return self.block.size + sum(source.size for source in self.sources)
+
+    @property
+    def splits(self) -> bool:
+        """Whether a part of the batch is a batch: not if its nodes find their places together."""
+        return self.kind.sources.__func__ is Node.sources.__func__  # type: ignore[attr-defined]
+
+    def readers(self, position: int) -> list[tuple[Node, Any]]:
+        """For each place that an input is packed from, in order, the node that reads it."""
+        places = self.sources[position].nodes
+        if not self.splits:
+            return [(self.nodes[0], x) for x in places]
+        if self.kind.variadic:
+            return [(node, x) for node in self.nodes for x in node.reads()]
+        return list(zip(self.nodes, places, strict=True))
+
+    def enter(self, life: Life, arena: Array, keeps: bool) -> None:
+        """Forward runs next, with its arrays there; `keeps`: what it saves will be read."""
+        for block, interval in zip(self.blocks, life.blocks, strict=True):
+            block.interval, block.array, block.start = interval, arena, interval.offset
+        for source, packing in zip(self.sources, life.packings, strict=True):
+            source.packing = packing
+        self.saved, self.workspace = life.saved, life.workspace
+        self.batch.keeps = keeps
+
+    # Kernels --------------------------------------------------------------------------------------
+
+    def run_forward(self, arena: Array) -> None:
+        """Pack the inputs and run the batched forward (with its gradient, if fused)."""
+        begin = time.perf_counter()
+        if self.is_structural:
+            self.copied_bytes += move.run(self._moves(gradient=False))
+            self.batch.launches += 1
+        else:
+            xs = [self._pack(source, source.packing, arena) for source in self.sources]
+            self._place_saved(arena)
+            y = self.block.values()
+            self.batch.ports = [port.values() for port in self.block.ports]
+            self.batch.launches += 1
+            if self.fused:
+                self.batch.gradients = self.gradients
+                dy = self.block.gradients()
+                self.kind.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
+            else:
+                self.kind.forward_batch(self.batch, y, *xs)
+        self.spans.append(("forward", begin, time.perf_counter()))
+
+    def run_backward(self, arena: Array) -> None:
+        """Run the batched backward into direct or scratch targets."""
+        begin = time.perf_counter()
+        if self.saved and not self.batch.saved:
+            raise freed(self.nodes[0])
+        retains = self.kind.retains
+        batch = self.batch
+        batch.inputs = tuple(
+            [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
+             for position, source in enumerate(self.sources)]
+        )  # fmt: skip
+        batch.output = self.block.values() if retains.output else None
+        batch.gradients = self.gradients
+        batch.port_gradients = [port.gradients() for port in self.block.ports]
+        batch.launches += 1
+        if self.workspace_backward is not None:
+            batch.scratch = _part(arena, self.workspace_backward)
+        self.kind.backward_batch(batch, self.block.gradients(), *self._target_views(arena))
+        self.spans.append(("backward", begin, time.perf_counter()))
+
+    def add_gradients(self, arena: Array) -> None:
+        """Bring the gradients of the inputs from scratch to where they belong."""
+        begin = time.perf_counter()
+        if self.is_structural:
+            moves = list(self._moves(gradient=True))
+            assigned: set[int] = set()
+            for target in self.targets:
+                if target is not None:
+                    assigned |= {id(block) for block in target.assigned}
+            # One pass a mode; blocks written first are assigned, the others added to.
+            self.batch.launches += 1
+            for add in (False, True):
+                chosen = [m for m, block in moves if (id(block) in assigned) is not add]
+                self.copied_bytes += move.run_backward(chosen, add)
+        else:
+            for source, target in zip(self.sources, self.targets, strict=True):
+                if target is not None and target.scratch is not None:
+                    moves_back = source.gradient_moves(arena, target.scratch.offset)
+                    self.copied_bytes += move.run_backward(moves_back, add=True)
+                    self.batch.launches += 1
+        self.spans.append(("add gradients", begin, time.perf_counter()))
+
+    # Places ---------------------------------------------------------------------------------------
+
+    def _pack(self, source: Source, place: Interval | None, arena: Array) -> Ragged:
+        if source.is_view:
+            return source.view()
+        assert place is not None
+        packed, copied = source.pack(arena, place)
+        self.copied_bytes += copied
+        self.batch.launches += 1
+        return packed
+
+    def _place_saved(self, arena: Array) -> None:
+        for name, (interval, rows, width) in self.saved.items():
+            self.batch.saved[name] = _part(arena, interval).reshape(rows, width)
+        if self.workspace is not None:
+            own = arena if self.scratch is None else self.scratch
+            self.batch.scratch = _part(own, self.workspace)
+
+    def _target_views(self, arena: Array) -> list[Ragged | None]:
+        views: list[Ragged | None] = []
+        for source, target in zip(self.sources, self.targets, strict=True):
+            if target is None:
+                views.append(None)
+            elif target.direct:
+                views.append(source.gradient_view())
+            else:
+                assert target.scratch is not None
+                views.append(source.packed(arena, target.scratch))
+        return views
+
+    def _moves(self, gradient: bool) -> Any:
+        rectangles = self.kind.rectangles(self.batch)  # type: ignore[attr-defined]
+        for r in rectangles:
+            source, target = r.source._block, r.target._block
+            if gradient:
+                arrays, starts = (source.gradient, target.gradient), (
+                    source.gradient_start, target.gradient_start)  # fmt: skip
+                if arrays[0] is None:
+                    continue
+            else:
+                arrays, starts = (source.values() and source.array, target.array), (
+                    source.start, target.start)  # fmt: skip
+            made = move.Move(
+                arrays[0],
+                starts[0] + r.source._start + r.source_row * r.source.width + r.source_column,
+                r.source_step * r.source.width,
+                arrays[1],
+                starts[1] + r.target._start + r.target_row * r.target.width + r.target_column,
+                r.target_step * r.target.width,
+                r.rows,
+                r.width,
+            )
+            yield (made, source) if gradient else made
+
+
+def _part(arena: Array, interval: Interval) -> Array:
+    return arena[interval.offset : interval.offset + interval.size]

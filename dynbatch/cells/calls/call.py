@@ -1,0 +1,261 @@
+"""Calls: a cell applied to nodes, one node each, recorded as columns of a table.
+
+A call is the lightest of nodes: its graph appends what it was given to lists, and that is all until
+values are asked for. Then all calls that can run are planned together (see `region`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dynbatch.absent import NoOperators
+from dynbatch.cells.calls.step import Form, leaves
+from dynbatch.errors import DtypeError
+from dynbatch.nodes.base import ROWS, Node, Shape, caller
+from dynbatch.parameter import Parameter
+
+if TYPE_CHECKING:
+    from dynbatch.cells.calls.region_node import RegionNode
+    from dynbatch.cells.calls.table import CallTable, Kinds
+
+
+class Light(Node):
+    """A node that owns no kernel: it is some columns of a row of a region's value.
+
+    A call is given what has these attributes:
+
+    origin: where its value comes from: a table of calls, an ordinary node, or None for zeros.
+    row:    of the call in its table, or of the origin's matrix.
+    first:  the first of the call's values that this stands for.
+    kind:   an integer; equal ones are equal forms in one graph.
+    ready:  the phase in which a call can read it: one more than the ordinary nodes it comes from
+            have, and that of a call itself.
+    """
+
+    __slots__ = ()
+    origin: CallTable
+    row: int
+    first: int
+    kind: int
+    ready: int
+    is_light = True
+    ragged = ROWS
+    rows = 1
+    sig = -1
+
+    @property
+    def graph(self) -> Any:  # type: ignore[override]
+        return self.origin.graph
+
+    @property
+    def home(self) -> RegionNode | None:
+        """The node that has run the call; None if it has not run."""
+        return self.origin.home(self.row)
+
+    def producer(self) -> Node:
+        home: Node = self.origin.runs[self.origin.run_of[self.row]]
+        return home
+
+    @property
+    def phase(self) -> int:  # type: ignore[override]
+        return self.ready
+
+    @property
+    def _block(self) -> Any:
+        home = self.home
+        return None if home is None else home._block
+
+    @property
+    def _start(self) -> int:  # type: ignore[override]
+        home = self.home
+        assert home is not None
+        return home._start + home.place(self.origin, self.row, self.first)
+
+    _position = None  # type: ignore[assignment]
+
+
+class Output(Light):
+    """One vector or scalar of what a call returned."""
+
+    __slots__ = ("call", "first", "index", "kind", "ready", "row")
+
+    def __init__(self, call: Call, first: int) -> None:
+        self.call = call
+        self.row = call.row
+        self.first = first
+        self.ready = call.ready
+        table = call.origin
+        self.kind = table.kinds[first]
+        nodes = table.nodes
+        self.index = len(nodes)
+        nodes.append(self)
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        return self.call.origin.widths[self.first] or 1
+
+    @property
+    def origin(self) -> CallTable:  # type: ignore[override]
+        return self.call.origin
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return 1 if self.call.origin.widths[self.first] else 0
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        return (self.call,)
+
+    def content(self) -> bytes:
+        """Which of the call's values it is; see `nodes.stream`."""
+        return b"%d" % self.first
+
+    @property
+    def depth(self) -> int:
+        """Of the call."""
+        return self.call.depth
+
+    def label(self) -> str:
+        return f"{self.call.label()}[{self.first}]"
+
+
+class Call(Light):
+    """A cell applied to nodes. If the cell returns a tuple, this is that tuple: index or unpack it.
+
+    Batches with:  every other call of the cell with the same forms and parameters that does not
+        depend on it.
+    """
+
+    __slots__ = ("depth", "index", "kind", "origin", "ready", "row")
+    first = 0
+    depth: int
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        return self.origin.inputs_of(self.row)
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return 1 if self.origin.form else 0
+
+    @property
+    def width(self) -> int:  # type: ignore[override]
+        form = self.origin.form
+        if isinstance(form, tuple):
+            raise DtypeError(
+                f"{self.label()} stands for {len(form)} values, not one.\n"
+                "  rule: what a cell returned as a tuple is a tuple\n"
+                f"  fix:  h, c = cell(...), or cell(...)[0]\n  made at {caller()}"
+            )
+        return int(form) or 1
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple([(width,) if width else () for width in self.origin.widths])
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        found = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
+        return tuple({parameter.uid: parameter for parameter in found}.values())
+
+    def keep(self) -> Node:
+        _ = self.width  # one value, or an error: each part is a node of its own
+        return super().keep()
+
+    def content(self) -> bytes:
+        """What tells it from calls of other cells with the same inputs; see `nodes.stream`."""
+        return self.origin.cell.__name__.encode()
+
+    def __len__(self) -> int:
+        form = self.origin.form
+        return len(form) if isinstance(form, tuple) else super().__len__()
+
+    def __getitem__(self, key: Any) -> Any:
+        form = self.origin.form
+        if not isinstance(form, tuple):
+            return super().__getitem__(key)
+        return part_of(self, self.origin.parts, key)
+
+    def __iter__(self) -> Any:
+        form = self.origin.form
+        if not isinstance(form, tuple):
+            return super().__iter__()
+        return iter([made(self, place) for place in self.origin.parts])
+
+    def label(self) -> str:
+        return f"{self.origin.cell.__name__} #{self.index}"
+
+    def __repr__(self) -> str:
+        return f"{self.label()} {self.origin.form}"
+
+
+class Part(NoOperators):
+    """A tuple inside of what a call returned: the state, in (output, (h, c))."""
+
+    __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
+
+    def __init__(self, call: Call, form: Form, first: int, kind: int) -> None:
+        self.call = call
+        self.origin = call.origin
+        self.row = call.row
+        self.ready = call.ready
+        self.depth = call.depth
+        self.form = form
+        self.first = first
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return len(self.form)
+
+    @property
+    def parts(self) -> list[Place]:
+        """Where its own parts are."""
+        return places_of(self.form, self.first, self.origin.graph.kinds)
+
+    def __getitem__(self, key: Any) -> Any:
+        return part_of(self.call, self.parts, key)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([made(self.call, place) for place in self.parts])
+
+    def __repr__(self) -> str:
+        return f"{self.form} of {self.call.label()}"
+
+    def _instead(self) -> str:
+        return "it is a tuple of nodes: h, c = part takes them, and part[0] one"
+
+
+class Place(NamedTuple):
+    """Where a part of a returned tuple is: its first leaf, the integer of its form (see `Light`),
+    and the form itself if the part is a tuple.
+    """
+
+    first: int
+    kind: int
+    form: Form | None
+
+
+def places_of(form: Form, first: int, kinds: Kinds) -> list[Place]:
+    """The places of a tuple's parts, its first leaf being a call's value number `first`."""
+    found = []
+    for part in form:
+        found.append(Place(first, kinds.of(part), part if isinstance(part, tuple) else None))
+        first += len(leaves(part))
+    return found
+
+
+def made(call: Call, place: Place) -> Output | Part:
+    """The part of what a call returned that is at a place."""
+    first, kind, form = place
+    return Output(call, first) if form is None else Part(call, form, first, kind)
+
+
+def part_of(call: Call, places: Sequence[Place], key: Any) -> Any:
+    """The part at an index, or the parts of a slice."""
+    if isinstance(key, slice):
+        return tuple([made(call, place) for place in places[key]])
+    try:
+        return made(call, places[key])
+    except IndexError:
+        message = f"{call.label()} returned {len(places)} values; there is no number {key}"
+        raise IndexError(message) from None

@@ -1,0 +1,197 @@
+"""`Calls`: how a cell makes its calls, one node each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from dynbatch.cells.calls.arguments import as_arguments, form_given, holds_matrix, wrapped
+from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.roles import Roles
+from dynbatch.cells.calls.step import NOT_TRACED, Form, StepTrace, trace_step
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.traced import Traced
+from dynbatch.compiler.recorder import recorded
+from dynbatch.compiler.trace import run_traced
+from dynbatch.errors import DynbatchError
+
+if TYPE_CHECKING:
+    from dynbatch.cells.cell import Cell
+
+CACHED_TRACES = 64
+
+
+@cache
+def maker(
+    num_values: int, params_at: int | None, matrices: frozenset[int]
+) -> Callable[..., Callable[..., Any]]:
+    """Makes, of a cell's tables, the function that makes a call of so many values.
+
+    A call is one of thousands a mini-batch, so the function is written out for the number of its
+    arguments, and knows the table by integers that its values carry (see `call.Light`).
+
+    Args:
+        matrices: values that are or hold matrices. Calls that share one are given the same object,
+            so it is made light once.
+    """
+    values = [f"a{k}" for k in range(num_values)]
+    taken = values.copy()
+    keys = [f"{a}.kind" for a in values]
+    if params_at is not None:
+        taken.insert(params_at, "p")
+        keys.insert(params_at, "id(p)")
+    adds = [f"add{k}" for k in range(num_values)]
+    lines = [
+        "def made_with(tables, known, slowly, new, Call):",
+        "    def make(arguments):",
+        "        try:",
+        f"            {', '.join(taken)}, = arguments",
+        *[f"            a{k} = known[id(a{k})]" for k in sorted(matrices)],
+        f"            table = tables[{', '.join(keys)},]",
+        "        except (AttributeError, KeyError, ValueError):",
+        "            return slowly(arguments)",
+        f"        {', '.join(adds)}, add, nodes = table.adds",
+        "        depth = ready = 0",
+    ]
+    for add, a in zip(adds, values, strict=True):
+        lines += [
+            f"        {add}({a})",
+            f"        if {a}.origin is table:",
+            f"            if {a}.depth >= depth: depth = {a}.depth + 1",
+            f"        elif {a}.origin is None and {a}.depths:",
+            f"            depth = max(depth, {a}.depths.get(table, -1) + 1)",
+            f"        if {a}.ready > ready: ready = {a}.ready",
+        ]
+    lines += [
+        "        call = new(Call)",
+        "        call.origin, call.kind, call.depth = table, table.kind, depth",
+        "        call.ready, call.row, call.index = ready, len(table.calls), len(nodes)",
+        "        nodes.append(call)",
+        "        add(call)",
+        "        return call",
+        "    return make",
+    ]
+    namespace: dict[str, Any] = {}
+    file = f"{__file__}, calls of {num_values} values"  # inside dynbatch, for those who ask
+    exec(compile("\n".join(lines), file, "exec"), namespace)
+    made: Callable[..., Callable[..., Any]] = namespace["made_with"]
+    return made
+
+
+class Calls:
+    """The tables that a cell's calls go to, by what the calls are given.
+
+    `make` makes a call of light values whose table is known; what else it is given, it leaves to
+    `make_slowly`, which makes values light, tables, and errors.
+
+    Several threads may call one cell at once, each in a graph of its own. Keys of different graphs
+    differ, since kinds do, and so do identities of what is alive; a graph that closes takes away
+    its own entries only.
+    """
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._roles = Roles(cell.function, cell.__name__)
+        self._tables: dict[tuple[int, ...], CallTable] = {}
+        self._traces: Traced[StepTrace] = Traced(CACHED_TRACES)
+        # Light values of arguments that hold matrices, by identity; they hold what they stand for.
+        self._known: dict[int, Any] = {}
+        self._makers: dict[tuple[int, int | None, frozenset[int]], Callable[..., Any]] = {}
+        self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
+
+    def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
+        """A call of anything that a cell can be given."""
+        at, arguments, graph = self._roles.of(arguments)
+        values = [value for k, value in enumerate(arguments) if k != at]
+        if graph.is_trace or graph.device.is_cuda:
+            return self._inline(arguments, at, graph)
+        matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
+        lights = [wrapped(value, graph) for value in values]
+        params = None if at is None else arguments[at]
+        kinds = [light.kind for light in lights]
+        key = tuple(kinds if at is None else [*kinds[:at], id(params), *kinds[at:]])
+        if (self, key) in graph.inlined:
+            return self._inline(arguments, at, graph)
+        table = self._tables.get(key)
+        if table is None:
+            forms = [form_given(value) for value in values]
+            trace = self._trace(forms, at, params, graph, bool(matrices))
+            if trace is None or not trace.batches:
+                made = self._inline(arguments, at, graph)
+                if trace is None:  # so it is no error
+                    self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
+                graph.inlined[self, key] = params
+                return made
+            table = self._tables[key] = self._table(trace, forms, graph)
+            table.held.append((key, params))
+        for k in matrices:
+            place = id(values[k])
+            if place not in self._known:
+                self._known[place] = lights[k]
+                table.known.append(place)
+            lights[k] = values[k]
+        arity = (len(values), at, matrices)
+        make = self.make = self._makers.get(arity) or self._maker(arity)  # tried first next time
+        return make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
+
+    def _maker(self, arity: tuple[int, int | None, frozenset[int]]) -> Callable[..., Any]:
+        """What makes a call of so many values."""
+        made_with = maker(*arity)
+        made = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
+        self._makers[arity] = made
+        return made
+
+    def _table(self, trace: StepTrace, forms: Sequence[Form], graph: Any) -> CallTable:
+        """The table of a graph for a trace: one for all that hold the same parameters."""
+        for table in graph.tables:
+            if table.trace is trace:
+                found: CallTable = table
+                return found
+        made = CallTable(self._cell, trace, forms, graph, self._forget)
+        graph.add_table(made)
+        return made
+
+    def _forget(self, table: CallTable) -> None:
+        for key, _ in table.held:
+            self._tables.pop(key, None)
+        for place in table.known:
+            self._known.pop(place, None)
+
+    def _trace(
+        self, forms: Sequence[Form], at: int | None, params: Any, graph: Any, has_matrices: bool
+    ) -> StepTrace | None:
+        """The trace for these forms and what `params` holds now.
+
+        None where a function of matrices cannot be traced: it may still run, if it reads their
+        values, say, or depends on their number of rows.
+        """
+        key = _trace_key(forms, at, graph)
+        trace = self._traces.find(key, params)
+        if trace is None:
+            try:
+                made = trace_step(self._cell.function, forms, at, params, graph.dtype)
+            except DynbatchError:
+                if has_matrices:
+                    return None
+                raise
+            trace = self._traces.add(key, params, made)
+        trace.check_parameters(self._cell.__name__, graph)
+        return trace
+
+    def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
+        """The function itself: operators as nodes, where a call cannot be one node."""
+        given = [a if k == at else as_arguments(a, graph) for k, a in enumerate(arguments)]
+        params = None if at is None else arguments[at]
+        try:
+            return run_traced(self._cell.function, given, params)
+        except (AttributeError, LookupError, TypeError) as error:
+            if isinstance(error, DynbatchError) or at is None:
+                raise
+            given[at], _ = recorded(params)  # whose errors tell what is missing
+            self._cell.function(*given)
+            raise
+
+
+def _trace_key(forms: Sequence[Form], at: int | None, graph: Any) -> tuple[Any, ...]:
+    return tuple(forms), at, graph.dtype.char

@@ -1,0 +1,140 @@
+"""Regions: calls that read each other, of all sentences, which run as one node of the graph.
+
+These are the terms of a region's plan: which calls, in which batches, after which gathers. It is
+made by `batcher.schedule.call_regions` and carried out by `region_run`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dynbatch.cells.calls.step import CompiledStep
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Values of calls of the same region: each call's value number `leaf`."""
+
+    group: int
+    leaf: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Rows of an input of the region, of one width."""
+
+    source: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Values of calls of a region that ran before: columns of `rows` rows of `total` elements."""
+
+    source: int
+    start: int
+    rows: int
+    total: int
+    column: int
+    width: int
+
+
+Space = Inner | Packed | Earlier
+
+
+class Fetch(NamedTuple):
+    """Rows to gather for one argument of some calls.
+
+    space:   where they are, a place in the region's `spaces`.
+    rows:    (M,) their numbers there.
+    targets: (M,) rows of the batch that they are for, increasing; None for all of them in order.
+    starts:  where several are summed: the first place of each distinct target, which `targets`
+             then holds once each; None where they are copied.
+    unique:  whether no row is read twice.
+    """
+
+    space: int
+    rows: Array
+    targets: Array | None
+    starts: Array | None
+    unique: bool
+
+
+@dataclass
+class Argument:
+    """One stream of a group.
+
+    ahead: what is gathered for all calls before the first batch; the rest is zeros.
+    """
+
+    width: int
+    ahead: list[Fetch] = field(default_factory=list)
+
+
+@dataclass
+class Group:
+    """The calls of one table in a region.
+
+    rows:   their rows in the table, in the order in which they lie in the region's value.
+    offset: first element in the region's value.
+    arguments: the streams that calls are given, and summaries of memories; constants follow, each
+        a row of an input.
+    memories: of each matrix that the loop reads, the inputs that hold those of all sentences, as a
+        rule one; `memory_of` (N,): the sentence, in the order of these, of each call.
+    """
+
+    table: CallTable
+    cell: CompiledStep
+    rows: Array
+    offset: int
+    arguments: list[Argument]
+    constants: list[int]
+    memories: list[list[int]]
+    memory_of: Array
+
+    @property
+    def count(self) -> int:
+        """Number of calls."""
+        return int(self.rows.size)
+
+
+class CallBatch(NamedTuple):
+    """Calls that run together: rows [first, end) of a group, after these gathers."""
+
+    group: int
+    first: int
+    end: int
+    fetches: list[tuple[int, Fetch]]
+
+
+@dataclass
+class Region:
+    """The plan of a region.
+
+    sources: the nodes that each packed input is made of.
+    spaces:  all places that rows are gathered from.
+    batches: in order.
+    lower_bound: no order of batches has fewer.
+    number:  tells regions of one graph apart.
+    """
+
+    groups: list[Group]
+    batches: list[CallBatch]
+    sources: list[list[Node]]
+    spaces: list[Space]
+    lower_bound: int
+    number: int
+
+    @property
+    def size(self) -> int:
+        """Elements of the value."""
+        return sum([group.count * group.cell.width for group in self.groups])
+
+    @property
+    def count(self) -> int:
+        """Number of calls."""
+        return sum([group.count for group in self.groups])

@@ -1,0 +1,130 @@
+"""`RegionNode`: the node that carries out a region."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.region import Group, Region
+from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.nodes.base import ROWS, Node, Retain, intern_signature
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Parameter
+from dynbatch.ragged import Ragged
+
+
+class RegionNode(Node):
+    """The calls of a region. Value: group after group, the outputs of each call side by side.
+
+    It is made for one run and is none of the graph's nodes; if that run fails, another is made.
+
+    Batches with:  nothing: it is a batch itself, or as many as its calls need.
+    """
+
+    __slots__ = ("places", "region")
+    retains = Retain(inputs=True)
+    joins_sentences = True
+    region: Region
+    places: dict[int, Group]
+
+    def __init__(self, *inputs: Node, graph: Any, region: Region) -> None:
+        self.places = {id(group.table): group for group in region.groups}
+        self.region = region
+        self.inputs = inputs
+        self.graph = graph
+        self.ndim, self.rows, self.width, self.ragged = 1, 1, region.size, ROWS
+        self.sig = self.signature()
+        self.phase = max([node.phase for node in inputs])
+        self._block = None
+        self.index = graph.number_of_region()
+
+    def signature(self) -> int:
+        groups = self.region.groups
+        names = tuple([group.table.cell.__name__ for group in groups])
+        kinds = tuple([group.cell.uid for group in groups])
+        phase = int(groups[0].table.ready[groups[0].rows[0]])
+        key = (RegionNode, tuple(dict.fromkeys(names)), phase, kinds, self.region.number)
+        return intern_signature(RegionNode, key)
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        return ["cells", "phase", "compiled cells", "region"]
+
+    @classmethod
+    def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
+        (node,) = nodes
+        assert isinstance(node, RegionNode)
+        return list(node.region.sources)
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        found = {p.uid: p for g in self.region.groups for p in g.cell.all_parameters()}
+        return tuple(found.values())
+
+    def place(self, table: CallTable, row: int, leaf: int) -> int:
+        """First element of a call's value number `leaf`."""
+        group = self.places[id(table)]
+        cell = group.cell
+        return group.offset + int(table.position[row]) * cell.width + cell.columns[leaf]
+
+    def label(self) -> str:
+        names = dict.fromkeys([group.table.cell.__name__ for group in self.region.groups])
+        return f"calls of {', '.join(names)}"
+
+    def calls(self) -> Iterator[tuple[Call, int]]:
+        """The calls in the order in which they run, and in which batch each does, from 0."""
+        for number, step in enumerate(self.region.batches):
+            group = self.region.groups[step.group]
+            for row in group.rows[step.first : step.end].tolist():
+                yield group.table.calls[row], number
+
+    def batch_sizes(self) -> list[tuple[str, int]]:
+        """The cell and the number of calls of each batch, in order."""
+        region = self.region
+        names = [group.table.cell.__name__ for group in region.groups]
+        return [(names[step.group], step.end - step.first) for step in region.batches]
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        region: Region = batch.first.region
+        return {
+            f"{number}:{buffer.name}": (group.count, buffer.width)
+            for number, group in enumerate(region.groups)
+            for buffer in group.cell.storage.packed
+        }
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        groups = batch.first.region.groups
+        return sum([g.count * sum([p.size for p in g.cell.all_parameters()]) for g in groups])
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        region: Region = batch.first.region
+        fetches = [fetch for step in region.batches for _, fetch in step.fetches]
+        fetches += [
+            fetch for group in region.groups for one in group.arguments for fetch in one.ahead
+        ]
+        tables = [table for one in fetches for table in (one.rows, one.targets, one.starts)]
+        tables += [group.rows for group in region.groups]
+        return sum([table.nbytes for table in tables if table is not None])
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        return RegionRun.elements(batch.first.region, backward=False, keeps=batch.keeps)
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return RegionRun.elements(batch.first.region, backward=True, keeps=True)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        run = RegionRun(batch, batch.first.region)
+        batch.memo["run"] = run
+        run.forward(y.flat, xs)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        run: RegionRun = batch.memo["run"]
+        run.backward(dy.flat, dxs)

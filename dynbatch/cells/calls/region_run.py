@@ -1,0 +1,282 @@
+"""`RegionRun`: the calls of one region on their way, batch by batch, forward and later backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.calls.region import Earlier, Fetch, Group, Inner, Packed, Region
+from dynbatch.cells.calls.region_memory import finish, generic_steps, place_memories
+from dynbatch.cells.linear_maps import (
+    WeightGradients,
+    backward_weights,
+    forward_weights,
+    stream_gradients,
+    weight_elements,
+)
+from dynbatch.cells.parameter_gradients import ShardGradients
+from dynbatch.compiler.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
+from dynbatch.compiler.program import Op
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class RegionRun:
+    """One region: its arrays, group by group, from forward to backward."""
+
+    def __init__(self, batch: Batch, region: Region) -> None:
+        self.batch = batch
+        self.region = region
+        self.arrays: list[dict[str, Any]] = []
+        self.packed: list[dict[str, Array]] = []
+        sizes = [0] * len(region.groups)
+        for step in region.batches:
+            sizes[step.group] = max(sizes[step.group], step.end - step.first)
+        self._most = sizes
+
+    @staticmethod
+    def elements(region: Region, backward: bool, keeps: bool) -> int:
+        """Scratch elements that one pass needs."""
+        total = 0
+        for number, group in enumerate(region.groups):
+            cell, count = group.cell, group.count
+            streams = sum([value.width for value in cell.program.streams])
+            total += weight_elements(cell, streams=not backward) + count * streams
+            most = max([b.end - b.first for b in region.batches if b.group == number])
+            if not backward:
+                total += most * sum([b.width for b in cell.storage.temporary])
+                if not keeps:
+                    total += count * sum([b.width for b in cell.storage.packed])
+                continue
+            buffers = cell.reverse_pass.gradient_buffers()
+            total += count * (streams + cell.width + sum([b.width for b in buffers if b.packed]))
+            total += most * sum([b.width for b in buffers if not b.packed])
+        return total
+
+    # Forward --------------------------------------------------------------------------------------
+
+    def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
+        """Gather what is known, then batch after batch; at last the outputs side by side."""
+        scratch = Scratch(self.batch.scratch)
+        for number, group in enumerate(self.region.groups):
+            arrays = self._streams(group, scratch)
+            arrays.update(forward_weights(group.cell, scratch, streams=True))
+            packed = {}
+            for b in group.cell.storage.packed:
+                rows = (
+                    self.batch.saved[f"{number}:{b.name}"]
+                    if self.batch.keeps
+                    else scratch.take(group.count, b.width)
+                )
+                packed[b.name] = arrays[b.name] = in_planes(rows, b)
+            for b in group.cell.storage.temporary:
+                arrays[b.name] = temporary(self._most[number], b, scratch)
+            arrays.update(generic_steps(self.region, number, self._most[number], self.batch, xs))
+            self.arrays.append(arrays)
+            self.packed.append(packed)
+        self._place_inputs(xs)
+        self._gather_ahead(xs)
+        for group, arrays in zip(self.region.groups, self.arrays, strict=True):
+            group.cell.ahead_of_loop(arrays)
+            self.batch.launches += len(group.cell.stream_maps)
+        for t, step in enumerate(self.region.batches):
+            arrays = self.arrays[step.group]
+            for k, fetch in step.fetches:
+                self._gather(fetch, arrays[f"X{k}"][step.first : step.end])
+            cell = self.region.groups[step.group].cell
+            cell.forward(arrays, [(t, (step.first, step.end, step.end - step.first, -1))])
+            self.batch.launches += len(step.fetches) + cell.launches
+        self._outputs(y)
+
+    def _streams(self, group: Group, scratch: Scratch) -> dict[str, Any]:
+        widths = [value.width for value in group.cell.program.streams]
+        return {f"X{k}": scratch.take(group.count, width) for k, width in enumerate(widths)}
+
+    def _gather_ahead(self, xs: Sequence[Ragged]) -> None:
+        """What does not come from this region, for all calls of it."""
+        for group, arrays in zip(self.region.groups, self.arrays, strict=True):
+            for k, argument in enumerate(group.arguments):
+                rows = arrays[f"X{k}"]
+                whole = len(argument.ahead) == 1 and argument.ahead[0].targets is None
+                if not whole:
+                    rows[...] = 0
+                for fetch in argument.ahead:
+                    self._gather(fetch, rows)
+                self.batch.launches += len(argument.ahead)
+            for k, source in enumerate(group.constants, start=len(group.arguments)):
+                arrays[f"X{k}"][...] = xs[source].flat
+
+    def _place_inputs(self, xs: Sequence[Ragged]) -> None:
+        """The arrays behind the region's spaces."""
+        self._values: list[Array] = []
+        for space in self.region.spaces:
+            if isinstance(space, Inner):
+                cell = self.region.groups[space.group].cell
+                value = cell.program.exports[space.leaf]
+                place = cell.storage.place(value)
+                self._values.append(columns_of(self.packed[space.group], *place, value.width))
+            else:
+                self._values.append(_rows_of(space, xs[space.source]))
+
+    def _gather(self, fetch: Fetch, out: Array) -> None:
+        values = self._values[fetch.space]
+        if fetch.targets is None:
+            np.take(values, fetch.rows, axis=0, out=out, mode="clip")
+        elif fetch.starts is None:
+            out[fetch.targets] = values[fetch.rows]
+        else:
+            out[fetch.targets] += np.add.reduceat(values[fetch.rows], fetch.starts, axis=0)
+
+    def _outputs(self, y: Array) -> None:
+        for group, packed in zip(self.region.groups, self.packed, strict=True):
+            cell = group.cell
+            rows = y[group.offset : group.offset + group.count * cell.width]
+            rows = rows.reshape(group.count, cell.width)
+            for value, column in zip(cell.program.exports, cell.columns, strict=True):
+                place = cell.storage.place(value)
+                rows[:, column : column + value.width] = columns_of(packed, *place, value.width)
+            self.batch.launches += len(cell.columns)
+
+    # Backward -------------------------------------------------------------------------------------
+
+    def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
+        """Batch after batch in reverse; then weights, and what came from outside the region."""
+        region, batch = self.region, self.batch
+        xs = [batch.input(k) for k in range(len(batch.inputs))]
+        for dx in dxs:
+            if dx is not None:
+                dx.values[...] = 0
+        scratch = Scratch(batch.scratch)
+        self._place_inputs(xs)
+        self._place_gradients(dy, dxs)
+        sinks = []
+        for number, group in enumerate(region.groups):
+            arrays = self.arrays[number]
+            arrays.update(self._streams(group, scratch))
+            sinks.append(self._prepare_backward(number, group, scratch))
+            place_memories(group, arrays, xs, dxs)
+        self._gather_ahead(xs)
+        for t in range(len(region.batches) - 1, -1, -1):
+            self._backward_batch(t)
+        gradients = batch.parameter_gradients()
+        for group, arrays, packed, sink in zip(
+            region.groups, self.arrays, self.packed, sinks, strict=True
+        ):
+            finish(group, arrays, dxs)
+            sink.pass_on(gradients)
+            stream_gradients(group.cell, arrays)
+            weights = WeightGradients(group.cell, gradients)
+            for number, op in group.cell.maps.items():
+                name = group.cell.reverse_pass.of_maps.get(number)
+                if name is not None:
+                    weights.add(op, _map_input(group, op, arrays, packed), arrays[name])
+            weights.run()
+            batch.launches += len(group.cell.maps) + len(group.cell.stream_maps)
+            self._gradients_ahead(group, arrays, dxs)
+
+    def _place_gradients(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
+        """The gradients' arrays behind the region's spaces; None where nobody asks."""
+        self._of_groups = []
+        for group in self.region.groups:
+            rows = dy[group.offset : group.offset + group.count * group.cell.width]
+            self._of_groups.append(rows.reshape(group.count, group.cell.width))
+        self._gradients: list[Array | None] = []
+        for space in self.region.spaces:
+            if isinstance(space, Inner):
+                cell = self.region.groups[space.group].cell
+                column = cell.columns[space.leaf]
+                width = cell.program.exports[space.leaf].width
+                self._gradients.append(self._of_groups[space.group][:, column : column + width])
+                continue
+            dx = dxs[space.source]
+            self._gradients.append(None if dx is None else _rows_of(space, dx))
+
+    def _prepare_backward(self, number: int, group: Group, scratch: Scratch) -> ShardGradients:
+        """The arrays of one group's backward, and where its generic operators' gradients go."""
+        cell, arrays = group.cell, self.arrays[number]
+        arrays.update(backward_weights(cell, scratch))
+        arrays["given"] = False
+        arrays["dY"] = scratch.take(group.count, cell.width)
+        for k, value in enumerate(cell.program.streams):
+            arrays[f"dX{k}"] = scratch.take(group.count, value.width)
+        for b in cell.reverse_pass.gradient_buffers():
+            if b.packed:
+                arrays[b.name] = in_planes(scratch.take(group.count, b.width), b)
+            else:
+                arrays[b.name] = temporary(self._most[number], b, scratch)
+        sink = ShardGradients()
+        for generic in cell.generic:
+            arrays[f"G{generic}"].give_gradients_to(sink)
+        return sink
+
+    def _backward_batch(self, t: int) -> None:
+        step = self.region.batches[t]
+        cell, arrays = self.region.groups[step.group].cell, self.arrays[step.group]
+        first, end = step.first, step.end
+        for k, fetch in step.fetches:
+            self._gather(fetch, arrays[f"X{k}"][first:end])
+        np.copyto(arrays["dY"][first:end], self._of_groups[step.group][first:end])
+        cell.backward(arrays, [(first, end, [(t, (first, end, end - first, -1))])])
+        for k, fetch in step.fetches:
+            if k in cell.reverse_pass.streams:
+                self._give_back(fetch, arrays[f"dX{k}"][first:end])
+        self.batch.launches += 2 * len(step.fetches) + 1
+        self.batch.launches += cell.launches_backward + len(cell.reverse_pass.ahead)
+
+    def _give_back(self, fetch: Fetch, rows: Array) -> None:
+        """Add gradients of gathered rows to those of what they were gathered from."""
+        gradient = self._gradients[fetch.space]
+        if gradient is None:
+            return
+        if fetch.starts is not None:
+            assert fetch.targets is not None
+            counts = np.diff(fetch.starts, append=fetch.rows.size)
+            rows = rows[np.repeat(fetch.targets, counts)]
+        elif fetch.targets is not None:
+            rows = rows[fetch.targets]
+        add_rows_at(rows, fetch.rows, gradient, fetch.unique)
+
+    def _gradients_ahead(
+        self, group: Group, arrays: dict[str, Any], dxs: Sequence[Ragged | None]
+    ) -> None:
+        cell = group.cell
+        for k, argument in enumerate(group.arguments):
+            if k in cell.reached:
+                for fetch in argument.ahead:
+                    self._give_back(fetch, arrays[f"dX{k}"])
+                self.batch.launches += len(argument.ahead)
+        for k, source in enumerate(group.constants, start=len(group.arguments)):
+            dx = dxs[source]
+            if dx is not None and k in cell.reached:
+                dx.flat[...] += arrays[f"dX{k}"].sum(axis=0)
+
+    def gradients(self) -> list[tuple[Array, dict[int, Array]]]:
+        """After backward, of each group: gradients of what its calls returned, side by side
+        (count, width), and of what they were given, (count, width of it) by stream.
+        """
+        return [
+            (rows, {k: arrays[f"dX{k}"] for k in group.cell.reached if k < len(group.arguments)})
+            for rows, group, arrays in zip(
+                self._of_groups, self.region.groups, self.arrays, strict=True
+            )
+        ]
+
+
+def _map_input(group: Group, op: Op, arrays: dict[str, Any], packed: dict[str, Array]) -> Array:
+    """All rows that a wide linear map multiplied."""
+    (value,) = op.inputs
+    if value.base.origin == "stream":
+        rows: Array = arrays[f"X{value.base.place}"]
+        return rows[:, value.column : value.column + value.width]
+    return columns_of(packed, *group.cell.storage.place(value), value.width)
+
+
+def _rows_of(space: Packed | Earlier, source: Ragged) -> Array:
+    """The rows that a space outside the region stands for, or their gradients."""
+    if isinstance(space, Packed):
+        return source.flat.reshape(-1, space.width)
+    rows = source.flat[space.start : space.start + space.rows * space.total]
+    return rows.reshape(space.rows, space.total)[:, space.column : space.column + space.width]

@@ -1,0 +1,172 @@
+"""What each argument of a call is: a value, or the cell's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.calls.arguments import Total, form_given, graphs_of, is_value
+from dynbatch.cells.calls.call import Part
+from dynbatch.cells.calls.step import Form, trace_step
+from dynbatch.errors import DtypeError, GraphError, ShapeError
+from dynbatch.nodes.base import Node, Owner, caller
+from dynbatch.nodes.sources import parameter
+from dynbatch.parameter import Parameter
+
+
+class Roles:
+    """Tells the parameters of one cell from its values.
+
+    Nodes, results of calls, widths, and tuples of them are values; the one other argument is the
+    parameters. A parameter of one dimension can be either, alone or in a tuple. Beside something
+    that cannot be a value, a module say, it is a value. Alone it is the parameters, unless the
+    function takes it for a node: what `F.linear(x, p)` reads is a parameter, what `F.tanh(p)` reads
+    a node, and what `x + p` computes is the same either way.
+    """
+
+    def __init__(self, function: Callable[..., Any], name: str) -> None:
+        self._function = function
+        self._name = name
+        self._known: dict[Any, bool] = {}  # whether an argument is the parameters
+
+    def of(self, arguments: Sequence[Any]) -> tuple[int | None, tuple[Any, ...], Any]:
+        """The place of the parameters or None, the arguments with all values made nodes, the graph.
+
+        Raises:
+            DtypeError: several arguments could be the parameters, or there is no node.
+            GraphError: the nodes belong to different graphs.
+            ShapeError: a width is not positive.
+        """
+        found = [k for k, argument in enumerate(arguments) if not is_value(argument)]
+        only = [k for k in found if not may_be_value(arguments[k])]
+        if len(only) > 1 or (not only and len(found) > 1):
+            raise self._several([arguments[k] for k in only or found])
+        at: int | None = next(iter(only or found), None)
+        if at is not None:
+            self._check_no_nodes(arguments[at])
+        graph = self._graph([value for k, value in enumerate(arguments) if k != at])
+        if at is not None and not only and not self._is_params(arguments, at, graph):
+            at = None
+        if len(found) > (at is not None):
+            values = [a if k == at else as_value(a, graph) for k, a in enumerate(arguments)]
+            arguments = tuple(values)
+        self._check_widths([value for k, value in enumerate(arguments) if k != at])
+        return at, tuple(arguments), graph
+
+    def _is_params(self, arguments: Sequence[Any], at: int, graph: Owner) -> bool:
+        """Whether the function reads its one parameter as such, rather than as a node."""
+        params = arguments[at]
+        forms: list[Form] = [form_given(value) for k, value in enumerate(arguments) if k != at]
+        own = _form(params)
+        key = (at, tuple(forms), own, graph.dtype.char)
+        known = self._known.get(key)
+        if known is not None:
+            return known
+        with_value = [*forms[:at], own, *forms[at:]]
+        takes_both = (
+            self._traces(forms, at, params, graph),
+            self._traces(with_value, None, 0, graph),
+        )
+        found = self._known[key] = takes_both != (False, True)
+        return found
+
+    def _traces(self, forms: Sequence[Form], at: int | None, params: Any, graph: Owner) -> bool:
+        try:
+            trace_step(self._function, forms, at, params, graph.dtype)
+        except Exception:  # whatever the function raises: it cannot do with that
+            return False
+        return True
+
+    def _several(self, found: Sequence[Any]) -> DtypeError:
+        named = " and ".join([repr(argument) for argument in found])
+        fix = (
+            "make arrays nodes with F.input(graph, array), a parameter as value with\n"
+            "        F.parameter(graph, p), and lists tuples; put parameters in one module"
+        )
+        if None in [argument if argument is None else 0 for argument in found]:
+            fix = "where there is no state yet, give its width, 64 for 64 zeros"
+        elif any(map(_holds_nodes, found)):
+            fix = "a state of several parts is a tuple, (h, c), not a list or dict"
+        elif all(map(may_be_value, found)):
+            fix = (
+                "say which are values, F.parameter(graph, p), or give the cell's parameters as a\n"
+                "        module, a namespace or a dict: then a bare parameter is a value"
+            )
+        return DtypeError(
+            f"cell {self._name!r}: {named} are not values.\n"
+            "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
+            f"zeros,\n        and its parameters as one argument\n  fix:  {fix}\n"
+            f"  made at {caller()}"
+        )
+
+    def _check_no_nodes(self, params: Any) -> None:
+        if _holds_nodes(params):
+            kind = type(params).__name__
+            raise DtypeError(
+                f"cell {self._name!r}: a {kind} of nodes is neither a value nor parameters.\n"
+                "  rule: a state of several parts is a tuple of nodes\n"
+                f"  fix:  (h, c) in place of the {kind}; db.stack makes rows of many results, "
+                f"db.total their sum\n  made at {caller()}"
+            )
+
+    def _graph(self, values: Sequence[Any]) -> Any:
+        graphs = list(dict.fromkeys(graphs_of(values)))
+        if len(graphs) == 1:
+            return graphs[0]
+        name = self._name
+        if not graphs:
+            raise DtypeError(
+                f"cell {name!r}: there is no node among its arguments {values!r}.\n"
+                "  rule: a call belongs to the graph of the nodes it is given\n"
+                f"  fix:  give it at least one node, F.input(graph, array)\n  made at {caller()}"
+            )
+        raise GraphError(
+            f"cell {name!r}: its arguments belong to different graphs.\n"
+            "  rule: every node of an expression has one owner\n"
+            "  fix:  build the sentence in one `with db.Graph()` block; what a cell reads comes\n"
+            f"        in through its arguments\n  made at {caller()}"
+        )
+
+    def _check_widths(self, values: Sequence[Any]) -> None:
+        for value in values:
+            if isinstance(value, tuple):
+                self._check_widths(value)
+            elif isinstance(value, int | np.integer) and value < 1:
+                raise ShapeError(
+                    f"cell {self._name!r}: zeros of width {value}.\n"
+                    "  rule: an integer stands for a vector of that many zeros\n"
+                    f"  fix:  give a width of at least 1\n  made at {caller()}"
+                )
+
+
+def may_be_value(argument: Any) -> bool:
+    """Whether an argument is a value, or becomes one with parameters of one dimension as nodes."""
+    if isinstance(argument, Parameter):
+        return len(argument.shape) == 1
+    if isinstance(argument, tuple):
+        return bool(argument) and all(map(may_be_value, argument))
+    return is_value(argument)
+
+
+def as_value(argument: Any, graph: Owner) -> Any:
+    """The argument, with its parameters made nodes."""
+    if isinstance(argument, Parameter):
+        return parameter(graph, argument)
+    if isinstance(argument, tuple):
+        return tuple([as_value(part, graph) for part in argument])
+    return argument
+
+
+def _form(argument: Any) -> Form:
+    if isinstance(argument, tuple):
+        return tuple(map(_form, argument))
+    return argument.shape[0] if isinstance(argument, Parameter) else form_given(argument)
+
+
+def _holds_nodes(argument: Any) -> bool:
+    if not isinstance(argument, list | dict):
+        return False
+    parts = argument.values() if isinstance(argument, dict) else argument
+    return any([isinstance(part, Node | Part | Total) for part in parts])

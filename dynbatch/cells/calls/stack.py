@@ -1,0 +1,234 @@
+"""`stack`: what many calls returned, as rows of a matrix; one gather for the whole mini-batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.arguments import listed
+from dynbatch.cells.calls.arguments import are_results, by_part, common_form, structure_of
+from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.step import build, leaves
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.compiler.arrays import add_rows_at
+from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.nodes.base import OPERATIONS, ROWS, WIDTH, Node, caller, intern_signature
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.structure import stack as stack_nodes
+from dynbatch.nodes.sources import constant
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Piece(NamedTuple):
+    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all).
+
+    The region's value holds `num_calls` rows of `total` elements from `offset` on.
+    """
+
+    source: int
+    offset: int
+    num_calls: int
+    total: int
+    column: int
+    targets: Array | None
+    positions: Array
+
+
+class StackCalls(Node):
+    """One value of each of several calls, as rows of a matrix (K, D), or scalars as a vector (K,).
+
+    Batches with:  every other StackCalls of its width.
+    """
+
+    __slots__ = ("leaf", "located", "results", "tables")
+    results: Sequence[Any]
+    leaf: int
+    tables: Sequence[CallTable]
+    located: tuple[list[RegionNode], list[Piece]]
+
+    def __init__(
+        self, results: Sequence[Any], leaf: int, tables: Sequence[CallTable], phase: int
+    ) -> None:
+        first = results[0]
+        self.tables = tables
+        width = first.origin.widths[first.first + leaf]
+        self.graph = first.origin.graph
+        self.results = results
+        self.leaf = leaf
+        self.ndim = 2 if width else 1
+        self.rows = len(results) if width else 1
+        self.width = width or len(results)
+        self.ragged = ROWS if width else ROWS | WIDTH
+        self.sig = intern_signature(StackCalls, (StackCalls, width))
+        self.phase = phase
+        self._block = None
+        self.index = self.graph.add(self)
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
+        return tuple([getattr(result, "call", result) for result in self.results])
+
+    def rows_of(self, table: CallTable) -> list[int]:
+        """The rows of its calls in a table."""
+        return [result.row for result in self.results if result.origin is table]
+
+    def producers(self) -> Sequence[Node]:
+        homes: dict[Node, None] = {}
+        for table in self.tables:
+            if len(table.runs) == 1:
+                homes[table.runs[0]] = None
+                continue
+            for run in np.unique(table.run_of[self.rows_of(table)]).tolist():
+                homes[table.runs[run]] = None
+        return list(homes)
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        return ["width"]
+
+    @classmethod
+    def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
+        first = nodes[0]
+        assert isinstance(first, StackCalls)
+        first.located = _locate(nodes)
+        return [[home] for home in first.located[0]]
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        first = batch.first
+        width = first.width if first.ndim == 2 else 1
+        rows = y.flat.reshape(-1, width)
+        for piece in first.located[1]:
+            values = _block(xs[piece.source], piece)[:, piece.column : piece.column + width]
+            if piece.targets is None:
+                rows[...] = values[piece.positions]
+            else:
+                rows[piece.targets] = values[piece.positions]
+        batch.launches += len(first.located[1]) - 1
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        first = batch.first
+        width = first.width if first.ndim == 2 else 1
+        rows = dy.flat.reshape(-1, width)
+        for dx in dxs:
+            if dx is not None:
+                dx.values[...] = 0
+        for piece in first.located[1]:
+            dx = dxs[piece.source]
+            if dx is None:
+                continue
+            part = rows if piece.targets is None else rows[piece.targets]
+            values = _block(dx, piece)[:, piece.column : piece.column + width]
+            add_rows_at(part, piece.positions, values)
+        batch.launches += len(first.located[1]) - 1
+
+
+def _block(packed: Ragged, piece: Piece) -> Array:
+    end = piece.offset + piece.num_calls * piece.total
+    return packed.flat[piece.offset : end].reshape(piece.num_calls, piece.total)
+
+
+def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
+    """Where the rows of a batch of nodes are: the regions read, and the pieces of each."""
+    results = [result for node in nodes for result in node.results]  # type: ignore[attr-defined]
+    leaves_of = np.array([node.leaf for node in nodes])  # type: ignore[attr-defined]
+    counts = [len(node.results) for node in nodes]  # type: ignore[attr-defined]
+    tables = dict.fromkeys([result.origin for result in results])
+    rows = np.array([result.row for result in results])
+    first = np.repeat(leaves_of, counts)
+    if not all([type(result) is Call for result in results]):
+        first = first + np.array([result.first for result in results])
+    number = {table: k for k, table in enumerate(tables)}
+    code = np.array([number[result.origin] for result in results])
+    homes: dict[RegionNode, int] = {}
+    pieces: list[Piece] = []
+    for table, k in number.items():
+        of_table = np.flatnonzero(code == k) if len(number) > 1 else np.arange(code.size)
+        own = rows[of_table]
+        place = table.run_of[own] * len(table.widths) + first[of_table]
+        distinct = [place[0]] if (place == place[0]).all() else np.unique(place)
+        for one in distinct:
+            chosen = slice(None) if len(distinct) == 1 else place == one
+            run, value = divmod(int(one), len(table.widths))
+            home = table.runs[run]
+            group = home.places[id(table)]
+            targets = of_table[chosen]
+            pieces.append(
+                Piece(
+                    homes.setdefault(home, len(homes)), group.offset, group.count,
+                    group.cell.width, group.cell.columns[value],
+                    None if targets.size == code.size else targets, table.position[own[chosen]],
+                )
+            )  # fmt: skip
+    return list(homes), pieces
+
+
+def stack(results: Sequence[Any], like: Any = None) -> Any:
+    """What several calls returned, part by part as rows: one node and one gather for each part.
+
+    Args:
+        results: K results of one form: vectors, scalars, or tuples of them.
+        like:    what a result would look like where there is none: a vector, or a tuple of them.
+                 The first state of a loop, say, for sentences without tokens; see `initial_state`.
+
+    Returns:
+        in the structure of one result, matrices (K, D) for vectors and vectors (K,) for scalars. A
+        part that nothing reads costs nothing. Of no results (0, D), if `like` says what D is.
+
+    Raises:
+        EmptyBatchError: `results` is empty, and there is no `like`.
+        ShapeError:      the forms differ, or `like` is not a vector.
+        GraphError:      the graphs differ.
+        ArgumentError:   `results` is no list.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> @db.cell
+        ... def twice(x):
+        ...     return x + x, x * x
+        >>> with db.Graph() as graph:
+        ...     doubled, squared = db.stack([twice(F.input(graph, [k])) for k in (1.0, 3.0)])
+        ...     doubled.value.tolist(), squared.value.tolist()
+        ([[2.0], [6.0]], [[1.0], [9.0]])
+    """
+    fix = "give what the calls returned, db.stack([h1, h2])"
+    results = listed("stack", "results", results, fix)
+    if not results and like is not None:
+        return by_part(_no_rows, [structure_of(like)])
+    if not results:
+        raise EmptyBatchError(
+            "stack: the list of results is empty.\n"
+            "  rule: rows of none have no width, unless `like` says what one would look like\n"
+            "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
+            f"\n  made at {caller()}"
+        )
+    if not are_results(results):
+        return by_part(stack_nodes, [structure_of(result) for result in results])
+    rule, fix = "each part is stacked by itself", "stack what cells of the same widths returned"
+    form = common_form("stack", results, rule, fix)
+    tables = list({result.origin: None for result in results})
+    phase = max([result.ready for result in results])
+    nodes = [StackCalls(results, leaf, tables, phase) for leaf in range(len(leaves(form)))]
+    return build(form, iter(nodes))
+
+
+def _no_rows(like: Sequence[Any]) -> Node:
+    """A matrix (0, D) for a vector (D,)."""
+    (vector,) = like
+    if not isinstance(vector, Node) or vector.ndim != 1:
+        raise ShapeError(
+            f"stack: like={vector!r} is not a vector.\n"
+            "  rule: of no results stack makes (0, D), for a vector (D,) of the graph\n"
+            "  fix:  like=h, with h = db.initial_state(graph, 64); numbers make no empty vector\n"
+            f"  made at {caller()}"
+        )
+    return constant(vector.graph, 0.0, (0, vector.width))
+
+
+OPERATIONS.update(stack=stack)

@@ -1,0 +1,291 @@
+"""One application of a cell to nodes, traced and compiled: a program as a scan's, without a state.
+
+The vectors and scalars that the cell is given are *streams*: rows that are gathered before a batch
+of calls runs. What is known of all calls before the first one runs (a word, say, which no call has
+made) is a *token*: its linear maps are one product for all calls.
+
+The matrices are *memories*. What reads nothing else is no part of a call: it becomes ordinary
+nodes, once for each memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
+from dynbatch.compiler.compiled import CompiledLoop
+from dynbatch.compiler.program import Program
+from dynbatch.compiler.recorder import Path, is_unchanged, recorded
+from dynbatch.compiler.trace import (
+    Placeholder,
+    Split,
+    TraceGraph,
+    ancestors,
+    require_inside,
+    require_vector,
+    run_traced,
+)
+from dynbatch.errors import DynbatchError, GraphError, ShapeError
+from dynbatch.nodes.base import Node, Owner, Shape, caller
+from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.shape.expand import Expand
+from dynbatch.nodes.sources import check_parameter
+from dynbatch.parameter import Parameter
+
+Form = Any
+"""What a cell is given or returns: a vector's width, 0 for a scalar, a `Matrix`, or a tuple."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The form of a matrix of any number of rows."""
+
+    width: int
+
+
+def leaves(form: Form) -> list[Any]:
+    """A form's parts that are no tuples, in order: widths, 0 for a scalar, and `Matrix`."""
+    if not isinstance(form, tuple):
+        return [form]
+    return [width for part in form for width in leaves(part)]
+
+
+def build(form: Form, values: Iterator[Any]) -> Any:
+    """The values, one for each leaf, in the structure of the form."""
+    if not isinstance(form, tuple):
+        return next(values)
+    return tuple([build(part, values) for part in form])
+
+
+@dataclass
+class StepTrace:
+    """What a cell built when it was given one value for each leaf.
+
+    arguments: vectors and scalars among these, and `memories` the matrices.
+    form:     of what it returned.
+    reads:    what it read from its parameters.
+    compiled: for each set of tokens it was needed for.
+    """
+
+    nodes: list[Node]
+    arguments: list[Node]
+    memories: list[Node]
+    outputs: list[Node]
+    form: Form
+    reads: dict[Path, Any]
+    compiled: dict[frozenset[int], CompiledStep] = field(default_factory=dict)
+
+    def is_current(self, params: Any) -> bool:
+        """Whether `params` holds what the trace read from its own."""
+        return is_unchanged(params, self.reads)
+
+    def check_parameters(self, name: str, graph: Owner) -> None:
+        """Raise an error unless the parameters are of the graph's dtype and on its device."""
+        for read in self.reads.values():
+            if isinstance(read, Parameter):
+                check_parameter(f"cell {name!r}", read, graph)
+
+    @cached_property
+    def of_memory(self) -> frozenset[int]:
+        """Indices of the nodes that follow from memories, and from nothing else that is given."""
+        found = {node.index for node in self.memories}
+        given = {node.index for node in self.arguments}
+        for node in self.nodes:
+            read = {x.index for x in node.inputs}
+            if read & given:
+                given.add(node.index)
+            elif read & found:
+                found.add(node.index)
+        return frozenset(found)
+
+    @cached_property
+    def batches(self) -> bool:
+        """Whether calls can be one node each.
+
+        Not with dropout, whose masks belong to a sentence's nodes, nor with matrices that do not
+        follow from those the cell is given.
+        """
+        if self is NOT_TRACED:
+            return False
+        # A vector repeated beside a memory: made anew, it is repeated as each memory has rows.
+        repeated = {n.index for n in self.nodes if isinstance(n, Expand) and _adds_rows(n)}
+        for node in self.nodes:
+            follows = node.index in self.of_memory
+            if isinstance(node, Dropout) or (
+                node.ndim > 1 and not follows and node.index not in repeated
+            ):
+                return False
+        return repeats_beside_rows(self.nodes)
+
+
+def _adds_rows(node: Node) -> bool:
+    return node.ndim > 1 and node.inputs[0].ndim < 2
+
+
+NOT_TRACED = StepTrace([], [], [], [], None, {})
+"""That of a function which runs, but cannot be traced."""
+
+
+def trace_step(
+    function: Callable[..., Any],
+    forms: Sequence[Form],
+    params_at: int | None,
+    params: Any,
+    dtype: Any,
+) -> StepTrace:
+    """Run `function` once on placeholders.
+
+    Args:
+        forms:     of the values it is given, in order.
+        params_at: the position of `params` among the arguments; None for a cell without.
+
+    Raises:
+        ShapeError: it returns something that is neither vector, scalar, nor tuple of them.
+        GraphError: it reads a value, sets a parameter, or uses a node from outside it; or what it
+            builds depends on the number of rows of a matrix.
+    """
+    first = _trace_once(function, forms, params_at, params, dtype, TRACED_ROWS[0])
+    for rows in TRACED_ROWS[1:] if first.memories else TRACED_ROWS[1:2]:
+        try:
+            again = _trace_once(function, forms, params_at, params, dtype, rows)
+        except DynbatchError:
+            if rows:
+                raise
+            break
+        if first.form != again.form or operators(first.nodes) != operators(again.nodes):
+            raise GraphError(
+                f"cell {_name(function)!r} built other operators when it was run again.\n"
+                "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
+                "  fix:  decide outside the cell, between several cells, or give what differs as\n"
+                f"        an argument\n  made at {caller()}"
+            )
+    return first
+
+
+def _trace_once(
+    function: Callable[..., Any],
+    forms: Sequence[Form],
+    params_at: int | None,
+    params: Any,
+    dtype: Any,
+    rows: int,
+) -> StepTrace:
+    graph = TraceGraph(dtype)
+    vectors: list[Node] = []
+    memories: list[Node] = []
+    for leaf in [leaf for form in forms for leaf in leaves(form)]:
+        if isinstance(leaf, Matrix):
+            shape: Shape = (rows, leaf.width)
+            memories.append(_placeholder(graph, "memory", len(memories), shape))
+        else:
+            vectors.append(_placeholder(graph, "argument", len(vectors), (leaf,) if leaf else ()))
+    values = iter(sorted([*vectors, *memories], key=lambda node: node.index))
+    arguments = [build(form, values) for form in forms]
+    given_params, reads = recorded(params)
+    if params_at is not None:
+        arguments.insert(params_at, given_params)
+    returned = run_traced(function, arguments, params)
+    outputs: list[Node] = []
+    form = _form_of(_name(function), returned, outputs)
+    require_inside(_name(function), outputs, graph)
+    return StepTrace(graph.nodes, vectors, memories, outputs, form, reads)
+
+
+def _placeholder(graph: TraceGraph, role: str, place: int, shape: Shape) -> Node:
+    return Placeholder(graph=graph, role=role, place=place, given=shape)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", "cell")
+
+
+def _form_of(name: str, returned: Any, outputs: list[Node]) -> Form:
+    """The form of what a cell returned; appends its nodes to `outputs`."""
+    if isinstance(returned, Node):
+        require_vector(returned)
+        outputs.append(returned)
+        return returned.width if returned.ndim else 0
+    if isinstance(returned, tuple) and returned:
+        return tuple([_form_of(name, part, outputs) for part in returned])
+    raise ShapeError(
+        f"cell {name!r} returned {returned!r}.\n"
+        "  rule: a cell returns a vector, a scalar, or a tuple of them\n"
+        f"  fix:  make lists and dicts tuples, and numbers nodes\n  made at {caller()}"
+    )
+
+
+def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
+    """Sort the operators: linear maps of tokens and constants before, the rest in the loop.
+
+    Args:
+        tokens: places of the arguments that are known of all calls before the first one runs.
+    """
+    needed = ancestors(trace.outputs)
+    given = {node.index for node in [*trace.arguments, *trace.memories]}
+    order = [n for n in trace.nodes if n.index in needed and n.index not in given]
+    kinds = {
+        node.index: "token argument" if place in tokens else "argument"
+        for place, node in enumerate(trace.arguments)
+    }
+    kinds.update({node.index: "memory" for node in trace.memories})
+    returned = {node.index for node in trace.outputs}
+    for node in order:
+        read = {kinds[x.index] for x in node.inputs}
+        if read <= {"memory"}:
+            kinds[node.index] = "memory"
+        elif read == {"token argument"} and isinstance(node, Linear) and node.index not in returned:
+            kinds[node.index] = "token"
+        else:
+            kinds[node.index] = "loop"
+    loop = [n for n in order if kinds[n.index] == "loop"]
+    for node in loop:
+        require_vector(node)
+    before = [n for n in order if kinds[n.index] in ("token", "memory")]
+    return Split(before, loop, [], trace.outputs, kinds)
+
+
+class StepProgram(Program):
+    """The program of one call: its arguments are its first streams, its outputs its exports.
+
+    Attributes:
+        summaries: traced vectors and scalars that follow from memories: the streams that come next.
+        constants: traced nodes behind all further streams: parameters, say, as values.
+    """
+
+    def __init__(self, trace: StepTrace, parts: Split) -> None:
+        self.begin(parts)
+        read = {x.index for node in parts.loop for x in node.inputs}
+        read |= {node.index for node in trace.outputs}
+        summaries = [n for n in parts.before if n.index in trace.of_memory and n.ndim < 2]
+        self.summaries = [node for node in summaries if node.index in read]
+        for node in [*trace.arguments, *self.summaries]:
+            self.enter(node)
+        for node in parts.loop:
+            self.add(node)
+        self.leave(trace.outputs, [])
+        self.constants = self.stream_nodes[len(trace.arguments) + len(self.summaries) :]
+
+
+class CompiledStep(CompiledLoop):
+    """A call, compiled for given tokens.
+
+    Attributes:
+        columns: first column of each output among the exports, and their total width.
+    """
+
+    program: StepProgram
+
+    def __init__(self, trace: StepTrace, tokens: frozenset[int]) -> None:
+        self.trace = trace
+        self.tokens = tokens
+        self.parts = split_step(trace, tokens)
+        super().__init__(StepProgram(trace, self.parts))
+        ends = np.cumsum([value.width for value in self.program.exports]).tolist()
+        self.columns: list[int] = [0, *ends[:-1]]
+        self.width: int = ends[-1]

@@ -1,0 +1,1 @@
+"""A cell along the tokens of sentences: one node a sentence."""

@@ -1,0 +1,171 @@
+"""What `scan` is given, checked: sentences, the first state, memories, and how to recompute."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.nodes.base import Node, Owner, caller, not_a_node, require_graph
+from dynbatch.nodes.sources import constant, parameter
+from dynbatch.parameter import Parameter
+
+
+class ScanForm(NamedTuple):
+    """Widths that a cell is traced for.
+
+    tokens: of a token; a tuple where there are several sentences side by side.
+    states: of the parts of the state; `single` says that it is not a tuple.
+    """
+
+    tokens: int | tuple[int, ...]
+    states: tuple[int, ...]
+    single: bool
+
+
+def as_sentences(xs: Any) -> tuple[Node, ...]:
+    """The sentence, or several side by side, with a token of each at every step.
+
+    Raises:
+        DtypeError: one of them is not a node, or they are a list.
+        ShapeError: one of them is not a matrix, their lengths differ, or there is none.
+    """
+    if isinstance(xs, list):
+        raise DtypeError(
+            "scan: xs: a node expected, got a list.\n"
+            "  rule: one sentence is a node (T, D); several side by side are a tuple of nodes\n"
+            "  fix:  make the list a tuple; F.stack makes a sentence of a list of vectors\n"
+            f"  made at {caller()}"
+        )
+    found = xs if isinstance(xs, tuple) else (xs,)
+    for k, x in enumerate(found):
+        name = f"xs[{k}]" if isinstance(xs, tuple) else "xs"
+        if not isinstance(x, Node):
+            raise not_a_node(f"scan: {name}", x)
+        if x.ndim != 2:
+            raise ShapeError(
+                f"scan: {name} has shape {x.shape}.\n  rule: one sentence is a matrix (T, D)\n"
+                f"  fix:  give the sentence's tokens, not one token\n  made at {caller()}"
+            )
+    if len({x.rows for x in found}) != 1:
+        lengths = ", ".join([f"xs[{k}] has {x.rows} rows" for k, x in enumerate(found)])
+        raise ShapeError(
+            f"scan: {lengths or 'there is no sentence'}.\n"
+            "  rule: sentences side by side have equally many rows; a step gets one of each\n"
+            "  fix:  cut or shift them to one length; what every step reads as a whole is `memory`"
+            f"\n  made at {caller()}"
+        )
+    return found
+
+
+def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | int, ...], bool]:
+    """The parts of the first state, nodes or widths, and whether there is one that is not a tuple.
+
+    Raises:
+        ShapeError: a part is neither a vector nor a width.
+    """
+    init = structure_of(init)
+    single = not isinstance(init, tuple)
+    parts = (init,) if single else init
+    if not parts:
+        raise _no_state(what, init, init)
+    for part in parts:
+        if not _is_part(part):
+            raise _no_state(what, init, part)
+    made = [parameter(graph, p) if isinstance(p, Parameter) else p for p in parts]
+    return tuple([p if isinstance(p, Node) else int(p) for p in made]), single
+
+
+def _is_part(part: Any) -> bool:
+    """Whether it is a vector or a width."""
+    if isinstance(part, Node):
+        return part.ndim == 1
+    if isinstance(part, Parameter):
+        return len(part.shape) == 1
+    is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
+    return is_number and bool(part > 0)
+
+
+def initial_state(graph: Owner, init: Any) -> Any:
+    """The first state of a loop of calls, as nodes: what `scan` takes as `init`.
+
+    A call takes widths and parameters as they are. A loop over a sentence without tokens makes no
+    call, though, and what was to be the first state is then the last one: as nodes it can be read.
+
+    Args:
+        init: a width for zeros, a vector node or parameter; a tuple for several parts.
+
+    Returns:
+        a vector (D,), or a tuple of vectors.
+
+    Raises:
+        ShapeError: a part of `init` is neither a vector nor a width.
+        DtypeError: `graph` is no graph.
+
+    Example:
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> @db.cell
+        ... def add(x, total):
+        ...     return total + x
+        >>> with db.Graph() as graph:
+        ...     for length in (2, 0):
+        ...         xs = F.input(graph, np.ones((length, 3)))
+        ...         h, states = db.initial_state(graph, 3), []
+        ...         for t in range(length):
+        ...             h = add(xs[t], h)
+        ...             states.append(h)
+        ...         print(h.value.tolist(), db.stack(states, like=h).shape)
+        [2.0, 2.0, 2.0] (2, 3)
+        [0.0, 0.0, 0.0] (0, 3)
+    """
+    require_graph("initial_state", graph)
+    parts, single = as_state(init, graph, "initial_state")
+    made = [p if isinstance(p, Node) else constant(graph, 0.0, (p,)) for p in parts]
+    return made[0] if single else tuple(made)
+
+
+def as_memories(memory: Any) -> tuple[Node, ...]:
+    """The memories, none or several.
+
+    Raises:
+        DtypeError: one of them is not a node.
+    """
+    memories = () if memory is None else memory if isinstance(memory, tuple) else (memory,)
+    for node in memories:
+        if not isinstance(node, Node):
+            raise not_a_node("scan: memory", node)
+    return memories
+
+
+def as_steps(recompute: Any) -> int | str:
+    """Steps of a segment, "sqrt", or 0 to keep everything."""
+    if recompute is None or recompute == "sqrt":
+        return recompute or 0
+    is_number = isinstance(recompute, int | np.integer) and not isinstance(recompute, bool)
+    if is_number and recompute >= 0:
+        return int(recompute)
+    raise ValueError(
+        f"scan: recompute={recompute!r}.\n"
+        '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything\n'
+        f"  made at {caller()}"
+    )
+
+
+def _no_state(what: str, init: Any, part: Any) -> ShapeError:
+    fix = "take one row of a matrix, F.unsqueeze a scalar; a width is 1 or more"
+    if init is None or part is None:
+        fix = "init=64 for a state of 64 zeros, init=(64, 64) for two parts"
+    elif isinstance(part, list) and not all([_is_part(each) for each in part]):
+        fix = f"init={len(part)} for zeros; F.input(graph, {'numbers' if len(part) > 3 else part})"
+    elif isinstance(part, list):
+        fix = f"make the list a tuple, init={'tuple(...)' if len(part) > 3 else tuple(part)!r}"
+    elif isinstance(part, np.ndarray):
+        fix = "F.input(graph, array) makes an array a node"
+    return ShapeError(
+        f"{what}: {part!r} is not an initial state.\n"
+        "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
+        f"        several parts\n  fix:  {fix}\n  made at {caller()}"
+    )

@@ -1,0 +1,147 @@
+"""The arrays of one pass over a batch of scans, and how many elements they take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.generic import room_of
+from dynbatch.cells.linear_maps import weight_elements
+from dynbatch.cells.scan.chunks import Segment, extents, of_pass
+from dynbatch.cells.scan.prefix import Shard
+from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
+from dynbatch.compiler.buffers import Buffer
+from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.compiler.program import Value
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+
+
+class ScanArrays:
+    """Arrays by name, as generated code wants them: rows of a segment, cut for each shard.
+
+    Args:
+        segments: of the scan.
+        scratch:  where arrays come from.
+
+    Attributes:
+        shared: what all segments and shards read.
+        kept:   arrays with the rows of all segments.
+    """
+
+    def __init__(self, segments: list[Segment], scratch: Scratch) -> None:
+        self.shared: dict[str, Any] = {}
+        self._scratch = scratch
+        self._most = max([segment.order.size for segment in segments])
+        self._sentences = [shard.sentences.size for shard in segments[0].shards]
+        self._packed: list[tuple[Buffer, Array]] = []
+        self.kept: dict[str, Array] = {}
+        self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
+
+    def add_rows(self, name: str, width: int) -> None:
+        """An array with a row for each token of a segment."""
+        self.add_packed(Buffer(name, width, packed=True))
+
+    def add_packed(self, buffer: Buffer) -> None:
+        """The same, in planes where the buffer has them."""
+        self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
+
+    def add_kept(self, buffer: Buffer, rows: Array) -> None:
+        """An array that is there for all segments: (N, width) elements, in the layout's order."""
+        self.kept[buffer.name] = in_planes(rows, buffer)
+
+    def add_temporary(self, *groups: Sequence[Buffer]) -> None:
+        """Arrays with a row for each running sentence. A shard needs one group at a time."""
+        width = max([_sum(buffers) for buffers in groups])
+        for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
+            room = self._scratch.take(sentences, width).reshape(-1)
+            for buffers in groups:
+                scratch = Scratch(room)
+                for buffer in buffers:
+                    arrays[buffer.name] = temporary(sentences, buffer, scratch)
+
+    def add_of_shards(self, name: str, arrays: Iterable[Any]) -> None:
+        """Something that each shard has its own of."""
+        for known, array in zip(self._of_shards, arrays, strict=True):
+            known[name] = array
+
+    def wide(self, segment: Segment) -> dict[str, Array]:
+        """The packed arrays, with the rows of one segment; not those that are kept."""
+        count = segment.order.size
+        return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
+
+    def of_shards(
+        self, segment: Segment, wide: dict[str, Array]
+    ) -> list[tuple[Shard, dict[str, Any]]]:
+        """Everything that generated code reads, for each shard of a segment."""
+        return [
+            (
+                shard,
+                own
+                | self.shared
+                | {name: rows_of(array, shard.span) for name, array in wide.items()}
+                | {name: rows_of(array, span) for name, array in self.kept.items()},
+            )
+            for shard, span, own in zip(segment.shards, segment.spans, self._of_shards, strict=True)
+        ]
+
+
+def lengths_of(batch: Batch) -> Array:
+    """Tokens of each sentence."""
+    return batch.array("length", np.int64)
+
+
+def saved(batch: Batch) -> dict[str, tuple[int, int]]:
+    """What forward leaves: all packed values, or only the states between segments."""
+    cell: CompiledCell = batch.first.cell
+    found = extents(lengths_of(batch), batch.recompute)
+    if not batch.recompute:
+        return {b.name: (found[0].rows, b.width) for b in cell.storage.packed}
+    between = sum([extent.running for extent in found[1:]])
+    states = cell.program.states if between else []
+    return {f"S{k}": (between, state.width) for k, state in enumerate(states)}
+
+
+def elements(batch: Batch, backward: bool) -> int:
+    """Scratch elements that one pass needs."""
+    cell: CompiledCell = batch.first.cell
+    found = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
+    again = batch.recompute > 0
+    states = _sum(cell.program.states)
+    per_row, temporaries = _sum(cell.program.streams), [_sum(cell.storage.temporary)]
+    if again or not (backward or batch.keeps):
+        per_row += _sum(cell.storage.packed)
+    total = _memory_elements(batch, backward)
+    if backward:
+        buffers = cell.reverse_pass.gradient_buffers()
+        per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
+        per_row += _sum(cell.read_before.values()) + _sum(streams_in_loop(cell).values())
+        temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:again]]
+        total += weight_elements(cell, streams=False) + len(batch.nodes) * states
+    if again or not backward:
+        total += weight_elements(cell, streams=not again)
+    if not (backward or batch.keeps):
+        total += max([extent.running for extent in found[1:]], default=0) * states
+    total += max([extent.rows for extent in found]) * per_row
+    return total + len(batch.nodes) * (states + max(temporaries))
+
+
+def streams_in_loop(cell: CompiledCell) -> dict[int, Value]:
+    """The streams whose gradients, or a part of them, steps make."""
+    return {place: cell.program.streams[place] for place in sorted(cell.reverse_pass.streams)}
+
+
+def _memory_elements(batch: Batch, backward: bool) -> int:
+    """Elements of all memories, and in backward of what is summed for them."""
+    cell: CompiledCell = batch.first.cell
+    begin = len(batch.first.inputs) - len(cell.program.memories)
+    memories = range(begin, len(batch.first.inputs))
+    rows = [sum([node.inputs[place].rows for node in batch.nodes]) for place in memories]
+    total = sum([n * v.width for n, v in zip(rows, cell.program.memories, strict=True)])
+    return total + sum([room_of(op, rows) for op in cell.generic.values() if backward])
+
+
+def _sum(wide: Iterable[Any]) -> int:
+    return sum([each.width for each in wide])

@@ -1,0 +1,264 @@
+"""`ScanBackward`: one backward of a batch of scans, last segment first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from dynbatch.cells.generic import room_of
+from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream_gradients
+from dynbatch.cells.parameter_gradients import ShardGradients
+from dynbatch.cells.scan import arrays as scan_arrays
+from dynbatch.cells.scan.arrays import ScanArrays
+from dynbatch.cells.scan.chunks import Segment, cut, of_pass
+from dynbatch.cells.scan.prefix import Shard
+from dynbatch.cells.scan.run import ScanRun, place_states, take_rows
+from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
+from dynbatch.compiler.numpy.forward import reads_state
+from dynbatch.compiler.program import Op
+from dynbatch.kernels.runtime import parallel
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class ScanBackward:
+    """One backward of a `ScanRun`: weights, streams, initial states and memories.
+
+    Everything but the values that forward left has the size of a segment. Where forward left only
+    the states between segments, each segment's forward runs again first.
+    """
+
+    def __init__(
+        self, run: ScanRun, batch: Batch, dy: Ragged, dxs: Sequence[Ragged | None]
+    ) -> None:
+        self._run = run
+        self._batch = batch
+        self._dy = dy
+        streams = len(run.streams)
+        states = streams + len(run.inits)
+        self._of_streams, self._of_inits = dxs[:streams], dxs[streams:states]
+        self._of_memories = dxs[states:]
+        run.read([batch.input(k) for k in range(len(batch.inputs))])
+        scratch = Scratch(batch.scratch)
+        self._segments = run.segments
+        if not run.recomputes:
+            lengths = scan_arrays.lengths_of(batch)
+            self._segments = cut(run.layout, of_pass(lengths, 0, leaves_all=False))
+        self._arrays = ScanArrays(self._segments, scratch)
+        self._initial = run.initial_states(scratch)
+        self._add_arrays(scratch)
+        self._carried = self._carry(scratch)
+        self._memories: list[list[Ragged]] = []
+        self._sums: list[list[Ragged | None]] = []
+        if run.cell.generic:
+            self._place_memories(scratch)
+        buffers = run.cell.reverse_pass.gradient_buffers()
+        groups = [[b for b in buffers if not b.packed], run.cell.storage.temporary]
+        self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
+
+    def run(self) -> None:
+        """Every segment; then what is left for all."""
+        run, batch = self._run, self._batch
+        gradients = batch.parameter_gradients()
+        weights = WeightGradients(run.cell, gradients)
+        sinks = [ShardGradients() for _ in run.layout.shards]
+        for generic, sink in zip(run.generic, sinks, strict=False):
+            for step in generic.values():
+                step.give_gradients_to(sink)
+                step.keeps = True
+        for k, dx in enumerate(self._of_streams):
+            if dx is not None and k not in run.cell.reached:
+                dx.values[...] = 0
+        for segment in reversed(self._segments):
+            self._segment(segment, weights)
+        for sink in sinks:
+            sink.pass_on(gradients)
+        self._gradients_of_states()
+        self._sort_memories()
+        self._count()
+
+    # Arrays ---------------------------------------------------------------------------------------
+
+    def _add_arrays(self, scratch: Scratch) -> None:
+        run, arrays, cell = self._run, self._arrays, self._run.cell
+        if run.recomputes:
+            run.add_forward(arrays, scratch)
+        else:
+            run.add_streams(arrays)
+        for buffer in cell.storage.packed:
+            if run.recomputes:
+                arrays.add_packed(buffer)
+            else:
+                arrays.add_kept(buffer, self._batch.saved[buffer.name])
+        arrays.shared.update(backward_weights(cell, scratch))
+        arrays.add_rows("dY", self._dy.values.shape[1])
+        for k, value in scan_arrays.streams_in_loop(cell).items():
+            arrays.add_rows(f"dX{k}", value.width)
+        for k, value in cell.read_before.items():
+            arrays.add_rows(f"H{k}", value.width)
+        for buffer in cell.reverse_pass.gradient_buffers():
+            if buffer.packed:
+                arrays.add_packed(buffer)
+
+    def _carry(self, scratch: Scratch) -> list[list[Array]]:
+        """Gradients of the last states, which steps carry on, of each shard."""
+        found = []
+        for k, value in enumerate(self._run.cell.program.states):
+            carried = []
+            for shard in self._run.layout.shards:
+                rows = scratch.take(shard.sentences.size, value.width)
+                take_rows(self._batch.port_gradients[k].values, shard.sentences, rows)
+                carried.append(rows)
+            self._arrays.add_of_shards(f"C{k}", carried)
+            found.append(carried)
+        return found
+
+    def _place_memories(self, scratch: Scratch) -> None:
+        """Memories in the order of each shard's sentences, and zeros for their gradients.
+
+        Gradients are summed where they belong, but in that order; see `_sort_memories`.
+        """
+        run = self._run
+        first = [0] * len(run.memories)
+        for shard, generic in zip(run.layout.shards, run.generic, strict=True):
+            memories = run.sorted_memories(shard, scratch)
+            sums: list[Ragged | None] = []
+            for place, (memory, dx) in enumerate(zip(memories, self._of_memories, strict=True)):
+                start, first[place] = first[place], first[place] + memory.values.shape[0]
+                rows = None if dx is None else dx.values[start : first[place]]
+                if rows is not None:
+                    rows[...] = 0
+                sums.append(None if rows is None else memory.like(rows))
+            counts = [memory.values.shape[0] for memory in memories]
+            for number, step in generic.items():
+                step.memories, step.memory_gradients = memories, sums
+                room = room_of(run.cell.generic[number], counts)
+                step.give_room(scratch.take(room, 1).reshape(-1))
+            self._memories.append(memories)
+            self._sums.append(sums)
+
+    # Segments -------------------------------------------------------------------------------------
+
+    def _segment(self, segment: Segment, weights: WeightGradients) -> None:
+        run = self._run
+        wide = self._arrays.wide(segment)
+        shards = self._arrays.of_shards(segment, wide)
+        for number, (shard, arrays) in enumerate(shards):
+            place_states(arrays, run.given_to(shard), self._before(segment, number))
+        parallel.run(
+            [partial(self._run_shard, segment, number, *each) for number, each in enumerate(shards)]
+        )
+        for number, op in run.cell.maps.items():
+            name = run.cell.reverse_pass.of_maps.get(number)
+            if name is None:
+                continue
+            # Rows of kept values are one stretch in each shard only.
+            kept = op.inputs[0].base.origin == "op" and not run.recomputes
+            for part in [arrays for _, arrays in shards] if kept else [wide]:
+                weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, segment))
+        weights.run()
+
+    def _before(self, segment: Segment, number: int) -> list[Array]:
+        """The states of a shard before a segment."""
+        run = self._run
+        if run.recomputes or not segment.shards[number].first:
+            return run.before(segment, number, self._initial)
+        start, first = segment.starts[number], segment.before[number]
+        rows = slice(first, first + start.stop - start.start)
+        place = run.cell.storage.place
+        return [
+            columns_of(self._arrays.kept, *place(value), value.width)[rows]
+            for value in run.cell.program.following
+        ]
+
+    def _run_shard(
+        self, segment: Segment, number: int, shard: Shard, arrays: dict[str, Any]
+    ) -> None:
+        run = self._run
+        if run.recomputes:
+            run.run_forward(segment, number, shard, arrays)
+        else:
+            run.gather_streams(segment, shard, arrays)
+        generic = run.generic[number] if run.generic else {}
+        arrays.update({f"G{k}": step for k, step in generic.items()})
+        take_rows(self._dy.values, segment.order[shard.span], arrays["dY"])
+        for part in run.cell.read_before:
+            self._previous_states(part, segment, shard, arrays)
+        run.cell.backward(arrays, shard.blocks)
+        for step in generic.values():
+            step.finish()
+            if run.recomputes:
+                step.forget()
+        order = segment.order[shard.span]
+
+        def give(place: int, rows: slice, gradient: Array) -> None:
+            dx = self._of_streams[place]
+            if dx is not None:
+                dx.values[order[rows]] = gradient
+
+        stream_gradients(run.cell, arrays, give)
+        for place in run.cell.reverse_pass.streams:
+            give(place, slice(None), arrays[f"dX{place}"])
+
+    def _previous_states(
+        self, part: int, segment: Segment, shard: Shard, arrays: dict[str, Any]
+    ) -> None:
+        """A part of the state as every step found it, packed."""
+        following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
+        source = columns_of(arrays, *self._run.cell.storage.place(following), following.width)
+        if rows.size:
+            take_rows(source, segment.previous[shard.span] - shard.start, rows)
+            running = shard.steps[0][2]
+            rows[:running] = arrays[f"I{part}"][:running]
+
+    def _zero_rows(self, op: Op, segment: Segment) -> int:
+        """How many of the first rows that a wide linear map multiplied are known to be zeros."""
+        shard = segment.shards[0]
+        known = reads_state(op) and not any(self._run.given) and not shard.first and shard.steps
+        return shard.steps[0][2] if known else 0
+
+    def _map_input(self, op: Op, wide: dict[str, Array]) -> Array:
+        """All rows that a wide linear map multiplied, packed."""
+        (value,) = op.inputs
+        base = value.base
+        columns = slice(value.column, value.column + value.width)
+        if base.origin == "op":
+            return columns_of(wide, *self._run.cell.storage.place(value), value.width)
+        name = "X" if base.origin == "stream" else "H"
+        return wide[f"{name}{base.place}"][:, columns]
+
+    # At last --------------------------------------------------------------------------------------
+
+    def _gradients_of_states(self) -> None:
+        run = self._run
+        given = [k for k, is_given in enumerate(run.given) if is_given]
+        for number, shard in enumerate(run.layout.shards):
+            for k, dx in zip(given, self._of_inits, strict=True):
+                if dx is not None:
+                    dx.values[shard.sentences] = self._carried[k][number]
+
+    def _sort_memories(self) -> None:
+        """Bring the memories' gradients in sentence order, by way of the memories, dead now."""
+        run = self._run
+        for memories, sums in zip(self._memories, self._sums, strict=True):
+            for memory, gradient in zip(memories, sums, strict=True):
+                if gradient is not None:
+                    memory.values[...] = gradient.values
+        for shard, memories in zip(run.layout.shards, self._memories, strict=False):
+            for k, (dx, memory) in enumerate(zip(self._of_memories, memories, strict=True)):
+                if dx is not None:
+                    index, _ = memory_rows(run.memories[k], shard.sentences)
+                    dx.values[index] = memory.values
+
+    def _count(self) -> None:
+        run, cell, batch = self._run, self._run.cell, self._batch
+        around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
+        run.count(cell.launches_backward, len(cell.reverse_pass.carry), around)
+        if run.recomputes:
+            run.count_forward()
+        shards = [shard for segment in self._segments for shard in segment.shards]
+        blocks = sum([len(shard.blocks) for shard in shards])
+        batch.launches += blocks * len(cell.reverse_pass.ahead)
+        batch.launches += len(cell.maps) * len(self._segments)

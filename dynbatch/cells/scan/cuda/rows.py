@@ -1,0 +1,176 @@
+"""`ScanRows`: the rows of one batch of scans on a GPU, in prefix layout, by address."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.scan.cuda.matrix import Matrix, matrix_of
+from dynbatch.cells.scan.cuda.weights import wide_bias, wide_weight
+from dynbatch.cells.scan.prefix import PrefixLayout
+from dynbatch.compiler.arrays import Scratch, memory_rows
+from dynbatch.compiler.cuda.loop import Loop
+from dynbatch.compiler.program import Op, Value
+from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.arrays import copy_rows
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.cuda.segment import pick_rows
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class ScanRows:
+    """Where everything of a batch of scans is.
+
+    Attributes:
+        layout:   order of rows; `steps` says which of them a step has.
+        streams, inits, memories: the packed inputs; of a state that is zeros None.
+        given:    which parts of the initial state are given.
+        matrices: by the names of `emit`, and V0 … and b0 … for wide weights and biases.
+        table:    (T, 3) first row, running sentences and first row of the step before, for kernels.
+    """
+
+    def __init__(self, batch: Batch, loop: Loop, y: Ragged, xs: tuple[Ragged, ...]) -> None:
+        self.loop = loop
+        self.dtype = batch.dtype
+        self.queue = queue()
+        self.layout = PrefixLayout(
+            np.asarray(y.lengths, np.int64), y.offsets, batch.first.reverse, 1
+        )
+        (self._shard,) = self.layout.shards
+        self.sentences = self._shard.sentences
+        self.steps = self._shard.steps
+        self.tokens: int = self.layout.order.size
+        self.given: tuple[bool, ...] = batch.first.given_states
+        self.matrices: dict[str, Matrix | None] = {}
+        table = [(s, n, p) for s, _, n, p in self.steps]
+        self.table = np.array(table, np.int32).reshape(-1, 3)
+        self.read(xs)
+
+    def read(self, xs: tuple[Ragged, ...]) -> None:
+        """Take the packed inputs."""
+        streams = len(self.loop.program.streams)
+        states = streams + sum(self.given)
+        inits = iter(xs[streams:states])
+        self.streams, self.memories = xs[:streams], xs[states:]
+        self.inits = [next(inits) if given else None for given in self.given]
+
+    def place(self, name: str, scratch: Scratch, rows: int, width: int) -> Matrix:
+        """A matrix in the scratch, under a name."""
+        matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
+        return matrix
+
+    def start(self, scratch: Scratch) -> None:
+        """Streams in prefix order, initial states, weights: the same for both passes."""
+        loop = self.loop
+        for k, (stream, value) in enumerate(zip(self.streams, loop.program.streams, strict=True)):
+            rows = self.place(f"X{k}", scratch, self.tokens, value.width)
+            self.pick(matrix_of(stream.values), self.layout.order, rows)
+        for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
+            self.matrices[f"I{k}"] = None
+            if init is not None:
+                rows = self.place(f"I{k}", scratch, self.sentences.size, state.width)
+                self.pick(matrix_of(init.values), self.sentences, rows)
+            buffer, _ = loop.places.place(loop.following[k])
+            self.matrices[f"S{k}"] = self.matrices[buffer.name]
+        for op in loop.linear:
+            number = loop.maps[id(op)]
+            self.matrices[f"V{number}"] = wide_weight(op, scratch)
+            self.matrices[f"b{number}"] = wide_bias(op, scratch)
+
+    # Where things are -----------------------------------------------------------------------------
+
+    def matrix(self, name: str) -> Matrix:
+        """A matrix that is there."""
+        found = self.matrices[name]
+        assert found is not None
+        return found
+
+    def addresses(self, names: list[str]) -> list[int | None]:
+        """Of matrices; None, which kernels see as NULL, for those that are not there."""
+        found = [self.matrices[name] for name in names]
+        return [None if matrix is None else matrix.address for matrix in found]
+
+    def whole(self, value: Value) -> Matrix:
+        """All rows of a packed value."""
+        if value.base.origin == "stream":
+            return self.matrix(f"X{value.base.place}").part(0, value.column, value.width)
+        buffer, column = self.loop.places.place(value)
+        return self.matrix(buffer.name).part(0, column, value.width)
+
+    def of_step(self, value: Value, t: int) -> Matrix | None:
+        """A value's rows in step t; None for a state that is all zeros."""
+        s, _, _, p = self.steps[t]
+        base = value.base
+        if base.origin == "prev":
+            if p < 0:
+                found = self.matrices[f"I{base.place}"]
+                return found and found.part(0, value.column, value.width)
+            buffer, column = self.loop.places.place(self.loop.following[base.place])
+            return self.matrix(buffer.name).part(p, column + value.column, value.width)
+        if base.origin == "stream":
+            return self.matrix(f"X{base.place}").part(s, value.column, value.width)
+        buffer, column = self.loop.places.place(value)
+        return self.matrix(buffer.name).part(s if buffer.packed else 0, column, value.width)
+
+    def array(self, value: Value, t: int, strided: bool = False) -> Array:
+        """The same as an array; a copy where the rows are part of wider ones, unless `strided`."""
+        n = self.steps[t][2]
+        part = self.of_step(value, t)
+        if part is not None and (strided or part.stride == value.width):
+            return part.view(n)
+        rows = matrix_of(self.queue.empty((n, value.width), self.dtype))
+        if part is None:
+            arrays.fill(rows.array, 0)
+        else:
+            self.move(part, rows, n, add=False)
+        return rows.array
+
+    def argument(self, op: Op, position: int, t: int) -> Any:
+        """What an operator with kernels of its own gets: an array, or the number of a memory."""
+        value = op.inputs[position]
+        if value.base.origin == "memory":
+            return value.base.place
+        return self.array(value, t, position in op.node.strided)
+
+    # Copies ---------------------------------------------------------------------------------------
+
+    # Both go by address. A flush before a node type of the user's ends what the queue kept until
+    # then, so that arrays of this run only are kept anew for the copy.
+
+    def pick(self, source: Matrix, index: Array, out: Matrix, other: Matrix | None = None) -> None:
+        """out[i] = source[index[i]], or other[-1 - index[i]] where the index is negative."""
+        self.queue.keep(source.array, out.array)
+        place = None if other is None else (other.address, other.stride)
+        pick_rows(
+            self.queue, self.dtype, (source.address, source.stride), place, index,
+            (out.address, out.stride), out.width,
+        )  # fmt: skip
+
+    def move(self, source: Matrix, out: Matrix, rows: int, add: bool) -> None:
+        """out = source, or out += source, for the first rows."""
+        self.queue.keep(source.array, out.array)
+        copy_rows(
+            self.queue, self.dtype, (source.address, source.stride), (out.address, out.stride),
+            rows, out.width, add,
+        )  # fmt: skip
+
+    def sorted_memories(self, zeros: bool = False) -> list[Ragged]:
+        """Each memory's rows in the order of the sentences, or as many zeros."""
+        found = []
+        for memory in self.memories:
+            index, lengths = memory_rows(memory, self._shard.sentences)
+            rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
+            if zeros:
+                arrays.fill(rows, 0)
+            else:
+                self.pick(matrix_of(memory.values), index, matrix_of(rows))
+            found.append(Ragged(rows, lengths.tolist()))
+        return found
+
+    def memory_order(self, memory: Ragged) -> Array:
+        """For each row of a memory, where it is among the sorted ones."""
+        index, _ = memory_rows(memory, self._shard.sentences)
+        return np.argsort(index, kind="stable")

@@ -1,0 +1,241 @@
+"""`ScanRun`: one batch of scans on its way, from packing in prefix layout to its outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dynbatch.cells.generic import GenericStep
+from dynbatch.cells.linear_maps import forward_weights
+from dynbatch.cells.scan.arrays import ScanArrays
+from dynbatch.cells.scan.chunks import Segment, cut, of_pass
+from dynbatch.cells.scan.prefix import PrefixLayout, Shard
+from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
+from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.kernels.runtime import parallel
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+# Sentences per shard below which a second thread does not pay: each packs the weights anew.
+LEAST_SENTENCES = 4
+
+
+class ScanRun:
+    """One batch of scans: its prefix layout in segments, and forward.
+
+    With `batch.recompute` forward leaves the states between segments; else, if backward follows,
+    there is one segment, of which it leaves what backward reads.
+
+    Attributes:
+        streams, inits, memories: packed inputs.
+        given:   which parts of the initial state are inputs.
+        generic: operators run by their own kernels, by number, of each shard.
+    """
+
+    def __init__(self, batch: Batch, y: Ragged, xs: Sequence[Ragged]) -> None:
+        node = batch.first
+        self.batch = batch
+        self.cell: CompiledCell = node.cell
+        self.given: tuple[bool, ...] = node.given_states
+        self.recomputes = batch.recompute > 0
+        lengths = np.asarray(y.lengths, np.int64)
+        shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
+        self.layout = PrefixLayout(lengths, y.offsets, node.reverse, shards)
+        self.segments = cut(self.layout, of_pass(lengths, batch.recompute, batch.keeps))
+        self.generic: list[dict[int, GenericStep]] = []
+        self.read(xs)
+
+    def read(self, xs: Sequence[Ragged]) -> None:
+        """Sort the inputs, which are packed again for backward."""
+        streams = len(self.cell.program.streams)
+        states = streams + sum(self.given)
+        self.streams, self.inits, self.memories = xs[:streams], xs[streams:states], xs[states:]
+
+    def forward(self, y: Ragged) -> None:
+        """Run segment by segment; outputs and last states go into sentence order."""
+        batch, cell = self.batch, self.cell
+        scratch = Scratch(batch.scratch)
+        arrays = ScanArrays(self.segments, scratch)
+        self.add_forward(arrays, scratch)
+        for buffer in cell.storage.packed:
+            if batch.keeps and not self.recomputes:
+                arrays.add_kept(buffer, batch.saved[buffer.name])
+            else:
+                arrays.add_packed(buffer)
+        initial = self.initial_states(scratch)
+        self._between = self._states_between(scratch)
+        if cell.generic:
+            self._make_generic(scratch)
+        arrays.add_temporary(cell.storage.temporary)
+        for number, segment in enumerate(self.segments):
+            wide = arrays.wide(segment)
+            shards = arrays.of_shards(segment, wide)
+            wide |= arrays.kept  # then there is one segment
+            for k, (shard, of_shard) in enumerate(shards):
+                place_states(of_shard, self.given_to(shard), self.before(segment, k, initial))
+            parallel.run(
+                [partial(self.run_forward, segment, k, *each) for k, each in enumerate(shards)]
+            )
+            self._outputs(segment, wide, y)
+            if number + 1 < len(self.segments):
+                self._leave_states(segment, self.segments[number + 1], wide)
+        self._states_of_empty_sentences()
+        self.count_forward()
+
+    def add_forward(self, arrays: ScanArrays, scratch: Scratch) -> None:
+        """Weights and streams of forward."""
+        weights = forward_weights(self.cell, scratch, streams=not self.recomputes)
+        arrays.shared.update(weights)
+        self.add_streams(arrays)
+
+    def add_streams(self, arrays: ScanArrays) -> None:
+        """Rows of the streams in packed order."""
+        for k, value in enumerate(self.cell.program.streams):
+            arrays.add_rows(f"X{k}", value.width)
+
+    def run_forward(
+        self, segment: Segment, number: int, shard: Shard, arrays: dict[str, Any]
+    ) -> None:
+        """Forward of one shard in one segment."""
+        if self.generic:
+            arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
+        self.gather_streams(segment, shard, arrays)
+        self.cell.ahead_of_loop(arrays)
+        self.cell.forward(arrays, shard.numbered)
+
+    def gather_streams(self, segment: Segment, shard: Shard, arrays: dict[str, Any]) -> None:
+        """Bring the rows of streams in packed order."""
+        for k, x in enumerate(self.streams):
+            take_rows(x.values, segment.order[shard.span], arrays[f"X{k}"])
+
+    # States ---------------------------------------------------------------------------------------
+
+    def initial_states(self, scratch: Scratch) -> list[list[Array]]:
+        """The parts of the state before the first step, of each shard."""
+        found = []
+        for shard in self.layout.shards:
+            given, parts = iter(self.inits), []
+            for is_given, state in zip(self.given, self.cell.program.states, strict=True):
+                rows = scratch.take(shard.sentences.size, state.width)
+                if is_given:
+                    take_rows(next(given).values, shard.sentences, rows)
+                else:
+                    rows[...] = 0
+                parts.append(rows)
+            found.append(parts)
+        return found
+
+    def _states_between(self, scratch: Scratch) -> list[Array]:
+        """Where the states between segments go."""
+        if len(self.segments) == 1:
+            return []
+        states = self.cell.program.states
+        if self.batch.keeps:
+            return [self.batch.saved[f"S{k}"] for k in range(len(states))]
+        most = max([segment.starts[-1].stop for segment in self.segments[1:]])
+        return [scratch.take(most, state.width) for state in states]
+
+    def _start(self, segment: Segment, number: int) -> slice:
+        """The rows of a shard's states before a segment, among those between segments."""
+        start, kept = segment.starts[number], segment.kept if self.batch.keeps else 0
+        return slice(kept + start.start, kept + start.stop)
+
+    def before(self, segment: Segment, number: int, initial: list[list[Array]]) -> list[Array]:
+        """The states of a shard before a segment."""
+        if not segment.shards[number].first:
+            return initial[number]
+        return [rows[self._start(segment, number)] for rows in self._between]
+
+    def given_to(self, shard: Shard) -> bool:
+        """Whether the states before a segment may be other than zeros."""
+        return any(self.given) or shard.first > 0
+
+    def _leave_states(self, segment: Segment, following: Segment, wide: dict[str, Array]) -> None:
+        """Copy the states after a segment, of the sentences that run on."""
+        for k, value in enumerate(self.cell.program.following):
+            rows = columns_of(wide, *self.cell.storage.place(value), value.width)
+            for number, shard in enumerate(segment.shards):
+                place = self._start(following, number)
+                if place.stop > place.start:
+                    last = shard.start + shard.steps[-1][0]
+                    self._between[k][place] = rows[last : last + place.stop - place.start]
+
+    # Results --------------------------------------------------------------------------------------
+
+    def _outputs(self, segment: Segment, wide: dict[str, Array], y: Ragged) -> None:
+        """Outputs, and last states of the sentences that end here, in sentence order."""
+        program, place = self.cell.program, self.cell.storage.place
+        column = 0
+        for value in program.exports:
+            rows = columns_of(wide, *place(value), value.width)
+            y.values[segment.order, column : column + value.width] = rows
+            column += value.width
+        for port, value in zip(self.batch.ports, program.following, strict=True):
+            rows = columns_of(wide, *place(value), value.width)
+            port.values[segment.ended] = rows[segment.last]
+
+    def _states_of_empty_sentences(self) -> None:
+        """They are the initial ones."""
+        empty = np.flatnonzero(self.layout.last < 0)
+        given = iter(self.inits)
+        for is_given, port in zip(self.given, self.batch.ports, strict=True):
+            port.values[empty] = next(given).values[empty] if is_given else 0
+
+    # Operators without generated code -------------------------------------------------------------
+
+    def _make_generic(self, scratch: Scratch) -> None:
+        keeps = self.batch.keeps and not self.recomputes
+        self.generic = []
+        for shard in self.layout.shards:
+            memories = self.sorted_memories(shard, scratch)
+            self.generic.append(
+                {
+                    number: GenericStep(op, memories, shard.sentences.size, self.batch.dtype, keeps)
+                    for number, op in self.cell.generic.items()
+                }
+            )
+
+    def sorted_memories(self, shard: Shard, scratch: Scratch) -> list[Ragged]:
+        """The memories' rows in the shard's order of sentences."""
+        found = []
+        for memory in self.memories:
+            index, lengths = memory_rows(memory, shard.sentences)
+            rows = scratch.take(index.size, memory.values.shape[1])
+            take_rows(memory.values, index, rows)
+            found.append(Ragged(rows, lengths.tolist()))
+        return found
+
+    # Statistics -----------------------------------------------------------------------------------
+
+    def count_forward(self) -> None:
+        """Kernels of one forward."""
+        cell = self.cell
+        around = len(self.segments) * (len(cell.stream_maps) + 2 * len(self.streams))
+        self.count(cell.launches, cell.from_state, around)
+
+    def count(self, a_step: int, of_state: int, around: int) -> None:
+        """Kernels of one pass: those of the loop, and those around it in each shard.
+
+        Args:
+            of_state: those of a step that are left out where the state is zeros.
+        """
+        shards = self.layout.shards
+        steps = sum([len(shard.steps) for shard in shards])
+        zeros = 0 if any(self.given) else sum([len(shard.steps) > 0 for shard in shards])
+        self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around
+
+
+def place_states(arrays: dict[str, Any], given: bool, states: Sequence[Array]) -> None:
+    """Tell generated code the states before a segment."""
+    arrays["given"] = given
+    for k, rows in enumerate(states):
+        arrays[f"I{k}"] = rows
+
+
+def take_rows(rows: Array, index: Array, out: Array) -> None:
+    """out[n] = rows[index[n]]; an index of -1 reads anything."""
+    np.take(rows, index, axis=0, out=out, mode="clip")

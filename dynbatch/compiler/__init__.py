@@ -1,0 +1,1 @@
+"""A traced function as a program: simplified, fused, differentiated, and printed as code."""

@@ -1,0 +1,88 @@
+"""Whether what a cell builds holds for memories of any number of rows.
+
+A cell is traced with memories of some rows and runs with those of others. So it is traced with
+several numbers of rows, and compared: `memory[-1]`, `range(memory.rows)` or a number made of
+`memory.rows` builds other operators for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.compiler.prologue import attributes
+from dynbatch.compiler.trace import Placeholder, Trace
+from dynbatch.errors import DynbatchError
+from dynbatch.nodes.arithmetic import Binary
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.selection import Where
+from dynbatch.nodes.shape.expand import Expand
+
+# Rows of the matrices that a cell is traced with. What it builds must be the same for all; where
+# there are none it may raise an error instead.
+TRACED_ROWS = (7, 11, 0)
+
+
+def operators(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
+    """What tells one trace from another: the operators, and what they were told."""
+    return [
+        (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _told(node))
+        for node in nodes
+        if not isinstance(node, Placeholder)
+    ]
+
+
+def _told(node: Node) -> list[Any]:
+    if isinstance(node, Expand):
+        return []  # its shape
+    shown = {*node.static, "taken"}  # what a slice takes follows from its input
+    own = [value for name, value in attributes(node).items() if name not in shown]
+    values = [value for value in own if not isinstance(value, Node)]
+    return [
+        (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+        for value in values
+    ]
+
+
+def repeats_beside_rows(nodes: Sequence[Node]) -> bool:
+    """Whether vectors are repeated over rows only where a matrix beside them has these rows.
+
+    Such a vector is kept as it is, and so is what works on it row by row; it is repeated where it
+    meets the rows of a matrix. Anything else that reads it would see one row.
+    """
+    single: set[int] = set()  # matrices of the trace that are one vector
+    for node in nodes:
+        read = [x for x in node.inputs if x.ndim > 1]
+        kept = [x for x in read if x.index in single]
+        if isinstance(node, Expand) and node.ndim > 1 and not read:
+            single.add(node.index)
+        elif kept:
+            if isinstance(node, Dropout) or not node.is_rowwise():
+                return False
+            if len(kept) == len(read):
+                single.add(node.index)
+            elif not isinstance(node, Binary | Where):
+                return False
+    return True
+
+
+def trace_any_rows(trace_with: Callable[[int], Trace]) -> Trace | None:
+    """The trace of a scan's cell that holds for memories of any number of rows, or None.
+
+    Args:
+        trace_with: traces the cell with memories of so many rows.
+    """
+    try:
+        first = trace_with(TRACED_ROWS[0])
+        others = [trace_with(rows) for rows in TRACED_ROWS[1:-1]]
+    except DynbatchError:  # the trace with the rows at hand tells what is wrong
+        return None
+    try:
+        others.append(trace_with(TRACED_ROWS[-1]))
+    except DynbatchError:
+        pass
+    same = all([operators(other.nodes) == operators(first.nodes) for other in others])
+    return first if same and repeats_beside_rows(first.nodes) else None

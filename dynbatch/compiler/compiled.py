@@ -1,0 +1,175 @@
+"""A cell, traced for one set of widths and parameters, split, and compiled to two functions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dynbatch.compiler.arrays import stream_map
+from dynbatch.compiler.buffers import Storage
+from dynbatch.compiler.cuda.cell import DeviceCell
+from dynbatch.compiler.fusion import widen
+from dynbatch.compiler.numpy.backward import Backward
+from dynbatch.compiler.numpy.forward import (
+    emit_ahead,
+    emit_forward,
+    kernel_name,
+    numbered_generic,
+    numbered_maps,
+    reads_state,
+)
+from dynbatch.compiler.program import Op, Program, Value
+from dynbatch.compiler.recorder import is_unchanged
+from dynbatch.compiler.trace import Split, Trace, split
+from dynbatch.kernels import binary, blas
+from dynbatch.nodes.arithmetic import Binary, WithNumber
+from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.elementwise import Unary
+from dynbatch.nodes.sources import check_parameter
+from dynbatch.parameter import Parameter
+
+_uids = itertools.count()
+
+
+class CompiledLoop:
+    """A program, stored, and compiled: everything that does not depend on the mini-batch.
+
+    Attributes:
+        program, storage, reverse_pass: the stages of compilation, for those who look.
+        launches, launches_backward: kernels of one step.
+        from_state: those of forward that are linear maps of the state.
+        source: the generated Python: `ahead` of the loop, `forward` and `backward`.
+        maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
+        reached: streams that backward gives a gradient.
+        generic: operators that run by their node type's own kernels, by number.
+        read_before: parts of the state that backward reads packed, as every step found them.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.uid = next(_uids)
+        self.program = program
+        widen(program)
+        self.storage = Storage(program)
+        self.reverse_pass = Backward(program, self.storage)
+        numbers = numbered_maps(program)
+        ops = [*program.stream_maps, *program.ops]
+        self.maps: dict[int, Op] = {numbers[id(op)]: op for op in ops if id(op) in numbers}
+        self.stream_maps = {numbers[id(op)]: op for op in program.stream_maps}
+        generic = numbered_generic(program)
+        self.generic: dict[int, Op] = {
+            generic[id(op)]: op for op in program.ops if id(op) in generic
+        }
+        self.reached = self.reverse_pass.streams | {
+            op.inputs[0].place
+            for number, op in self.stream_maps.items()
+            if number in self.reverse_pass.of_maps
+        }
+        found = self.reverse_pass.previous | {
+            op.inputs[0].base.place
+            for number, op in self.maps.items()
+            if number in self.reverse_pass.of_maps and reads_state(op)
+        }
+        self.read_before: dict[int, Value] = {
+            place: program.states[place] for place in sorted(found)
+        }
+        lines, self.launches = emit_forward(program, self.storage)
+        self.from_state = sum(map(reads_state, program.ops))
+        self.launches_backward = len(self.reverse_pass.body) + len(self.reverse_pass.carry)
+        parts = [emit_ahead(program, self.storage), lines, self.reverse_pass.lines()]
+        self.source = "\n\n\n".join(["\n".join(part) for part in parts]) + "\n"
+        namespace = self._namespace()
+        exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
+        self.ahead_of_loop: Callable[[dict[str, Any]], None] = namespace["ahead"]
+        self.forward: Callable[[dict[str, Any], Any], None] = namespace["forward"]
+        self.backward: Callable[[dict[str, Any], Any], None] = namespace["backward"]
+
+    def _namespace(self) -> dict[str, Any]:
+        names: dict[str, Any] = {
+            "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+            "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
+            "matmul_planes": blas.matmul_planes, "matmul_sum": blas.matmul_sum,
+            "stream_map": stream_map, "nan": np.nan, "choose": binary.choose,
+            "choose_backward": binary.choose_backward,
+        }  # fmt: skip
+        for op in self.program.ops:
+            if isinstance(op.node, Unary | Binary | WithNumber):
+                names[kernel_name(op)] = op.node.kernel
+        return names
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """Every parameter the loop uses, once."""
+        found: dict[int, Parameter] = {}
+        for op in self.maps.values():
+            for piece in op.pieces:
+                for parameter in [piece.weight, *[bias for bias, _ in piece.biases]]:
+                    found.setdefault(parameter.uid, parameter)
+        for op in self.generic.values():
+            for parameter in op.node.all_parameters():
+                found.setdefault(parameter.uid, parameter)
+        return tuple(found.values())
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of them that are trained."""
+        return tuple([p for p in self.all_parameters() if not p.frozen])
+
+    def plane_of(self, number: int) -> int:
+        """Width of the planes of a wide linear map's output; 0 for plain rows."""
+        return self.storage.place(self.maps[number].output)[0].plane
+
+
+class CompiledCell(CompiledLoop):
+    """A cell, split into what runs before its loop, the loop, and what runs after it.
+
+    Attributes:
+        trace, parts: what the cell built, and how it was split.
+        ahead:        the operators before the loop that must be made as nodes, in order.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.parts: Split = split(trace)
+        super().__init__(Program(trace, self.parts))
+        self.ahead = self._needed_before()
+
+    @cached_property
+    def on_device(self) -> DeviceCell:
+        """The same loop for a GPU."""
+        return DeviceCell(self.program, numbered_maps(self.program))
+
+    def is_current(self, params: Any) -> bool:
+        """Whether `params` holds what the trace read from its own."""
+        return is_unchanged(params, self.trace.reads)
+
+    def check_parameters(self, graph: Owner) -> None:
+        """Raise an error unless the parameters are of the graph's dtype and on its device."""
+        for read in self.trace.reads.values():
+            if isinstance(read, Parameter):
+                check_parameter("scan", read, graph)
+
+    def _needed_before(self) -> list[Node]:
+        program, trace = self.program, self.trace
+        wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
+        for node in self.parts.after:
+            wanted.update([x.index for x in node.inputs])
+        found = []
+        for node in reversed(self.parts.before):
+            if node.index in wanted:
+                found.append(node)
+                wanted.update([x.index for x in node.inputs])
+        return found[::-1]
+
+    def __str__(self) -> str:
+        parts = self.parts
+        head = (
+            f"# before the loop: {_kinds(parts.before)}\n# in the loop: {_kinds(parts.loop)}\n"
+            f"# after the loop: {_kinds(parts.after)}\n"
+        )
+        return head + self.source
+
+
+def _kinds(nodes: Any) -> str:
+    return ", ".join([type(node).__name__ for node in nodes]) or "nothing"

@@ -1,0 +1,1 @@
+"""Prints a program's loop as CUDA kernels."""

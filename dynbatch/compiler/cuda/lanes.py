@@ -1,0 +1,160 @@
+"""The loop of a cell cut for a GPU: which operators one kernel runs, and which columns one thread.
+
+Linear maps and operators with kernels of their own stand alone; the elementwise operators between
+them become groups, one kernel each. Within a group every operator is cut into scalar operators on
+segments: ranges of columns so narrow that element j of each operand meets element j of the others.
+Segments that meet form a lane; thread (row, j) of a lane computes it for one sentence, with every
+value in a register.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dynbatch.compiler.program import ELEMENTWISE, Op, Program, Value
+
+FUSED = (*ELEMENTWISE, "copy")
+
+
+class Segment(NamedTuple):
+    """Columns [first, first + width) of a base value."""
+
+    base: Value
+    first: int
+    width: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells segments apart: two of one base differ in their first column."""
+        return id(self.base), self.first
+
+
+class ScalarOp(NamedTuple):
+    """An elementwise operator on segments of one width."""
+
+    op: Op
+    inputs: tuple[Segment, ...]
+    output: Segment
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Scalar operators that one thread runs for one row and one column, in order."""
+
+    width: int
+    ops: tuple[ScalarOp, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Elementwise operators that one kernel runs."""
+
+    ops: tuple[Op, ...]
+    lanes: tuple[Lane, ...]
+
+
+Item = Op | Group
+
+
+def items(program: Program, leaving: list[Op]) -> list[Item]:
+    """The loop in the order in which a step runs it.
+
+    Args:
+        leaving: further copies at the end of the step (see `DeviceCell`).
+    """
+    ops = [*program.ops, *leaving]
+    cuts = _cuts(ops)
+    made = {id(op.output): op for op in ops}
+    done: set[int] = set()
+    found: list[Item] = []
+    waiting = list(ops)
+
+    def is_ready(op: Op) -> bool:
+        return all([id(x.base) not in made or id(x.base) in done for x in op.inputs])
+
+    while waiting:
+        alone = [op for op in waiting if op.kind not in FUSED and is_ready(op)]
+        if alone:
+            found += alone
+            done |= {id(op.output) for op in alone}
+            waiting = [op for op in waiting if op not in alone]
+            continue
+        group: list[Op] = []
+        for op in waiting:  # in order, so that what an operator reads has been seen before it
+            if op.kind in FUSED and is_ready(op):
+                group.append(op)
+                done.add(id(op.output))
+        waiting = [op for op in waiting if op not in group]
+        found.append(Group(tuple(group), _lanes(group, cuts)))
+    return found
+
+
+def columns(op: Op) -> list[tuple[Value, int]]:
+    """The inputs of an elementwise operator, each with the output's column where it begins."""
+    starts = op.columns if op.kind == "copy" else [0] * len(op.inputs)
+    return list(zip(op.inputs, starts, strict=True))
+
+
+def _cuts(ops: list[Op]) -> dict[int, set[int]]:
+    """Where each base value is cut: wherever anything that it meets begins or ends."""
+    cuts: dict[int, set[int]] = {}
+    for op in ops:
+        if op.kind not in FUSED:
+            for x in op.inputs:
+                cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
+    relations = [(x, op.output, at) for op in ops if op.kind in FUSED for x, at in columns(op)]
+    for x, output, at in relations:
+        cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
+        cuts.setdefault(id(output), set()).update((0, at, at + x.width, output.width))
+    changed = True
+    while changed:
+        changed = False
+        for x, output, at in relations:
+            of_x, of_output = cuts[id(x.base)], cuts[id(output)]
+            shift = at - x.column
+            inside = {c for c in of_x if x.column <= c <= x.column + x.width}
+            back = {c - shift for c in of_output if at <= c <= at + x.width}
+            if not (back <= of_x and {c + shift for c in inside} <= of_output):
+                of_x |= back
+                of_output |= {c + shift for c in inside}
+                changed = True
+    return cuts
+
+
+def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) -> list[Segment]:
+    edges = sorted([c for c in cuts[id(base)] if first <= c <= first + width])
+    return [Segment(base, a, b - a) for a, b in itertools.pairwise(edges)]
+
+
+def _lanes(group: list[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
+    scalars: list[ScalarOp] = []
+    for op in group:
+        if op.kind == "copy":
+            for x, at in columns(op):
+                for segment in _segments(x.base, x.column, x.width, cuts):
+                    first = segment.first - x.column + at
+                    scalars.append(
+                        ScalarOp(op, (segment,), Segment(op.output, first, segment.width))
+                    )
+            continue
+        for output in _segments(op.output, 0, op.output.width, cuts):
+            inputs = [Segment(x.base, x.column + output.first, output.width) for x in op.inputs]
+            scalars.append(ScalarOp(op, tuple(inputs), output))
+    lane_of: dict[tuple[int, int], int] = {}
+    lanes: dict[int, list[ScalarOp]] = {}
+    for number, scalar in enumerate(scalars):
+        met = {lane_of[s.key] for s in [*scalar.inputs, scalar.output] if s.key in lane_of}
+        joined = [op for lane in sorted(met) for op in lanes.pop(lane)] + [scalar]
+        lanes[number] = joined
+        for one in joined:
+            for segment in [*one.inputs, one.output]:
+                lane_of[segment.key] = number
+    order = {id(scalar): number for number, scalar in enumerate(scalars)}
+    return tuple(
+        [
+            Lane(ops[0].output.width, tuple(sorted(ops, key=lambda one: order[id(one)])))
+            for ops in lanes.values()
+        ]
+    )

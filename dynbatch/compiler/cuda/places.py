@@ -1,0 +1,180 @@
+"""Where the values and gradients of a loop live on a GPU, and who writes a gradient first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dynbatch.compiler.buffers import Buffer, backward_reads
+from dynbatch.compiler.cuda.lanes import FUSED, Group, Item, Segment
+from dynbatch.compiler.program import Op, Program, Value
+
+
+class Places:
+    """Buffers of a loop's forward pass: rows x width each.
+
+    packed:    one row for every token: what backward reads, what leaves the loop, what linear maps
+               of the tokens made.
+    temporary: one row for every running sentence: what crosses from one kernel of a step to the
+               next.
+
+    Everything else stays in registers. An operator writes over an input that nobody else reads any
+    more, so that the gates of an LSTM end up where the first product was.
+    """
+
+    def __init__(
+        self, program: Program, order: list[Item], exports: list[Value], following: list[Value]
+    ) -> None:
+        self.packed: list[Buffer] = []
+        self.temporary: list[Buffer] = []
+        self._places: dict[int, tuple[Buffer, int]] = {}
+        self._item: dict[int, int] = {}
+        self._ops: dict[int, Op] = {}
+        self._readers: dict[int, list[tuple[Op, Value]]] = {}
+        self._room: dict[int, tuple[Buffer, int]] = {}
+        self._taken: dict[str, list[tuple[int, int]]] = {}
+        self._leaving = [*exports, *following]
+        self._kept = list(self._leaving)
+        self._holders: dict[str, list[Value]] = {}
+        for number, item in enumerate(order):
+            for op in item.ops if isinstance(item, Group) else (item,):
+                self._item[id(op)] = number
+                self._ops[id(op)] = op
+                self._kept += [v for v in backward_reads(op) if v.base.origin == "op"]
+                for x in op.inputs:
+                    self._readers.setdefault(id(x.base), []).append((op, x))
+        for op in program.stream_maps:
+            self._put(op.output, self._new(op.output, packed=True), 0)
+        for item in order:
+            for op in item.ops if isinstance(item, Group) else (item,):
+                self._place(op)
+
+    def find(self, value: Value) -> tuple[Buffer, int] | None:
+        """Buffer and first column of a value that an operator made; None if it has no memory."""
+        found = self._places.get(id(value.base))
+        return None if found is None else (found[0], found[1] + value.column)
+
+    def place(self, value: Value) -> tuple[Buffer, int]:
+        """The same for a value that has memory."""
+        found = self.find(value)
+        assert found is not None
+        return found
+
+    def is_kept(self, value: Value) -> bool:
+        """Whether backward, or the world outside the step, reads any of its columns."""
+        return any([value.overlaps(other) for other in self._kept])
+
+    def room_for_gradient(self, op: Op) -> Buffer | None:
+        """The buffer of a map of the tokens, if the gradient of its output may be written there.
+
+        What lies there by then must be read by the kernel alone that writes the gradient, in the
+        same columns; so the gradients of an LSTM's gates take the place of the gates.
+        """
+        buffer, column = self.place(op.output)
+        readers = self._readers.get(id(op.output), [])
+        writers = {self._item[id(reader)] for reader, _ in readers}
+        ends = 0
+        for _, x in sorted(readers, key=lambda pair: pair[1].column):
+            ends = max(ends, x.column + x.width) if x.column <= ends else ends
+        holders = [v for v in self._holders[buffer.name] if v is not op.output]
+        if column or buffer.width != op.output.width or self.is_kept(op.output):
+            return None
+        if len(writers) != 1 or ends < op.output.width or not self._read_by(holders, writers):
+            return None
+        return buffer
+
+    def _read_by(self, holders: list[Value], items: set[int]) -> bool:
+        """Whether the values stay in the step, and backward reads them in these items alone."""
+        if any([v.overlaps(other) for v in holders for other in self._leaving]):
+            return False
+        found = [
+            (self._item[number], op)
+            for number, op in self._ops.items()
+            if any([v.overlaps(read) for v in holders for read in backward_reads(op)])
+        ]
+        return all([item in items and op.kind in FUSED for item, op in found])
+
+    def bias_in_kernel(self, op: Op) -> bool:
+        """Whether a linear map's bias can wait until a group reads the map's output."""
+        readers = self._readers.get(id(op.output), [])
+        return not self.is_kept(op.output) and all([r.kind in FUSED for r, _ in readers])
+
+    def _place(self, op: Op) -> None:
+        must_pack = self.is_kept(op.output)
+        room = None
+        if op.kind in FUSED and op.kind != "copy":
+            room = next((r for x in op.inputs if (r := self._room_of(x, op)) is not None), None)
+        if must_pack and room is not None and self._take(*room, op.output.width):
+            self._put(op.output, *room)
+        elif must_pack or op.kind not in FUSED or self._crosses(op):
+            self._put(op.output, self._new(op.output, must_pack), 0)
+        elif room is not None:
+            self._room[id(op.output)] = room
+
+    def _room_of(self, value: Value, op: Op) -> tuple[Buffer, int] | None:
+        """Packed memory that `op` may write over: of its input, or of what that was made from."""
+        if self.is_kept(value) or not self._dies(value, op):
+            return None
+        found = self.find(value)
+        if found is not None:
+            return found if found[0].packed else None
+        room = self._room.get(id(value.base))
+        return None if room is None else (room[0], room[1] + value.column)
+
+    def _take(self, buffer: Buffer, column: int, width: int) -> bool:
+        """Take columns of a buffer, unless another value has them."""
+        taken = self._taken.setdefault(buffer.name, [])
+        if any([s < column + width and column < e for s, e in taken]):
+            return False
+        taken.append((column, column + width))
+        return True
+
+    def _crosses(self, op: Op) -> bool:
+        """Whether another kernel than the one that makes it reads the operator's output."""
+        here = self._item[id(op)]
+        return any([self._item[id(r)] != here for r, _ in self._readers.get(id(op.output), [])])
+
+    def _dies(self, value: Value, op: Op) -> bool:
+        here = self._item[id(op)]
+        readers = self._readers[id(value.base)]
+        return not any([self._item[id(r)] > here for r, read in readers if read.overlaps(value)])
+
+    def _new(self, value: Value, packed: bool) -> Buffer:
+        kind = self.packed if packed else self.temporary
+        buffer = Buffer(f"{'P' if packed else 'T'}{len(kind)}", value.width, packed)
+        kind.append(buffer)
+        return buffer
+
+    def _put(self, value: Value, buffer: Buffer, column: int) -> None:
+        self._places[id(value)] = (buffer, column)
+        self._holders.setdefault(buffer.name, []).append(value)
+
+
+@dataclass
+class Gradient:
+    """Memory for the gradient of a base value, or of some part of the state or of a stream.
+
+    written: ranges of columns that have been written so far, in the order of backward.
+    cleared: it must be zeros before the step, for a later writer adds where none has written.
+    """
+
+    buffer: Buffer
+    written: list[tuple[int, int]] = field(default_factory=list)
+    cleared: bool = False
+
+    def mode(self, first: int, width: int) -> bool:
+        """Note a writer of these columns; whether it adds to what is there."""
+        covered = sum([min(e, first + width) - max(s, first) for s, e in self.written
+                       if s < first + width and first < e])  # fmt: skip
+        if covered and covered < width:
+            self.cleared = True
+        self.written.append((first, first + width))
+        return covered > 0 or self.cleared
+
+    def has(self, first: int, width: int) -> bool:
+        """Whether any writer has reached these columns."""
+        return self.cleared or any([s < first + width and first < e for s, e in self.written])
+
+    def covers(self, segment: Segment) -> bool:
+        """Whether writers have reached every one of the segment's columns."""
+        found = [(s, e) for s, e in self.written if s <= segment.first < e]
+        return any([segment.first + segment.width <= e for _, e in found]) or self.cleared

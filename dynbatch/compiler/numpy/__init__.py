@@ -1,0 +1,1 @@
+"""Prints a program as two Python functions of NumPy calls."""

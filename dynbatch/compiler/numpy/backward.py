@@ -1,0 +1,323 @@
+"""Writes a program's backward pass: the steps in reverse, each operator's gradient in reverse.
+
+What needs no gradient (see `slopes`) is made for a block of steps at once, ahead of them.
+Arrays by name, besides those of forward:
+
+    dY         gradients of the exports, packed
+    C0 …       gradients of the state parts, carried from step to step
+    D0 …       gradients of values, packed where a weight gradient needs all steps at once; before
+               they are made, the factor that makes them may wait in the same place
+    F0 …       factors with an array of their own
+    H0 …       state parts as every step found them, packed
+    dX0 …      gradients of streams that the loop reads directly
+    E, Z, S …  scratch
+    V0 …       weights (O, K)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from dynbatch.compiler.buffers import Buffer, Storage, backward_reads
+from dynbatch.compiler.derivatives import Link, has_slope, links
+from dynbatch.compiler.numpy.forward import (
+    AFTER_ZEROS,
+    Views,
+    argument,
+    common_plane,
+    kernel_name,
+    numbered_generic,
+    numbered_maps,
+    with_number,
+    with_used,
+)
+from dynbatch.compiler.numpy.gradient_lines import Code, GradientLines
+from dynbatch.compiler.program import Op, Program, Value, passes_gradient
+
+
+class AheadViews(Views):
+    """Views of all rows of a block of steps, where states are packed."""
+
+    def place(self, value: Value) -> tuple[Buffer, int]:
+        base = value.base
+        if base.origin == "prev":
+            return Buffer(f"H{base.place}", base.width, packed=True), value.column
+        return super().place(value)
+
+
+class Backward(GradientLines):
+    """All lines of a backward pass: operator after operator in reverse, then the state.
+
+    Attributes:
+        ahead:    lines for each block of steps, before them.
+        carry:    lines that end a step: the state's gradient for the step before.
+        of_maps:  the buffer that holds the gradient of each wide linear map's output.
+        previous: state parts that are read packed, ahead of a block.
+    """
+
+    def __init__(self, program: Program, storage: Storage) -> None:
+        super().__init__(program, storage)
+        self.ahead_views = AheadViews(program, storage)
+        self.ahead: list[str] = []
+        self.carry: list[str] = []
+        self.previous: set[int] = set()
+        self.maps = numbered_maps(program)
+        self.of_maps: dict[int, str] = {}
+        self._links = {id(op.output): links(program, op) for op in program.ops}
+        for op in reversed(program.ops):
+            self._backward_op(op)
+        self._carry()
+        for place in sorted(self.streams):  # columns that the loop does not read
+            self._complete(program.streams[place])
+        for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
+            if id(self._root(op.output)) in self._places:
+                self._complete(op.output)
+                self.of_maps[self.maps[id(op)]] = self._place(op.output)[0].name
+
+    # Operators ------------------------------------------------------------------------------------
+
+    def _backward_op(self, op: Op) -> None:
+        found = self._links[id(op.output)]
+        if found:
+            for link in found:
+                if self._is_reached(link.product):
+                    self._backward_slope(op, link)
+            return
+        if not self._is_reached(op) or not passes_gradient(op):
+            return
+        if has_slope(op) and self._can_wait(op.inputs[0]):
+            self._backward_slope(op, Link(op.output, op))
+        elif op.kind == "linear":
+            self._contribute(op.inputs[0], self._backward_linear(op))
+        elif op.kind == "copy":
+            for x, column in zip(op.inputs, op.columns, strict=True):
+                if not self._shares(op, x):
+                    self._backward_copy(op, x, column)
+        elif op.kind == "generic":
+            self._backward_generic(op, self.gradient(op.output))
+        else:
+            self._backward_elementwise(op)
+
+    def _is_reached(self, op: Op) -> bool:
+        """Whether a gradient arrives at its output; if so, all of it is set."""
+        return id(self._root(op.output)) in self._places and self._complete(op.output)
+
+    def _backward_linear(self, op: Op) -> Code:
+        number = self.maps[id(op)]
+        buffer, _ = self.place(op.output)
+        dy = self.gradient(op.output, buffer.plane)
+        if not buffer.plane:
+            return lambda out: f"matmul({dy}, V{number}, {out})"
+        inner = op.inputs[0].width
+        name = f"S{buffer.planes}_{inner}"
+        self.buffers.setdefault(name, Buffer(name, buffer.planes * inner, False, inner))
+        scratch = self.views.view(self.buffers[name], 0, buffer.planes * inner, inner)
+        return lambda out: f"matmul_sum({dy}, V{number}, {scratch}, {out})"
+
+    def _backward_copy(self, op: Op, x: Value, column: int) -> None:
+        part = Value(x.width)
+        part.base, part.column = op.output, column
+        places = [self.place(part)]
+        if x.base.origin != "prev":
+            places.append(self.place(x))
+        plane = common_plane(places, x.width)
+        view = self.gradient(part, plane)
+        self._contribute(x, lambda out: f"copyto({out}, {view})", plane)
+
+    def _shares(self, op: Op, x: Value) -> bool:
+        """Whether the input's gradient is the output's very buffer."""
+        if x.base.origin == "op" and self._alias.get(id(x.base)) is op.output and x.is_whole():
+            return True
+        return False
+
+    def _can_wait(self, x: Value) -> bool:
+        """Whether a factor can stand where the gradient of `x` will be, until that is made."""
+        whole = [(x.column, x.width)]
+        return self.place(x)[0].packed and self._missing(x) == whole
+
+    def _backward_slope(self, op: Op, link: Link) -> None:
+        """dx = dz ⊙ factor, where the factor, other ⊙ f'(x), is made ahead of the block."""
+        part, z = link.part, link.product.output
+        x = Value(part.width)
+        x.base, x.column = op.inputs[0].base, op.inputs[0].column + part.column
+        read = [x if op.node.kernel.reads == "input" else part]
+        read += [] if link.other is None else [link.other]
+        read_from = [self.ahead_views.place(v) for v in read]
+        plane = common_plane([self.place(z), self.place(x), *read_from], x.width)
+        place = self.place(x)
+        if not self._can_wait(x):
+            name = f"F{len(self.buffers)}"
+            self.buffers[name] = Buffer(name, x.width, packed=True, plane=plane)
+            place = (self.buffers[name], 0)
+        factor, saved, *others = [
+            self.ahead_views.view(*v, x.width, plane) for v in [place, *read_from]
+        ]
+        self.ahead.append(f"{kernel_name(op)}.slope({saved}, {factor})")
+        self.ahead += [f"multiply({factor}, {other}, {factor})" for other in others]
+        self.previous |= {v.base.place for v in read if v.base.origin == "prev"}
+        dz, held = self.gradient(z, plane), self.views.view(*place, x.width, plane)
+        self._contribute(x, lambda out: f"multiply({dz}, {held}, {out})", plane)
+
+    def _backward_elementwise(self, op: Op) -> None:
+        views = self.views
+        saved = [v for v in backward_reads(op) if v.base.origin != "memory"]
+        targets = [
+            x
+            for x in op.inputs
+            if x.base.origin not in ("prev", "memory") and not self._links.get(id(x.base))
+        ]
+        places = [self.place(v) for v in [op.output, *targets]]
+        plane = common_plane([*places, *[views.place(v) for v in saved]], op.output.width)
+        dy = self.gradient(op.output, plane)
+        for x, code in zip(op.inputs, self._elementwise_codes(op, dy, plane), strict=True):
+            known = self._shares(op, x) or self._links.get(id(x.base))
+            if code is not None and not known:
+                self._contribute(x, code, plane)
+
+    def _elementwise_codes(self, op: Op, dy: str, plane: int) -> Sequence[Code | None]:
+        """How the gradient of each input is made from that of the output; None: it is not."""
+        views = self.views
+        if op.kind == "unary":
+            kernel = op.node.kernel
+            saved = {"input": op.inputs[0], "output": op.output}.get(kernel.reads)
+            held = dy if saved is None else views.of(saved, plane)
+            arguments = "".join(f", {value!r}" for value in op.node.arguments())
+            return [lambda out: f"{kernel_name(op)}.backward({dy}, {held}, {out}{arguments})"]
+        if op.kind == "scale":
+            return [lambda out: f"multiply({dy}, {op.node.number!r}, {out})"]
+        if op.kind == "shift":
+            return [lambda out: f"copyto({out}, {dy})"]
+        if op.kind == "where":
+            mask = views.of(op.inputs[0], plane)
+            return [
+                None,  # the mask has no gradient
+                lambda out: f"choose_backward({dy}, {mask}, {out}, 0)",
+                lambda out: f"choose_backward({dy}, {mask}, {out}, 1)",
+            ]
+        if op.kind == "number":
+            a, b = with_number(op, views.of(op.inputs[0], plane))
+            way = f"{kernel_name(op)}.backward_{'ab'[op.node.side]}"
+            return [lambda out: f"{way}({dy}, {a}, {b}, {out})"]
+        kernel, name = op.node.kernel, type(op.node).__name__
+        a = views.of(op.inputs[0], plane) if kernel.reads_a else "None"
+        b = views.of(op.inputs[1], plane) if kernel.reads_b else "None"
+        if name == "Multiply":
+            return [
+                lambda out: f"multiply({dy}, {b}, {out})",
+                lambda out: f"multiply({dy}, {a}, {out})",
+            ]
+        if name == "Add":
+            return [lambda out: f"copyto({out}, {dy})"] * 2
+        return [
+            lambda out: f"{kernel_name(op)}.backward_a({dy}, {a}, {b}, {out})",
+            lambda out: f"{kernel_name(op)}.backward_b({dy}, {a}, {b}, {out})",
+        ]
+
+    def _backward_generic(self, op: Op, dy: str) -> None:
+        retains = op.node.retains
+        number = numbered_generic(self.program)[id(op)]
+        saved, targets, after = [], [], []
+        for position, x in enumerate(op.inputs):
+            kept = retains.input(position) or x.base.origin == "memory"
+            saved.append(argument(x, self.views) if kept else "None")
+            if x.base.origin == "memory":
+                targets.append("None")
+                continue
+            scratch = self._scratch_view(x.width, fresh=True)
+            targets.append(scratch)
+            after.append((x, scratch))
+        output = self.views.of(op.output) if retains.output else "None"
+        self.body.append(
+            f"G{number}.backward(t, n, {dy}, {output}, ({', '.join(saved)},), "
+            f"({', '.join(targets)},))"
+        )
+        for x, scratch in after:
+            self._contribute(x, lambda out, v=scratch: f"copyto({out}, {v})")  # type: ignore[misc]
+
+    # The state ------------------------------------------------------------------------------------
+
+    def _carry(self) -> None:
+        """Gradients of the state as the step found it become the carried ones.
+
+        First everything that may read a carried gradient goes to scratch, then the carried ones are
+        written; a single reader of its own carried gradient works in place.
+        """
+        first: list[str] = []
+        last: list[str] = []
+        for k, state in enumerate(self.program.states):
+            self.views.view(Buffer(f"C{k}", state.width, packed=False), 0, state.width)
+            codes = self._to_previous.get(k, [])
+            reading = [code for code in codes if self._carried(code("_"))]
+            others = [code for code in codes if code not in reading]
+            if not codes:
+                last.append(f"c{k}[...] = 0")
+            elif not reading:
+                last += self._sum(others, f"c{k}", state.width)
+            elif len(reading) == 1 and self._works_in_place(reading[0]("_"), k):
+                last.append(reading[0](f"c{k}"))
+                for code in others:
+                    last += self._sum([code], f"c{k}", state.width, more=True)
+            else:
+                self.buffers[f"E{k}"] = Buffer(f"E{k}", state.width, packed=False)
+                self.views.view(self.buffers[f"E{k}"], 0, state.width)
+                first += self._sum(codes, f"e{k}", state.width)
+                last.append(f"copyto(c{k}, e{k})")
+        self.carry = [*first, *last]
+
+    def _sum(self, codes: list[Code], target: str, width: int, more: bool = False) -> list[str]:
+        lines: list[str] = []
+        for code in codes:
+            if not lines and not more:
+                lines.append(code(target))
+            else:
+                lines += self._add_to(target, code, width)
+        return lines
+
+    def _carried(self, text: str) -> set[int]:
+        """Which carried gradients a line reads."""
+        found = re.findall(r"\bc(\d+)(?:_\d+_\d+)?\b", text)
+        return {int(number) for number in found}
+
+    def _works_in_place(self, text: str, k: int) -> bool:
+        own = re.findall(rf"\bc{k}\b", text)
+        return self._carried(text) == {k} and bool(own) and text.startswith("multiply")
+
+    # Lines ----------------------------------------------------------------------------------------
+
+    def lines(self) -> list[str]:
+        """Lines of `def backward(A, blocks)`."""
+        names = [f"X{k}" for k in range(len(self.program.streams))]
+        names += [f"dX{k}" for k in sorted(self.streams)]
+        names += [buffer.name for buffer in self.storage.packed]
+        names += [f"H{k}" for k in sorted(self.previous)]
+        names += [f"V{self.maps[id(op)]}" for op in self.program.ops if op.kind == "linear"]
+        names += [f"{letter}{k}" for k in range(len(self.program.states)) for letter in "IC"]
+        names += ["given", "dY", *self.buffers]
+        names += [f"G{number}" for number in numbered_generic(self.program).values()]
+        lines = ["def backward(A, blocks):"]
+        lines += [f"    {name} = A[{name!r}]" for name in names]
+        lines += ["    for s, e, steps in reversed(blocks):", "        n = e - s"]
+        lines += [
+            f"        {line}" for line in with_used(self.ahead_views.lines.values(), self.ahead)
+        ]
+        lines.append("        for t, (s, e, n, p) in reversed(steps):")
+        before = []
+        for k, value in enumerate(self.program.following):
+            buffer, column = self.storage.place(value)
+            if buffer.plane:
+                rows = f"{buffer.name}[{column // buffer.plane}, p:p + n]"
+                column %= buffer.plane
+            else:
+                rows = f"{buffer.name}[p:p + n]"
+            if value.width < (buffer.plane or buffer.width):
+                rows += f"[:, {column}:{column + value.width}]"
+            before.append(f"h{k} = I{k}[:n] if p < 0 else {rows}")
+        # Nothing asks for the gradient of a state that was not given.
+        carry = [AFTER_ZEROS, *[f"    {line}" for line in self.carry]] if self.carry else []
+        step = with_used([*before, *self.views.lines.values()], [*self.body, *carry])
+        return lines + [f"            {line}" for line in step]
+
+    def gradient_buffers(self) -> list[Buffer]:
+        """Every gradient buffer, packed or not."""
+        return list(self.buffers.values())

@@ -1,0 +1,101 @@
+"""What stands ahead of a cell's loop and behind it, made as ordinary nodes of one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.nodes.arithmetic import Binary
+from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.dropout import Dropout, Ones, dropout
+from dynbatch.nodes.selection import Where
+from dynbatch.nodes.shape.expand import Expand, expand
+from dynbatch.nodes.shape.indexing import slice as slice_node
+
+
+class Surroundings:
+    """Nodes of one sentence in place of traced ones.
+
+    Args:
+        compiled: the cell.
+        xs:       the sentence, (T, D), or several side by side.
+        memories: its memories.
+    """
+
+    def __init__(
+        self, compiled: CompiledCell, xs: Sequence[Node], memories: Sequence[Node]
+    ) -> None:
+        self._compiled = compiled
+        self._xs = xs[0]
+        tokens = [node.index for node in compiled.trace.tokens]
+        self._made = dict(zip(tokens, xs, strict=True))
+        for placeholder, memory in zip(compiled.trace.memories, memories, strict=True):
+            self._made[placeholder.index] = memory
+        self._repeated: dict[int, Node] = {}
+        for node in compiled.ahead:
+            self._make(node)
+
+    def whole(self, node: Node) -> Node:
+        """The value as it is: rows for each token, or one for the sentence."""
+        return self._made[node.index]
+
+    def rows(self, node: Node) -> Node:
+        """The value with a row for each token: what belongs to the sentence is repeated."""
+        found = self._made[node.index]
+        if found.ndim == 2:
+            return found
+        if node.index not in self._repeated:
+            self._repeated[node.index] = expand(found, (self._xs.rows, found.width))
+        return self._repeated[node.index]
+
+    def output(self, scan: Node) -> Node:
+        """The cell's outputs (T, E), from the exports of its loop."""
+        exports = self._compiled.parts.exports
+        if len(exports) == 1:
+            self._made[exports[0].index] = scan
+        else:
+            column = 0
+            for node in exports:
+                part = slice_node(scan, column, column + node.width, -1)
+                self._made[node.index] = part
+                column += node.width
+        for node in self._compiled.parts.after:
+            self._make(node)
+        return self.rows(self._compiled.trace.output)
+
+    def _make(self, node: Node) -> None:
+        if not node.inputs:
+            made = copy_of_source(node, self._xs.graph)
+        elif self._compiled.parts.kinds[node.index] == "memory" and self._compiled.trace.fixed_rows:
+            inputs = [self.whole(x) for x in node.inputs]
+            is_repeated = isinstance(node, Expand)
+            made = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
+        elif self._compiled.parts.kinds[node.index] == "memory":
+            made = once(node, [self.whole(x) for x in node.inputs])
+        elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:
+            # What is dropped is the same in all sentences; the mask must follow from this one.
+            mask = dropout(Ones(self._xs, columns=node.width), node.p)
+            made = self.rows(node.inputs[0]) * mask
+        else:
+            made = node.rebuild(*[self.rows(x) for x in node.inputs])
+        self._made[node.index] = made
+
+
+def once(node: Node, inputs: list[Node]) -> Node:
+    """An operator that runs once for the sentence, whose memory has its own length."""
+    if isinstance(node, Binary | Where) and len({x.shape for x in inputs}) > 1:
+        rows = max([x.shape for x in inputs if x.ndim == 2], default=inputs[0].shape)
+        inputs = [expand(x, rows) for x in inputs]
+    return node.rebuild(*inputs)
+
+
+def copy_of_source(node: Node, graph: Owner) -> Node:
+    """A constant of a cell, or a parameter used as a value, in a graph."""
+    return type(node)(graph=graph, **attributes(node))
+
+
+def attributes(node: Node) -> dict[str, Any]:
+    """What a node was told besides its inputs."""
+    names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
+    return {n: getattr(node, n) for n in names if n not in Node.__slots__}

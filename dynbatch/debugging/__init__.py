@@ -1,0 +1,1 @@
+"""Doubts a run: checked, guarded, dumped, replayed."""

@@ -1,0 +1,271 @@
+"""`CheckedStep`: a batch step that is run again on the host, and compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.debugging.difference import Checker, differing, largest, magnitude
+from dynbatch.debugging.reference import Twins, on_host, totals
+from dynbatch.errors import CheckError
+from dynbatch.kernels.arrays import download
+from dynbatch.kernels.runtime.transfer import to_host
+from dynbatch.memory import Interval
+from dynbatch.nodes.base import Node, Shape, heading
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array, Parameter
+
+
+class Piece(NamedTuple):
+    """A part of an array that is compared: whose and what it is; `scale` gives its largest term."""
+
+    node: Node
+    what: str
+    shape: Shape
+    scale: Callable[[], float]
+
+    @property
+    def size(self) -> int:
+        """In elements."""
+        return math.prod(self.shape)
+
+
+class CheckedStep(StepRun):
+    """A batch step that is run again on the host, and compared."""
+
+    __slots__ = ("checker", "launched", "twins")
+
+    def __init__(self, nodes: Sequence[Node], dtype: Any, xp: Any, checker: Checker) -> None:
+        super().__init__(nodes, dtype, xp)
+        self.checker = checker
+        self.launched = ""
+        self.twins: Twins | None = None
+
+    @property
+    def work(self) -> int:
+        """None that is worth a thread: steps run in order, so that the first is found."""
+        return 0
+
+    def run_forward(self, arena: Array) -> None:
+        super().run_forward(arena)
+        self.launched = self.checker.kernels()
+        if self.is_structural:
+            self._check_moves()
+            return
+        xs = self._inputs(arena, [source.packing for source in self.sources])
+        twins = self._make_twins()
+        dxs: list[Array | None] = []
+        with on_host(self.nodes[0].all_parameters(), self.checker.copies):
+            if self.fused:
+                dy = to_host(self.block.gradients().flat)
+                outputs, dxs, sink = twins.forward_backward(xs, dy, self._wanted())
+                given = totals(sink)
+            else:
+                outputs = twins.forward(xs)
+        self.twins = twins if self.batch.keeps else None
+        for number, (block, expected) in enumerate(zip(self.blocks, outputs, strict=True)):
+            name = f"last state {number - 1}" if number else "value"
+            pieces = [
+                Piece(
+                    node, name, (block.width,) if number else node.shape, partial(self._terms, node)
+                )
+                for node in self.nodes
+            ]
+            self._compare("forward", pieces, to_host(block.values().flat), expected)
+        if self.fused:
+            self._compare_gradients(arena, dxs, [dy])
+            self._compare_parameters(given, [dy], xs)
+
+    def run_backward(self, arena: Array) -> None:
+        self.checker.kernels()
+        dys = [
+            download(block.gradients().values) for block in self.blocks
+        ]  # calls add to their own
+        super().run_backward(arena)
+        self.launched = self.checker.kernels()
+        # Without any, forward comes later: what needs no values is differentiated first.
+        twins = self.twins or self._make_twins()
+        retains = self.kind.retains
+        places = [place if retains.input(k) else None for k, place in enumerate(self.repacked)]
+        inputs = self._inputs(arena, places, retains.input)
+        output = to_host(self.block.values().flat) if retains.output else None
+        with on_host(self.nodes[0].all_parameters(), self.checker.copies):
+            dxs, sink = twins.backward(inputs, output, dys[0].reshape(-1), dys[1:], self._wanted())
+            given = totals(sink)
+        self._compare_gradients(arena, dxs, dys)
+        self._compare_parameters(given, dys, inputs)
+
+    def add_gradients(self, arena: Array) -> None:
+        expected = self._sums(arena)
+        super().add_gradients(arena)
+        self.launched = self.checker.kernels()
+        for block, (wanted, scale) in expected.items():
+            what = f"gradient, after {self.nodes[0].label()} added to it,"
+            width = block.width if block.nodes[0]._block is not block else 0
+            pieces = [
+                Piece(node, what, (width,) if width else node.shape, partial(float, scale))
+                for node in block.nodes
+            ]
+            self._compare("add", pieces, to_host(block.gradients().flat), wanted)
+
+    # What the second run gets ---------------------------------------------------------------------
+
+    def _make_twins(self) -> Twins:
+        together = self.checker.on_device or not self.splits
+        groups = [self.nodes] if together else [[node] for node in self.nodes]
+        return Twins(groups, self.batch.dtype, self.batch.keeps)
+
+    def _inputs(
+        self,
+        arena: Array,
+        places: Sequence[Interval | None],
+        reads: Callable[[int], bool] = lambda position: True,
+    ) -> list[Array | None]:
+        """The elements of each input as the kernels had them; copies are compared as well."""
+        found: list[Array | None] = []
+        for position, source in enumerate(self.sources):
+            if not reads(position):
+                found.append(None)
+            elif source.is_view:
+                found.append(to_host(source.view().flat))
+            else:
+                place = places[position]
+                assert place is not None
+                packed = to_host(source.packed(arena, place).flat)
+                values = [to_host(x._block.node_values(x)).ravel() for x in source.nodes]
+                what = f"value, copied for {self.nodes[0].label()},"
+                pieces = [Piece(x, what, x.shape, float) for x in source.nodes]
+                self._compare("packing", pieces, packed, np.concatenate(values))
+                found.append(packed)
+        return found
+
+    def _wanted(self) -> list[bool]:
+        return [target is not None for target in self.targets]
+
+    def _check_moves(self) -> None:
+        """Structural values, by plain indexing."""
+        expected = np.full(self.block.size, np.nan, self.batch.dtype)
+        copies: dict[Block, Array] = {}
+        for _, source, rows, columns in self._rectangles():
+            if source not in copies:
+                copies[source] = to_host(source.values().flat)
+            expected[columns] = copies[source][rows]
+        pieces = [Piece(node, "value", node.shape, float) for node in self.nodes]
+        self._compare("moves", pieces, to_host(self.block.values().flat), expected)
+
+    def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
+        """Of each node by itself: the block read, elements there, and elements of the output."""
+        for node in self.nodes:
+            for r in self.kind.rectangles(Batch([node], self.batch.dtype)):  # type: ignore[attr-defined]
+                elements = [
+                    x._start
+                    + (first + step * np.arange(r.rows))[:, None] * x.width
+                    + column
+                    + np.arange(r.width)
+                    for x, first, step, column in (
+                        (r.source, r.source_row, r.source_step, r.source_column),
+                        (r.target, r.target_row, r.target_step, r.target_column),
+                    )
+                ]
+                yield node, r.source._block, *elements
+
+    def _sums(self, arena: Array) -> dict[Block, tuple[Array, float]]:
+        """What the blocks will hold that this step adds to, and the largest of the terms."""
+        found: dict[Block, tuple[Array, float]] = {}
+
+        def begin(block: Block, is_empty: bool) -> Array:
+            if block not in found:
+                gradient = to_host(block.gradients().flat)
+                gradient = np.zeros_like(gradient) if is_empty else gradient.copy()
+                found[block] = (gradient, magnitude(gradient))
+            return found[block][0]
+
+        if self.is_structural:
+            assigned = {block for target in self.targets if target for block in target.assigned}
+            dy = to_host(self.block.gradients().flat)
+            for _, block, there, here in self._rectangles():
+                if block.gradient is not None:
+                    begin(block, block in assigned)[there] += dy[here]
+            return {
+                block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in found.items()
+            }
+        for source, target in zip(self.sources, self.targets, strict=True):
+            if target is None or target.scratch is None:
+                continue
+            packed, start = to_host(source.packed(arena, target.scratch).flat), 0
+            for x in source.nodes:
+                size, block = x.rows * x.width, x._block
+                if block.gradient is not None:
+                    sums = begin(block, False)
+                    sums[x._start : x._start + size] += packed[start : start + size]
+                    found[block] = (sums, max(found[block][1], magnitude(packed)))
+                start += size
+        return found
+
+    # Comparing ------------------------------------------------------------------------------------
+
+    def _compare_gradients(
+        self, arena: Array, dxs: Sequence[Array | None], dys: Sequence[Array]
+    ) -> None:
+        views = self._target_views(arena)
+        for position, (view, dx) in enumerate(zip(views, dxs, strict=True)):
+            if view is None or dx is None:
+                continue
+            pieces = [
+                Piece(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
+                for node, x in self.readers(position)
+            ]
+            self._compare("backward", pieces, to_host(view.flat), dx)
+
+    def _compare_parameters(
+        self,
+        given: dict[int, tuple[Parameter, Array]],
+        dys: Sequence[Array],
+        inputs: Sequence[Array | None],
+    ) -> None:
+        assert self.gradients is not None
+        left = totals(self.gradients)
+        scale = largest(dys) * max(1.0, largest([x for x in inputs if x is not None]))
+        node = self.nodes[0]
+        for uid in left.keys() | given.keys():
+            parameter = (left.get(uid) or given[uid])[0]
+            nothing = (parameter, np.zeros(parameter.shape, parameter.dtype))
+            found, expected = left.get(uid, nothing)[1], given.get(uid, nothing)[1]
+            what = f"gradient for parameter {parameter.name!r}"
+            piece = Piece(node, what, parameter.shape, partial(float, scale))
+            self._compare("backward", [piece], found.ravel(), expected.ravel())
+
+    def _batch_text(self) -> str:
+        count = len(self.nodes)
+        return (
+            f"a batch of {count} node{'s' * (count > 1)}, {self.kind.__name__}, "
+            f"first {self.nodes[0].label()}"
+        )
+
+    def _terms(self, node: Node) -> float:
+        """The largest of what a node reads."""
+        return largest([to_host(x._block.node_values(x)) for x in node.reads()])
+
+    def _compare(self, when: str, pieces: Sequence[Piece], found: Array, expected: Array) -> None:
+        """Raise CheckError at the first piece that differs."""
+        if np.array_equal(found, expected, equal_nan=True):
+            return
+        start = 0
+        for piece in pieces:
+            own = slice(start, start + piece.size)
+            start = own.stop
+            places = differing(found[own], expected[own], piece.scale())
+            if places.size:
+                where = self.checker.difference(piece.shape, places, found[own], expected[own])
+                kernels = f"; launched: {self.launched}" if self.launched else ""
+                raise CheckError(
+                    heading(piece.node, f"its {piece.what} is wrong") + f"\n  {where}\n"
+                    f"  in {when} of {self._batch_text()}{kernels}\n"
+                    f"  fix:  {self.checker.advice(self.kind)}"
+                )

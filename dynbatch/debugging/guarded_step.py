@@ -1,0 +1,183 @@
+"""`GuardedStep`: a batch step that looks at what its kernels wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.debugging.difference import DUMP
+from dynbatch.debugging.one_by_one import calls_of
+from dynbatch.debugging.reference import totals
+from dynbatch.errors import NumericError
+from dynbatch.kernels.runtime.transfer import to_host
+from dynbatch.nodes.base import Node, Shape, heading
+from dynbatch.parameter import Array, Parameter
+
+if TYPE_CHECKING:
+    from dynbatch.debugging.guard import GuardedExecutor
+
+MOST_VALUES = 6  # inputs and parameters whose range a message gives
+
+
+class GuardedStep(StepRun):
+    """A batch step that looks at what its kernels wrote."""
+
+    __slots__ = ("executor",)
+
+    def __init__(
+        self, nodes: Sequence[Node], dtype: Any, xp: Any, executor: GuardedExecutor
+    ) -> None:
+        super().__init__(nodes, dtype, xp)
+        self.executor = executor
+
+    @property
+    def work(self) -> int:
+        """None that is worth a thread: steps run in order, so that the first is found."""
+        return 0
+
+    def run_forward(self, arena: Array) -> None:
+        super().run_forward(arena)
+        self.executor.flush()
+        for number, block in enumerate(self.blocks):
+            flat = to_host(block.values().flat)
+            if not np.isfinite(flat).all():
+                name = f"last state {number - 1}" if number else "value"
+                shapes = [(block.width,) if number else node.shape for node in self.nodes]
+                self._refuse("forward", f"its {name}", flat, self.nodes, shapes)
+        if self.fused:
+            self._look_at_gradients(arena, "forward and backward")
+
+    def run_backward(self, arena: Array) -> None:
+        super().run_backward(arena)
+        self._look_at_gradients(arena, "backward")
+
+    def add_gradients(self, arena: Array) -> None:
+        super().add_gradients(arena)
+        self.executor.flush()
+        for block in self._added_to():
+            flat = to_host(block.gradients().flat)
+            if not np.isfinite(flat).all():
+                owns = block.nodes[0]._block is block  # else it is of last states
+                shapes = [node.shape if owns else (block.width,) for node in block.nodes]
+                what = f"the sum of its gradients, after {self.nodes[0].label()} added to it,"
+                self._refuse("backward", what, flat, block.nodes, shapes)
+
+    def _added_to(self) -> Iterable[Block]:
+        found = dict.fromkeys(
+            [block for source, target in zip(self.sources, self.targets, strict=True)
+             if target is not None for block in source.carriers]
+        )  # fmt: skip
+        return [block for block in found if block.gradient is not None]
+
+    def _look_at_gradients(self, arena: Array, when: str) -> None:
+        """Gradients of the inputs that carry one, then those of the parameters."""
+        self.executor.flush()
+        views = self._target_views(arena)
+        for position, view in enumerate(views):
+            if view is None:
+                continue
+            flat = to_host(view.flat)
+            if np.isfinite(flat).all():
+                continue
+            start = 0
+            for node, x in self.readers(position):
+                own = flat[start : start + x.rows * x.width]
+                start += own.size
+                if x._block.gradient is not None and not np.isfinite(own).all():
+                    self._refuse(when, f"its gradient for {x.label()}", own, [node], [x.shape])
+        if self.gradients is not None:
+            for parameter, array in totals(self.gradients).values():
+                if not np.isfinite(array).all():
+                    what = f"its gradient for parameter {parameter.name!r}"
+                    self._refuse(when, what, array.ravel(), self.nodes[:1], [parameter.shape])
+
+    def _refuse(
+        self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
+    ) -> None:
+        """Raise NumericError for the first of the nodes whose numbers are not all finite."""
+        start = 0
+        for node, shape in zip(nodes, shapes, strict=True):
+            own = flat[start : start + int(np.prod(shape))].reshape(shape)
+            start += own.size
+            if np.isfinite(own).all():
+                continue
+            kind = type(node).__name__
+            if isinstance(node, RegionNode):
+                kind = node.label()
+                node, own = first_call(node, own)
+            batch = f"a batch of {len(self.nodes)} {self.kind.__name__}"
+            batch += "" if self.kind.__name__ == kind else f", {kind} before it"
+            self._raise(node, f"{what} {described(own)}", self._known(node, when), when, batch)
+
+    def _raise(
+        self, node: Node, problem: str, known: Sequence[str], when: str, batch: str
+    ) -> NoReturn:
+        place = self.executor.places.get(node.index)
+        given = not node.inputs
+        fix = (
+            "correct the array or the parameter; a mask of -inf is a boolean mask here"
+            if given
+            else "look for log(0), 0/0, exp of large numbers, sqrt or pow at 0; clip or shift\n"
+            "        what it reads, or lower the learning rate"
+        )
+        raise NumericError(
+            heading(node, problem)
+            + "".join([f"\n  {line}" for line in known])
+            + f"\n  in {when} of {batch}"
+            + f"\n  rule: {'what is given is finite' if given else 'all before it was finite'}"
+            f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {place}" if place else "")
+        )
+
+    def _known(self, node: Node, when: str) -> list[str]:
+        """The ranges of what a node reads, as far as it is still there."""
+        lines = []
+        retains = self.kind.retains
+        for position, x in enumerate(node.inputs[:MOST_VALUES]):
+            if len(x.shapes) > 1:
+                continue
+            if (when == "forward" or retains.input(position)) and x._block.array is not None:
+                lines.append(f"{x.label()} {described(to_host(x._block.node_values(x)))}")
+        if when != "forward" and node._block is self.block:
+            gradient = to_host(node._block.node_gradient(node))
+            lines.append(f"the gradient of {node.label()} {described(gradient)}")
+        return lines + ranges(node.all_parameters())
+
+
+def first_call(node: RegionNode, flat: Array) -> tuple[Node, Array]:
+    """The first call of a region whose part of `flat`, its values or gradients, is not finite."""
+    for number, row, call in calls_of(node.region):
+        group = node.region.groups[number]
+        first = group.offset + row * group.cell.width
+        own = flat[first : first + group.cell.width]
+        if not np.isfinite(own).all():
+            return call, own
+    return node, flat
+
+
+def ranges(parameters: Sequence[Parameter]) -> list[str]:
+    """A line for each of the first parameters."""
+    lines = []
+    for parameter in parameters[:MOST_VALUES]:
+        value = to_host(parameter.value)
+        lines.append(f"parameter {parameter.name!r} {value.shape} {described(value)}")
+    return lines
+
+
+def described(array: Array) -> str:
+    """Its range; or how many of its numbers are not finite, and the first of them."""
+    wrong = ~np.isfinite(array)
+    if wrong.any():
+        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        where = f" at {place}" if place else ""
+        return (
+            f"has {int(wrong.sum())} of {array.size} numbers that are not finite, "
+            f"the first {array[place]}{where}"
+        )
+    if not array.size:
+        return "is empty"
+    return f"is from {array.min():.4g} to {array.max():.4g}"

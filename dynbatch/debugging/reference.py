@@ -1,0 +1,184 @@
+"""`Twins`: the nodes of a batch step run again by NumPy, in batches of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from dynbatch.batcher.steps.parameter_gradients import StepGradients
+from dynbatch.kernels.arrays import download
+from dynbatch.kernels.runtime import transfer
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.batch import Batch
+from dynbatch.parameter import Array, Parameter, RowSparse
+from dynbatch.ragged import Ragged, packed
+
+Flats = Sequence[Array | None]
+"""The elements of each input of a batch step, node after node; None where an input is not there."""
+
+
+class Twins:
+    """The nodes of one batch step in groups, each of which is a batch on the host.
+
+    What forward left for backward is kept here between the two.
+
+    Args:
+        groups: the step's nodes in order: all at once, or each for itself.
+        keeps:  whether a backward may follow.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[Node]], dtype: Any, keeps: bool) -> None:
+        self.kind = type(groups[0][0])
+        self.dtype = np.dtype(dtype)
+        self.batches = [Batch(nodes, self.dtype) for nodes in groups]
+        for batch in self.batches:
+            batch.keeps = keeps
+        self._reads = [self.kind.sources(nodes) for nodes in groups]
+        positions = max([len(reads) for reads in self._reads])
+        self._bounds = [
+            _bounds([_size(reads[p]) if p < len(reads) else 0 for reads in self._reads])
+            for p in range(positions)
+        ]
+        self._own = _bounds([_size(nodes) for nodes in groups])
+        self._places = _bounds([len(nodes) for nodes in groups])
+
+    def forward(self, xs: Flats) -> list[Array]:
+        """The elements of all outputs: of the value, and of each port."""
+        outputs = []
+        for k, batch in enumerate(self.batches):
+            y = self._prepare(batch)
+            self.kind.forward_batch(batch, y, *self._cut(k, xs))
+            outputs.append([y, *batch.ports])
+        return _joined(outputs)
+
+    def forward_backward(
+        self, xs: Flats, dy: Array, wanted: Sequence[bool]
+    ) -> tuple[list[Array], list[Array | None], StepGradients]:
+        """The same with the gradients, where a node type makes both in one pass."""
+        outputs, sink, dxs = [], StepGradients(set(), set()), self._gradients(wanted)
+        for k, batch in enumerate(self.batches):
+            y = self._prepare(batch)
+            batch.gradients = sink
+            own = y.like(self._part(k, dy).reshape(y.values.shape))
+            self.kind.forward_backward(batch, y, self._cut(k, xs), own, self._cut(k, dxs))  # type: ignore[attr-defined]
+            outputs.append([y, *batch.ports])
+        return _joined(outputs), dxs, sink
+
+    def backward(
+        self,
+        inputs: Flats,
+        output: Array | None,
+        dy: Array,
+        port_gradients: Sequence[Array],
+        wanted: Sequence[bool],
+    ) -> tuple[list[Array | None], StepGradients]:
+        """The gradients of all inputs that are wanted, and what is left for parameters.
+
+        Args:
+            inputs, output: what the node type retains, else None.
+            port_gradients: (K, width) each.
+        """
+        sink, dxs = StepGradients(set(), set()), self._gradients(wanted)
+        for k, batch in enumerate(self.batches):
+            own = packed(self._part(k, dy), batch.nodes)
+            batch.inputs = tuple(self._cut(k, inputs))
+            batch.output = None if output is None else packed(self._part(k, output), batch.nodes)
+            batch.gradients = sink
+            rows = slice(self._places[k], self._places[k + 1])
+            ones = [1] * len(batch.nodes)
+            batch.port_gradients = [Ragged(array[rows], ones) for array in port_gradients]
+            batch.scratch = np.empty(self.kind.workspace_backward(batch), self.dtype)
+            self.kind.backward_batch(batch, own, *self._cut(k, dxs))
+        return dxs, sink
+
+    def _prepare(self, batch: Batch) -> Ragged:
+        """Memory for a batch: its outputs, NaN where nobody writes them, and what it works with."""
+        if batch.keeps:
+            batch.saved = {
+                name: np.empty((rows, width), self.dtype)
+                for name, (rows, width) in self.kind.saved(batch).items()
+            }
+        batch.scratch = np.empty(self.kind.workspace(batch), self.dtype)
+        ones = [1] * len(batch.nodes)
+        batch.ports = [
+            Ragged(np.full((len(ones), width), np.nan, self.dtype), ones)
+            for width in batch.first.port_widths()
+        ]
+        return packed(np.full(_size(batch.nodes), np.nan, self.dtype), batch.nodes)
+
+    def _part(self, k: int, flat: Array) -> Array:
+        return flat[self._own[k] : self._own[k + 1]]
+
+    def _cut(self, k: int, flats: Flats) -> list[Any]:
+        """Each input as batch k reads it."""
+        found: list[Ragged | None] = []
+        for position, nodes in enumerate(self._reads[k]):
+            flat, bounds = flats[position], self._bounds[position]
+            part = None if flat is None else flat[bounds[k] : bounds[k + 1]]
+            found.append(None if part is None else packed(part, nodes))
+        return found
+
+    def _gradients(self, wanted: Sequence[bool]) -> list[Array | None]:
+        return [
+            np.full(bounds[-1], np.nan, self.dtype) if wants else None
+            for bounds, wants in zip(self._bounds, wanted, strict=True)
+        ]
+
+
+def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
+    """What a step leaves to each parameter, on the host, by `Parameter.uid`."""
+    found: dict[int, tuple[Parameter, Array]] = {}
+
+    def add(parameter: Parameter, array: Array) -> None:
+        known = found.get(parameter.uid)
+        found[parameter.uid] = (parameter, array if known is None else known[1] + array)
+
+    for parameter, array in gradients.dense:
+        add(parameter, download(array))
+    for parameter, sparse in gradients.sparse:
+        add(parameter, dense_on_host(sparse))
+    for parameter, x, dy in gradients.products:
+        left, right = transfer.to_host(dy), transfer.to_host(x)
+        add(parameter, np.matmul(left.T, right, dtype=np.float64).astype(left.dtype))
+    return found
+
+
+def dense_on_host(gradient: Array | RowSparse | None) -> Array:
+    """A copy of a gradient on the host, of its parameter's shape."""
+    assert gradient is not None
+    if isinstance(gradient, RowSparse):
+        full = np.zeros(gradient.shape, gradient.values.dtype)
+        full[gradient.rows] = transfer.to_host(gradient.values)
+        return full
+    return download(gradient)
+
+
+@contextmanager
+def on_host(parameters: Iterable[Parameter], copies: dict[int, Array]) -> Iterator[None]:
+    """Inside, the parameters hold copies of their values on the host, which `copies` remembers."""
+    before = [(parameter, parameter.value) for parameter in parameters]
+    try:
+        for parameter, value in before:
+            if parameter.uid not in copies:
+                copies[parameter.uid] = transfer.to_host(value)
+            parameter.replace(copies[parameter.uid])
+        yield
+    finally:
+        for parameter, value in before:
+            parameter.replace(value)
+
+
+def _size(nodes: Sequence[Any]) -> int:
+    return sum([node.rows * node.width for node in nodes])
+
+
+def _bounds(sizes: Sequence[int]) -> list[int]:
+    return [0, *accumulate(sizes)]
+
+
+def _joined(outputs: Sequence[Sequence[Ragged]]) -> list[Array]:
+    return [np.concatenate([part.flat for part in parts]) for parts in zip(*outputs, strict=True)]

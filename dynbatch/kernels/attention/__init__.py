@@ -1,0 +1,1 @@
+"""Kernels of attention, dot-product and additive, and its mask."""

@@ -1,0 +1,202 @@
+"""Additive attention of every sentence's queries over its own keys, without padding.
+
+tanh(q_i + k_j) is as wide as the keys for every pair: it exists for a block of one sentence's
+queries at a time, and backward makes it again. The weights, one number a pair, are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.kernels.attention.dot_product import Packed, Wanted, exp_rows, softmax_backward
+from dynbatch.kernels.attention.mask import EVERYTHING, Sight
+from dynbatch.kernels.runtime.dispatch import twin
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Elements of one block of tanh(q + k): it stays in the second-level cache.
+BLOCK_ELEMENTS = 1 << 17
+
+
+class Sentence(NamedTuple):
+    """One sentence: q (T_q, D), k (T_k, D), v (T_k, E), and its pairs' weights (T_q, T_k)."""
+
+    rows: slice
+    keys: slice
+    q: Array
+    k: Array
+    v: Array
+    weights: Array
+
+    def blocks(self, scratch: Array) -> Iterator[tuple[slice, Array]]:
+        """Queries block by block, and tanh(q_i + k_j) (queries, T_k, D) of all keys in scratch."""
+        count, (keys, width) = self.q.shape[0], self.k.shape
+        step = block_rows(count, keys, width)
+        for first in range(0, count, max(1, step)):
+            rows = slice(first, min(count, first + step))
+            shape = (rows.stop - first, keys, width)
+            hidden = scratch[: shape[0] * keys * width].reshape(shape)
+            np.add(self.q[rows, None], self.k, out=hidden)
+            np.tanh(hidden, out=hidden)
+            yield rows, hidden
+
+
+def block_rows(queries: int, keys: int, width: int) -> int:
+    """Queries of one block."""
+    return min(queries, max(1, BLOCK_ELEMENTS // max(1, keys * width)))
+
+
+@twin()
+def workspace(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+) -> int:
+    """Elements of scratch of `additive_attention`, whose values live where those of `array` do.
+
+    The largest block of tanh(q + k): at least one query's, over all its keys.
+    """
+    return max(
+        [
+            block_rows(queries, keys, width) * keys * width
+            for queries, keys in zip(query_lengths, key_lengths, strict=True)
+        ],
+        default=0,
+    )
+
+
+@twin()
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
+) -> int:
+    """The same of `additive_attention_backward`, for values of so many features.
+
+    Beside the block of tanh(q + k), for the largest sentence: a number for each pair, and what is
+    added to the gradient of keys, or of values.
+    """
+    pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
+    block: int = workspace(array, query_lengths, key_lengths, width)
+    added = max(key_lengths, default=0) * max(width, values)
+    return block + max(pairs, default=0) + added
+
+
+@twin("queries")
+def additive_attention(
+    packed: Packed, vector: Array, sights: Sequence[Sight],
+    out: Array, weights: Array, scratch: Array,
+) -> None:  # fmt: skip
+    """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
+
+    A query that sees no key gives zeros.
+
+    Args:
+        vector:  (D,).
+        sights:  K, which keys each sentence's queries see.
+        out:     (N_q, E), overwritten.
+        weights: (Σ T_q T_k,) overwritten, each sentence's (T_q, T_k) after the other.
+        scratch: `workspace` elements.
+
+    Cost: a loop over sentences: NumPy has no product of matrices of different shapes.
+    """
+    for sentence, sight in zip(_sentences(packed, weights), sights, strict=True):
+        w = sentence.weights
+        if not w.size:
+            out[sentence.rows] = 0
+            continue
+        for rows, hidden in sentence.blocks(scratch):
+            scores = w[rows].reshape(-1)
+            np.dot(hidden.reshape(scores.size, -1), vector, out=scores)
+        if sight is not EVERYTHING:
+            sight.hide(w, 0, 0)
+        _, total = exp_rows(w)
+        np.copyto(total, 1, where=total == 0)
+        np.divide(w, total, out=w)
+        np.matmul(w, sentence.v, out=out[sentence.rows])
+
+
+@twin("queries")
+def additive_attention_backward(
+    packed: Packed, vector: Array, weights: Array, dout: Array, wanted: Wanted, scratch: Array
+) -> Array:
+    """Gradients of `additive_attention`. With u = tanh(q_i + k_j) and dw_ij = dout_i · v_j:
+
+        ds_ij = w_ij (dw_ij - Σ_j w_ij dw_ij);  dv = wᵀ dout;  dvector = Σ_ij ds_ij u
+        dq_i = vector ⊙ Σ_j ds_ij (1 - u²);  dk_j = vector ⊙ Σ_i ds_ij (1 - u²)
+
+    Args:
+        weights: as forward left them.
+        dout:    (N_q, E).
+        scratch: `workspace_backward` elements.
+    Returns:
+        dvector (D,).
+    """
+    dvector = np.zeros_like(vector)
+    sentences = list(_sentences(packed, weights))
+    most = max([sentence.weights.size for sentence in sentences], default=0)
+    keys = max([len(sentence.k) for sentence in sentences], default=0)
+    slopes, scratch = scratch[:most], scratch[most:]
+    widest = max(packed.keys.shape[1], packed.values.shape[1])
+    added, scratch = scratch[: keys * widest], scratch[keys * widest :]
+    for sentence in sentences:
+        w, dy = sentence.weights, dout[sentence.rows]
+        dq, dk, dv = [
+            None if array is None else array[rows]
+            for array, rows in (
+                (wanted.queries, sentence.rows),
+                (wanted.keys, sentence.keys),
+                (wanted.values, sentence.keys),
+            )
+        ]
+        if dq is not None:
+            dq[...] = 0
+        for array in (dk, dv):
+            if array is not None and not wanted.accumulate:
+                array[...] = 0
+        if not w.size:
+            continue
+        if dv is not None:
+            np.add(dv, np.matmul(w.T, dy, out=added[: dv.size].reshape(dv.shape)), out=dv)
+        ds = np.matmul(dy, sentence.v.T, out=slopes[: w.size].reshape(w.shape))
+        softmax_backward(w, ds)
+        _scores_backward(sentence, ds, vector, dvector, dq, dk, added, scratch)
+    return dvector
+
+
+def _scores_backward(
+    sentence: Sentence, ds: Array, vector: Array, dvector: Array,
+    dq: Array | None, dk: Array | None, added: Array, scratch: Array,
+) -> None:  # fmt: skip
+    """Add the gradients of s_ij = vector · tanh(q_i + k_j) to dvector, dq and dk."""
+    total = None if dk is None else added[: dk.size].reshape(dk.shape)
+    if total is not None:
+        total[...] = 0
+    for rows, u in sentence.blocks(scratch):
+        part = ds[rows]
+        dvector += np.dot(part.reshape(-1), u.reshape(part.size, -1))
+        np.multiply(u, u, out=u)
+        np.subtract(1, u, out=u)
+        if dq is not None:
+            np.matmul(part[:, None], u, out=dq[rows, None])
+        if total is not None:
+            np.multiply(u, part[..., None], out=u)
+            total += u.sum(axis=0)
+    if dq is not None:
+        np.multiply(dq, vector, out=dq)
+    if dk is not None and total is not None:
+        np.multiply(total, vector, out=total)
+        np.add(dk, total, out=dk)
+
+
+def _sentences(packed: Packed, weights: Array) -> Iterator[Sentence]:
+    query_edges, key_edges = packed.query_offsets.tolist(), packed.key_offsets.tolist()
+    start = 0
+    for k in range(len(query_edges) - 1):
+        rows = slice(query_edges[k], query_edges[k + 1])
+        keys = slice(key_edges[k], key_edges[k + 1])
+        shape = (rows.stop - rows.start, keys.stop - keys.start)
+        end = start + shape[0] * shape[1]
+        pairs = weights[start:end].reshape(shape)
+        q, key, value = packed.queries[rows], packed.keys[keys], packed.values[keys]
+        yield Sentence(rows, keys, q, key, value, pairs)
+        start = end

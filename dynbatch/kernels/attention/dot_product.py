@@ -1,0 +1,338 @@
+"""Dot-product attention of every sentence's queries over its own keys, without padding.
+
+Scores exist for one block of one sentence's queries at a time. Forward leaves log Σ exp(score) of
+each query and head; backward makes the scores again from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.kernels import blas
+from dynbatch.kernels.attention.mask import EVERYTHING, Sight
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import twin
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# Elements of one block of scores. Measured with 8 sentences of 512 tokens and 8 heads, float32:
+# 68 ms forward with 2^16, 57 with 2^17, 52 with 2^18, 49 with 2^19.
+BLOCK_ELEMENTS = 1 << 18
+# Scores of an average sentence from which threads share the sentences. Below, calls are so short
+# that threads wait for the interpreter: two took 3.6 -> 5.4 ms at 2^12 scores, 7.2 -> 3.7 at 2^17.
+WORTH_A_THREAD = 1 << 16
+# Queries of one block where a window limits the keys: neighbours see mostly the same keys.
+BAND_ROWS = 128
+
+
+class Packed(NamedTuple):
+    """Queries, keys and values of K sentences, packed.
+
+    queries (N_q, D) · keys (N_k, D) · values (N_k, E) · query_offsets and key_offsets (K + 1,);
+    readers of attention papers know these as `cu_seqlens_q` and `cu_seqlens_k`.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
+    query_offsets: Array
+    key_offsets: Array
+
+
+class Scoring(NamedTuple):
+    """How queries meet keys: heads; for each sentence a scale (K,), and what its queries see.
+
+    Head h has columns [h D/heads, (h + 1) D/heads) of queries and keys, and the like of values.
+    """
+
+    heads: int
+    scales: Array
+    sights: Sequence[Sight]
+
+
+class Wanted(NamedTuple):
+    """Gradients the caller wants, in the shapes of `Packed`; None for those it does not.
+
+    accumulate: those of keys and values are added to, not overwritten.
+    later: where a kernel may leave what it would add, for the end of a scan (see `single_query`).
+    vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
+        queries' parts of the vector's gradient, for the end of the scan.
+    """
+
+    queries: Array | None
+    keys: Array | None
+    values: Array | None
+    accumulate: bool = False
+    later: Any = None
+    vectors: Any = None
+
+
+class Block(NamedTuple):
+    """Queries first … last - 1 of a sentence, and the keys low … high - 1 that they may see."""
+
+    first: int
+    last: int
+    low: int
+    high: int
+
+
+class Sentence(NamedTuple):
+    """One sentence by heads: q (H, T_q, d), k (H, T_k, d), v (H, T_k, e); its scale and sight."""
+
+    rows: slice
+    keys: slice
+    q: Array
+    k: Array
+    v: Array
+    scale: Any
+    sight: Sight
+
+    def block_shape(self) -> tuple[int, int]:
+        """Queries of one block, and the most keys they see."""
+        heads, count = self.q.shape[:2]
+        return block_shape(count, self.k.shape[1], heads, self.sight)
+
+    def blocks(self) -> Iterator[Block]:
+        """The sentence's queries, block by block."""
+        count, keys = self.q.shape[1], self.k.shape[1]
+        rows, _ = self.block_shape()
+        for first in range(0, count, max(1, rows)):
+            last = min(count, first + rows)
+            yield Block(first, last, *self.sight.keys(first, last, keys))
+
+    def scores(self, block: Block, scratch: Array) -> Array:
+        """scale · q kᵀ of one block, -inf where hidden: (H, queries, keys) in `scratch`."""
+        shape = (self.q.shape[0], block.last - block.first, block.high - block.low)
+        scores = scratch[: shape[0] * shape[1] * shape[2]].reshape(shape)
+        k = self.k[:, block.low : block.high]
+        np.matmul(self.q[:, block.first : block.last], k.swapaxes(1, 2), out=scores)
+        if self.scale != 1:
+            np.multiply(scores, self.scale, out=scores)
+        if self.sight is not EVERYTHING:
+            self.sight.hide(scores, block.first, block.low)
+        return scores
+
+
+def block_shape(queries: int, keys: int, heads: int, sight: Sight) -> tuple[int, int]:
+    """Queries of one block of a sentence's scores, and the most keys they see."""
+    span = min(keys, sight.left + sight.right + BAND_ROWS)
+    rows = max(1, BLOCK_ELEMENTS // max(1, heads * span))
+    if span < keys:
+        rows = min(rows, BAND_ROWS)
+    return min(queries, rows), span
+
+
+@twin()
+def workspace(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    heads: int, sights: Sequence[Sight],
+) -> int:  # fmt: skip
+    """Elements of scratch of `dot_attention`, whose values live where those of `array` do.
+
+    One block of scores, of the sentence that has the largest, a thread.
+    """
+    lengths = list(zip(query_lengths, key_lengths, strict=True))
+    shapes = [block_shape(*pair, heads, sight) for pair, sight in zip(lengths, sights, strict=True)]
+    threads = num_shards(len(lengths), heads * sum([a * b for a, b in lengths]))
+    return threads * max([heads * rows * span for rows, span in shapes], default=0)
+
+
+@twin()
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    heads: int, sights: Sequence[Sight],
+) -> int:  # fmt: skip
+    """The same of `dot_attention_backward`."""
+    return 2 * workspace(array, query_lengths, key_lengths, heads, sights)
+
+
+def num_shards(sentences: int, scores: int) -> int:
+    """How many threads share the sentences."""
+    if scores < WORTH_A_THREAD * sentences:
+        return 1
+    return max(1, min(parallel.num_threads(), sentences))
+
+
+@twin("queries")
+def dot_attention(
+    packed: Packed, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
+) -> None:
+    """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head.
+
+    A query that sees no key gives zeros.
+
+    Args:
+        out:      (N_q, E), overwritten.
+        log_sums: (N_q, heads), overwritten: log Σ_j exp(score), +inf where no key is seen.
+        scratch:  `workspace` elements.
+
+    Cost: two products a sentence, each of all its heads. A loop over sentences: NumPy has no
+        product of matrices of different shapes.
+    Source: scores by blocks, and their sums kept for backward, as in Dao et al. 2022
+        (FlashAttention), arXiv:2205.14135; a block here has all keys that its queries see.
+    """
+
+    def shard(span: range, room: Array) -> None:
+        for sentence in _sentences(packed, scoring, span):
+            y = _heads(out[sentence.rows], scoring.heads)
+            sums = None if log_sums is None else log_sums[sentence.rows].T
+            for block in sentence.blocks():
+                _block_forward(sentence, block, y, sums, room)
+
+    _share(packed, scoring, scratch, shard)
+
+
+def _block_forward(
+    sentence: Sentence, block: Block, y: Array, sums: Array | None, scratch: Array
+) -> None:
+    part = y[:, block.first : block.last]
+    if block.low == block.high:
+        part[...] = 0
+        if sums is not None:
+            sums[:, block.first : block.last] = np.inf
+        return
+    scores = sentence.scores(block, scratch)
+    peak, total = exp_rows(scores)
+    np.matmul(scores, sentence.v[:, block.low : block.high], out=part)
+    hidden = total == 0
+    np.copyto(total, 1, where=hidden)
+    np.divide(part, total, out=part)
+    if sums is not None:
+        np.log(total, out=total)
+        np.add(total, peak, out=total)
+        np.copyto(total, np.inf, where=hidden)
+        sums[:, block.first : block.last] = total[..., 0]
+
+
+@twin("queries")
+def dot_attention_backward(
+    packed: Packed, scoring: Scoring, log_sums: Array, dout: Array, wanted: Wanted, scratch: Array
+) -> None:
+    """Gradients of `dot_attention`. With p = exp(score - log_sum) and dp_ij = dout_i · v_j:
+
+        ds_ij = scale · p_ij (dp_ij - Σ_j p_ij dp_ij);  dq = ds k;  dk = dsᵀ q;  dv = pᵀ dout
+
+    Args:
+        log_sums: (N_q, heads), as forward left them.
+        dout:     (N_q, E).
+        scratch:  `workspace_backward` elements.
+    """
+    heads = scoring.heads
+
+    def shard(span: range, room: Array) -> None:
+        for sentence in _sentences(packed, scoring, span):
+            places = (sentence.rows, sentence.keys, sentence.keys)
+            dq, dk, dv = [
+                None if array is None else _heads(array[rows], heads)
+                for array, rows in zip(wanted[:3], places, strict=True)
+            ]
+            blocks = list(sentence.blocks())
+            # One block that sees every key writes dk and dv; otherwise blocks add to what is there.
+            adds = wanted.accumulate or [b[2:] for b in blocks] != [(0, sentence.k.shape[1])]
+            if not wanted.accumulate and adds:
+                for array in (dk, dv):
+                    if array is not None:
+                        array[...] = 0
+            dy, sums = _heads(dout[sentence.rows], heads), log_sums[sentence.rows].T
+            for block in blocks:
+                _block_backward(sentence, block, sums, dy, dq, dk, dv, adds, room)
+
+    _share(packed, scoring, scratch, shard)
+
+
+def _block_backward(
+    sentence: Sentence, block: Block, sums: Array, dy: Array,
+    dq: Array | None, dk: Array | None, dv: Array | None, adds: bool, scratch: Array,
+) -> None:  # fmt: skip
+    rows, seen = slice(block.first, block.last), slice(block.low, block.high)
+    if block.low == block.high:
+        if dq is not None:
+            dq[:, rows] = 0
+        return
+    half = scratch.size // 2
+    p = sentence.scores(block, scratch[:half])
+    np.subtract(p, sums[:, rows, None], out=p)
+    np.exp(p, out=p)
+    if dv is not None:
+        _outer(p, dy[:, rows], dv[:, seen], adds)
+    if dq is None and dk is None:
+        return
+    ds = scratch[half : half + p.size].reshape(p.shape)
+    np.matmul(dy[:, rows], sentence.v[:, seen].swapaxes(1, 2), out=ds)
+    softmax_backward(p, ds)
+    if sentence.scale != 1:
+        np.multiply(ds, sentence.scale, out=ds)
+    if dq is not None:
+        np.matmul(ds, sentence.k[:, seen], out=dq[:, rows])
+    if dk is not None:
+        _outer(ds, sentence.q[:, rows], dk[:, seen], adds)
+
+
+def exp_rows(scores: Array) -> tuple[Array, Array]:
+    """exp(score - maximum) along the last axis, in place; zeros for a row of -inf.
+
+    Returns:
+        maximum (0 for a row of -inf) and sum, the last axis kept.
+    """
+    peak = scores.max(axis=-1, keepdims=True)
+    np.copyto(peak, 0, where=np.isneginf(peak))
+    np.subtract(scores, peak, out=scores)
+    np.exp(scores, out=scores)
+    return peak, scores.sum(axis=-1, keepdims=True)
+
+
+def softmax_backward(p: Array, dp: Array) -> None:
+    """dp becomes p ⊙ (dp - Σ p dp), the sum over the last axis."""
+    mean = np.vecdot(p, dp)
+    np.subtract(dp, mean[..., None], out=dp)
+    np.multiply(dp, p, out=dp)
+
+
+def _heads(rows: Array, heads: int) -> Array:
+    length, width = rows.shape
+    return rows.reshape(length, heads, width // heads).transpose(1, 0, 2)
+
+
+def _sentences(packed: Packed, scoring: Scoring, span: range) -> Iterator[Sentence]:
+    query_edges, key_edges = packed.query_offsets.tolist(), packed.key_offsets.tolist()
+    for i in span:
+        rows = slice(query_edges[i], query_edges[i + 1])
+        keys = slice(key_edges[i], key_edges[i + 1])
+        q, k, v = packed.queries[rows], packed.keys[keys], packed.values[keys]
+        q, k, v = [_heads(array, scoring.heads) for array in (q, k, v)]
+        yield Sentence(rows, keys, q, k, v, scoring.scales[i], scoring.sights[i])
+
+
+def _share(
+    packed: Packed, scoring: Scoring, scratch: Array, shard: Callable[[range, Array], None]
+) -> None:
+    """Run `shard` over ranges of sentences of about equal work, each with its part of scratch."""
+    count = len(scoring.sights)
+    pairs = np.diff(packed.query_offsets) * np.diff(packed.key_offsets)
+    shards = num_shards(count, scoring.heads * int(pairs.sum()))
+    if shards == 1:
+        shard(range(count), scratch)
+        return
+    done = np.cumsum(pairs)
+    inner = np.searchsorted(done, done[-1] * np.arange(1, shards) / shards, side="right")
+    edges = [0, *inner.tolist(), count]
+    room = scratch.size // shards
+    parallel.run(
+        [
+            partial(shard, range(edges[i], edges[i + 1]), scratch[i * room : (i + 1) * room])
+            for i in range(shards)
+        ]
+    )
+
+
+def _outer(weights: Array, rows: Array, out: Array, adds: bool) -> None:
+    """out (+)= weightsᵀ rows of each head: (H, queries, keys), (H, queries, d), (H, keys, d)."""
+    if not adds:
+        np.matmul(weights.swapaxes(1, 2), rows, out=out)
+        return
+    for head in zip(rows, weights, out, strict=True):
+        blas.matmul_outer(*head, add=True)

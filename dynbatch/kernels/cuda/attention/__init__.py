@@ -1,0 +1,1 @@
+"""CUDA versions of `kernels/attention/dot_product`."""

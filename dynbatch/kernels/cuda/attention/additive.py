@@ -1,0 +1,122 @@
+"""Launches of `additive.cu`: additive attention over every sentence's own keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.attention.dot_product import Packed, Wanted
+from dynbatch.kernels.attention.mask import Sight
+from dynbatch.kernels.cuda.attention.dot_product import sight_tables
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
+from dynbatch.kernels.cuda.segment import reduce_segments
+from dynbatch.kernels.cuda.segments import row_grid
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+THREADS = 512
+
+
+def workspace(
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+) -> int:
+    """Elements of scratch of `additive_attention`: none."""
+    return 0
+
+
+def workspace_backward(
+    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
+) -> int:
+    """Elements of scratch of `additive_attention_backward`.
+
+    The slope of each pair's score, and each query's part of the vector's gradient.
+    """
+    pairs = sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])
+    return pairs + sum(query_lengths) * width
+
+
+def additive_attention(
+    packed: Packed, vector: Any, sights: Sequence[Sight], out: Any, weights: Any, scratch: Any
+) -> None:
+    """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
+
+    No sights mean that every query sees every key.
+    """
+    queries, stride = _rows(packed.queries)
+    arrays = (queries, packed.keys, packed.values, vector, out, weights)
+    tables = (*_pair_tables(packed), *sight_tables(sights))
+    args = (*arrays, *tables, *_sizes(packed), stride)
+    launch(out, "additive_attention", (out.shape[0],), (THREADS,), args)
+
+
+def additive_attention_backward(
+    packed: Packed, vector: Any, weights: Any, dout: Any, wanted: Wanted, scratch: Any
+) -> Any:
+    """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
+
+    The first does all of sentences with one query. Queries and their gradients may be some columns
+    of wider rows.
+
+    Returns:
+        dvector (D,); None where each query's part was added to `wanted.vectors`.
+    """
+    count, width = packed.queries.shape
+    pairs = weights.size
+    slopes = scratch[:pairs]
+    adds = wanted.vectors is not None
+    dvectors = scratch[pairs : pairs + count * width].reshape(count, width)
+    first, *tables = _pair_tables(packed)
+    queries, stride = _rows(packed.queries)
+    dqueries, gradient_stride = _rows(wanted.queries)
+    args = (
+        queries, packed.keys, packed.values, vector, weights, dout, slopes,
+        wanted.vectors if adds else dvectors, dqueries, wanted.keys, wanted.values,
+        wanted.accumulate, first, *tables, *_sizes(packed), stride, gradient_stride, adds,
+    )  # fmt: skip
+    launch(dout, "additive_attention_backward", (count,), (THREADS,), args)
+    if first is not None and not (wanted.keys is None and wanted.values is None):
+        _keys_backward(packed, vector, weights, dout, slopes, wanted, (first, *tables))
+    if adds:
+        return None
+    dvector = queue().cupy.empty(vector.shape, dout.dtype)
+    reduce_segments(np.add, dvectors, np.array([0, count]), dvector.reshape(1, width), 0)
+    return dvector
+
+
+def _keys_backward(
+    packed: Packed, vector: Any, weights: Any, dout: Any, slopes: Any, wanted: Wanted, tables: Any
+) -> None:
+    """Gradients of keys and values of sentences with other than one query."""
+    sentences, *widths = _sizes(packed)
+    rows = packed.keys.shape[0]
+    queries, stride = _rows(packed.queries)
+    args = (
+        queries, packed.keys, vector, weights, dout, slopes, wanted.keys, wanted.values,
+        wanted.accumulate, *tables, sentences, rows, *widths, stride,
+    )  # fmt: skip
+    grid, block = row_grid(rows, max(widths))
+    launch(dout, "additive_attention_backward_keys", grid, block, args)
+
+
+def _rows(array: Any) -> tuple[int | None, int]:
+    """The address of rows that may be part of wider ones, and the elements from one to the next."""
+    if array is None:
+        return None, 0
+    queue().keep(array)
+    return array.data.ptr, array.strides[0] // array.itemsize
+
+
+def _pair_tables(packed: Packed) -> tuple[Array | None, Array, Array]:
+    """First query, key and pair of each sentence; no queries where each has one."""
+    queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+    if (queries == 1).all():
+        return None, packed.key_offsets, packed.key_offsets
+    pairs = queries * keys
+    return packed.query_offsets, packed.key_offsets, np.cumsum(pairs) - pairs
+
+
+def _sizes(packed: Packed) -> tuple[int, int, int]:
+    """Sentences, and the widths of keys and values."""
+    return packed.query_offsets.size - 1, packed.keys.shape[1], packed.values.shape[1]

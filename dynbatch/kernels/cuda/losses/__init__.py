@@ -1,0 +1,1 @@
+"""CUDA versions of `kernels/losses/elementwise`."""

@@ -1,0 +1,74 @@
+"""Launches of `crf.cu`: linear-chain CRFs, a block a sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.cuda.runtime.queue import launch, queue
+from dynbatch.kernels.cuda.segment import gather_rows, reduce_segments
+from dynbatch.kernels.losses.crf import Chain, ends
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+MOST_WARPS = 16
+# Rows whose pairs of tags one thread sums. More rows are shared among blocks, and their sums added.
+CHUNK = 512
+# Block of `crf_transitions`: tags after, tags before.
+PAIRS = (32, 8)
+
+
+def crf(
+    x: Any, chain: Chain, ids: Array, offsets: Array, log_sums: Any, shifts: Any, out: Any
+) -> None:
+    """out_k = log Σ_y exp(score(y)) - score(ids), over all tag sequences y of sentence k."""
+    args = (x, *chain, ids, offsets, log_sums, shifts, out, x.shape[1])
+    _launch_by_sentence("crf", x, offsets, args, tags_of_warp=32)
+
+
+def workspace_backward(array: Any, tokens: int, tags: int) -> int:
+    """Elements of scratch of `crf_backward`: none."""
+    return 0
+
+
+def crf_backward(
+    x: Any, chain: Chain, ids: Array, offsets: Array, log_sums: Any, shifts: Any,
+    dy: Any, dx: Any, wanted: Chain, scratch: Any,
+) -> None:  # fmt: skip
+    """Gradients of `crf`: a launch for dx, two for the transitions, two each for start and end."""
+    transitions, tags = chain.transitions, x.shape[1]
+    args = (x, transitions, chain.end, ids, offsets, log_sums, shifts, dy, dx, tags)
+    _launch_by_sentence("crf_backward", x, offsets, args, tags_of_warp=1)
+    if wanted.transitions is not None:
+        chunks = -(-x.shape[0] // CHUNK)
+        parts = queue().empty((chunks, tags * tags), x.dtype)
+        across, down = -(-tags // PAIRS[0]), -(-tags // PAIRS[1])
+        values = (x, transitions, ids, offsets, log_sums, shifts, dy, dx, parts)
+        sizes = (offsets.size - 1, CHUNK, tags)
+        launch(x, "crf_transitions", (across, down, chunks), PAIRS, (*values, *sizes))
+        _sum_rows(parts, wanted.transitions)
+    for rows, out in zip(ends(offsets), (wanted.start, wanted.end), strict=True):
+        if out is not None:
+            picked = queue().empty((rows.size, tags), x.dtype)
+            gather_rows(dx, rows, picked)
+            _sum_rows(picked, out)
+
+
+def viterbi(x: Any, chain: Chain, offsets: Array, out: Any, scratch: Any) -> None:
+    """out_n = the tag of row n in the sentence's sequence of the highest score."""
+    origin = scratch[: x.size].view(np.int32)
+    args = (x, *chain, offsets, origin, out, x.shape[1])
+    _launch_by_sentence("viterbi", x, offsets, args, tags_of_warp=32)
+
+
+def _launch_by_sentence(
+    name: str, x: Any, offsets: Array, args: tuple[Any, ...], tags_of_warp: int
+) -> None:
+    tags = x.shape[1]
+    warps = min(MOST_WARPS, -(-tags // tags_of_warp))
+    launch(x, name, (offsets.size - 1,), (32 * warps,), args, 2 * tags * x.itemsize)
+
+
+def _sum_rows(rows: Any, out: Any) -> None:
+    reduce_segments(np.add, rows, np.array([0, rows.shape[0]]), out.reshape(1, -1), 0)

@@ -1,0 +1,107 @@
+"""Softmax cross-entropy: cuBLAS for the products of a chunk, `cross_entropy.cu` for the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.blas import Array, product
+from dynbatch.kernels.cuda.runtime.queue import launch
+from dynbatch.kernels.losses import cross_entropy as kernels
+from dynbatch.kernels.segment import sum_segments
+
+# A GPU wants larger products than a core; a chunk costs five launches.
+CHUNK_BYTES = 32 << 20
+LEAST_ROWS = 256
+THREADS = 256
+# Rows of at most so many logits go to a warp each, longer ones to a block, as in cross_entropy.cu.
+SHORT_ROW = 1024
+THREADS_OF_LONG_ROW = 512
+
+
+def chunk_rows(tokens: int, weight: Any) -> int:
+    """Tokens per chunk."""
+    return kernels.chunk_rows(tokens, len(weight), weight.itemsize, CHUNK_BYTES, LEAST_ROWS)
+
+
+def workspace(weight: Any, tokens: int) -> int:
+    """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk.
+
+    Where there are several chunks, cuBLAS adds a chunk's gradients to those of weight and bias, so
+    that none is stored apart; for the bias it takes a one for each token of a chunk.
+    """
+    rows = chunk_rows(tokens, weight)
+    return rows * len(weight) + (rows if rows < tokens else 0)
+
+
+def linear_cross_entropy(
+    hidden: Any, weight: Any, bias: Any, targets: kernels.Targets, losses: Any,
+    scratch: Any, wanted: kernels.Wanted | None = None,
+) -> None:  # fmt: skip
+    """losses_t = weights_t · (logsumexp(z_t) - z_t[target]), z_t = W h_t + b, without all z.
+
+    Launches for each chunk: a product and `softmax_loss`; with `wanted` a product for dh, one for
+    dW, and the sum for db.
+    """
+    tokens, vocabulary = hidden.shape[0], weight.shape[0]
+    rows = chunk_rows(tokens, weight)
+    ones = scratch[rows * vocabulary :][:rows]
+    if wanted is not None and wanted.bias is not None and rows < tokens:
+        arrays.fill(ones, 1)
+    for start in range(0, max(1, tokens), rows):  # one empty chunk for no tokens: gradients of 0
+        span = slice(start, start + rows)
+        h = hidden[span]
+        z = scratch[: h.shape[0] * vocabulary].reshape(h.shape[0], vocabulary)
+        product(h, weight.T, z)
+        _softmax_loss(z, bias, targets, start, losses[span], wanted and wanted.scale[span])
+        if wanted is None:
+            continue
+        if wanted.hidden is not None:
+            product(z, weight, wanted.hidden[span])
+        if wanted.weight is not None:
+            product(z.T, h, wanted.weight, beta=int(start > 0))
+        if wanted.bias is not None:
+            total = wanted.bias.reshape(1, vocabulary)
+            if start == 0:
+                sum_segments(z, np.array([0, h.shape[0]]), total)
+            else:
+                product(ones[: h.shape[0]].reshape(1, -1), z, total, beta=1)
+
+
+def softmax_loss(
+    logits: Any, bias: Any, targets: kernels.Targets, losses: Any, scale: Any = None
+) -> None:
+    """Losses of (n, V) logits, which with `scale` become their gradient, in one launch."""
+    _softmax_loss(logits, bias, targets, 0, losses, scale)
+
+
+def _softmax_loss(
+    logits: Any, bias: Any, targets: kernels.Targets, first: int, losses: Any, scale: Any
+) -> None:
+    """`softmax_loss` of the tokens from `first` on; ids and weights are uploaded once for all."""
+    rows, vocabulary = logits.shape
+    if vocabulary <= SHORT_ROW:
+        blocks, threads = -(-rows * 32 // THREADS), THREADS
+    else:
+        blocks, threads = rows, THREADS_OF_LONG_ROW
+    smoothing = targets.smoothing
+    args = (
+        logits, bias, targets.ids, _distributions(targets, first, rows), targets.weights, scale,
+        losses, first, rows, vocabulary, 1 - smoothing, smoothing / max(1, vocabulary),
+    )  # fmt: skip
+    launch(logits, "softmax_loss", (blocks,), (threads,), args)
+
+
+def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | None:
+    """The rows of so many tokens, which come up with the tables of the run; None of ids."""
+    if targets.distributions is None or not rows:
+        return None
+    return targets.distributions.part(slice(first, first + rows)).rows()
+
+
+def token_scales(dy: Any, weights: Array, offsets: Array, out: Any) -> None:
+    """out_t = weights_t · dy_k for the tokens t of sentence k."""
+    args = (dy, weights, offsets, out, len(offsets) - 1, len(weights))
+    launch(out, "token_scales", (-(-len(weights) // THREADS),), (THREADS,), args)

@@ -1,0 +1,1 @@
+"""How CUDA kernels are compiled, queued and launched."""

@@ -1,0 +1,27 @@
+"""Arrays of many allocations in one table: as distances from one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.runtime.queue import queue
+
+
+def places(base: Any, arrays: Sequence[Any]) -> list[int]:
+    """Where arrays begin, in elements from the beginning of `base`; kept alive until the flush.
+
+    Args:
+        base, arrays: device arrays of one dtype; the allocations of CuPy are aligned, so that the
+            distances are whole numbers.
+
+    Raises:
+        ShapeError: an array is not C-contiguous.
+    """
+    queue().keep(base, *arrays)
+    for array in arrays:
+        if not array.flags.c_contiguous:
+            raise ShapeError(f"an array {array.shape} of {array.dtype} is not C-contiguous.")
+    start, itemsize = base.data.ptr, base.itemsize
+    return [(array.data.ptr - start) // itemsize for array in arrays]

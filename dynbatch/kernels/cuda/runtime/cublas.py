@@ -1,0 +1,146 @@
+"""`Cublas`: matrix products of cuBLAS by address, queued in their turn between the kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from dynbatch.kernels.cuda.runtime.queue import Queue
+
+PREFIX = {"float32": "s", "float64": "d"}
+# The scalars of a product, read from the host when the product is started.
+SCALARS = {name: np.array([0, 1], name) for name in PREFIX}
+
+
+# What a handle allocates for itself, by the GPU's capability: 32 MiB from Hopper on (cuBLAS's
+# manual, `cublasSetWorkspace`).
+WORKSPACE_BYTES = {True: 32 << 20, False: 4 << 20}
+# Handles of streams that have ended are not told apart from others: the oldest goes.
+MOST_HANDLES = 8
+
+
+class Handles:
+    """The handles of cuBLAS of one queue, one for each stream, for all element types.
+
+    A handle owns memory in which a product is added up. Two streams at once would write to the
+    same, and the way it is shared out decides the bits of a result. So a product takes its handle
+    when it is started, by the stream on which it runs. The null stream's is CuPy's own.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._by_stream: dict[int, int] = {}
+
+    def of(self, stream: int) -> int:
+        """The handle of a stream, by its address; 0 is the null stream."""
+        found = self._by_stream.get(stream)
+        return self._make(stream) if found is None else found
+
+    @property
+    def workspace_bytes(self) -> int:
+        """What they hold on the device beside all that dynbatch and CuPy allocate."""
+        is_new = int(self._cupy.cuda.Device().compute_capability) >= 90
+        return len(self._by_stream) * WORKSPACE_BYTES[is_new]
+
+    def _make(self, stream: int) -> int:
+        cuda = self._cupy.cuda
+        library = cuda.cublas
+        own = [each for each in self._by_stream if each]
+        if len(own) == MOST_HANDLES:
+            library.destroy(self._by_stream.pop(own[0]))  # which waits for the device
+        handle: int = library.create() if stream else cuda.get_cublas_handle()
+        library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
+        library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)
+        self._by_stream[stream] = handle
+        return handle
+
+
+class Product(NamedTuple):
+    """A call of cuBLAS that waits, `function(handle, *args)`; `label` says for whom it is made."""
+
+    function: Callable[..., None]
+    args: tuple[Any, ...]
+    label: str
+
+
+class Cublas:
+    """Products for one element type, of matrices given by address and leading dimension.
+
+    Matrices are row-major: element (i, j) is at `address + (i * ld + j) * itemsize`, and `ld` is at
+    least the number of columns as stored. Addresses must stay valid until the queue is flushed. A
+    product runs on the stream on which it is started, with the handle of that stream, in the
+    precision of its operands (no TF32), and two runs give the same bits.
+
+    cuBLAS itself is column-major. A row-major matrix read by columns is its transpose, so what is
+    asked of it is Cᵀ = op(B)ᵀ op(A)ᵀ: the factors exchanged.
+
+    Args:
+        queue: to which the products go.
+        dtype: float32 or float64.
+    """
+
+    __slots__ = ("_gemm", "_gemm_planes", "_queue", "_scalars", "dtype")
+
+    def __init__(self, queue: Queue, dtype: Any) -> None:
+        self.dtype = np.dtype(dtype)
+        library, prefix = queue.cupy.cuda.cublas, PREFIX[self.dtype.name]
+        self._queue = queue
+        self._gemm = getattr(library, f"{prefix}gemm")
+        self._gemm_planes = getattr(library, f"{prefix}gemmStridedBatched")
+        scalars = SCALARS[self.dtype.name]
+        self._scalars = tuple([scalars[k:].ctypes.data for k in range(2)])
+
+    def gemm(
+        self, transpose_a: bool, transpose_b: bool, m: int, n: int, k: int,
+        a: int, lda: int, b: int, ldb: int, beta: int, c: int, ldc: int,
+    ) -> None:  # fmt: skip
+        """C = op(A) op(B) + beta C, queued.
+
+        Args:
+            transpose_a: op(A) (m, k) is Aᵀ, with A (k, m) as stored; likewise op(B) (k, n).
+            beta:        1 to add to C (m, n), 0 to overwrite it, whatever it holds.
+        """
+        if not (m and n and k):
+            self._no_product(1, m, n, beta, c, ldc, 0)
+            return
+        scalars = self._scalars
+        self._queue.add(Product(
+            self._gemm,
+            (transpose_b, transpose_a, n, m, k, scalars[1],
+             b, ldb, a, lda, scalars[beta], c, ldc),
+            self._queue.label,
+        ))  # fmt: skip
+
+    def gemm_planes(
+        self, transpose_a: bool, transpose_b: bool, m: int, n: int, k: int,
+        a: int, lda: int, step_a: int, b: int, ldb: int, step_b: int,
+        beta: int, c: int, ldc: int, step_c: int, planes: int,
+    ) -> None:  # fmt: skip
+        """C[p] = op(A[p]) op(B[p]) + beta C[p] for every plane, in one call, queued.
+
+        Args:
+            step_a: elements from a plane to the next; 0 where all planes read the same A. The
+                planes of C do not overlap.
+        """
+        if not (m and n and k and planes):
+            self._no_product(planes, m, n, beta, c, ldc, step_c)
+            return
+        scalars = self._scalars
+        self._queue.add(Product(
+            self._gemm_planes,
+            (transpose_b, transpose_a, n, m, k, scalars[1],
+             b, ldb, step_b, a, lda, step_a, scalars[beta], c, ldc, step_c, planes),
+            self._queue.label,
+        ))  # fmt: skip
+
+    def _no_product(
+        self, planes: int, m: int, n: int, beta: int, c: int, ldc: int, step: int
+    ) -> None:
+        """A sum over nothing is 0: cuBLAS does not say what it does then."""
+        if not beta:
+            total, threads = planes * m * n, 256
+            args = (c, m, n, ldc, step, total)
+            self._queue.launch(self.dtype, "zero_planes", (-(-total // threads),), (threads,), args)

@@ -1,0 +1,56 @@
+"""`Later`: a device array on its way to the host, waited for when it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.runtime.in_flight import hold
+from dynbatch.kernels.cuda.runtime.queue import queue
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Later:
+    """What an array holds once all work that is queued now has run.
+
+    The copy takes its turn in the queue. `read` waits for the copy, not for work queued after it: a
+    training loop may read a step's loss while the device is busy with the next step.
+
+    Args:
+        array: a device array, C-contiguous.
+    """
+
+    def __init__(self, array: Any) -> None:
+        self._queue = queue()
+        self._array = array
+        self._host: Array | None = None
+        self._event: Any = None
+        self._queue.call(self._start)
+
+    def read(self) -> Array:
+        """The host's copy. The first call waits, and hands the queue over where it still holds it.
+
+        Raises:
+            BackendError: the work that it was queued behind failed.
+        """
+        if self._array is not None:
+            if self._event is None:
+                self._queue.flush()
+            if self._event is None:
+                raise BackendError("this value was never computed: the run that makes it failed.")
+            self._event.synchronize()
+            self._array = self._event = None
+        assert self._host is not None
+        return self._host
+
+    def _start(self) -> None:
+        cupy, array = self._queue.cupy, self._array
+        pinned = cupy.cuda.alloc_pinned_memory(max(1, array.nbytes))
+        self._host = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
+        stream = cupy.cuda.get_current_stream()
+        if array.nbytes:
+            array.data.copy_to_host_async(self._host.ctypes.data, array.nbytes, stream)
+        self._event = hold(cupy, self._host)  # even if nobody reads it

@@ -1,0 +1,278 @@
+"""`Queue`: the launches of a run in their order, held until one copy has brought up all tables.
+
+Kernels are called as on the CPU, with offsets and ids as NumPy arrays. On a GPU those are tables. A
+kernel's twin therefore does not launch: it hands launch and tables to the queue. `flush` copies all
+tables of the run to the device at once, from pinned memory, and then launches everything. Nothing
+here waits for the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from dynbatch import backend
+from dynbatch.errors import DynbatchError
+from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, Product
+from dynbatch.kernels.cuda.runtime.items import (
+    Call,
+    Item,
+    Launch,
+    Repeated,
+    Turn,
+    placed,
+    refused,
+    what_is,
+)
+from dynbatch.kernels.cuda.runtime.launch import Argument, Kernels
+from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
+from dynbatch.kernels.cuda.runtime.streams import Fork, Streams, joined
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Queue:
+    """The work of CuPy's current device and stream that has not been handed over yet.
+
+    Attributes:
+        label:    what is running now; errors name it.
+        uploads:  copies of tables so far.
+        uploaded_bytes: their bytes.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self.cupy = cupy
+        self.label = ""
+        self._at_once = False
+        self.uploads = 0
+        self.uploaded_bytes = 0
+        self._kernels = {np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")}
+        self._waiting: list[Item | Fork] = []
+        self._earlier: list[list[Item | Fork]] = []  # within `side_by_side`
+        self._streams = Streams(cupy)
+        self._cublas: dict[np.dtype[Any], Cublas] = {}
+        self._handles = Handles(cupy)
+        self._products = 0
+        self._staging = Staging(cupy)
+        self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
+        self._kept: list[Any] = []
+
+    @property
+    def launches(self) -> int:
+        """Kernels launched and products of cuBLAS started so far."""
+        counts = [sum(kernels.launches.values()) for kernels in self._kernels.values()]
+        return self._products + sum(counts)
+
+    def kernels(self, dtype: Any) -> Kernels:
+        """The kernels for one element type."""
+        known = self._kernels.get(dtype)
+        return self._kernels[np.dtype(dtype)] if known is None else known
+
+    def cublas(self, dtype: Any) -> Cublas:
+        """The matrix products for one element type."""
+        dtype = np.dtype(dtype)
+        known = self._cublas.get(dtype)
+        if known is None:
+            known = self._cublas[dtype] = Cublas(self, dtype)
+        return known
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Device memory that cuBLAS keeps for this queue's products."""
+        return self._handles.workspace_bytes
+
+    def launch(
+        self,
+        dtype: Any,
+        name: str,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[Any],
+        shared: int = 0,
+    ) -> None:
+        """Have a kernel launched after everything that waits; see `Kernels.launch`.
+
+        Args:
+            dtype: of the values: which REAL.
+            args:  NumPy arrays among them are tables, staged as they are now, in the type that the
+                kernel's parameter points to.
+        """
+        if 0 in grid or 0 in block:
+            return
+        kernels = self.kernels(dtype)
+        values = self.ready(name, kernels.arguments(name, len(args)), args)
+        self.add(Launch(kernels, name, grid, block, values, shared, self.label))
+
+    def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> Repeated:
+        """A kernel to launch many times; `args`, all but the last, stay as they are until then."""
+        kernels = self.kernels(dtype)
+        arguments = kernels.arguments(name, len(args) + 1)[:-1]
+        return Repeated(self, kernels, name, arguments, args)
+
+    @property
+    def upload(self) -> int:
+        """The number of the upload that brings up what is handed over now."""
+        return self._staging.number
+
+    def ready(self, name: str, arguments: Iterable[Argument], args: Sequence[Any]) -> list[Any]:
+        """The values of arguments, and `Table`s of those that the next flush brings up."""
+        try:
+            return [
+                self._stage(value, table)
+                if isinstance(value, np.ndarray) and table is not None
+                else cast(value)
+                for (cast, table), value in zip(arguments, args, strict=True)
+            ]
+        except Exception as error:
+            error.add_note(f"kernel {name}, for {self.label or 'no node'}")
+            raise
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have other work of the device started in its turn, a copy for instance."""
+        self.add(Call(function, self.label))
+
+    def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
+        """Run tasks that queue work; on the device what they queue may run side by side."""
+        self._earlier, self._waiting = [self._waiting], []
+        try:
+            for task in tasks:
+                task()
+                self._earlier.append(self._waiting)
+                self._waiting = []
+        finally:
+            before, *branches = self._earlier
+            self._waiting = [*before, *joined(branches), *self._waiting]
+            self._earlier = []
+
+    def add(self, item: Item) -> None:
+        """Have an item started after everything that waits."""
+        self._waiting.append(item)
+        if self._at_once:
+            self.flush()
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Start what waits, and inside the block everything as it comes.
+
+        For code that computes with CuPy in between, which knows no queue.
+        """
+        self.flush()
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def empty(self, shape: Any, dtype: Any) -> Any:
+        """A device array for this run only: its memory is free again after `flush`."""
+        array = self.cupy.empty(shape, dtype)
+        self._kept.append(array)
+        return array
+
+    def keep(self, *arrays: Any) -> None:
+        """Keep arrays alive until `flush`: what waits knows their addresses only."""
+        self._kept += arrays
+
+    def flush(self) -> None:
+        """Bring up the tables, then start everything that waits, in order.
+
+        Within `side_by_side` that is what waited before, and the tasks so far, one by one.
+        Whatever it raises, nothing waits afterwards.
+
+        Raises:
+            BackendError: the device refused something; says for which node and batch.
+            OutOfMemory:  it had no memory for it.
+        """
+        waiting = list(chain(*self._earlier, self._waiting))
+        for items in (*self._earlier, self._waiting):
+            items.clear()
+        try:
+            upload = self._bring_up()
+            if upload.copied:
+                self.uploads += 1
+                self.uploaded_bytes += upload.copied
+            stream: int = self.cupy.cuda.get_current_stream().ptr
+            for item in waiting:
+                if isinstance(item, Fork):
+                    self._streams.run(item, partial(self._start, upload))
+                else:
+                    self._start(upload, stream, item)
+        finally:
+            self._staging.done()
+            self._tables.clear()
+            self._kept.clear()
+
+    def _bring_up(self) -> Upload:
+        try:
+            return self._staging.upload()
+        except Exception as error:
+            raise refused(error, "the upload of the run's tables", self.label) from error
+
+    def waiting(self) -> list[str]:
+        """What waits, in order, as errors call it; nothing has been queued side by side."""
+        return [what_is(item) for item in self._waiting if not isinstance(item, Fork)]
+
+    def discard(self) -> None:
+        """Forget everything that waits: its run failed."""
+        self._waiting.clear()
+        self._staging.discard()
+        self._tables.clear()
+        self._kept.clear()
+
+    def _start(self, upload: Upload, stream: int, item: Item) -> None:
+        try:
+            if isinstance(item, Turn):
+                item.repeated.start(item, upload)
+            elif isinstance(item, Launch):
+                values = placed(item.values, upload)
+                item.kernels.start(item.name, item.grid, item.block, values, item.shared)
+            elif isinstance(item, Product):
+                self._products += 1
+                item.function(self._handles.of(stream), *item.args)
+            else:
+                item.function()
+        except DynbatchError as error:
+            error.add_note(f"{what_is(item)}, launched for {item.label or 'no node'}")
+            raise
+        except Exception as error:
+            raise refused(error, what_is(item), item.label) from error
+
+    def _stage(self, array: Array, dtype: np.dtype[Any]) -> Table:
+        """The array's place in the staging buffer; the same for the same array in one run."""
+        known = self._tables.get((id(array), dtype.char))
+        if known is not None:
+            return known[1]
+        table = self._staging.put(np.array(array, dtype, order="C"))
+        self._tables[id(array), dtype.char] = (array, table)  # kept, so that the id stays its own
+        return table
+
+
+_local = threading.local()
+
+
+def queue() -> Queue:
+    """The queue of this thread and of CuPy's current device; every twin launches through it."""
+    cupy = backend.cupy()
+    queues: dict[tuple[int, int], Queue] = _local.__dict__.setdefault("queues", {})
+    key = (id(cupy), cupy.cuda.runtime.getDevice())
+    if key not in queues:
+        queues[key] = Queue(cupy)
+    return queues[key]
+
+
+def launch(
+    like: Any,
+    name: str,
+    grid: tuple[int, ...],
+    block: tuple[int, ...],
+    args: Sequence[Any],
+    shared: int = 0,
+) -> None:
+    """Queue a kernel for values of `like`'s dtype; see `Queue.launch`."""
+    queue().launch(like.dtype, name, grid, block, args, shared)

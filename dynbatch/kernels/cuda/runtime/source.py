@@ -1,0 +1,98 @@
+"""CUDA source as package data: `NAME.cu` with the headers joined in front, and its signatures.
+
+The text is joined here rather than by an #include, because CuPy's disk cache is keyed by the text
+it is given: a header that changed would go unseen. `#line` keeps compiler messages true.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import NamedTuple
+
+HEADERS = ("common.cuh", "segments.cuh", "attention.cuh")
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
+)
+_QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
+
+
+class Parameter(NamedTuple):
+    """One parameter of a kernel: `const REAL* x` is ("x", "REAL", True)."""
+
+    name: str
+    type: str
+    is_pointer: bool
+
+
+class Source(NamedTuple):
+    """A complete text for the compiler. Kernels are templates over REAL, the element type."""
+
+    name: str
+    text: str
+    kernels: dict[str, tuple[Parameter, ...]]
+
+
+def join(name: str, body: str) -> Source:
+    """The headers and `body`, also one generated at run time.
+
+    Args:
+        name: what compiler messages call the body, e.g. "softmax.cu".
+        body: CUDA C++ whose kernels are `extern "C" __global__ void NAME(...)`.
+    """
+    headers = "".join(f'#line 1 "{header}"\n{_read(header)}\n' for header in HEADERS)
+    return Source(name, f'{headers}#line 1 "{name}"\n{body}', signatures(body))
+
+
+@cache
+def read(name: str) -> Source:
+    """The source in the package file `name`, e.g. "softmax.cu"."""
+    return join(name, _read(name))
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The `.cu` files of this package, sorted."""
+    return tuple(sorted(name for name in _files() if name.endswith(".cu")))
+
+
+@cache
+def home(kernel: str) -> Source:
+    """The source that defines `kernel`.
+
+    Raises:
+        LookupError: no file does.
+    """
+    for name in names():
+        if kernel in read(name).kernels:
+            return read(name)
+    raise LookupError(f"no file of {', '.join(names())} defines a kernel {kernel!r}")
+
+
+def signatures(text: str) -> dict[str, tuple[Parameter, ...]]:
+    """The parameters of every `extern "C"` kernel in a CUDA text."""
+    return {
+        name: tuple(_parameter(p) for p in parameters.split(",") if p.strip())
+        for name, parameters in _KERNEL.findall(text)
+    }
+
+
+def _parameter(text: str) -> Parameter:
+    words = _QUALIFIERS.sub(" ", text).replace("*", " * ").split()
+    kinds = [word for word in words[:-1] if word != "*"]
+    return Parameter(words[-1], " ".join(kinds), "*" in words)
+
+
+@cache
+def _files() -> dict[str, Traversable]:
+    """The CUDA files of `kernels/cuda` and its folders, by name. No name stands twice."""
+    top = resources.files("dynbatch.kernels.cuda")
+    folders = [top, *[entry for entry in top.iterdir() if entry.is_dir()]]
+    files = [file for folder in folders for file in folder.iterdir()]
+    return {file.name: file for file in files if file.name.endswith((".cu", ".cuh"))}
+
+
+def _read(name: str) -> str:
+    return _files()[name].read_text(encoding="utf-8")

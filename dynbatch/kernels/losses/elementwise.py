@@ -1,0 +1,186 @@
+"""Losses that compare two values element by element, and the pick of log-probabilities.
+
+A `Pair` gives the loss of every element and its two derivatives; summing them is the node's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.segment import blocks, reduce_made, rows_of, sum_segments
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """loss = f(x, t) of an input and a target.
+
+    Args:
+        name:       of the function, and of its CUDA kernel.
+        forward:    (x, t, out).
+        backward_x: (x, t, out), the derivative by x; `out` is neither of them.
+        backward_t: (x, t, out), the derivative by t.
+    """
+
+    name: str
+    forward: Callable[[Array, Array, Array], None]
+    backward_x: Callable[[Array, Array, Array], None]
+    backward_t: Callable[[Array, Array, Array], None]
+
+
+@twin(1)
+def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> None:
+    """out[k] = Σ f(x_i, t_i) over the elements of segment k.
+
+    Args:
+        x, t:    (N,) elements.
+        offsets: (K + 1,) first element of each segment, from 0 to N.
+        out:     (K,), overwritten.
+    """
+
+    def each(part: slice) -> Array:
+        losses = np.empty_like(x[part])
+        pair.forward(x[part], t[part], losses)
+        return losses[:, None]
+
+    reduce_made(np.add, each, 1, offsets, out[:, None], 0)
+
+
+@twin(2)
+def pair_loss_backward(
+    pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
+) -> None:
+    """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x.
+
+    Args:
+        dy:      (K,) gradient of each segment's sum.
+        x, t:    (N,) elements.
+        offsets: (K + 1,) first element of each segment, from 0 to N.
+        out:     (N,), overwritten.
+    """
+    derivative = pair.backward_t if of_target else pair.backward_x
+    for part in blocks(x.size, 1):
+        derivative(x[part], t[part], out[part])
+        np.multiply(out[part], rows_of(dy, offsets, part), out=out[part])
+
+
+def _squared(x: Array, t: Array, out: Array) -> None:
+    np.subtract(x, t, out=out)
+    np.multiply(out, out, out=out)
+
+
+def _squared_x(x: Array, t: Array, out: Array) -> None:
+    np.subtract(x, t, out=out)
+    np.multiply(out, 2, out=out)
+
+
+def _squared_t(x: Array, t: Array, out: Array) -> None:
+    np.subtract(t, x, out=out)
+    np.multiply(out, 2, out=out)
+
+
+def _log_or_zero(t: Array) -> Array:
+    """log t, and 0 for t = 0, where t log t is 0."""
+    with np.errstate(invalid="ignore"):
+        logs: Array = np.log(np.where(t == 0, 1, t))
+    return logs
+
+
+def _divergence(x: Array, t: Array, out: Array) -> None:
+    np.subtract(_log_or_zero(t), x, out=out)
+    np.multiply(out, t, out=out)
+    np.copyto(out, 0, where=t == 0)  # also where x = -inf: a class of probability 0 has no part
+
+
+def _divergence_x(x: Array, t: Array, out: Array) -> None:
+    np.negative(t, out=out)
+
+
+def _divergence_t(x: Array, t: Array, out: Array) -> None:
+    # At t = 0 the slope is -inf; a finite one lets a target underflow in training.
+    np.subtract(_log_or_zero(t), x, out=out)
+    np.add(out, 1, out=out)
+
+
+def _log_divergence(x: Array, t: Array, out: Array) -> None:
+    np.subtract(t, x, out=out)
+    np.multiply(out, np.exp(t), out=out)
+
+
+def _log_divergence_x(x: Array, t: Array, out: Array) -> None:
+    np.exp(t, out=out)
+    np.negative(out, out=out)
+
+
+def _log_divergence_t(x: Array, t: Array, out: Array) -> None:
+    np.subtract(t, x, out=out)
+    np.add(out, 1, out=out)
+    np.multiply(out, np.exp(t), out=out)
+
+
+def _logistic(x: Array, t: Array, out: Array) -> None:
+    # |x| times the probability of the other class, plus log(1 + exp(-|x|)): no term cancels another
+    # where the prediction is right, however sure.
+    size = np.abs(x)
+    np.multiply(size, -1, out=out)
+    np.exp(out, out=out)
+    np.log1p(out, out=out)
+    np.multiply(size, np.where(x > 0, 1 - t, t), out=size)
+    np.add(out, size, out=out)
+
+
+def _logistic_x(x: Array, t: Array, out: Array) -> None:
+    # σ(x) - t as (1 - t) - σ(-x) for positive x: the smaller of σ(x) and σ(-x) is exact.
+    np.abs(x, out=out)
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.divide(1, out, out=out)
+    np.subtract(np.where(x > 0, 1 - t, t), out, out=out)
+    np.multiply(out, -1, out=out, where=~(x > 0))
+
+
+def _logistic_t(x: Array, t: Array, out: Array) -> None:
+    np.negative(x, out=out)
+
+
+squared_error = Pair("squared_error", _squared, _squared_x, _squared_t)
+divergence = Pair("divergence", _divergence, _divergence_x, _divergence_t)
+log_divergence = Pair("log_divergence", _log_divergence, _log_divergence_x, _log_divergence_t)
+logistic = Pair("logistic", _logistic, _logistic_x, _logistic_t)
+
+
+@twin()
+def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
+    """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k.
+
+    Args:
+        x:       (N, V).
+        ids:     (N,) int64, each within V.
+        weights: (N,).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (K,), overwritten.
+    """
+    # A weight of 0 takes a token out, even where its log-probability is -inf.
+    picked = np.where(weights == 0, 0, x[np.arange(ids.size), ids])
+    sum_segments((picked * -weights)[:, None], offsets, out[:, None])
+
+
+@twin()
+def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
+    """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere.
+
+    Args:
+        dy:      (K,) gradient of each segment's loss.
+        ids:     (N,) int64, each within V.
+        weights: (N,).
+        offsets: (K + 1,) non-decreasing, from 0 to N.
+        out:     (N, V), overwritten.
+    """
+    out[...] = 0
+    out[np.arange(ids.size), ids] = -weights * np.repeat(dy, np.diff(offsets))

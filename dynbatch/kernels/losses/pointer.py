@@ -1,0 +1,105 @@
+"""Cross-entropy of choices among a sentence's own rows, as many as it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.kernels.attention.dot_product import exp_rows
+from dynbatch.kernels.runtime.dispatch import twin
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class Choices(NamedTuple):
+    """What the queries of K sentences choose from, packed; as gradients None where not wanted.
+
+    queries (N_q, D) · keys (N_k, D) · query_offsets and key_offsets (K + 1,). A sentence with
+    queries has keys.
+    """
+
+    queries: Any
+    keys: Any
+    query_offsets: Array
+    key_offsets: Array
+
+
+def num_pairs(packed: Choices) -> int:
+    """Pairs of a query and a key of the same sentence, over all sentences."""
+    return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
+
+
+@twin()
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
+) -> int:
+    """Elements of scratch of `pointer_loss_backward`, whose values live where those of `array` do.
+
+    A number for each pair of the sentence that has most.
+    """
+    pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
+    return max(pairs, default=0)
+
+
+@twin("queries")
+def pointer_loss(
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, losses: Array
+) -> None:
+    """losses_i = weights_i (log Σ_j exp(q_i · k_j) - q_i · k_ids_i), over the sentence's own keys.
+
+    Args:
+        ids:           (N_q,) of the host: below the number of keys of the sentence.
+        weights:       (N_q,) of the host.
+        probabilities: (pairs,), overwritten: softmax_j(q_i · k_j), (T_q, T_k) of each sentence.
+        losses:        (N_q,), overwritten, in nats.
+
+    Cost: one product a sentence: NumPy has none of matrices of different shapes.
+    """
+    for rows, keys, p in _sentences(packed, probabilities):
+        if not p.size:
+            continue
+        np.matmul(packed.queries[rows], packed.keys[keys].T, out=p)
+        chosen = p[np.arange(p.shape[0]), ids[rows]]
+        peak, total = exp_rows(p)
+        np.divide(p, total, out=p)
+        np.multiply(np.log(total[:, 0]) + peak[:, 0] - chosen, weights[rows], out=losses[rows])
+        losses[rows][weights[rows] == 0] = 0  # whatever the scores are
+
+
+@twin("queries")
+def pointer_loss_backward(
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices,
+    scratch: Array,
+) -> None:  # fmt: skip
+    """dq_i = Σ_j ds_ij k_j and dk_j = Σ_i ds_ij q_i, ds_ij = dy_k weights_i (p_ij - [ids_i = j]).
+
+    Args:
+        probabilities: as forward left them.
+        dy:            (K,) gradient of the sum of each sentence's losses.
+        wanted:        queries and keys, overwritten, or None.
+        scratch:       `workspace_backward` elements.
+    """
+    scale = weights * np.repeat(dy, np.diff(packed.query_offsets))
+    for rows, keys, p in _sentences(packed, probabilities):
+        slopes = scratch[: p.size].reshape(p.shape)
+        np.multiply(p, scale[rows, None], out=slopes)
+        slopes[np.arange(p.shape[0]), ids[rows]] -= scale[rows]
+        slopes[weights[rows] == 0] = 0
+        if wanted.queries is not None:
+            np.matmul(slopes, packed.keys[keys], out=wanted.queries[rows])
+        if wanted.keys is not None:
+            np.matmul(slopes.T, packed.queries[rows], out=wanted.keys[keys])
+
+
+def _sentences(packed: Choices, probabilities: Array) -> Iterator[tuple[slice, slice, Array]]:
+    """Each sentence's queries, keys and pairs."""
+    queries, keys = packed.query_offsets.tolist(), packed.key_offsets.tolist()
+    first = 0
+    for k in range(len(queries) - 1):
+        rows, columns = slice(queries[k], queries[k + 1]), slice(keys[k], keys[k + 1])
+        shape = (rows.stop - rows.start, columns.stop - columns.start)
+        end = first + shape[0] * shape[1]
+        yield rows, columns, probabilities[first:end].reshape(shape)
+        first = end

@@ -1,0 +1,48 @@
+"""The way between host and device, for arrays that outlive a graph: parameters, optimizer state.
+
+It waits for the device, so it is for loading, saving and moving a model, not for a training step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Device, device_of
+from dynbatch.kernels.arrays import download
+from dynbatch.kernels.cuda.runtime.queue import queue
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def to_host(array: Any) -> Array:
+    """The array itself where it is on the host, else a copy of it there."""
+    if isinstance(array, np.ndarray):
+        return array
+    return download(array)
+
+
+def to_device(array: Any, device: Device) -> Any:
+    """The array itself where it is on that device, else a copy of it there."""
+    if isinstance(array, np.ndarray):
+        return device.xp.asarray(array) if device.is_cuda else array
+    return array if device.is_cuda else to_host(array)
+
+
+def overwrite(out: Any, values: Array) -> None:
+    """out = values of the host, converted to out's type.
+
+    Raises:
+        TypeError: they are of another kind, complex say.
+    """
+    if isinstance(out, np.ndarray):
+        np.copyto(out, values)
+        return
+    queue().flush()
+    out.set(np.asarray(values, order="C").astype(out.dtype, casting="same_kind", copy=False))
+
+
+def convert(array: Any, dtype: Any) -> Any:
+    """A copy of another dtype, where the array is."""
+    return to_device(to_host(array).astype(dtype), device_of(array))

@@ -1,0 +1,1 @@
+"""Attention of one sentence: its nodes, and the functions that make them."""

@@ -1,0 +1,159 @@
+"""Attention with additive scores: a small network compares query and key."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels.attention import additive as kernels
+from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention.dot_product import Wanted
+from dynbatch.nodes.attention.dot_product import AttentionBase, sight_of
+from dynbatch.nodes.base import Node, Shape, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.sources import check_parameter
+from dynbatch.parameter import Parameter
+from dynbatch.ragged import Ragged
+
+
+class AdditiveAttention(AttentionBase):
+    """y_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)).
+
+    Shape:  q (T_q, D) or (D,), k (T_k, D), v (T_k, E), vector (D,) -> y (T_q, E) or (E,). A query
+        that sees no key (all masked, or T_k = 0) gives zeros.
+    Batches with:  every other one of the same vector and value width, whatever the lengths and
+        masks.
+    Cost:  keeps the weights, one number for each query and key; tanh is made again in backward,
+        for a bounded block at a time.
+    """
+
+    __slots__ = ("vector",)
+    static = ("vector",)
+    strided = (0,)
+    vector: Parameter
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        shape = super().infer_shape(*shapes)
+        self.require(
+            self.vector.shape == shapes[0][-1:],
+            f"vector {self.vector.shape} for {shapes[0][-1]} features",
+            f"{self.vector.name}.shape == (D,), the width of query and keys",
+            f"make {self.vector.name!r} of {shapes[0][-1]} elements",
+        )
+        return shape
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        return {"weights": (_pairs(*cls.lengths(batch)), 1)}
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        queries, keys = cls.lengths(batch)
+        weights = 0 if batch.keeps else _pairs(queries, keys)
+        width = batch.first.vector.size
+        if cls.is_single_query(batch, queries, keys, cls.sights(batch, len(keys))):
+            return weights + single_query.additive_workspace(batch.scratch, keys, width)
+        return weights + kernels.workspace(batch.scratch, queries, keys, width)
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        queries, keys = cls.lengths(batch)
+        if cls.is_single_query(batch, queries, keys, cls.sights(batch, len(keys))):
+            return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
+        width, values = batch.first.vector.size, batch.first.inputs[2].width
+        return kernels.workspace_backward(batch.scratch, queries, keys, width, values)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        q, k, _ = xs
+        packed, vector, sights = cls.packed(xs), batch.first.vector.value, cls.sights(batch, len(k))
+        scratch = batch.scratch
+        if batch.keeps:
+            weights = batch.saved["weights"].reshape(-1)
+        else:
+            pairs = _pairs(q.lengths, k.lengths)
+            weights, scratch = scratch[:pairs], scratch[pairs:]
+        if cls.is_single_query(batch, q.lengths, k.lengths, sights):
+            sentences = cls.sentence_of_rows(batch, k)
+            single_query.additive_attention(packed, vector, sentences, y.values, weights, scratch)
+        else:
+            kernels.additive_attention(packed, vector, sights, y.values, weights, scratch)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        q, k, _ = xs = cls.retained(batch)
+        packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
+        weights = batch.saved["weights"].reshape(-1)
+        if cls.is_single_query(batch, q.lengths, k.lengths, cls.sights(batch, len(k))):
+            dvector = single_query.additive_attention_backward(
+                packed, vector.value, cls.sentence_of_rows(batch, k), weights, dy.values, wanted,
+                cls.scratch(batch),
+            )  # fmt: skip
+        else:
+            dvector = kernels.additive_attention_backward(
+                packed, vector.value, weights, dy.values, wanted, cls.scratch(batch)
+            )
+        if dvector is not None:
+            batch.parameter_gradients().add(vector, dvector)
+
+    @classmethod
+    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> Wanted:
+        """On a GPU the vector's gradient is summed over the steps of a scan by the kernel."""
+        found = super().wanted(batch, dxs)
+        if not batch.accumulate or batch.cache is None or batch.xp is np:
+            return found
+        if "vectors" not in batch.cache:
+            shape = (batch.cache["count"], batch.first.vector.size)
+            batch.cache["vectors"] = batch.xp.empty(shape, batch.dtype)
+            arrays.fill(batch.cache["vectors"], 0)
+        return found._replace(vectors=batch.cache["vectors"])
+
+    @classmethod
+    def scan_room(cls, node: Any, memory_rows: int) -> int:
+        """Elements of `batch.cache["room"]`: what the steps of a scan leave for `finish`."""
+        return memory_rows * (int(node.vector.size) + 1)
+
+    @classmethod
+    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
+        """After the last step of a scan: what its steps left."""
+        super().finish(batch, *dxs)
+        vectors = None if batch.cache is None else batch.cache.get("vectors")
+        if vectors is not None:
+            dvector = batch.first.vector.empty_like()
+            arrays.sum_rows(vectors, dvector)
+            batch.parameter_gradients().add(batch.first.vector, dvector)
+
+
+def _pairs(queries: Sequence[int], keys: Sequence[int]) -> int:
+    return sum([a * b for a, b in zip(queries, keys, strict=True)])
+
+
+def additive_attention(
+    query: Node, keys: Node, values: Node | None, vector: Parameter, mask: Any = None
+) -> Node:
+    """Attention with additive scores, score_ij = vector · tanh(q_i + k_j).
+
+    Args:
+        query:  (T_q, D), or one vector (D,), already projected: W_a s.
+        keys:   (T_k, D), already projected: U_a h.
+        values: (T_k, E); None for the keys.
+        vector: (D,).
+        mask:   boolean (T_q, T_k) or (T_k,); False hides a key.
+
+    Returns:
+        (T_q, E) or (E,); zeros for a query that sees no key (all are masked, or T_k = 0).
+
+    Raises:
+        ShapeError: shapes do not fit.
+        DtypeError: the mask is not boolean, or the vector is not of the graph's dtype.
+
+    Source: Bahdanau et al. 2015, arXiv:1409.0473, appendix A.1.2; their v_a is our `vector`.
+    """
+    values = keys if values is None else values
+    require_nodes("additive_attention", query, keys, values)
+    check_parameter("additive_attention", vector, query.graph)
+    sight = sight_of("additive_attention", False, None, mask)
+    return AdditiveAttention(query, keys, values, vector=vector, sight=sight)

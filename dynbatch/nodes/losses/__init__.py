@@ -1,0 +1,1 @@
+"""Losses of one sentence, each a scalar."""

@@ -1,0 +1,173 @@
+"""Linear-chain conditional random field of one sentence: its loss, and the best tags."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynbatch.kernels.losses import crf as kernels
+from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.losses.targets import class_targets
+from dynbatch.nodes.sources import check_parameter
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+
+class ChainBase(Node):
+    """What both share: the scores of transitions, of the first tag and of the last."""
+
+    __slots__ = ("end", "start", "transitions")
+    static = ("transitions", "start", "end")
+    transitions: Parameter
+    start: Parameter
+    end: Parameter
+
+    def check(self, shape: Shape) -> None:
+        """Require emissions (T, K) and parameters that fit them."""
+        self.require(
+            len(shape) == 2,
+            f"emissions {shape}",
+            "emissions are (T, K): a score for each token and tag",
+            "F.unsqueeze(x, 0) makes one token of a vector",
+        )
+        tags = shape[1]
+        found = (self.transitions.shape, self.start.shape, self.end.shape)
+        self.require(
+            found == ((tags, tags), (tags,), (tags,)),
+            f"transitions {found[0]}, start {found[1]}, end {found[2]} for {tags} tags",
+            "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
+            f"project to as many tags as the transitions have, or make them for {tags}",
+        )
+
+    @classmethod
+    def chain(cls, batch: Batch) -> kernels.Chain:
+        """The scores that all nodes of the batch share."""
+        node = batch.first
+        return kernels.Chain(node.transitions.value, node.start.value, node.end.value)
+
+
+class Crf(ChainBase):
+    """loss = log Σ_y exp(score(y)) - score(tags), over all K^T tag sequences y.
+
+        score(y) = start[y_0] + Σ_t x[t, y_t] + Σ_t transitions[y_t, y_t+1] + end[y_T-1]
+
+    Shape:  x (T, K), tags (T,) -> ();  0 for a sentence without tokens.
+    Batches with:  every other one of the same parameters, whatever the lengths.
+    Keeps:  one number for each token and tag, and one for each token.
+    Cost:  see `kernels.losses.crf`; time is proportional to N · K².
+    """
+
+    __slots__ = ("ids",)
+    retains = Retain(inputs=True)
+    ids: Array
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        self.check(shapes[0])
+        return ()
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
+        return {"log_sums": (tokens, batch.first.transitions.shape[0]), "shifts": (tokens, 1)}
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """What backward would read, if none follows."""
+        return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        return kernels.workspace_backward(batch.scratch, *cls.saved(batch)["log_sums"])
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        if batch.keeps:
+            log_sums, shifts = batch.saved["log_sums"], batch.saved["shifts"]
+        else:
+            size = x.values.size
+            log_sums, shifts = batch.scratch[:size].reshape(x.values.shape), batch.scratch[size:]
+        kernels.crf(
+            x.values, cls.chain(batch), batch.concat("ids"), x.offsets,
+            log_sums, shifts.reshape(-1), y.flat,
+        )  # fmt: skip
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        x, node, gradients = batch.input(0), batch.first, batch.parameter_gradients()
+        parameters = (node.transitions, node.start, node.end)
+        wanted = [None if p.frozen else gradients.buffer(p) for p in parameters]
+        dx = batch.xp.empty(x.values.shape, batch.dtype) if dxs[0] is None else dxs[0].values
+        kernels.crf_backward(
+            x.values, cls.chain(batch), batch.concat("ids"), x.offsets, batch.saved["log_sums"],
+            batch.saved["shifts"].reshape(-1), dy.flat, dx, kernels.Chain(*wanted), batch.scratch,
+        )  # fmt: skip
+
+
+class Viterbi(ChainBase):
+    """y_t = the tag of token t in the sequence of the highest score, as a float. No gradient.
+
+    Shape:  x (T, K) -> (T, 1).
+    Batches with:  every other one of the same parameters, whatever the lengths.
+    """
+
+    __slots__ = ()
+    differentiable = False
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        tags: int = batch.first.transitions.shape[0]
+        return sum([node.rows for node in batch.nodes]) * tags
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        self.check(shapes[0])
+        return (shapes[0][0], 1)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        kernels.viterbi(x.values, cls.chain(batch), x.offsets, y.flat, batch.scratch)
+
+
+def crf(
+    emissions: Node, tags: Any, transitions: Parameter, start: Parameter, end: Parameter
+) -> Node:
+    """Negative log-likelihood of one sentence's tags in a linear-chain CRF, in nats, summed.
+
+    Args:
+        emissions:   (T, K) scores of each token's tags.
+        tags:        T numbers below K.
+        transitions: (K, K) scores of a tag (row) before another (column); -inf forbids it.
+        start, end:  (K,) scores of the first tag and of the last.
+
+    Returns:
+        log Σ_y exp(score(y)) - score(tags), a scalar; 0 where T is 0.
+
+    Raises:
+        ShapeError:      shapes do not fit, or the numbers of tokens and tags differ.
+        VocabularyError: a tag is outside 0 … K - 1.
+        DtypeError:      a parameter is none, or is not of the graph's dtype.
+
+    Source: Lafferty, McCallum & Pereira 2001, ICML; as a layer on a bi-LSTM Huang et al. 2015,
+        arXiv:1508.01991.
+    """
+    require_nodes("crf", emissions)
+    for parameter in (transitions, start, end):
+        check_parameter("crf", parameter, emissions.graph)
+    ids, _ = class_targets("crf", emissions, tags, None, "sum")
+    return Crf(emissions, transitions=transitions, start=start, end=end, ids=ids)
+
+
+def viterbi(emissions: Node, transitions: Parameter, start: Parameter, end: Parameter) -> Node:
+    """The tags (T, 1) of the sequence that a linear-chain CRF gives the highest score, as floats.
+
+    Args: as in `crf`.
+
+    Raises:
+        ShapeError: shapes do not fit.
+        DtypeError: a parameter is none, or is not of the graph's dtype.
+    """
+    require_nodes("viterbi", emissions)
+    for parameter in (transitions, start, end):
+        check_parameter("viterbi", parameter, emissions.graph)
+    return Viterbi(emissions, transitions=transitions, start=start, end=end)

@@ -1,0 +1,204 @@
+"""Losses of one sentence, each a scalar in PyTorch's semantics; `F.mean` of a list joins them.
+
+A "mean" over nothing (a sentence without tokens, or only ignored ones) is 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels.losses import elementwise as kernels
+from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.losses.targets import check_reduction, class_targets
+from dynbatch.nodes.sources import input
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class NllLoss(Node):
+    """loss = -Σ_t weight_t · x[t, target_t].
+
+    Shape:  x (T, V), targets (T,) -> ().
+    Batches with:  every other NllLoss of the same V. Its gradient needs no value.
+    """
+
+    __slots__ = ("ids", "weights")
+    ids: Array
+    weights: Array
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return ()
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        ids, weights = batch.concat("ids"), batch.concat("weights")
+        kernels.pick_loss(x.values, ids, weights, x.offsets, y.flat)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            ids, weights = batch.concat("ids"), batch.concat("weights")
+            kernels.pick_loss_backward(dy.flat, ids, weights, dx.offsets, dx.values)
+
+
+class PairLoss(Node):
+    """Base: loss = scale · Σ_i f(x_i, t_i) of an input and a target of one shape.
+
+    Batches with:  every other one of its kind, whatever the shapes and scales.
+    """
+
+    __slots__ = ("scale",)
+    any_shape = True
+    retains = Retain(inputs=True)
+    scale: float
+    pair: ClassVar[kernels.Pair]
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        self.require(
+            shapes[0] == shapes[1],
+            f"shapes {shapes[0]} and {shapes[1]} differ",
+            "input and target have one shape",
+            "give the sentence's own target, unpadded; F.squeeze a column (T, 1)",
+        )
+        return ()
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        offsets = xs[0].starts
+        kernels.pair_loss(cls.pair, xs[0].flat, xs[1].flat, offsets, y.flat)
+        arrays.scale_segments(y.flat, *cls._scales(batch), y.flat)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        x, t = batch.input(0), batch.input(1)
+        offsets = x.starts
+        each = batch.xp.empty(dy.flat.shape, batch.dtype)
+        arrays.scale_segments(dy.flat, *cls._scales(batch), each)
+        for of_target, dx in enumerate(dxs):
+            if dx is not None:
+                kernels.pair_loss_backward(
+                    cls.pair, bool(of_target), each, x.flat, t.flat, offsets, dx.flat
+                )
+
+    @classmethod
+    def _scales(cls, batch: Batch) -> tuple[Array, Array]:
+        return batch.array("scale", batch.dtype), np.arange(len(batch.nodes) + 1)
+
+
+class SquaredError(PairLoss):
+    """f = (x - t)²."""
+
+    __slots__ = ()
+    pair = kernels.squared_error
+
+
+class KlDivergence(PairLoss):
+    """f = t (log t - x), 0 where t = 0; x holds log-probabilities."""
+
+    __slots__ = ()
+    pair = kernels.divergence
+
+
+class LogKlDivergence(PairLoss):
+    """f = exp(t) (t - x); both hold log-probabilities."""
+
+    __slots__ = ()
+    pair = kernels.log_divergence
+
+
+class BinaryCrossEntropy(PairLoss):
+    """f = log(1 + exp(x)) - t x, the cross-entropy of t and σ(x), in nats."""
+
+    __slots__ = ()
+    pair = kernels.logistic
+
+
+def nll_loss(
+    log_probabilities: Node, targets: Any, ignore_index: int = -100, reduction: str = "mean"
+) -> Node:
+    """Negative log-likelihood of one sentence's classes, as `torch.nn.functional.nll_loss`.
+
+    `cross_entropy` is this after `log_softmax`, without storing either.
+
+    Args:
+        log_probabilities: (T, V), or (V,) for one prediction.
+        targets:           T ids below V; or one id.
+        ignore_index:      tokens with this target do not count.
+        reduction:         "mean" over the tokens that count (0 if none does), or "sum".
+
+    Raises:
+        ShapeError:      numbers of rows and targets differ.
+        VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
+        ValueError:      unknown reduction.
+    """
+    ids, weights = class_targets("nll_loss", log_probabilities, targets, ignore_index, reduction)
+    return NllLoss(log_probabilities, ids=ids, weights=weights)
+
+
+def mse_loss(x: Node, target: Any, reduction: str = "mean") -> Node:
+    """Squared error of one sentence, as `torch.nn.functional.mse_loss`.
+
+    Args:
+        x:         any shape.
+        target:    a node or an array of that shape.
+        reduction: "mean" over all elements (0 if there are none), or "sum".
+
+    Raises:
+        ShapeError: the shapes differ.
+        DtypeError: the target is not numeric.
+        ValueError: unknown reduction.
+    """
+    return _pair_loss("mse_loss", SquaredError, x, target, reduction)
+
+
+def kl_div(x: Node, target: Any, reduction: str = "mean", log_target: bool = False) -> Node:
+    """Kullback-Leibler divergence Σ t (log t - x), as `torch.nn.functional.kl_div`.
+
+    Args:
+        x:          log-probabilities, of any shape.
+        target:     probabilities; a node or an array of that shape.
+        reduction:  "batchmean" over tokens, the divergence proper; "mean" over all elements, as
+            PyTorch's default; or "sum". 0 if there are none.
+        log_target: whether the target holds log-probabilities too.
+
+    Raises:
+        ShapeError: the shapes differ.
+        DtypeError: the target is not numeric.
+        ValueError: unknown reduction.
+    """
+    kind = LogKlDivergence if log_target else KlDivergence
+    return _pair_loss("kl_div", kind, x, target, reduction, ("mean", "batchmean", "sum"))
+
+
+def binary_cross_entropy_with_logits(x: Node, target: Any, reduction: str = "mean") -> Node:
+    """Cross-entropy of probabilities `target` and σ(x), as PyTorch's function of this name.
+
+    Args:
+        x:         logits, of any shape.
+        target:    probabilities, often 0 or 1; a node or an array of that shape.
+        reduction: "mean" over all elements (0 if there are none), or "sum".
+
+    Raises:
+        ShapeError: the shapes differ.
+        DtypeError: the target is not numeric.
+        ValueError: unknown reduction.
+    """
+    what = "binary_cross_entropy_with_logits"
+    return _pair_loss(what, BinaryCrossEntropy, x, target, reduction)
+
+
+def _pair_loss(
+    what: str, kind: type[PairLoss], x: Node, target: Any, reduction: str,
+    known: tuple[str, ...] = ("mean", "sum"),
+) -> Node:  # fmt: skip
+    require_nodes(what, x)
+    check_reduction(what, reduction, known)
+    counts = {"mean": x.rows * x.width, "batchmean": x.rows, "sum": 1}
+    target = target if isinstance(target, Node) else input(x.graph, target)
+    return kind(x, target, scale=1 / max(counts[reduction], 1))

@@ -1,0 +1,1 @@
+"""Nodes that select, join, repeat and rearrange: no arithmetic."""

@@ -1,0 +1,82 @@
+"""What `dim` means, and the segments of packed rows that it stands for.
+
+A matrix (T, D) has tokens (`dim=0`) and features (`dim=-1`); a vector (D,) has features only, so
+its `dim=0` is its `dim=-1`, as in PyTorch; a scalar has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.matrices import Matrices, Segments, ends_of
+from dynbatch.nodes.base import INDEX_BYTES, Node, caller, require_nodes, same_width
+from dynbatch.nodes.syntax.registry import not_an_argument
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+TOKENS = "tokens"
+FEATURES = "features"
+ALL = "all"
+
+NO_HABITS: Mapping[str, Any] = MappingProxyType({})
+
+
+def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) -> str:
+    """TOKENS or FEATURES.
+
+    Args:
+        habits: keyword arguments that the function does not have.
+
+    Raises:
+        ShapeError: x has no such dimension.
+        DtypeError: x is not a node, dim not an integer, or there are `habits`.
+    """
+    if habits:
+        raise not_an_argument(what, habits)
+    require_nodes(what, x)
+    if not isinstance(dim, int | np.integer):
+        raise DtypeError(
+            f"{what}: dim={dim!r} is not an integer.\n"
+            "  rule: dim is one of 0 (tokens) and -1 (features)\n"
+            f"  fix:  for all dimensions leave it out, where it may be None\n  made at {caller()}"
+        )
+    if -x.ndim <= dim < x.ndim:
+        return TOKENS if x.ndim == 2 and dim in (0, -2) else FEATURES
+    sentence = x.graph.sentence(x)
+    where = "" if sentence is None else f", sentence {sentence}"
+    raise ShapeError(
+        f"{what}{where}: {x.label()} of shape {x.shape} has no dim {dim}.\n"
+        "  rule: dim=0 means tokens, dim=-1 features; a vector has features only\n"
+        "  fix:  give the dim of a matrix (T, D) or of a vector (D,)\n"
+        f"  made at {caller()}"
+    )
+
+
+def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
+    """Packed rows and their offsets, so that what `over` names is one segment.
+
+    TOKENS:   (N, D) rows, a sentence each; (elements, 1), a matrix each, where widths differ.
+    FEATURES: (N·D, 1) elements, a row each.
+    ALL:      (elements, 1), a sentence each.
+    """
+    if over == TOKENS:
+        return x.table, x.offsets if x.widths is None else Matrices(x.lengths, x.widths)
+    flat = x.flat[:, None]
+    if over == ALL:
+        return flat, x.starts
+    if x.widths is not None:
+        return flat, ends_of(np.repeat(x.widths, x.lengths))
+    rows, width = x.values.shape
+    return flat, np.arange(0, rows * width + 1, width)
+
+
+def segment_bytes(nodes: Sequence[Node], over: str) -> int:
+    """Bytes of the table that tells segments of inputs apart: of rows, where widths differ."""
+    inputs = [node.inputs[0] for node in nodes]
+    per_row = over == FEATURES and not same_width(inputs)
+    return INDEX_BYTES * (sum([x.rows for x in inputs]) + 1 if per_row else len(nodes) + 1)

@@ -1,0 +1,134 @@
+"""Values repeated over tokens, over features, or both, as arithmetic between shapes needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels.matrices import Matrices, Segments, ends_of
+from dynbatch.kernels.segment import spread_segments, sum_segments
+from dynbatch.nodes.base import ROWS, WIDTH, Node, Shape, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.axes import FEATURES, TOKENS
+from dynbatch.nodes.shape.structure import squeeze
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Repeated(Node):
+    """Base: x repeated over tokens, over features, or both, to a given shape.
+
+    Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any. dx sums over what was repeated.
+    """
+
+    __slots__ = ("target",)
+    target: Shape
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        shape, target = shapes[0], self.target
+        fits_rows = len(shape) < 2 or len(target) < 2 or shape[0] == target[0]
+        width = shape[-1] if shape else 1
+        self.require(
+            bool(target) and len(shape) <= len(target) and fits_rows and width in (1, target[-1]),
+            f"shape {shape} cannot be repeated to {target}",
+            "a vector (D,), a row (1, D), a column (T, 1) or a number, against a matrix (T, D)",
+            "check which operand belongs to another sentence, or project it to the same width",
+        )
+        return target
+
+
+class Expand(Repeated):
+    """x repeated to a shape whose width is of features.
+
+    Batches with:  those of the same widths, whatever the lengths.
+    """
+
+    __slots__ = ()
+    rowwise = True
+
+    def rebuild(self, *inputs: Node) -> Node:
+        return expand(inputs[0], (*inputs[0].shape[:-1], self.target[-1]))
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        (x,) = xs
+        arrays.expand(x.values, cls.repeats(x, y), y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            arrays.expand_backward(dy.values, cls.repeats(dx, dy), dx.values)
+
+    @classmethod
+    def repeats(cls, x: Ragged, y: Ragged) -> Array | None:
+        """How often each row of x stands in y: as its sentence has tokens; None: once each."""
+        before, after = np.asarray(x.lengths), np.asarray(y.lengths)
+        if (before == after).all():
+            return None
+        return np.repeat(np.where(before == after, 1, after), before)
+
+
+class ExpandToLength(Repeated):
+    """x repeated to a shape whose width is a length, as that of scores (T_q, T_k) is.
+
+    Batches with:  every other one that repeats the same: a row, or single numbers.
+    """
+
+    __slots__ = ("over",)
+    static = ("over",)
+    any_shape = True
+    over: str  # TOKENS: x is a row of the matrix; FEATURES: each number of x is repeated
+
+    def infer_ragged(self) -> int:
+        return ROWS | WIDTH
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        spread_segments(xs[0].flat[:, None], cls.segments(batch), y.flat[:, None])
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            sum_segments(dy.flat[:, None], cls.segments(batch), dxs[0].flat[:, None])
+
+    @classmethod
+    def segments(cls, batch: Batch) -> Segments:
+        """What of y is one row, or one number, of x."""
+        rows, widths = [[getattr(n, name) for n in batch.nodes] for name in ("rows", "width")]
+        if batch.first.over == TOKENS:
+            return Matrices(rows, widths)
+        numbers = [node.inputs[0].rows * node.inputs[0].width for node in batch.nodes]
+        sizes = np.multiply(rows, widths)
+        return ends_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
+
+
+def expand(x: Node, shape: Shape) -> Node:
+    """x repeated to `shape`; x itself where it has that shape already."""
+    require_nodes("expand", x)
+    return x if x.shape == shape else Expand(x, target=shape)
+
+
+def matched(nodes: Sequence[Node]) -> list[Node]:
+    """The nodes, each repeated to the shape that all of them have together, as NumPy does.
+
+    A vector (D,) or a row (1, D) is repeated over tokens, a column (T, 1) over features, a number
+    over both: (T, 1) with (D,) makes (T, D). The width is a length if that of any widest node is:
+    an array, a mask say, does not tell by itself what its width is, and takes after the scores.
+    """
+    widest = max(nodes, key=lambda x: (x.width != 1, x.width or np.inf, x.ndim))
+    matrices = [x for x in nodes if x.ndim == 2]
+    rows = [x.rows for x in matrices if x.rows != 1] or [x.rows for x in matrices]
+    shape = (*rows[-1:], *[widest.width] * any([x.ndim for x in nodes]))
+    is_length = any([x.ragged & WIDTH and x.width == widest.width for x in nodes])
+    found = []
+    for x in nodes:
+        x = squeeze(x, 0) if x.ndim == 2 and x.rows == 1 != shape[0] else x
+        if x.shape == shape or not is_length:
+            found.append(expand(x, shape))
+        else:
+            is_row = x.ndim == 1 and len(shape) == 2 and x.width == shape[1]
+            found.append(ExpandToLength(x, target=shape, over=TOKENS if is_row else FEATURES))
+    return found

@@ -1,0 +1,340 @@
+"""What users of PyTorch call on a tensor, on a node: a function of `F`, or an error with the fix.
+
+Each name is an entry of a class, none is found by `__getattr__`: with that, CPython 3.11 would
+look up every attribute of every node the slow way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MethodType
+from typing import TYPE_CHECKING, Any, Never, NoReturn
+
+from dynbatch.absent import is_value
+from dynbatch.caller import caller
+from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.nodes.syntax.absences import Absences
+from dynbatch.nodes.syntax.numpy_protocols import NumpyProtocols
+from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
+from dynbatch.parameter import Array
+
+if TYPE_CHECKING:
+    from dynbatch.nodes.base import Node, Owner
+
+Shape = tuple[int, ...]
+
+
+class Method:
+    """`x.NAME(...)` is `F.NAME(x, ...)`, or F's function of another name.
+
+    A node type of the user's may have an attribute of that name: it goes first.
+    """
+
+    def __init__(self, function: str = "") -> None:
+        self._function = function
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._function = self._function or name
+
+    def __get__(self, node: Any, kind: type | None = None) -> Callable[..., Any]:
+        function = FUNCTIONS[self._function]
+        return function if node is None else MethodType(function, node)
+
+
+class Methods(Absences, NumpyProtocols):
+    """Base of `Node`: PyTorch's names for what `F` has, and where its names mean nothing, why."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        graph: Owner
+        ndim: int
+        rows: int
+        width: int
+
+        @property
+        def shape(self) -> Shape: ...
+
+        @property
+        def value(self) -> Array: ...
+
+        def label(self) -> str: ...
+
+    # Functions of F ------------------------------------------------------------------------------
+
+    abs = Method()
+    add = Method()
+    argmax = Method()
+    cumsum = Method()
+    detach = Method()
+    div = Method("divide")
+    divide = Method()
+    dot = Method()
+    dropout = Method()
+    eq = Method("equal")
+    exp = Method()
+    ge = Method("greater_equal")
+    gt = Method("greater")
+    le = Method("less_equal")
+    log = Method()
+    log_softmax = Method()
+    logsumexp = Method()
+    lt = Method("less")
+    matmul = Method()
+    max = Method()
+    maximum = Method()
+    mean = Method()
+    min = Method()
+    minimum = Method()
+    mm = Method("matmul")
+    mul = Method("multiply")
+    multiply = Method()
+    mv = Method("matmul")
+    ne = Method("not_equal")
+    neg = Method("negative")
+    negative = Method()
+    pow = Method()
+    relu = Method()
+    sigmoid = Method()
+    sign = Method()
+    softmax = Method()
+    sqrt = Method()
+    squeeze = Method()
+    std = Method()
+    sub = Method("subtract")
+    subtract = Method()
+    sum = Method()
+    tanh = Method()
+    unsqueeze = Method()
+    var = Method()
+
+    def where(self, mask: Any, other: Any) -> Node:
+        """`F.where(mask, x, other)`."""
+        made: Node = FUNCTIONS["where"](mask, self, other)
+        return made
+
+    def split(self, sizes: Any, dim: int | None = None, **habits: Never) -> list[Node]:
+        """`F.split(x, sizes, dim)`; of a matrix `dim` is to be given.
+
+        Raises:
+            ShapeError: without `dim` PyTorch would cut the tokens, `F.split` the features.
+        """
+        return self._cut("split", sizes, dim, habits)
+
+    def chunk(self, chunks: int, dim: int | None = None, **habits: Never) -> list[Node]:
+        """`F.chunk(x, chunks, dim)`; of a matrix `dim` is to be given.
+
+        Raises:
+            ShapeError: without `dim` PyTorch would cut the tokens, `F.chunk` the features.
+        """
+        return self._cut("chunk", chunks, dim, habits)
+
+    def _cut(self, name: str, into: Any, dim: Any, habits: Mapping[str, Any]) -> list[Node]:
+        if dim is None and self.ndim == 2 and not habits:
+            raise ShapeError(
+                f"{self!r}: x.{name}({into!r}) of a matrix says not along which dim.\n"
+                f"  rule: PyTorch's method cuts dim 0 then, F.{name} dim -1: say which\n"
+                f"  fix:  x.{name}({into!r}, dim=0) for tokens, x.{name}({into!r}, dim=-1) for "
+                f"features\n  made at {caller()}"
+            )
+        parts: list[Node] = FUNCTIONS[name](self, into, -1 if dim is None else dim, **habits)
+        return parts
+
+    def clamp(self, min: float | None = None, max: float | None = None) -> Node:
+        """`F.clip(x, min, max)`."""
+        return self._call("clip", min, max)
+
+    clip = clamp
+
+    def reshape(self, *shape: Any) -> Node:
+        """`F.reshape(x, shape)`; the sizes one by one or as a tuple."""
+        return self._call("reshape", _sizes(shape))
+
+    view = reshape
+
+    def flatten(self) -> Node:
+        """All elements as one vector, row by row."""
+        return self._call("reshape", (-1,))
+
+    def expand(self, *shape: Any) -> Node:
+        """`F.expand(x, shape)`; -1 stands for the size that a dimension has."""
+        sizes = _sizes(shape)
+        own = (*[1] * (len(sizes) - self.ndim), *self.shape)
+        kept = [b if a == -1 else a for a, b in zip(sizes, own, strict=False)]
+        return self._call("expand", tuple(kept))
+
+    def transpose(self, *dims: int) -> Node:
+        """`F.transpose(x)`; the two dims, where they are given, must be those of a matrix."""
+        if dims and sorted([dim % 2 for dim in dims if type(dim) is int]) != [0, 1]:
+            raise ShapeError(
+                f"{self.label()}: transpose{dims}.\n"
+                "  rule: a matrix has the dims 0 and 1, which change places\n"
+                f"  fix:  x.T, or F.transpose(x)\n  made at {caller()}"
+            )
+        return self._call("transpose")
+
+    def t(self) -> Any:
+        """`F.transpose(x)`; a vector or a scalar is its own transpose, as in PyTorch."""
+        return self._call("transpose") if self.ndim == 2 else self._itself()
+
+    @property
+    def T(self) -> Any:
+        """`t()`, as a property. `F.unsqueeze(v, -1)` makes a column of a vector."""
+        return self.t()
+
+    @property
+    def mT(self) -> Node:
+        """`F.transpose(x)` of a matrix."""
+        return self._call("transpose")
+
+    def clone(self) -> Any:
+        """The node itself: its value never changes, so that nobody needs a copy."""
+        return self._itself()
+
+    contiguous = copy = clone
+
+    # Numbers -------------------------------------------------------------------------------------
+
+    def backward(
+        self, gradient: Any = None, memory_limit: int | str | None = None, **habits: Any
+    ) -> None:
+        """`graph.backward(x, ...)`: see there.
+
+        Raises:
+            DtypeError: an argument that PyTorch has (`retain_graph`, `create_graph`) and this not.
+        """
+        if habits:
+            raise not_an_argument("backward", habits)
+        self.graph.backward(self._itself(), memory_limit=memory_limit, gradient=gradient)
+
+    def item(self) -> float:
+        """The value of one element as a number of Python; runs what is needed, batched.
+
+        Raises:
+            ShapeError: there are more elements, or none.
+        """
+        if self.rows * self.width != 1:
+            raise ShapeError(
+                f"{self!r} is not one number.\n"
+                "  rule: float(x), int(x) and x.item() read a value of one element\n"
+                f"  fix:  x.value is the array; F.sum(x) and F.mean(x) make a number of it\n"
+                f"  made at {caller()}"
+            )
+        return float(self.value.item())
+
+    def __float__(self) -> float:
+        return self.item()
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if spec else str(self)
+
+    def numpy(self) -> Array:
+        """`value`: a copy of the value as a NumPy array."""
+        return self.value
+
+    def tolist(self) -> Any:
+        """The value as Python's lists and numbers."""
+        return self.value.tolist()
+
+    def size(self, dim: int | None = None) -> Any:
+        """`shape`, or its entry `dim`."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """`ndim`: 2 for a matrix, 1 for a vector, 0 for a scalar."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """How many elements the value has."""
+        return self.rows * self.width
+
+    nelement = numel
+
+    @property
+    def dtype(self) -> Any:
+        """That of the graph."""
+        return self.graph.dtype
+
+    # Operators that a node type's module does not define -----------------------------------------
+
+    def __rmatmul__(self, other: Any) -> Any:
+        return FUNCTIONS["matmul"](other, self)
+
+    def __abs__(self) -> Node:
+        return self._call("abs")
+
+    def __pos__(self) -> Any:
+        return self._itself()
+
+    def __eq__(self, other: object) -> bool:
+        """Identity, so that nodes can be found in lists and be keys.
+
+        Raises:
+            DtypeError: the other is a number, a list, an array or a parameter.
+        """
+        if isinstance(other, Methods) or not is_value(other):
+            return NotImplemented
+        raise DtypeError(
+            f"{self!r} == {type(other).__name__}: a node is equal to itself only.\n"
+            "  rule: == between nodes is identity, so that `in`, sets and dicts work\n"
+            "  fix:  F.equal(x, y) compares elements in the graph, x.value == y their values\n"
+            f"  made at {caller()}"
+        )
+
+    __hash__ = object.__hash__
+
+    def __contains__(self, one: object) -> bool:
+        return any([one is each for each in self])  # type: ignore[attr-defined]
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.item(), digits)
+
+    def __mod__(self, other: Any) -> NoReturn:
+        raise self._no_operator("%", "compute it from x.value, outside the network")
+
+    def __floordiv__(self, other: Any) -> NoReturn:
+        raise self._no_operator("//", "x / y, or x.value // y outside the network")
+
+    def __and__(self, other: Any) -> NoReturn:
+        raise self._no_operator("&", "masks are numbers, 0 and 1: a * b")
+
+    def __or__(self, other: Any) -> NoReturn:
+        raise self._no_operator("|", "masks are numbers, 0 and 1: a + b - a * b")
+
+    def __invert__(self) -> NoReturn:
+        raise self._no_operator("~", "masks are numbers, 0 and 1: 1 - x")
+
+    __rmod__, __rfloordiv__, __rand__, __ror__ = __mod__, __floordiv__, __and__, __or__
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise DtypeError(
+            f"{self!r}: parts of a value cannot be set.\n"
+            "  rule: values never change: a node is what its operation gives\n"
+            "  fix:  F.where(mask, new, x), or F.concat([x[:k], row, x[k + 1:]], dim=0)\n"
+            f"  made at {caller()}"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise DtypeError(
+            f"{self!r} cannot be copied or pickled.\n"
+            "  rule: a node belongs to its graph, and ends with it\n"
+            "  fix:  x itself needs no copy, since values never change; store x.value\n"
+            f"  made at {caller()}"
+        )
+
+    def _call(self, name: str, *arguments: Any) -> Node:
+        made: Node = FUNCTIONS[name](self, *arguments)
+        return made
+
+    def _itself(self) -> Any:
+        return self
+
+    def _no_operator(self, sign: str, fix: str) -> DtypeError:
+        return DtypeError(f"{self!r} has no operator {sign}.\n  fix:  {fix}\n  made at {caller()}")
+
+
+def _sizes(shape: tuple[Any, ...]) -> Shape:
+    return tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape

@@ -1,0 +1,66 @@
+"""What NumPy does with a node: operators ask the node, all else is an error with the fix."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from dynbatch.caller import caller
+from dynbatch.errors import DtypeError
+from dynbatch.nodes.syntax.registry import FUNCTIONS
+
+# NumPy's names for what `F` calls otherwise.
+NAMES = {
+    "absolute": "abs",
+    "amax": "max",
+    "amin": "min",
+    "concatenate": "concat",
+    "fabs": "abs",
+    "flip": "reverse",
+    "power": "pow",
+    "true_divide": "divide",
+    "vstack": "stack",
+}
+# What `array ∘ node` and `np.float64 ∘ node` are for NumPy, and for the node.
+OPERATORS = frozenset(
+    ["add", "divide", "greater", "greater_equal", "less", "less_equal", "matmul", "multiply", "pow",
+     "subtract"]
+)  # fmt: skip
+
+
+class NumpyProtocols:
+    """Base of `Node`: an array beside a node in an operator is the node's to judge.
+
+    A function of NumPy would have to run the graph and would lose the gradient, so it is refused.
+    """
+
+    __slots__ = ()
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        name = NAMES.get(ufunc.__name__, ufunc.__name__)
+        if method == "__call__" and not options and name in OPERATORS:
+            return FUNCTIONS[name](*inputs)
+        if name in ("equal", "not_equal") and method == "__call__" and not options:
+            return self == inputs[1 if inputs[0] is self else 0]  # an error: see `__eq__`
+        if options.get("out"):
+            raise self._refused(ufunc.__name__, "an array takes no node; add node.value to it")
+        raise self._refused(ufunc.__name__, _instead(name))
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        name = function.__name__
+        raise self._refused(name, _instead(NAMES.get(name, name)))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
+        raise self._refused("asarray", "node.value is the array; F.stack and F.concat join nodes")
+
+    def _refused(self, name: str, fix: str) -> DtypeError:
+        return DtypeError(
+            f"np.{name} of {self!r}: NumPy computes with arrays, not with nodes.\n"
+            f"  fix:  {fix}\n  made at {caller()}"
+        )
+
+
+def _instead(name: str) -> str:
+    if name in ("shape", "ndim"):
+        return f"node.{name}"
+    known = f"F.{name} in the network, " if name in FUNCTIONS else ""
+    return f"{known}node.value outside it, which is an array"

@@ -1,0 +1,247 @@
+"""`Sides`: the padded and the unpadded form of one model on the same sentences, to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from statistics import fmean, median
+from typing import Any
+
+from dynbatch.batcher.planning.memory_use import MemoryUse
+from dynbatch.errors import DynbatchError, OutOfMemory
+from dynbatch.models.module import Module
+from dynbatch.nodes.losses.cross_entropy import stored_logits
+from dynbatch.optim import Optimizer
+from dynbatch.optim.parameters import Parameters
+from dynbatch.padding.batches import (
+    Batch,
+    Sample,
+    bucketed_batches,
+    cells,
+    random_batches,
+    sample,
+    tokens,
+)
+from dynbatch.padding.comparison import Cause, Form
+from dynbatch.padding.measure import Examples, Step, Stepper
+from dynbatch.padding.names import CAUSES, FORMS, VALUES
+from dynbatch.padding.padded_model import Loss, PaddingError, Twin
+
+AGREEMENT = 1e-4
+"""Relative difference of two losses that is rounding in float32."""
+
+CURVE_BATCHES = 3
+"""Batches of each size whose peak is estimated, beside the largest."""
+
+MEAN_BATCHES = 32
+"""Batches over which a mean is taken; estimates, which equal what is measured."""
+
+MOST_TRACED = 4_000
+"""Tokens of the longest sequence up to which what Python takes is traced, too. A scan makes small
+objects in each of its steps, and `tracemalloc` looks up the line of each one: of 30,000 tokens, the
+four traced steps took longer than all others together."""
+
+
+class Sides:
+    """All forms of a model, and its sentences.
+
+    Args:
+        loss:      (graph, *example) -> loss of one sentence.
+        twin:      its padded form.
+        examples:  tuples.
+        optimizer: (parameters, learning rate) -> optimizer.
+        seed:      of the shuffled order and of dropout.
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        loss: Loss,
+        twin: Twin,
+        examples: Sequence[tuple[Any, ...]],
+        optimizer: Callable[[Parameters, float], Optimizer],
+        seed: int,
+    ) -> None:
+        self.model = model
+        self.examples, self.twin, self.seed = examples, twin, seed
+        self.lengths = _lengths(twin, examples)
+        self.optimizer = optimizer(model, 0.0)
+        first = model.parameters()[0]
+        self._steppers = {
+            name: Stepper(
+                twin.loss if is_padded(name) else loss,
+                twin.collect,
+                self.optimizer, first.device, first.dtype, seed,
+            )
+            for name in FORMS
+        }  # fmt: skip
+
+    def batches(self, name: str, batch_size: int, count: int) -> Sample:
+        """What stands for an epoch in the order that a form takes."""
+        if name.endswith("random"):
+            batches = random_batches(self.lengths, batch_size, self.seed)
+        else:
+            batches = bucketed_batches(self.lengths, batch_size)
+        return sample(batches, self.lengths, count)
+
+    def agreement(self, batch: Batch) -> tuple[tuple[float, float], str]:
+        """Losses of the padded and the unpadded form without dropout, and what they tell.
+
+        Raises:
+            PaddingError: the model does not run on padded examples.
+            OutOfMemory:  a padded batch does not fit.
+        """
+        padded, unpadded = FORMS[0], FORMS[2]
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            own = self._steppers[unpadded].value(self._given(unpadded, batch))
+            try:
+                other = self._steppers[padded].value(self._given(padded, batch))
+            except (OutOfMemory, PaddingError):
+                raise
+            except DynbatchError as error:
+                raise PaddingError(
+                    f"{type(self.model).__name__} does not run on padded sentences: {error}\n"
+                    "  fix:  give pad=, (example, longest lengths) -> padded example, and where\n"
+                    "        it needs masks padded_loss=, (graph, *padded example) -> loss"
+                ) from error
+        finally:
+            self.model.train(was_training)
+        return (other, own), _note(other, own)
+
+    def train(self, name: str, batch: Batch) -> Step:
+        """A measured training step."""
+        return self._steppers[name].train(self._given(name, batch))
+
+    def warm_up(self, name: str, found: Sample) -> None:
+        """A step that is not counted, on the least of the batches: a first one makes programs."""
+        self.train(name, min(found.batches, key=lambda batch: cells(batch, self.lengths)))
+
+    def traced(self, name: str, batch: Batch) -> int | None:
+        """Bytes that NumPy and Python took in all, where they can be measured."""
+        if max(map(max, self.lengths)) > MOST_TRACED:
+            return None
+        return self._steppers[name].traced(self._given(name, batch))
+
+    def form(self, name: str, found: Sample, steps: Sequence[Step]) -> Form:
+        """What the steps of all of a sample's batches tell, and the mean of an epoch."""
+        many = self.batches(name, len(found.spread[0]), MEAN_BATCHES).spread
+        uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
+        at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
+        use, pool = steps[at_peak].use, self._steppers[name].pool.statistics()
+        speeds = [
+            tokens(batch, self.lengths) / step.seconds
+            for batch, step in zip(found.batches, steps, strict=True)
+        ]
+        causes = {**use.by_cause, "index tables": use.tables_bytes}
+        computed = sum([cells(batch, self.lengths) for batch in many])
+        real = sum([tokens(batch, self.lengths) for batch in many])
+        return Form(
+            name=name,
+            peak_bytes=_total(use),
+            mean_bytes=fmean(map(_total, uses)),
+            value_bytes=max([_values(step.use) for step in steps]),
+            by_cause={cause: size for cause, size in causes.items() if size},
+            by_type=dict(use.by_type),
+            stages=[(label, sum(held.values())) for label, held in use.stages],
+            cells_a_token=computed / real if is_padded(name) else 1.0,
+            tokens_per_second=median(speeds[: len(found.spread)]),
+            requested_bytes=pool.peak_requested_bytes,
+            reserved_bytes=pool.peak_reserved_bytes,
+            traced_bytes=self.traced(name, found.batches[at_peak]),
+            gradient_bytes=max([step.gradient_bytes for step in steps]),
+        )
+
+    def causes(self, batch: Batch) -> tuple[int, list[Cause]]:
+        """The peak of a step that saves nothing, and what each of `CAUSES` takes off it."""
+
+        def peak(*on: bool) -> int:
+            unpadded, chunked, reuses, recomputes = on
+            name = FORMS[2] if unpadded else FORMS[0]
+            again = recomputing(self.model) if recomputes else nullcontext()
+            with nullcontext() if chunked else stored_logits(), again:
+                use = self._steppers[name].estimate(self._given(name, batch))
+            return (use.peak_bytes if reuses else use.blocks_bytes) + use.tables_bytes
+
+        count = len(CAUSES)
+        without = before = peak(*[False] * count)
+        found = []
+        for k, name in enumerate(CAUSES):
+            alone = peak(*[j == k for j in range(count)])
+            after = peak(*[j <= k for j in range(count)])
+            found.append(Cause(name, without - alone, before - after))
+            before = after
+        return without, found
+
+    def curve(self, name: str, batch_sizes: Sequence[int]) -> Mapping[int, int]:
+        """Peak bytes of an epoch, estimated, by sentences of a batch."""
+        found = {}
+        for size in batch_sizes:
+            if size <= len(self.examples):
+                batches = self.batches(name, size, CURVE_BATCHES).batches
+                stepper = self._steppers[name]
+                uses = [stepper.estimate(self._given(name, batch)) for batch in batches]
+                found[size] = max(map(_total, uses))
+        return found
+
+    def _given(self, name: str, batch: Batch) -> Examples:
+        chosen = [self.examples[i] for i in batch]
+        return self.twin.batch(chosen) if is_padded(name) else chosen
+
+
+@contextmanager
+def recomputing(model: Module) -> Iterator[None]:
+    """Inside, the model's scans keep the state of every √T-th step and make the others again."""
+    modules = [module for module in model.modules() if getattr(module, "recompute", 0) is None]
+    for module in modules:
+        vars(module)["recompute"] = "sqrt"
+    try:
+        yield
+    finally:
+        for module in modules:
+            vars(module)["recompute"] = None
+
+
+def is_padded(name: str) -> bool:
+    """Whether a form of `FORMS` pads."""
+    return name.startswith("padded")
+
+
+def _lengths(twin: Twin, examples: Sequence[Any]) -> list[tuple[int, ...]]:
+    """Of every example's sequences.
+
+    Raises:
+        PaddingError: an example has none, or another number of them than the first; names it.
+    """
+    found: list[tuple[int, ...]] = []
+    for number, example in enumerate(examples):
+        try:
+            found.append(twin.lengths(example))
+        except PaddingError as error:
+            raise PaddingError(f"example {number}: {error}") from None
+        if len(found[-1]) != len(found[0]):
+            raise PaddingError(
+                f"example {number} has {len(found[-1])} sequences, the first {len(found[0])}.\n"
+                "  rule: all examples are made alike\n  fix:  look at how this one was read"
+            )
+    return found
+
+
+def _total(use: MemoryUse) -> int:
+    return use.peak_bytes + use.tables_bytes
+
+
+def _values(use: MemoryUse) -> int:
+    """The most of activations, what is kept for backward, and their gradients."""
+    return max([sum([held.get(cause, 0) for cause in VALUES]) for _, held in use.stages])
+
+
+def _note(padded: float, unpadded: float) -> str:
+    if abs(padded - unpadded) <= AGREEMENT * max(abs(padded), abs(unpadded)):
+        return f"padded and unpadded form compute the same loss: {unpadded:.4f} nats on one batch"
+    return (
+        f"NOTE: the padded form's loss is {padded:.4f} nats, the unpadded one's {unpadded:.4f}: "
+        "the model reads\nits padding (attention without a mask, a direction that begins in it, a "
+        "mean over tokens).\nThe bytes stand. For an exact twin give pad= and padded_loss=."
+    )

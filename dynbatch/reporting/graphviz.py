@@ -1,0 +1,84 @@
+"""`to_dot()`: nodes as a Graphviz drawing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.cells.calls.call import Output
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.shape.indexing import Row
+from dynbatch.nodes.stream import Sentences
+
+
+def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
+    """The nodes of one sentence of a graph, and what they read, in creation order.
+
+    Raises:
+        ValueError: there is no such sentence.
+    """
+    sentences = Sentences(nodes)
+    if not 0 <= sentence < len(sentences):
+        raise ValueError(f"sentence {sentence}: the graph has {len(sentences)}, counted from 0.")
+    own = [node for node in nodes if sentences.of(node) == sentence]
+    wanted = {x.index for node in own for x in [node, *node.inputs]}
+    return [node for node in nodes if node.index in wanted]
+
+
+def step_numbers(steps: Sequence[StepRun]) -> dict[int, str]:
+    """The batch step of each node that has run, by index: "4", of a call "4, part 1 of 3"."""
+    found: dict[int, str] = {}
+    for number, step in enumerate(steps):
+        for node in step.nodes:
+            if isinstance(node, RegionNode):
+                found |= {
+                    call.index: f"{number}, part {part} of {step.num_batches}"
+                    for call, part in node.calls()
+                }
+            else:
+                found[node.index] = str(number)
+    return found
+
+
+def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
+    """A `digraph` of nodes with type, index, shape, parameters and batch.
+
+    Args:
+        nodes: in creation order; inputs outside them are left out.
+        steps: the batch step of each node in words, by index; those that have not run lack.
+        title: of the drawing.
+    """
+    inside = {node.index for node in nodes}
+    lines = [
+        "digraph sentence {",
+        f"  label={_quoted(title)};",
+        '  node [shape=box, style=rounded, fontname="sans-serif"];',
+    ]
+    for node in nodes:
+        text = [f"{node.label()} {', '.join(map(str, node.shapes))}"]
+        text += [f"{p.name} {p.shape}" for p in node.all_parameters()]
+        text.append(_when(node, steps))
+        lines.append(f"  n{node.index} [label={_quoted(*text)}];")
+    for node in nodes:
+        lines += [f"  n{x.index} -> n{node.index};" for x in node.inputs if x.index in inside]
+    return "\n".join([*lines, "}", ""])
+
+
+def _when(node: Node, steps: Mapping[int, str]) -> str:
+    """In which batch a node ran."""
+    step = steps.get(node.call.index if isinstance(node, Output) else node.index)
+    if step is not None:
+        return f"batch {step}"
+    if isinstance(node, Row) and node.source.index in steps:
+        return "read where it lies"
+    return "not run"
+
+
+def _quoted(*lines: str) -> str:
+    """A DOT string of lines. Backslashes are doubled: `\\N` would be the node's name."""
+    escaped = [
+        line.replace("\\", "\\\\").replace('"', '\\"').replace("\r", " ").replace("\n", " ")
+        for line in lines
+    ]
+    return '"' + "\\n".join(escaped) + '"'

@@ -1,0 +1,155 @@
+"""`Introspection`: what a graph tells about its runs, and about itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynbatch.atomic import replacing
+from dynbatch.batcher.execution.record import Record
+from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.planning.memory_use import MemoryUse
+from dynbatch.batcher.schedule.folds import Folds
+from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.debugging.dump import Writer, runs_of, write
+from dynbatch.nodes.base import Node
+from dynbatch.reporting.explain import report
+from dynbatch.reporting.graphviz import dot, sentence_nodes, step_numbers
+from dynbatch.reporting.page import page
+from dynbatch.reporting.trace_events import trace
+
+if TYPE_CHECKING:
+    from dynbatch.backend import Device
+    from dynbatch.batcher.execution.executor import Executor
+    from dynbatch.cells.calls.table import CallTable
+
+
+class Introspection:
+    """The part of `Graph` that reads what there is and runs nothing."""
+
+    device: Device
+    dtype: Any
+    policy: str
+    grad: bool
+    seed: int
+    tables: list[CallTable]
+    _nodes: list[Node]
+    _folds: Folds
+    _kept: dict[int, Node]
+    _backwards: list[tuple[int, int]]
+    _executor: Executor
+    _begin: float
+    _open: Callable[[str], None]
+
+    @property
+    def statistics(self) -> Statistics:
+        """Launches, batches, bytes and seconds of everything run so far."""
+        return self._executor.statistics
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes of arenas in use at once."""
+        return self._executor.statistics.peak_bytes
+
+    @property
+    def memory_use(self) -> MemoryUse:
+        """What the run that held most had in memory, stage by stage, and what for."""
+        return self._executor.memory_use()
+
+    @property
+    def lower_bound(self) -> int:
+        """The fewest batches that all runs so far could have had; beside `statistics.batches`."""
+        return self._record().lower_bound
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan of each run so far."""
+        return self._executor.plans
+
+    def explain(self, html: str | os.PathLike[str] | None = None) -> str:
+        """A table of every batch run so far: kind, size, rows, copies, launches, time, and why not
+        more: beside each batch the others of its kind that ran apart, and what kept them apart.
+
+        Above it: batches beside the fewest possible (lower bound), the mean batch, and the host's
+        share of the runs' time. On a GPU all times are the host's. A closed graph explains as well.
+
+        Args:
+            html: also write a page with the runs on a timeline to this file. It is one file that
+                  opens offline, replaced whole or not at all.
+
+        Raises:
+            OSError: the page cannot be written.
+        """
+        record = self._record()
+        if html is not None:
+            with replacing(Path(html)) as temporary:
+                temporary.write_text(page(record), encoding="utf-8")
+        return report(record)
+
+    def to_trace(self, path: str | os.PathLike[str]) -> None:
+        """Write what ran when as Chrome trace events (JSON), which ui.perfetto.dev opens.
+
+        A closed graph can be written as well. The file is replaced whole or not at all.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(trace(self._record()), encoding="utf-8")
+
+    def to_dot(self, sentence: int | None = None) -> str:
+        """The nodes of one sentence, or of all, as Graphviz text, each with the batch it ran in.
+
+        Args:
+            sentence: counted from 0 in order of creation, as errors count them: a connected part of
+                      the graph. With it come the parameters it reads as nodes. Default: all nodes.
+
+        Raises:
+            GraphError: the graph is closed: its nodes are gone.
+            ValueError: there is no such sentence.
+
+        Example:
+            >>> import dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph() as graph:
+            ...     y = F.tanh(F.input(graph, [1.0, 2.0]))
+            ...     print(graph.to_dot(sentence=0).splitlines()[-2])
+              n0 -> n1;
+        """
+        self._open("to_dot")
+        nodes = self._nodes if sentence is None else sentence_nodes(self._nodes, sentence)
+        title = repr(self) if sentence is None else f"sentence {sentence}"
+        return dot(nodes, step_numbers(self._executor.steps), title)
+
+    def dump(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph, as far as it is built, to a file from which it can be built again.
+
+        Nodes with their attributes and arrays, parameters' values as they are now, what was kept
+        and what was run; no code. `python -m dynbatch.testing.replay path` runs it under every
+        policy, `dynbatch.testing.load_graph(path)` gives it back. It works after a run that failed,
+        inside the `with` block. The file is replaced whole or not at all.
+
+        Raises:
+            GraphError: the graph is closed, or a node holds what cannot be written; it is named.
+            OSError:    the file cannot be written.
+        """
+        self._open("dump")
+        writer = Writer(self.tables)
+        document = {
+            "nodes": writer.nodes(self._nodes),
+            "tables": writer.calls.tables(),
+            "device": self.device.name,
+            "dtype": self.dtype.name,
+            "policy": self.policy,
+            "grad": self.grad,
+            "seed": self.seed,
+            "folds": self._folds.pairs(),
+            "kept": sorted(self._kept),
+            "runs": runs_of(self._executor.plans, self._executor.steps, self._backwards),
+        }
+        write(Path(path), document, writer)
+
+    def _record(self) -> Record:
+        return self._executor.record(self._begin)

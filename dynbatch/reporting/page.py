@@ -1,0 +1,188 @@
+"""`explain(html=...)`: one page that shows the runs on a timeline. `page.html` is its template.
+
+All text is escaped, and the page's policy lets no script run but its own and nothing be loaded.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+
+from dynbatch.batcher.execution.record import Record, Row
+from dynbatch.reporting.reasons import apart, notes, signature_text
+from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures
+
+COLUMNS = (
+    "batch", "plan", "signature", "nodes", "rows", "width", "bytes copied", "launches", "host ms",
+    "forward ms", "backward ms", "batches of calls", "apart from",
+)  # fmt: skip
+TEXT_COLUMNS = ("signature", "batches of calls", "apart from")
+STYLES = {"forward": "", "backward": " backward", "add gradients": " add"}
+TICKS = 5
+STEPS_LISTED = 12
+
+
+def page(record: Record) -> str:
+    """The whole page as HTML."""
+    folder = files("dynbatch.reporting")
+    script = (folder / "page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    kinds = signatures(record)
+    known = record.known
+    texts = {kind: signature_text(kind, known) for kind in set(kinds)}
+    return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
+        script=script,
+        script_hash=f"sha256-{digest}",
+        summary=_summary(record),
+        times=escape(_times(record)),
+        timeline=_timeline(record, kinds, texts),
+        reasons=_reasons(record),
+        plans=_plans(record),
+        columns="".join([_cell(name, _style(name), "th") for name in COLUMNS]),
+        batches=_batches(record, [texts[kind] for kind in kinds]),
+    )
+
+
+def _summary(record: Record) -> str:
+    statistics = record.statistics
+    entries = {
+        "nodes": f"{statistics.nodes:,}",
+        "batches (lower bound)": f"{statistics.batches:,} ({record.lower_bound:,})",
+        "mean batch": f"{record.mean_batch:.1f} nodes",
+        "launches": f"{statistics.launches:,}",
+        "copied": f"{statistics.copied_bytes:,} bytes",
+        "peak": f"{statistics.peak_bytes:,} bytes",
+        "kernels": f"{statistics.kernel_seconds * 1e3:.2f} ms",
+        "host": f"{statistics.host_seconds * 1e3:.2f} ms ({record.host_share:.0%} of the runs)",
+        "building the graph": f"{record.build_seconds * 1e3:.2f} ms",
+    }
+    return "".join(
+        [f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in entries.items()]
+    )
+
+
+def _times(record: Record) -> str:
+    if record.is_cuda:
+        return (
+            "The graph ran on a GPU: times are those of the host, which makes the launches and "
+            "does not wait for the kernels."
+        )
+    return (
+        "A batch's host time is what it took to prepare it; its forward and backward times are "
+        "those of its kernels, with the copies that bring rows together."
+    )
+
+
+def _timeline(record: Record, kinds: Sequence[int], texts: dict[int, str]) -> str:
+    """A line for the host, then one for each signature in order of its first batch."""
+    found = bars(record)
+    end = max([bar.end for bar in found], default=0.0) or 1.0
+    marks = [tick / (TICKS - 1) for tick in range(TICKS)]
+    ticks = [f'<span style="left:{m:.0%}">{m * end * 1e3:.3g} ms</span>' for m in marks]
+    made = [f'<div class="line axis"><div class="label"></div><div class="track">{"".join(ticks)}'
+            "</div></div>"]  # fmt: skip
+    lines: dict[int, list[Bar]] = {kind: [] for kind in [HOST, *kinds]}
+    for bar in found:
+        lines[HOST if bar.step == HOST else kinds[bar.step]].append(bar)
+    for kind, members in lines.items():
+        label = escape("host" if kind == HOST else texts[kind])
+        given = lanes(members)
+        track = [_bar(*pair, end, label) for pair in zip(members, given, strict=True)]
+        made.append(
+            f'<div class="line"><div class="label" title="{label}">{label}</div><div class="track" '
+            f'style="--lanes:{max(given, default=0) + 1}">{"".join(track)}</div></div>'
+        )
+    return "\n".join(made)
+
+
+def _bar(bar: Bar, lane: int, end: float, label: str) -> str:
+    """A button; `label` is escaped."""
+    took = f"{bar.what}, {(bar.end - bar.begin) * 1e3:.3f} ms from {bar.begin * 1e3:.3f} ms"
+    what = f"host: {took}" if bar.step == HOST else f"batch {bar.step}: {took}"
+    kind = " host" if bar.step == HOST else STYLES[bar.what]
+    return (
+        f'<button type="button" class="bar{kind}" data-step="{bar.step}" data-what="{what}" '
+        f'aria-label="{label}, {what}" aria-pressed="false" style="left:{bar.begin / end:.4%};'
+        f'width:{(bar.end - bar.begin) / end:.4%};--lane:{lane}"></button>'
+    )
+
+
+def _reasons(record: Record) -> str:
+    return _rows(
+        [
+            (one.kind, _steps(one.first), _steps(one.second) or "each other", one.reason)
+            for one in apart(record.plans, record.known)
+        ],
+        ("", "", "", ""),
+    )
+
+
+def _plans(record: Record) -> str:
+    return _rows(
+        [
+            (number, plan.policy, len(plan.structure), len(plan.steps), plan.lower_bound)
+            for number, plan in enumerate(record.plans)
+        ],
+        ("number", "", "number", "number", "number"),
+    )
+
+
+def _batches(record: Record, texts: Sequence[str]) -> str:
+    beside = notes(apart(record.plans, record.known))
+    plan_of = [number for number, plan in enumerate(record.plans) for _ in plan.steps]
+    cells = []
+    for number, (row, text) in enumerate(zip(record.rows, texts, strict=True)):
+        cells.append(
+            (
+                number,
+                plan_of[number],
+                text + (" with its gradient" if row.kind.endswith("+grad") else ""),
+                f"{row.nodes:,}",
+                f"{row.rows:,}",
+                row.width or "mixed",
+                f"{row.copied_bytes:,}",
+                row.launches,
+                f"{row.prepare_seconds * 1e3:.3f}",
+                f"{row.seconds * 1e3:.3f}",
+                f"{row.seconds_backward * 1e3:.3f}",
+                _inside(row),
+                "; ".join(beside.get(number, [])),
+            )
+        )
+    return _rows(cells, [_style(name) for name in COLUMNS], "batch")
+
+
+def _inside(row: Row) -> str:
+    """Of a region of calls: how many batches, and of which."""
+    if not row.inside:
+        return ""
+    more = f", … {len(row.inside) - STEPS_LISTED} more" if len(row.inside) > STEPS_LISTED else ""
+    sizes = ", ".join([f"{name} {count}" for name, count in row.inside[:STEPS_LISTED]])
+    return f"{row.batches_text}: {sizes}{more}"
+
+
+def _steps(numbers: Sequence[int]) -> str:
+    more = f", … {len(numbers) - STEPS_LISTED} more" if len(numbers) > STEPS_LISTED else ""
+    return ", ".join([str(number) for number in numbers[:STEPS_LISTED]]) + more
+
+
+def _rows(table: Iterable[Sequence[object]], styles: Sequence[str], name: str = "") -> str:
+    made = []
+    for number, values in enumerate(table):
+        mark = f' id="{name}-{number}"' if name else ""
+        cells = [_cell(value, style) for value, style in zip(values, styles, strict=True)]
+        made.append(f"<tr{mark}>{''.join(cells)}</tr>")
+    return "\n".join(made)
+
+
+def _cell(value: object, style: str, tag: str = "td") -> str:
+    mark = f' class="{style}"' if style else ""
+    return f"<{tag}{mark}>{escape(str(value))}</{tag}>"
+
+
+def _style(column: str) -> str:
+    return "" if column in TEXT_COLUMNS else "number"

@@ -1,0 +1,111 @@
+"""`to_trace()`: what ran when, as Chrome trace events, which Perfetto opens."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dynbatch.batcher.execution.record import Record
+from dynbatch.reporting.reasons import apart as batches_apart
+from dynbatch.reporting.reasons import notes, signature_text
+
+HOST = -1
+
+
+class Bar(NamedTuple):
+    """A stretch of time: what ran in it, for which batch step (or HOST); in seconds."""
+
+    what: str
+    step: int
+    begin: float
+    end: float
+
+
+def bars(record: Record) -> list[Bar]:
+    """Host work and batches of all runs by start, in seconds since the first run began."""
+    if not record.runs:
+        return []
+    start = record.runs[0].begin
+    found = []
+    for run in record.runs:
+        found.append(Bar("plan", HOST, run.begin - start, run.planned - start))
+        found.append(Bar("place in memory", HOST, run.planned - start, run.placed - start))
+    for number, row in enumerate(record.rows):
+        found += [Bar(what, number, begin - start, end - start) for what, begin, end in row.spans]
+    return sorted(found, key=lambda bar: (bar.begin, bar.end))
+
+
+def lanes(found: Sequence[Bar]) -> list[int]:
+    """The first lane that is free for each bar, so that bars of a lane do not overlap.
+
+    `found` is in order of beginning. Batches that threads ran at once get lanes of their own.
+    """
+    ends: list[tuple[float, int]] = []
+    free: list[int] = []
+    given = []
+    for bar in found:
+        while ends and ends[0][0] <= bar.begin:
+            heapq.heappush(free, heapq.heappop(ends)[1])
+        lane = heapq.heappop(free) if free else len(ends)
+        heapq.heappush(ends, (bar.end, lane))
+        given.append(lane)
+    return given
+
+
+def signatures(record: Record) -> list[int]:
+    """The signature of each batch step of all runs."""
+    return [step.signature for plan in record.plans for step in plan.steps]
+
+
+def trace(record: Record) -> str:
+    """A JSON object of trace events: thread 0 is the host, the others are lanes of batches.
+
+    Source: Trace Event Format; "X" is a complete event, times are in microseconds.
+    """
+    known = record.known
+    found = bars(record)
+    batches = [bar for bar in found if bar.step != HOST]
+    beside = notes(batches_apart(record.plans, known))
+    kinds = signatures(record)
+    given = lanes(batches)
+    threads = ["host", *[f"batches {lane}" for lane in range(max(given, default=-1) + 1)]]
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "dynbatch"}}
+    ]
+    for thread, name in enumerate(threads):
+        event = {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": {"name": name}}
+        events.append(event)
+    for bar in [bar for bar in found if bar.step == HOST]:
+        events.append(_event(bar, bar.what, 0, {}))
+    for bar, lane in zip(batches, given, strict=True):
+        row = record.rows[bar.step]
+        arguments = {
+            "step": bar.step,
+            "signature": signature_text(kinds[bar.step], known),
+            "nodes": row.nodes,
+            "rows": row.rows,
+            "width": row.width or "mixed",
+            "bytes copied": row.copied_bytes,
+            "prepare ms": row.prepare_seconds * 1e3,
+            "apart from": beside.get(bar.step, []),
+        }
+        if row.inside:
+            arguments["batches of calls"] = [f"{name} {count}" for name, count in row.inside]
+            arguments["lower bound"] = row.lower_bound
+        events.append(_event(bar, row.kind, 1 + lane, arguments))
+    return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
+
+
+def _event(bar: Bar, name: str, thread: int, arguments: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": "host" if bar.step == HOST else bar.what,
+        "ts": bar.begin * 1e6,
+        "dur": (bar.end - bar.begin) * 1e6,
+        "pid": 1,
+        "tid": thread,
+        "args": arguments,
+    }

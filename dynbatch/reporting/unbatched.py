@@ -1,0 +1,114 @@
+"""A warning where a graph, or one node type in it, ran almost one by one, with the likely cause."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+
+from dynbatch.batcher.execution.record import Record
+from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.errors import BatchingWarning
+from dynbatch.nodes.base import Node, signature_type
+from dynbatch.recent import free_at_fork
+from dynbatch.reporting.reasons import DEPENDS, apart, differ_in_widths, difference
+
+MANY_NODES = 500
+MEAN_BATCH = 1.5
+
+# Signatures of one node type that differ in widths alone, and how many nodes they have on average.
+MANY_WIDTHS = 16
+MEAN_OF_WIDTHS = 2
+
+INSIDE = __file__.rsplit("reporting", 1)[0]
+
+_warned = False
+_lock = free_at_fork(threading.Lock())
+
+
+def is_unbatched(statistics: Statistics, plans: Sequence[Plan]) -> bool:
+    """Whether `warn` should be asked.
+
+    That is for 500 nodes or more in batches of fewer than 1.5 on average, and for a node type whose
+    widths, 16 or more, have fewer than 2 nodes each.
+    """
+    if _warned or statistics.batches < MANY_WIDTHS:
+        return False
+    few = statistics.nodes < MEAN_BATCH * statistics.batches
+    return (few and statistics.nodes >= MANY_NODES) or apart_by_width(plans) is not None
+
+
+def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
+    """Nodes of each signature of a type that ran almost one by one since its widths differ."""
+    kinds: dict[type[Node], Counter[int]] = {}
+    for plan in plans:
+        for step in plan.steps:
+            kind = signature_type(step.signature)
+            kinds.setdefault(kind, Counter())[step.signature] += len(step.nodes)
+    for nodes in kinds.values():
+        if len(nodes) >= MANY_WIDTHS and nodes.total() < MEAN_OF_WIDTHS * len(nodes):
+            if differ_in_widths(nodes):
+                return nodes
+    return None
+
+
+def warn(record: Record) -> None:
+    """Give the `BatchingWarning` at the user's line, but not where small batches were asked for.
+
+    That is by the policy one_by_one, or by a `memory_limit` that only parts keep to.
+    """
+    global _warned
+    if any([plan.policy == "one_by_one" or plan.part for plan in record.plans]):
+        return
+    with _lock:
+        is_first, _warned = not _warned, True
+    if not is_first:
+        return
+    of_one_type = apart_by_width(record.plans)
+    if of_one_type is None:
+        nodes, batches = record.statistics.nodes, record.statistics.batches
+        what, cause = f"{nodes} nodes", likely_cause(record)
+    else:
+        first, second, *_ = of_one_type
+        nodes, batches = of_one_type.total(), len(of_one_type)
+        what = f"{nodes} nodes of type {signature_type(first).__name__}"
+        cause = difference(first, second, record.known)
+    warnings.warn(
+        f"{what} ran in {batches} batches, almost one by one: {cause}. "
+        "print(graph.explain()) shows what ran apart, and why; this warning comes once a process.",
+        BatchingWarning,
+        stacklevel=_frames_inside() + 1,
+    )
+
+
+def _frames_inside() -> int:
+    """How many frames of dynbatch the caller and its callers are, before the first of the user."""
+    frame, count = sys._getframe(1), 0
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
+        frame, count = frame.f_back, count + 1
+    return count
+
+
+def likely_cause(record: Record) -> str:
+    """Why batches are small, and what can be done about it."""
+    nodes = record.statistics.nodes
+    signatures = {step.signature for plan in record.plans for step in plan.steps}
+    if len(signatures) * MEAN_BATCH > nodes:
+        reasons = Counter([one.reason for one in apart(record.plans, record.known)])
+        reasons.pop(DEPENDS, None)
+        common = f", for instance {reasons.most_common(1)[0][0]}" if reasons else ""
+        return f"they have {len(signatures)} different signatures{common}"
+    if len(record.plans) * 10 > nodes:
+        return (
+            f"values were read {len(record.plans)} times in between, and each reading runs what "
+            "there is; build all sentences of a mini-batch before reading"
+        )
+    if record.lower_bound * MEAN_BATCH > record.statistics.batches:
+        return (
+            "nearly every node reads the one before it; a graph of one sentence, or of one chain, "
+            "has nothing to batch: put all sentences of a mini-batch into one graph, or use scan"
+        )
+    return f"the policy {record.plans[0].policy} found few nodes of one signature ready at once"

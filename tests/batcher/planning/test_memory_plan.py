@@ -1,0 +1,180 @@
+"""Lifetimes of blocks, as the planner sees them."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.planning.in_place import InPlace
+from dynbatch.memory import live_peak, plan_offsets
+from dynbatch.testing import strategies
+from tests.poison import assert_disjoint, poisoned_memory
+from tests.reference_models import Tagger, sentences
+
+ALLOCATE = Executor._allocate
+
+
+@pytest.fixture
+def layouts(monkeypatch):
+    """The layouts of all runs of a test."""
+    found = []
+
+    def allocate(self, plan):
+        found.append(plan.layout)
+        return ALLOCATE(self, plan)
+
+    monkeypatch.setattr(Executor, "_allocate", allocate)
+    return found
+
+
+def kinds(layout):
+    """Each stage as its direction and the kinds that run in it."""
+    return [
+        ("backward" if stage.is_backward else "forward", [s.kind.__name__ for s in stage.steps])
+        for stage in layout.sequence
+    ]
+
+
+def test_what_leads_from_the_losses_to_their_mean_is_differentiated_before_they_are_computed(
+    layouts,
+):
+    with db.Graph() as graph:
+        graph.backward(F.mean(Tagger().losses(graph, sentences([2, 3]))))
+        (layout,) = layouts
+        assert kinds(layout) == [
+            ("backward", ["Total"]),
+            ("forward", ["Lookup"]),
+            ("forward", ["Linear"]),
+            ("forward", ["Tanh"]),
+            ("forward", ["LinearCrossEntropy"]),
+            ("forward", ["Total"]),
+            ("backward", ["Tanh"]),
+            ("backward", ["Linear"]),
+            ("backward", ["Lookup"]),
+        ]
+        assert [step.kind.__name__ for stage in layout.sequence for step in stage.steps
+                if step.fused] == ["LinearCrossEntropy"]  # fmt: skip
+
+
+def test_values_live_from_their_kernel_to_their_last_reader(layouts):
+    with db.Graph() as graph:
+        x = F.input(graph, np.ones((2, 3))).keep()
+        y = F.tanh(x)  # backward reads the output
+        z = y + 1.0  # and of this one nothing
+        loss = F.sum(z)
+        graph.backward(loss)
+        (layout,) = layouts
+        names = [kind for _, kind in kinds(layout)]
+        assert names == [["Sum"], ["Shift"], ["Input"], ["Tanh"], ["Shift"], ["Sum"], ["Tanh"],
+                         ["Input"]]  # fmt: skip
+        blocks = {
+            step.kind.__name__: step.block
+            for stage in layout.sequence
+            for step in stage.steps
+            if not stage.is_backward
+        }
+        # Intervals of a finished run are forgotten where they ended; those of the layout remain.
+        spans = sorted((i.first, i.last) for i in layout.intervals if i.size == 6)
+        assert (3, 6) in spans  # y: from its kernel to its own backward
+        assert (4, 5) in spans  # z: until the sum has read it
+        assert blocks["Input"].kept
+
+
+def test_steps_without_a_gradient_to_send_are_not_differentiated(layouts):
+    frozen = db.Parameter(np.ones((3, 3), np.float32))
+    frozen.frozen = True
+    with db.Graph() as graph:
+        x = F.tanh(F.linear(F.lookup(graph, frozen, [0, 2]), frozen))
+        y = F.exp(F.input(graph, np.ones((2, 3))).keep())
+        graph.backward(F.sum(x * y))
+        backward = [kind for way, kind in kinds(layouts[0]) if way == "backward"]
+    assert sorted(kind for stage in backward for kind in stage) == [
+        "Exp",
+        "Input",
+        "Multiply",
+        "Sum",
+    ]
+
+
+@settings(max_examples=40)
+@given(strategies.random_graphs())
+def test_places_never_overlap_and_the_peak_is_near_the_least_possible(random_graph):
+    found = []
+
+    def allocate(self, plan):
+        found.append(plan.layout)
+        return ALLOCATE(self, plan)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Executor, "_allocate", allocate)
+        with db.Graph(dtype="float64", seed=0) as graph:
+            graph.backward(random_graph.build(graph).loss)
+    for layout in found:
+        assert_disjoint(layout.intervals)
+        live, planned = live_peak(layout.intervals), plan_offsets(layout.intervals)
+        # Blocks of a few elements cannot always fill the gaps that alignment leaves.
+        assert live <= planned <= 1.25 * live + 64
+
+
+def test_the_peak_of_the_tagger_is_the_largest_sum_of_live_blocks(layouts):
+    with db.Graph() as graph:
+        graph.backward(F.mean(Tagger().losses(graph, sentences([20, 33, 7, 1] * 8))))
+    (layout,) = layouts
+    live = live_peak(layout.intervals)
+    assert live * 4 <= graph.peak_bytes <= 1.05 * live * 4
+
+
+def test_a_run_without_a_loss_keeps_every_value(layouts):
+    with db.Graph() as graph:
+        for node in (F.tanh(F.input(graph, np.ones((2, 3)))),):
+            F.exp(node)
+        graph.forward()
+        assert all(interval.last > 10**9 for interval in layouts[0].intervals)
+
+
+def in_place(build, **settings):
+    """The chains of blocks that are one place, as sizes, and the gradient of the input."""
+    chains = []
+    share = InPlace.share
+
+    def shared(self, intervals):
+        found = share(self, intervals)
+        chains.append([len(chain) - 1 for chain in found[1]])
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InPlace, "share", shared)
+        with db.Graph(dtype="float64", **settings) as graph:
+            x = F.input(graph, np.linspace(-1, 1, 12).reshape(4, 3)).keep()
+            with poisoned_memory():
+                graph.backward(F.sum(build(x)))
+            return sorted(*chains or [[]]), x.gradient, graph.peak_bytes
+
+
+def test_an_output_is_written_over_an_input_that_nothing_else_reads():
+    # z = 2x + 1 over 2x, and exp(z) over z: tanh keeps its own output, and reads exp's.
+    chains, gradient, peak = in_place(lambda x: F.tanh(F.exp(2 * x + 1)))
+    separate = in_place(lambda x: F.tanh(F.exp(2 * x + 1)), check=True)
+    # Forward 2x, 2x + 1, exp; backward the gradients of tanh, exp, shift, scale and x.
+    assert chains == [3, 5]
+    assert separate[0] == []
+    np.testing.assert_array_equal(gradient, separate[1])
+    assert peak < separate[2]
+
+
+def test_what_another_kernel_still_reads_is_not_written_over():
+    def build(x):
+        y = 2 * x
+        return F.sum(F.concat([y + 1, y - 3]), dim=1)  # two steps of one stage read y
+
+    chains, gradient, _ = in_place(build)
+    np.testing.assert_array_equal(gradient, np.full((4, 3), 4.0))
+    assert all(length >= 2 for length in chains)
+
+    def squares(x):
+        y = 2 * x
+        return y * y  # backward reads y
+
+    np.testing.assert_allclose(in_place(squares)[1], 8 * np.linspace(-1, 1, 12).reshape(4, 3))

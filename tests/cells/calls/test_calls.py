@@ -1,0 +1,551 @@
+"""Cells called on nodes: one node a call, equal to the cell's function, whatever the structure."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.batcher.schedule.ancestors import Needed
+from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.errors import (
+    DriveError,
+    DtypeError,
+    EmptyBatchError,
+    FreedError,
+    GraphError,
+    ShapeError,
+)
+from dynbatch.testing.precision import dense_gradient
+from tests.cells.cell_cases import CASES
+from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
+from tests.poison import poisoned_memory
+
+D, H = 3, 4
+every_cell = pytest.mark.parametrize("name", CASES)
+
+
+def called(cell, xs, init, params=None, memory=None, reverse=False):
+    """The cell, called token by token."""
+    state, outputs = init, []
+    if not xs.rows:
+        return step_by_step(cell, xs, init, params, memory, reverse)
+    memories = [] if memory is None else [memory]
+    for t in reversed(range(xs.rows)) if reverse else range(xs.rows):
+        y, state = cell(xs[t], state, params, *memories)
+        outputs.append(y if y.ndim else F.unsqueeze(y))
+    return F.stack(outputs[::-1] if reverse else outputs), state
+
+
+def counted(function, calls):
+    """The function, which notes that it was called."""
+
+    def noted(*arguments, **named):
+        calls.append(arguments)
+        return function(*arguments, **named)
+
+    return noted
+
+
+@every_cell
+def test_calls_equal_the_function(name, monkeypatch):
+    case = CASES[name]
+    batch = case.batch()
+    expected = outcome(step_by_step, case.cell, batch)
+    runs = []
+    monkeypatch.setattr(RegionNode, "__init__", counted(RegionNode.__init__, runs))
+    with poisoned_memory():
+        found = outcome(called, case.cell, batch)
+    assert_equal_outcomes(found, expected, 1e-12)
+    assert runs
+
+
+@every_cell
+def test_values_are_the_same_before_backward(name):
+    case = CASES[name]
+    batch = case.batch()
+    expected = outcome(step_by_step, case.cell, batch, before_backward=True)
+    found = outcome(called, case.cell, batch, before_backward=True)
+    assert_equal_outcomes(found, expected, 1e-12)
+
+
+# Trees -------------------------------------------------------------------------------------------
+
+
+@db.cell
+def leaf(x, p):
+    i, o, u = F.chunk(F.linear(x, p.W, p.b), 3)
+    c = F.sigmoid(i) * F.tanh(u)
+    return F.sigmoid(o) * F.tanh(c), c
+
+
+@db.cell
+def compose(left, right, p):
+    (h_left, c_left), (h_right, c_right) = left, right
+    gates = F.linear(h_left, p.L) + F.linear(h_right, p.R) + p.d
+    i, f, g, o, u = F.chunk(gates, 5)
+    c = F.sigmoid(i) * F.tanh(u) + F.sigmoid(f) * c_left + F.sigmoid(g) * c_right
+    return F.sigmoid(o) * F.tanh(c), c
+
+
+@db.cell
+def remember(x, child, p):
+    h, c = child
+    f = F.sigmoid(F.linear(x, p.V) + F.linear(h, p.U))
+    return h, f * c
+
+
+@db.cell
+def child_sum(x, below, p):
+    h, c = below
+    i, o, u = F.chunk(F.linear(x, p.W, p.b) + F.linear(h, p.S), 3)
+    c = F.sigmoid(i) * F.tanh(u) + c
+    return F.sigmoid(o) * F.tanh(c), c
+
+
+def tree_parameters(seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = {
+        "W": (3 * H, D), "b": (3 * H,), "L": (5 * H, H), "R": (5 * H, H), "d": (5 * H,),
+        "V": (H, D), "U": (H, H), "S": (3 * H, H),
+    }  # fmt: skip
+    arrays = {name: db.Parameter(rng.normal(0, 0.4, shape)) for name, shape in shapes.items()}
+    return SimpleNamespace(**arrays)
+
+
+def random_pairs(rng, words):
+    roots, pairs = list(range(words)), []
+    while len(roots) > 1:
+        k = int(rng.integers(len(roots) - 1))
+        pairs.append((roots[k], roots[k + 1]))
+        roots[k : k + 2] = [words + len(pairs) - 1]
+    return pairs
+
+
+def binary(p, xs, rng, function):
+    """States of a random binary tree's nodes."""
+    word, pair = (leaf.function, compose.function) if function else (leaf, compose)
+    states = [word(xs[k], p) for k in range(xs.rows)]
+    for left, right in random_pairs(rng, xs.rows):
+        states.append(pair(states[left], states[right], p))
+    return states
+
+
+def branching(p, xs, rng, function):
+    """States of a random tree of any branching, the root last; child-sum."""
+    edge, node = (remember.function, child_sum.function) if function else (remember, child_sum)
+    heads = [int(rng.integers(k + 1, xs.rows)) for k in range(xs.rows - 1)]
+    states = []
+    for k in range(xs.rows):
+        below = [edge(xs[k], states[j], p) for j in range(k) if heads[j] == k]
+        zeros = tuple([F.constant(xs.graph, 0.0, (H,))] * 2) if function else (H, H)
+        states.append(node(xs[k], db.total(below) if below else zeros, p))
+    return states
+
+
+def trees(make, function=False, stacked=True, lengths=(4, 1, 7, 2), **graph_options):
+    """Loss, gradients and statistics of a few random trees."""
+    rng, p = np.random.default_rng(3), tree_parameters()
+    with db.Graph(**{"dtype": "float64"} | graph_options) as graph:
+        losses, inputs = [], []
+        for words in lengths:
+            xs = F.input(graph, rng.normal(size=(words, D))).keep()
+            states = make(p, xs, rng, function)
+            if stacked:
+                h, c = db.stack(states)
+                losses += [F.sum(h * h), F.sum(F.tanh(c))]
+            else:
+                losses += [F.sum(h * h) + F.sum(F.tanh(c)) for h, c in states]
+            inputs.append(xs)
+        loss = F.sum(losses)
+        graph.backward(loss)
+        found = [loss.value, *[xs.gradient for xs in inputs]]
+    found += [dense_gradient(parameter) for parameter in vars(p).values()]
+    return found, graph
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("make", [binary, branching])
+def test_trees_equal_their_functions_under_every_policy(make, policy, stacked):
+    expected, _ = trees(make, function=True)
+    with poisoned_memory():
+        found, _ = trees(make, stacked=stacked, policy=policy)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [binary, branching])
+def test_batches_of_trees_are_the_fewest(make):
+    _, graph = trees(make)
+    assert graph.statistics.batches == graph.lower_bound
+
+
+def test_batches_of_a_tree_are_its_height():
+    _, graph = trees(binary, lengths=(8,))
+    (region,) = [row for row in graph._record().rows if row.kind == "calls of leaf, compose"]
+    assert region.batches == region.lower_bound
+    assert region.nodes == 15
+
+
+def test_rows_of_a_sentence_are_read_where_they_lie():
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.ones((3, D)))
+        p = tree_parameters()
+        h, _ = db.stack([leaf(xs[k], p) for k in range(3)])
+        assert h.value.shape == (3, H)
+        assert graph.statistics.copied_bytes == 0
+        assert graph.statistics.nodes == 2 + 3 + 1  # the input and a bias; calls; one stack
+
+
+# What a call can be given ------------------------------------------------------------------------
+
+
+@db.cell
+def mix(a, b, p):
+    h, c = b
+    return F.tanh(F.linear(a, p.U) + h) * c, h
+
+
+def test_arguments_from_many_places():
+    p = tree_parameters()
+    values = []
+    for function in (True, False):
+        for parameter in vars(p).values():
+            parameter.zero_grad()
+        cell = mix.function if function else mix
+        with db.Graph(dtype="float64") as graph:
+            x = F.input(graph, np.linspace(0, 1, 2 * H).reshape(2, H)).keep()
+            y = F.tanh(F.input(graph, np.linspace(1, -1, H)))
+            zeros = F.constant(graph, 0.0, (H,)) if function else H
+            a, b = cell(x[0], (x[1], y), p), cell(y, (y, zeros), p)
+            c = cell(a[0], (b[1], a[1]), p)  # parts of two calls
+            d = cell(c[1], (c[0], x[-1]), p)
+            e = cell(d[0], tuple(d), p)  # unpacked, and packed again
+            f = cell(F.tanh(e[0]), e, p)  # an ordinary node between
+            g = cell(f[0], db.total([e, f, f]), p)  # one of them twice
+            loss = F.sum(g[0] * g[1])
+            early = c[0].value  # read in the middle
+            h = cell(g[0], (c[0], g[1]), p)
+            graph.backward(loss + F.sum(h[0]))
+            values.append([loss.value, early, x.gradient, dense_gradient(p.U)])
+    for a, b in zip(*values, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+@pytest.mark.parametrize("link", ["mixed", "total"])
+def test_a_chain_whose_links_are_tuples_or_sums_runs_in_order(link):
+    p, found = tree_parameters(), []
+    for function in (True, False):
+        cell = mix.function if function else mix
+        with db.Graph(dtype="float64") as graph, poisoned_memory():
+            x = F.input(graph, np.linspace(-1, 1, H))
+            state = other = cell(x, (x, x), p)
+            for _ in range(4):
+                below = (state[1], other[0]) if link == "mixed" else db.total([state, other])
+                state, other = cell(x, below, p), state
+            found.append(F.sum(state[0]).value)
+    assert found[0] == pytest.approx(found[1], rel=1e-12)
+
+
+def test_a_kept_call_has_its_value_and_gradient():
+    p = tree_parameters()
+    found = []
+    for function in (True, False):
+        with db.Graph(dtype="float64") as graph:
+            xs = F.input(graph, np.linspace(0, 1, 2 * D).reshape(2, D))
+            row = xs[1].keep()
+            word = leaf.function if function else leaf
+            pair = compose.function if function else compose
+            states = [word(xs[0], p), word(row, p)]
+            h, c = pair(*states, p)
+            inner = states[0][0].keep()
+            h.keep()
+            graph.backward(F.sum(h * c))
+            found.append([inner.value, inner.gradient, h.gradient, row.gradient])
+        found[-1] += [h.value, row.value]
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-12)
+
+
+def test_calls_that_nothing_reads_do_not_run():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.ones((3, D)))
+        broken = F.input(graph, np.full(D, np.nan))
+        states = [leaf(xs[k], p) for k in range(3)]
+        compose(states[0], leaf(broken, p), p)
+        h, _ = compose(states[0], states[1], p)
+        loss = F.sum(h)
+        graph.backward(loss)
+        assert graph.statistics.nodes == 3 + 3  # calls; the input, the sum, a parameter
+    assert np.isfinite(dense_gradient(p.L)).all()
+
+
+def test_every_call_runs_in_forward():
+    with db.Graph(dtype="float64") as graph:
+        leaf(F.input(graph, np.ones(D)), tree_parameters())
+        graph.forward()
+        assert graph.statistics.nodes == 2
+
+
+def test_calls_of_different_dropout_are_operators():
+    @db.cell
+    def dropping(x, p):
+        return F.dropout(x, p.rate)
+
+    with db.Graph(dtype="float64") as graph:
+        y = dropping(F.constant(graph, 1.0, (8,)), SimpleNamespace(rate=0.5))
+        assert not isinstance(y, RegionNode)
+        assert set(y.value.tolist()) <= {0.0, 2.0}
+
+
+def test_parameters_may_come_before_and_behind_the_values():
+    @db.cell
+    def less(a, b):
+        a, b = [getattr(x, "scale", x) for x in (a, b)]
+        return a * 2.0 - b
+
+    with db.Graph(dtype="float64") as graph:
+        x, p = F.input(graph, [1.0, 5.0]), SimpleNamespace(scale=3.0)
+        assert less(x, p).value.tolist() == [-1, 7]
+        assert less(p, x).value.tolist() == [5, 1]
+        assert less(x, p).value.tolist() == [-1, 7]
+
+
+def test_calls_know_parameters_by_what_was_read():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.ones(D))
+        for _ in range(3):
+            leaf(x, SimpleNamespace(W=p.W, b=p.b))
+        graph.forward()
+        assert graph.statistics.batches == 2  # the input, and all calls
+        leaf(x, tree_parameters(seed=1))
+        graph.forward()
+        assert graph.statistics.batches == 3
+
+
+@pytest.mark.parametrize("length", [100_000])
+def test_a_long_chain_needs_no_recursion(length):
+    @db.cell
+    def add(x, total):
+        return x + total
+
+    with db.Graph(dtype="float64") as graph:
+        one, total = F.input(graph, [1.0]).keep(), 1
+        for _ in range(length):
+            total = add(one, total)
+        graph.backward(F.sum(total))
+        assert total.graph is graph
+        assert one.gradient == length
+
+
+def test_calls_that_do_not_wait_for_each_other_are_one_batch_in_later_runs_too():
+    """A parser: sentences of different lengths so far go on with a call each."""
+    p, found = tree_parameters(), []
+    for function in (True, False):
+        word, pair = (leaf.function, compose.function) if function else (leaf, compose)
+        with db.Graph(dtype="float64") as graph:
+            xs = F.input(graph, np.linspace(-1, 1, 5 * D).reshape(5, D))
+            words, states = [word(xs[k], p) for k in range(5)], []
+            for k in range(5):
+                states.append(words[k])
+                for _ in range(k):
+                    states[k] = pair(states[k], words[k], p)
+            graph.forward()
+            before = graph.statistics.batches
+            states = [pair(state, word, p) for state, word in zip(states, words, strict=True)]
+            last = pair(states[0], states[4], p)
+            phase = pair((F.tanh(states[1][0]), states[1][1]), states[3], p)
+            graph.forward()
+            if not function:
+                assert graph.statistics.batches - before == 4  # two, then tanh, then one
+            found.append(np.concatenate([last[0].value, phase[0].value]))
+    np.testing.assert_allclose(*found, rtol=1e-12)
+
+
+def test_phases_that_have_run_are_not_looked_at_again(monkeypatch):
+    visited, add_calls = [], Needed.add_calls
+    monkeypatch.setattr(
+        Needed, "add_calls", lambda self, phase: (visited.append(phase), add_calls(self, phase))
+    )
+    p = tree_parameters()
+    with db.Graph(dtype="float64", grad=False) as graph:
+        x = F.input(graph, np.ones(H))
+        for _ in range(10):
+            x = F.tanh(mix(x, (x, H), p)[0])
+            assert np.isfinite(x.value).all()
+    assert visited == list(range(1, 11))
+
+
+def test_runs_for_values_do_not_look_at_earlier_runs(monkeypatch):
+    looked, blocks = [], StepRun.blocks
+    monkeypatch.setattr(
+        StepRun, "blocks", property(lambda step: looked.append(step) or blocks.fget(step))
+    )
+    p, counts = tree_parameters(), []
+    with db.Graph(dtype="float64", grad=False) as graph:
+        x = F.input(graph, np.ones(H))
+        for _ in range(6):
+            x = mix(x, (x, H), p)[0]
+            looked.clear()
+            assert np.isfinite(x.value).all()
+            counts.append(len(looked))
+    assert counts[5] == counts[2]
+
+
+def test_scratch_of_runs_for_values_does_not_stay():
+    """A parser reads a value after each decision: the packed weights of each run are not kept."""
+    p = tree_parameters()
+    with db.Graph(dtype="float64", grad=False) as graph:
+        xs = F.input(graph, np.ones((40, D)))
+        state, peaks = leaf(xs[0], p), []
+        for k in range(1, 40):
+            state = compose(state, leaf(xs[k], p), p)
+            assert np.isfinite(state[0].value).all()
+            peaks.append(graph.peak_bytes)
+    weights = 8 * (p.L.size + p.R.size)
+    assert (peaks[-1] - peaks[9]) / 29 < weights / 2
+
+
+# Errors ------------------------------------------------------------------------------------------
+
+
+def test_errors_of_calls():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph, db.Graph(dtype="float64") as other:
+        x = F.input(graph, np.ones(D))
+        state = leaf(x, p)
+        with pytest.raises(DtypeError, match="no node among its arguments"):
+            leaf(3, p)
+        with pytest.raises(DtypeError, match="are not values"):
+            mix(x, np.ones(3), p)
+        with pytest.raises(DtypeError, match=r"F.parameter\(graph, p\), and lists tuples"):
+            mix(x, [p.b, p.b], p)
+        with pytest.raises(GraphError, match="different graphs"):
+            compose(state, leaf(F.input(other, np.ones(D)), p), p)
+        with pytest.raises(ShapeError, match="zeros of width 0"):
+            compose(state, (0, H), p)
+        with pytest.raises(ShapeError, match="features and weight differ"):
+            leaf(F.input(graph, np.ones(D + 1)), p)
+        with pytest.raises(DtypeError, match="stands for 2 values"):
+            F.tanh(state)
+        with pytest.raises(DtypeError, match="stands for 2 values"):
+            state.keep()
+        with pytest.raises(IndexError, match="returned 2 values"):
+            state[2]
+        with pytest.raises(
+            EmptyBatchError, match=r"total: the list .*\n.*\n.* if below else \(64, 64\)"
+        ):
+            db.total([])
+        with pytest.raises(
+            EmptyBatchError, match=r"stack: the list .*\n.*\n.*stack\(states, like=h\)"
+        ):
+            db.stack([])
+        with pytest.raises(ShapeError, match="different forms"):
+            db.total([state, state[0]])
+        elsewhere = leaf(F.input(other, np.ones(D)), p)
+        for combine in (db.total, db.stack):
+            with pytest.raises(GraphError, match="belong to different graphs"):
+                combine([state, elsewhere])
+        assert np.isfinite(state[0].value).all()  # the graph is as it was
+    with pytest.raises(GraphError, match="closed"):
+        leaf(x, p)
+    with pytest.raises(GraphError, match="closed"):
+        compose(state, state, p)
+
+
+def test_zeros_of_width_0_are_an_error_where_scalars_are_known_too():
+    @db.cell
+    def scaled(x, factor):
+        return x * factor
+
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        scaled(x, F.sum(x))
+        with pytest.raises(ShapeError, match="zeros of width 0"):
+            scaled(x, 0)
+
+
+def test_after_the_block_there_are_no_further_parts_and_rows():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.ones((2, D))).keep()
+        state = leaf(xs[0], p)
+        h = state[0].keep()
+        graph.backward(F.sum(h))
+    assert h.value.shape == (H,)
+    for part in (lambda: state[0], lambda: tuple(state), lambda: xs[1]):
+        with pytest.raises(GraphError, match="the graph is closed"):
+            part()
+
+
+def test_an_instance_asks_for_what_a_call_returned():
+    p, found = tree_parameters(), []
+
+    def instance(x):
+        h, c = yield leaf(x, p)
+        return h, c
+
+    def wrong(x):
+        yield [leaf(x, p)]
+
+    with db.Graph(dtype="float64") as graph:
+        xs = F.input(graph, np.linspace(0, 1, 2 * D).reshape(2, D))
+        found = db.drive(graph, [instance(xs[0]), instance(xs[1])])
+        for (h, c), state in zip(found, [leaf(xs[0], p), leaf(xs[1], p)], strict=True):
+            np.testing.assert_allclose([h, c], [state[0].value, state[1].value], rtol=1e-12)
+        with pytest.raises(DriveError, match="yielded Call; a node expected"):
+            db.drive(graph, [wrong(xs[0])])
+
+
+def test_a_cell_that_builds_something_else_each_time():
+    flips = iter([True, False] * 4)
+
+    @db.cell
+    def moody(x):
+        return F.tanh(x) if next(flips) else F.sigmoid(x)
+
+    with db.Graph() as graph, pytest.raises(GraphError, match="other operators"):
+        moody(F.input(graph, [1.0]))
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "match"),
+    [
+        (lambda x: [x], ShapeError, "a cell returns a vector"),
+        (lambda x: x.value, GraphError, "before there are values"),
+        (lambda x: F.unsqueeze(x), ShapeError, "matrix"),
+        (lambda x, p: setattr(p, "x", x), GraphError, "sets x"),
+    ],
+)
+def test_cells_that_break_their_rules(body, error, match):
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        arguments = (x,) if body.__code__.co_argcount == 1 else (x, SimpleNamespace(x=1.0))
+        with pytest.raises(error, match=match):
+            db.cell(body)(*arguments)
+        assert F.tanh(x).value.shape == (2,)
+
+
+def test_a_node_from_outside():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0])
+        outside = F.tanh(x)
+        with pytest.raises(GraphError, match="outside"):
+            db.cell(lambda a: outside)(x)
+        with pytest.raises(GraphError, match="different graphs"):
+            db.cell(lambda a: a + outside)(x)
+
+
+def test_a_freed_call_says_so():
+    p = tree_parameters()
+    with db.Graph(dtype="float64") as graph:
+        h, c = leaf(F.input(graph, np.ones(D)), p)
+        graph.backward(F.sum(h))
+        with pytest.raises(FreedError, match="freed"):
+            c.value  # noqa: B018

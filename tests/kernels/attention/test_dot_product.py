@@ -1,0 +1,162 @@
+import numpy as np
+import pytest
+
+from dynbatch.kernels.attention import dot_product as attention
+from dynbatch.kernels.attention.dot_product import Packed, Scoring, Wanted
+from dynbatch.kernels.attention.mask import EVERYTHING, FAR, Sight
+from dynbatch.kernels.runtime import parallel
+from tests.attention_reference import LENGTHS, dot, pack, sentence, slope, visible
+
+QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]
+SCALES = np.linspace(0.2, 1.5, len(LENGTHS))
+WIDTH, VALUE_WIDTH = 6, 4
+HOST = np.empty(0)
+
+
+def sights_of(name):
+    rng = np.random.default_rng(5)
+    if name == "mixed":  # another one for each sentence
+        masks = [rng.random(pair) < 0.6 for pair in LENGTHS]
+        return [Sight(FAR, 0), EVERYTHING, Sight(1, 1)] + [Sight(mask=m) for m in masks[3:]]
+    one = {"all": EVERYTHING, "causal": Sight(FAR, 0), "window": Sight(2, 2)}[name]
+    return [one] * len(LENGTHS)
+
+
+def packed_of(dtype=np.float64):
+    (q, query_offsets), (k, key_offsets) = pack(QUERIES, WIDTH, 1), pack(KEYS, WIDTH, 2)
+    v, _ = pack(KEYS, VALUE_WIDTH, 3)
+    return Packed(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
+
+
+def forward(packed, heads, sights):
+    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), sights)
+    out = np.full((packed.queries.shape[0], VALUE_WIDTH), np.nan, packed.queries.dtype)
+    log_sums = np.full((packed.queries.shape[0], heads), np.nan, packed.queries.dtype)
+    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, heads, sights), out.dtype)
+    attention.dot_attention(packed, scoring, out, log_sums, scratch)
+    return out, log_sums
+
+
+def backward(packed, heads, sights, log_sums, dout, wanted):
+    scoring = Scoring(heads, SCALES.astype(dout.dtype), sights)
+    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, heads, sights), dout.dtype)
+    attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+
+
+def written_out(packed, heads, sights):
+    rows = []
+    for k, (queries, keys) in enumerate(LENGTHS):
+        q = sentence(packed.queries, packed.query_offsets, k)
+        key, value = [sentence(x, packed.key_offsets, k) for x in packed[1:3]]
+        left, right, mask = sights[k]
+        seen = visible(queries, keys, left, right, mask)
+        rows.append(dot(q, key, value, SCALES[k], heads, seen))
+    return np.concatenate(rows)
+
+
+@pytest.fixture(params=["one block", "many blocks", "two threads"])
+def blocks(request, monkeypatch):
+    """However the work is cut, the numbers are the same."""
+    if request.param != "one block":
+        monkeypatch.setattr(attention, "BLOCK_ELEMENTS", 50)
+        monkeypatch.setattr(attention, "BAND_ROWS", 3)
+    if request.param == "two threads":
+        monkeypatch.setattr(attention, "WORTH_A_THREAD", 0)
+        monkeypatch.setattr(parallel, "num_threads", lambda: 2)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("sights", ["all", "causal", "window", "mixed"])
+def test_values_equal_attention_written_out(heads, sights, blocks):
+    packed, sights = packed_of(), sights_of(sights)
+    out, _ = forward(packed, heads, sights)
+    assert np.allclose(out, written_out(packed, heads, sights), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("sights", ["all", "causal", "window", "mixed"])
+def test_gradients_equal_central_differences(heads, sights, blocks):
+    packed, sights = packed_of(), sights_of(sights)
+    out, log_sums = forward(packed, heads, sights)
+    rng = np.random.default_rng(7)
+    dout = rng.standard_normal(out.shape)
+    gradients = [np.full_like(x, np.nan) for x in packed[:3]]
+    backward(packed, heads, sights, log_sums, dout, Wanted(*gradients))
+
+    def loss(*arrays):
+        changed = Packed(*arrays, *packed[3:])
+        return (written_out(changed, heads, sights) * dout).sum()
+
+    for which in range(3):
+        directions = [np.zeros_like(x) for x in packed[:3]]
+        directions[which] = rng.standard_normal(directions[which].shape)
+        expected = slope(loss, packed[:3], directions)
+        assert np.isclose((gradients[which] * directions[which]).sum(), expected, rtol=1e-7)
+
+
+def test_log_sums_are_those_of_the_scores_and_infinite_where_nothing_is_seen():
+    packed = packed_of()
+    _, log_sums = forward(packed, 1, sights_of("all"))
+    for k, (queries, keys) in enumerate(LENGTHS):
+        q = sentence(packed.queries, packed.query_offsets, k)
+        key = sentence(packed.keys, packed.key_offsets, k)
+        found = sentence(log_sums, packed.query_offsets, k)[:, 0]
+        if not keys:
+            assert (found == np.inf).all() and found.size == queries
+            continue
+        assert np.allclose(found, np.log(np.exp(SCALES[k] * q @ key.T).sum(axis=1)))
+
+
+def test_large_scores_neither_overflow_nor_lose_their_order():
+    packed = packed_of(np.float32)
+    packed = packed._replace(queries=packed.queries * 1e4)
+    out, log_sums = forward(packed, 1, sights_of("all"))
+    dout = np.ones_like(out)
+    gradients = [np.empty_like(x) for x in packed[:3]]
+    backward(packed, 1, sights_of("all"), log_sums, dout, Wanted(*gradients))
+    assert all(np.isfinite(x).all() for x in [out, *gradients])
+    assert np.allclose(out, written_out(packed, 1, sights_of("all")), atol=1e-3)
+
+
+@pytest.mark.parametrize("sights", ["all", "mixed"])
+def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(sights, blocks):
+    packed, sights = packed_of(), sights_of(sights)
+    out, log_sums = forward(packed, 2, sights)
+    dout = np.random.default_rng(3).standard_normal(out.shape)
+    fresh = [np.full_like(x, np.nan) for x in packed[:3]]
+    backward(packed, 2, sights, log_sums, dout, Wanted(*fresh))
+    added = [np.full_like(x, 10.0) for x in packed[:3]]
+    backward(packed, 2, sights, log_sums, dout, Wanted(*added, accumulate=True))
+    assert np.allclose(added[0], fresh[0], atol=1e-12)
+    assert np.allclose(added[1], 10 + fresh[1], atol=1e-12)
+    assert np.allclose(added[2], 10 + fresh[2], atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "wanted", [(True, False, False), (False, True, False), (False, False, True)]
+)
+def test_each_gradient_can_be_asked_for_alone(wanted):
+    packed, sights = packed_of(), sights_of("mixed")
+    out, log_sums = forward(packed, 2, sights)
+    dout = np.random.default_rng(3).standard_normal(out.shape)
+    every = [np.empty_like(x) for x in packed[:3]]
+    backward(packed, 2, sights, log_sums, dout, Wanted(*every))
+    some = [np.empty_like(x) if w else None for x, w in zip(packed[:3], wanted, strict=True)]
+    backward(packed, 2, sights, log_sums, dout, Wanted(*some))
+    assert all(a is None or (a == b).all() for a, b in zip(some, every, strict=True))
+
+
+def test_scratch_is_bounded_for_long_sentences():
+    one_row = 8 * 100_000
+    assert attention.workspace(HOST, [100_000], [100_000], 8, [EVERYTHING]) == one_row
+    assert attention.workspace(HOST, [5000], [5000], 1, [EVERYTHING]) <= attention.BLOCK_ELEMENTS
+    narrow = attention.workspace(HOST, [100_000], [100_000], 8, [Sight(64, 64)])
+    assert narrow <= attention.BLOCK_ELEMENTS
+
+
+def test_a_batch_without_sentences_is_no_work():
+    empty = Packed(
+        *[np.empty((0, 4)) for _ in range(3)], *[np.zeros(1, np.int64) for _ in range(2)]
+    )
+    assert attention.workspace(HOST, [], [], 1, []) == 0
+    attention.dot_attention(empty, Scoring(1, np.empty(0), []), np.empty((0, 4)), None, np.empty(0))

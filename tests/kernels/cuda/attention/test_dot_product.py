@@ -1,0 +1,254 @@
+import numpy as np
+import pytest
+
+from dynbatch.kernels.attention import dot_product as attention
+from dynbatch.kernels.attention.dot_product import Packed, Scoring, Wanted
+from dynbatch.kernels.attention.mask import EVERYTHING, FAR, Sight
+from dynbatch.kernels.cuda.runtime.queue import queue
+from tests.attention_reference import pack
+from tests.cuda import fake_cupy
+from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+
+# Queries and keys: none, one, and one less and more than a tile; long ones on either side.
+SHORT = (
+    (3, 5), (1, 1), (0, 4), (2, 0), (1, 0), (1, 7), (31, 33), (0, 0), (33, 32), (1, 33), (4, 2),
+)  # fmt: skip
+LONG = ((2, 100), (70, 3), (1, 600), (1, 256), (1, 257))
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def exercise(kernels):
+    """Several tiles on both sides, and a lone query of two chunks of keys."""
+    for queries, keys in ((40, 70), (1, 300)):
+        q, k, v, dout, out, dq, dk, dv = [
+            fake_cupy.zeros((rows, 33), np.float32)
+            for rows in (queries, keys, keys, queries, queries, queries, keys, keys)
+        ]
+        sums, means = [fake_cupy.zeros((queries, 1), np.float32) for _ in range(2)]
+        offsets = [fake_cupy.asarray(np.array([0, n])) for n in (queries, keys)]
+        first = fake_cupy.asarray(np.array([0]))
+        scales = fake_cupy.asarray(np.ones(1, np.float32))
+        tables = (first, *offsets, scales, None, None, 1, 1, 33, 33)
+        tiles = -(-queries // 32)
+        kernels.launch("dot_attention", (tiles, 1), (256,), (q, k, v, out, sums, *tables))
+        args = (q, k, v, sums, dout, means, dq, dk, dv, False, *tables)
+        kernels.launch("dot_attention_backward", (tiles, 1), (256,), args)
+        args = (q, k, v, sums, dout, means, dk, dv, False, *tables)
+        kernels.launch("dot_attention_backward_keys", (-(-keys // 32), 1), (256,), args)
+
+
+def packed_of(dtype, lengths, widths):
+    queries, keys = zip(*lengths, strict=True)
+    (q, query_offsets), (k, key_offsets) = pack(queries, widths[0], 1), pack(keys, widths[0], 2)
+    v, _ = pack(keys, widths[1], 3)
+    return Packed(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
+
+
+def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
+    rng = np.random.default_rng(5)
+    masks = [Sight(mask=rng.random(pair) < 0.6) for pair in lengths]
+    rows = [Sight(mask=rng.random(pair[1]) < 0.6) for pair in lengths]
+    causal, window = Sight(FAR, 0), Sight(2, 2)
+    both = [row._replace(left=9, right=0) for row in rows]
+    sights = {
+        "all": [EVERYTHING] * len(lengths),
+        "causal": [causal] * len(lengths),
+        "window": [window] * len(lengths),
+        "masks": masks,
+        "mixed": [
+            (causal, EVERYTHING, window, masks[k], rows[k], both[k])[k % 6]
+            for k in range(len(lengths))
+        ],
+    }[kind]
+    scales = np.linspace(0.2, 1.5, len(lengths)) / np.sqrt(width / heads)
+    return Scoring(heads, scales.astype(dtype), sights)
+
+
+def room(array, elements):
+    """Scratch where the values of `array` live."""
+    xp = np if isinstance(array, np.ndarray) else queue().cupy
+    return xp.empty(elements, array.dtype)
+
+
+def lengths_of(packed):
+    return [np.diff(offsets).tolist() for offsets in packed[3:]]
+
+
+def forward(packed, scoring, out, log_sums):
+    """The kernel, with as much scratch as it asks for."""
+    sizes = (*lengths_of(packed), scoring.heads, scoring.sights)
+    scratch = room(out, attention.workspace(out, *sizes))
+    attention.dot_attention(packed, scoring, out, log_sums, scratch)
+
+
+def backward(packed, scoring, log_sums, dout, wanted):
+    sizes = (*lengths_of(packed), scoring.heads, scoring.sights)
+    scratch = room(dout, attention.workspace_backward(dout, *sizes))
+    attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+
+
+def log_sums_of(packed, scoring):
+    """As the NumPy kernel leaves them."""
+    log_sums = np.empty((packed.queries.shape[0], scoring.heads), packed.queries.dtype)
+    out = np.empty((packed.queries.shape[0], packed.values.shape[1]), packed.queries.dtype)
+    forward(packed, scoring, out, log_sums)
+    return log_sums
+
+
+def on_device(packed):
+    return Packed(*[Values(x) for x in packed[:3]], *packed[3:])
+
+
+def like(x, value=np.nan):
+    return Values(np.full_like(x, value))
+
+
+def assert_forward(packed, scoring, keeps=True):
+    queries = packed.queries.shape[0]
+    out = like(np.empty((queries, packed.values.shape[1]), packed.queries.dtype))
+    log_sums = like(np.empty((queries, scoring.heads), out.array.dtype)) if keeps else None
+    with launches(bool(queries)):
+        assert_equal_twins(forward, on_device(packed), scoring, out, log_sums, **TOLERANCE)
+
+
+def assert_backward(packed, scoring, wanted, count=2):
+    rng = np.random.default_rng(7)
+    dout = rng.standard_normal((packed.queries.shape[0], packed.values.shape[1]))
+    log_sums, dout = log_sums_of(packed, scoring), dout.astype(packed.queries.dtype)
+    with launches(count):
+        assert_equal_twins(
+            backward, on_device(packed), scoring, Values(log_sums), Values(dout), wanted,
+            **TOLERANCE,
+        )  # fmt: skip
+
+
+def wanted_of(packed, accumulate=False):
+    return Wanted(*[like(x, 10.0 if accumulate else np.nan) for x in packed[:3]], accumulate)
+
+
+CASES = [
+    (SHORT, 1, (3, 5), "all"),
+    (SHORT, 2, (6, 2), "mixed"),
+    (SHORT, 1, (2, 3), "causal"),
+    (SHORT, 1, (2, 2), "window"),
+    (LONG, 1, (2, 3), "all"),
+    (LONG, 1, (2, 1), "masks"),
+    (((2, 3), (1, 9), (5, 4)), 2, (70, 66), "all"),  # more than one tile of columns in each head
+    (((2, 40), (1, 3)), 1, (1, 300), "all"),
+    (((1, 5), (1, 1)), 1, (300, 600), "all"),
+]
+
+
+@pytest.mark.parametrize(("lengths", "heads", "widths", "kind"), CASES)
+def test_forward_and_backward(cupy, dtype, lengths, heads, widths, kind):
+    packed = packed_of(dtype, lengths, widths)
+    scoring = scoring_of(dtype, lengths, heads, kind, widths[0])
+    assert_forward(packed, scoring)
+    several = any(queries != 1 and keys for queries, keys in lengths)
+    assert_backward(packed, scoring, wanted_of(packed), count=1 + several)
+
+
+@pytest.mark.parametrize("kind", ["all", "mixed"])
+def test_gradients_of_keys_and_values_are_added_and_of_queries_overwritten(cupy, dtype, kind):
+    lengths = (*SHORT, (1, 300))
+    packed, scoring = packed_of(dtype, lengths, (4, 4)), scoring_of(dtype, lengths, 2, kind)
+    assert_backward(packed, scoring, wanted_of(packed, accumulate=True))
+
+
+def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtype):
+    packed, scoring = packed_of(dtype, SHORT, (4, 4)), scoring_of(dtype, SHORT)
+    packed = packed._replace(values=packed.keys)
+    log_sums, dout = log_sums_of(packed, scoring), packed.queries[::-1].copy()
+    found = []
+    for array in (np.array, cupy.asarray):
+        given = Packed(*[array(x) for x in packed[:3]], *packed[3:])
+        dq, total = array(np.zeros_like(packed.queries)), array(np.ones_like(packed.keys))
+        wanted = Wanted(dq, total, total, True)
+        backward(given, scoring, array(log_sums), array(dout), wanted)
+        found.append(total)
+    queue().flush()
+    tolerance = {np.float32: 1e-5, np.float64: 1e-13}[dtype.type]
+    np.testing.assert_allclose(found[1].get(), found[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2)])
+def test_each_gradient_can_be_asked_for_alone(cupy, dtype, which):
+    packed, scoring = packed_of(dtype, SHORT, (3, 2)), scoring_of(dtype, SHORT, 1, "mixed")
+    wanted = Wanted(*[like(x) if n in which else None for n, x in enumerate(packed[:3])])
+    assert_backward(packed, scoring, wanted, count=1 + (which != (0,)))
+
+
+@pytest.mark.parametrize("lengths", [(), ((0, 0),), ((0, 3), (0, 1)), ((3, 0),), ((1, 0),)])
+def test_no_queries_or_no_keys(cupy, dtype, lengths):
+    if not lengths:
+        offsets = np.zeros(1, np.int64)
+        empty = [np.empty((0, 2), dtype) for _ in range(3)]
+        packed, scoring = Packed(*empty, offsets, offsets), Scoring(1, np.empty(0, dtype), [])
+    else:
+        packed, scoring = packed_of(dtype, lengths, (2, 2)), scoring_of(dtype, lengths)
+    assert_forward(packed, scoring)
+    queries, keys = packed.queries.size > 0, packed.keys.size > 0
+    assert_backward(packed, scoring, wanted_of(packed), count=queries + keys)
+
+
+@pytest.mark.parametrize("widths", [(0, 2), (2, 0)])
+def test_rows_without_features(cupy, dtype, widths):
+    lengths = ((3, 40), (1, 5), (2, 0))
+    packed = packed_of(dtype, lengths, widths)
+    scoring = Scoring(1, np.ones(3, dtype), [EVERYTHING] * 3)
+    assert_forward(packed, scoring)
+    assert_backward(packed, scoring, wanted_of(packed))
+
+
+def test_nothing_is_kept_where_no_backward_follows(cupy, dtype):
+    packed, scoring = packed_of(dtype, SHORT, (3, 2)), scoring_of(dtype, SHORT)
+    assert_forward(packed, scoring, keeps=False)
+
+
+def test_infinities_and_nan_give_what_the_reference_gives(cupy, dtype):
+    lengths = ((2, 40), (1, 300), (3, 40), (1, 6), (2, 3), (3, 33))
+    packed = packed_of(dtype, lengths, (2, 2))
+    q, k, v = packed[:3]
+    ends = packed.key_offsets
+    k[ends[0]] = np.inf  # a score of +inf or -inf
+    k[ends[1] + 290] = np.nan  # in the last chunk of a lone query
+    q[packed.query_offsets[2]] = np.nan
+    v[ends[3] + 1] = np.nan
+    v[ends[4]] = np.inf
+    q[packed.query_offsets[5]] = 1
+    k[ends[5] : ends[6]] = -np.inf  # every score of a query is -inf
+    assert_forward(packed, scoring_of(dtype, lengths))
+
+
+def test_large_scores_neither_overflow_nor_lose_their_order(cupy, dtype):
+    lengths = ((3, 70), (1, 300))
+    packed = packed_of(dtype, lengths, (2, 3))
+    packed = packed._replace(queries=(packed.queries * 1e4).round(), keys=packed.keys.round(2))
+    assert_forward(packed, Scoring(1, np.ones(2, dtype), [EVERYTHING] * 2))
+
+
+def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
+    packed, scoring = packed_of(dtype, SHORT, (6, 4)), scoring_of(dtype, SHORT, 2, "mixed")
+
+    def run(given, how):
+        arrays = [cupy.asarray(x) for x in given[:3]]
+        out = cupy.empty((arrays[0].shape[0], 4), dtype)
+        log_sums = cupy.empty((arrays[0].shape[0], 2), dtype)
+        gradients = [cupy.empty(x.shape, dtype) for x in arrays]
+        packed = Packed(*arrays, *given[3:])
+        forward(packed, how, out, log_sums)
+        backward(packed, how, log_sums, out, Wanted(*gradients))
+        queue().flush()
+        return [x.get() for x in (out, log_sums, *gradients)]
+
+    together = run(packed, scoring)
+    for n in range(len(SHORT)):
+        rows, keys = [slice(*offsets[n : n + 2]) for offsets in packed[3:]]
+        offsets = [np.array([0, part.stop - part.start]) for part in (rows, keys)]
+        places = (rows, rows, rows, keys, keys)
+        alone = run(
+            Packed(packed.queries[rows], packed.keys[keys], packed.values[keys], *offsets),
+            Scoring(2, scoring.scales[n : n + 1], scoring.sights[n : n + 1]),
+        )
+        for one, all_, part in zip(alone, together, places, strict=True):
+            assert one.tobytes() == all_[part].tobytes()

@@ -1,0 +1,85 @@
+"""Products by address and leading dimension, in row-major terms."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.runtime.queue import queue
+
+SIZES = [(1, 1, 1), (0, 3, 4), (3, 0, 4), (3, 4, 0), (31, 33, 32), (5, 1, 33), (1, 33, 5)]
+MARGIN = 3  # columns of a wider matrix beside each operand
+
+
+def normal(dtype, *shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
+
+
+def close(found, expected, inner):
+    factor = 1e-6 if found.dtype == np.float32 else 1e-15
+    np.testing.assert_allclose(found, expected, rtol=10 * factor, atol=factor * (1 + inner))
+
+
+def stored(matrix, transposed):
+    """The matrix as it is stored, inside a wider one."""
+    matrix = matrix.T if transposed else matrix
+    wide = np.full((matrix.shape[0], matrix.shape[1] + MARGIN), np.nan, matrix.dtype)
+    wide[:, :-MARGIN] = matrix
+    return wide
+
+
+@pytest.mark.parametrize(("m", "n", "k"), SIZES)
+def test_products_of_parts_of_wider_matrices(cupy, dtype, m, n, k):
+    for transpose_a, transpose_b, beta in itertools.product((False, True), (False, True), (0, 1)):
+        a, b, c = normal(dtype, m, k), normal(dtype, k, n, seed=1), normal(dtype, m, n, seed=2)
+        before = stored(c if beta else np.full_like(c, np.nan), transposed=False)
+        device = [cupy.asarray(stored(a, transpose_a)), cupy.asarray(stored(b, transpose_b))]
+        out = cupy.asarray(before)
+        queue().cublas(dtype).gemm(
+            transpose_a, transpose_b, m, n, k, device[0].data.ptr, device[0].shape[1],
+            device[1].data.ptr, device[1].shape[1], beta, out.data.ptr, out.shape[1],
+        )  # fmt: skip
+        queue().flush()
+        close(out.get()[:, :-MARGIN], a @ b + beta * c, k)
+        assert np.isnan(out.get()[:, -MARGIN:]).all()
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [*SIZES, (70, 300, 0)])
+def test_planes_in_one_call(cupy, dtype, m, n, k):
+    planes = 3
+    a, b = normal(dtype, m, k), normal(dtype, planes, k, n, seed=1)
+    for beta in (0, 1):
+        c = np.full((m, planes * n), beta, dtype) if beta else np.full((m, planes * n), np.nan)
+        device, out = [cupy.asarray(a), cupy.asarray(b)], cupy.asarray(c.astype(dtype))
+        before = queue().launches
+        # The planes of C are columns side by side; all of them read one A.
+        queue().cublas(dtype).gemm_planes(
+            False, False, m, n, k, device[0].data.ptr, k, 0, device[1].data.ptr, n, k * n,
+            beta, out.data.ptr, planes * n, n, planes,
+        )  # fmt: skip
+        queue().flush()
+        close(out.get(), np.concatenate(list(a @ b + beta), axis=1), k)
+        assert queue().launches - before <= 1
+
+
+def test_a_product_keeps_its_turn_and_counts_as_a_launch(cupy, dtype):
+    a, out = cupy.asarray(np.eye(2, dtype=dtype)), cupy.empty((2, 2), dtype)
+    before, blas = queue().launches, queue().cublas(dtype)
+    blas.gemm(0, 0, 2, 2, 2, a.data.ptr, 2, a.data.ptr, 2, 0, out.data.ptr, 2)
+    queue().call(lambda: a.fill(7))
+    assert queue().launches == before
+    queue().flush()
+    assert queue().launches == before + 1 and queue().cublas(dtype) is blas
+    np.testing.assert_array_equal(out.get(), np.eye(2))
+
+
+def test_an_error_names_for_whom_the_product_was_made(cupy, dtype):
+    out = cupy.empty((2, 2), dtype)
+    queue().label = "Linear #7, batch 3"
+    queue().cublas(dtype).gemm(0, 0, 2, 2, 2, out.data.ptr, 1, out.data.ptr, 2, 0, out.data.ptr, 2)
+    queue().label = ""
+    message = "Linear #7, batch 3: a product of cuBLAS failed"
+    with pytest.raises(BackendError, match=message) as caught:
+        queue().flush()
+    assert isinstance(caught.value.__cause__, cupy.cuda.cublas.CUBLASError)

@@ -1,0 +1,405 @@
+"""Launches wait for one upload of all tables, and run in their order."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from dynbatch.errors import BackendError, DtypeError, OutOfMemory, ShapeError
+from dynbatch.kernels.cuda.runtime import source, streams
+from dynbatch.kernels.cuda.runtime.cublas import MOST_HANDLES, Cublas
+from dynbatch.kernels.cuda.runtime.queue import Queue
+from dynbatch.kernels.cuda.runtime.staging import DEPTH
+
+STEPS = source.join(
+    "steps.cu",
+    """
+    extern "C" __global__ void add_table(REAL* x, const int* table, int n) {
+        const long long i = thread_in_grid();
+        if (i < n) x[i] += table[i];
+    }
+    extern "C" __global__ void weigh(REAL* x, const REAL* weights, int n) {
+        const long long i = thread_in_grid();
+        if (i < n) x[i] *= weights[i];
+    }
+    """,
+)
+N = 33
+
+
+@pytest.fixture
+def queue(cupy):
+    made = Queue(cupy)
+    for dtype in ("float32", "float64"):
+        made.kernels(dtype).add(STEPS)
+    return made
+
+
+def add(queue, x, table):
+    queue.launch(x.dtype, "add_table", (2,), (32,), (x, table, N))
+
+
+def weigh(queue, x, weights):
+    queue.launch(x.dtype, "weigh", (2,), (32,), (x, weights, N))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_all_tables_of_a_run_come_up_in_one_copy(queue, dtype):
+    x = queue.cupy.zeros(N, dtype)
+    ids, weights = np.arange(N), np.linspace(0, 1, N)  # int64 and float64: staged as int and REAL
+    add(queue, x, ids)
+    weigh(queue, x, weights)
+    add(queue, x, ids)
+    assert queue.launches == queue.uploads == 0
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (3, 1)
+    expected = (ids * weights.astype(dtype)).astype(dtype) + ids
+    np.testing.assert_allclose(x.get(), expected, rtol=1e-6)
+
+
+def test_a_table_is_uploaded_once_however_often_it_is_read(queue):
+    x, ids = queue.cupy.zeros(N, np.float32), np.arange(N)
+    for _ in range(5):
+        add(queue, x, ids)
+    queue.flush()
+    assert queue.uploaded_bytes == -(-4 * N // 16) * 16
+    np.testing.assert_array_equal(x.get(), 5 * ids)
+
+
+def test_a_table_is_taken_as_it_was_when_it_was_handed_over(queue):
+    x, ids = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    add(queue, x, ids)
+    ids[:] = 1000
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), np.arange(N))
+
+
+def test_more_runs_than_buffers_without_waiting_for_the_device(queue):
+    arrays = [queue.cupy.zeros(N, np.float32) for _ in range(11)]
+    for k, x in enumerate(arrays):
+        add(queue, x, np.full(N, k))
+        queue.flush()
+    for k, x in enumerate(arrays):
+        np.testing.assert_array_equal(x.get(), k)
+
+
+def test_buffers_grow_with_what_a_run_needs(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    for k in range(600):  # 600 tables of 132 bytes do not fit the first buffer
+        add(queue, x, np.full(N, k))
+    queue.flush()
+    assert queue.uploads == 1
+    np.testing.assert_array_equal(x.get(), 600 * 599 / 2)
+
+
+def test_other_work_keeps_its_turn(queue):
+    x, seen = queue.cupy.zeros(N, np.float32), []
+    add(queue, x, np.ones(N))
+    queue.call(lambda: seen.append(x.get()[0]))
+    add(queue, x, np.ones(N))
+    queue.flush()
+    assert seen == [1] and x.get()[0] == 2
+
+
+def test_an_error_names_for_whom_the_kernel_was_launched(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    queue.label = "Softmax #7, batch 3"
+    with pytest.raises(DtypeError, match="points to int32") as caught:
+        queue.launch(x.dtype, "add_table", (1,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
+    assert caught.value.__notes__ == ["kernel add_table, for Softmax #7, batch 3"]
+    queue.launch(x.dtype, "add_table", (1, 65536), (32,), (x, np.arange(N), N))
+    with pytest.raises(ShapeError, match="1 x 65536 blocks") as caught:
+        queue.flush()
+    assert caught.value.__notes__ == ["kernel add_table, launched for Softmax #7, batch 3"]
+
+
+def test_a_run_that_failed_leaves_nothing_behind(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    add(queue, x, np.ones(N))
+    queue.discard()
+    add(queue, x, np.full(N, 5))
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), 5)
+    assert queue.launches == 1
+
+
+def test_a_run_without_tables_copies_nothing(queue):
+    x = queue.cupy.zeros(N, np.float32)
+    queue.launch(x.dtype, "weigh", (2,), (32,), (x, queue.cupy.zeros(N, np.float32), N))
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (1, 0)
+
+
+# Tables of a loop ---------------------------------------------------------------------------------
+
+
+def loop(queue, x, table):
+    """A kernel to launch many times: adds a table to the first elements of x."""
+    return queue.repeated(x.dtype, "add_table", (x, table))
+
+
+def test_a_loop_stages_its_table_once_for_a_flush(queue):
+    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    adding = loop(queue, x, table)
+    for n in (N, 3, N):
+        adding.launch(2, 32, n)
+    adding.launch(0, 32, N)
+    queue.flush()
+    assert (queue.launches, queue.uploads) == (3, 1)
+    np.testing.assert_array_equal(x.get(), np.where(table < 3, 3, 2) * table)
+
+
+@pytest.mark.parametrize("launched", [0, 1], ids=["first launched later", "placed before"])
+def test_a_loop_that_is_flushed_in_between_reads_its_table(queue, launched):
+    x, table = queue.cupy.zeros(N, np.float32), np.arange(N, dtype=np.int32)
+    adding = loop(queue, x, table)
+    for _ in range(launched):
+        adding.launch(2, 32, N)
+    with queue.at_once():
+        pass
+    adding.launch(2, 32, N)
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), (launched + 1) * table)
+
+
+def test_a_loop_outlives_any_number_of_uploads(queue):
+    x, y = queue.cupy.zeros(N, np.float32), queue.cupy.zeros(N, np.float32)
+    table = np.arange(N, dtype=np.int32)
+    adding = loop(queue, x, table)
+    for k in range(3 * DEPTH):
+        adding.launch(2, 32, N)
+        add(queue, y, np.full(N, 100 + k))
+        with queue.at_once():
+            pass
+    queue.flush()
+    np.testing.assert_array_equal(x.get(), 3 * DEPTH * table)
+
+
+def test_a_table_of_another_upload_is_refused(queue):
+    table = queue._staging.put(np.arange(N))
+    first = queue._staging.upload()
+    assert first.address(table) == first.base
+    queue._staging.done()
+    queue._staging.put(np.arange(N))
+    second = queue._staging.upload()
+    queue._staging.done()
+    with pytest.raises(BackendError, match=r"table of upload 0 is read in upload 1.*\n.*rule:"):
+        second.address(table)
+
+
+# Side by side -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_branches(monkeypatch):
+    """Every branch is long enough for a stream of its own."""
+    monkeypatch.setattr(streams, "WORTH_A_STREAM", 1)
+
+
+def test_branches_start_after_what_came_before_and_end_before_what_comes(queue, two_branches):
+    xs = [queue.cupy.zeros(N, np.float32) for _ in range(6)]
+    total = queue.cupy.zeros(N, np.float32)
+    for x in xs:
+        add(queue, x, np.full(N, 2))
+
+    def task(x):
+        for _ in range(5):
+            add(queue, x, np.ones(N))
+
+    queue.side_by_side([partial(task, x) for x in xs])
+    for x in xs:
+        weigh(queue, total, x)
+        queue.launch(total.dtype, "add_table", (2,), (32,), (total, np.full(N, 1), N))
+        weigh(queue, x, np.full(N, 3))
+    queue.flush()
+    assert [x.get()[0] for x in xs] == [21] * 6
+    assert queue.uploads == 1 and queue.launches == 6 * (1 + 5 + 3)
+    expected = 0
+    for _ in xs:
+        expected = expected * 7 + 1
+    assert total.get()[0] == expected
+
+
+def test_branches_use_streams_of_their_own_in_turns(queue, two_branches):
+    seen = []
+
+    def task(number):
+        for _ in range(3):
+            queue.call(lambda: seen.append((number, queue.cupy.cuda.get_current_stream().ptr)))
+
+    queue.side_by_side([partial(task, number) for number in range(2)])
+    queue.call(lambda: seen.append((2, queue.cupy.cuda.get_current_stream().ptr)))
+    queue.flush()
+    assert [number for number, _ in seen] == [0, 1, 0, 1, 0, 1, 2]
+    handles = [len({handle for n, handle in seen if n == number}) for number in range(3)]
+    assert handles == [1, 1, 1] and len({handle for _, handle in seen}) == 3
+
+
+def test_short_branches_stay_on_the_current_stream(queue):
+    seen = []
+    tasks = [lambda: queue.call(lambda: seen.append(queue.cupy.cuda.get_current_stream().ptr))] * 2
+    queue.side_by_side(tasks)
+    queue.flush()
+    assert seen == [queue.cupy.cuda.get_current_stream().ptr] * 2
+
+
+def product(queue, x, out):
+    queue.cublas("float32").gemm(0, 0, 2, 2, 2, x.data.ptr, 2, x.data.ptr, 2, 0, out.data.ptr, 2)
+
+
+def test_a_handle_of_cublas_serves_one_stream(queue, monkeypatch):
+    """However branches and streams are matched: a short branch in front moves the others."""
+    monkeypatch.setattr(streams, "WORTH_A_STREAM", 3)
+    cupy, pairs = queue.cupy, []
+    x = cupy.asarray(np.eye(2, dtype=np.float32))
+    outs = [cupy.empty((2, 2), np.float32) for _ in range(4)]
+    queue._cublas[np.dtype("float32")] = watched = Watched(queue, pairs)
+
+    def branch(out, count):
+        for _ in range(count):
+            product(queue, x, out)
+
+    for counts in ((1, 4, 4, 4), (4, 4, 1, 4), (4, 1, 1, 4)):
+        queue.side_by_side([partial(branch, *each) for each in zip(outs, counts, strict=True)])
+        product(queue, x, outs[0])
+        queue.flush()
+    streams_of = {handle: {s for h, s in pairs if h == handle} for handle, _ in pairs}
+    assert all([len(each) == 1 for each in streams_of.values()]), streams_of
+    assert len(streams_of) == len({stream for _, stream in pairs}) == 4
+    assert watched.started == 3 + 13 + 13 + 10
+    for out in outs:
+        np.testing.assert_array_equal(out.get(), np.eye(2))
+
+
+class Watched(Cublas):
+    """Notes handle and stream of every product."""
+
+    __slots__ = ("started",)
+
+    def __init__(self, queue, pairs):
+        super().__init__(queue, "float32")
+        self.started, gemm = 0, self._gemm
+
+        def noted(handle, *args):
+            pairs.append((handle, queue.cupy.cuda.get_current_stream().ptr))
+            self.started += 1
+            gemm(handle, *args)
+
+        self._gemm = noted
+
+
+def test_all_types_share_the_handle_of_a_stream_and_its_memory_is_counted(queue):
+    cupy = queue.cupy
+    assert queue.workspace_bytes == 0
+    for dtype in ("float32", "float64"):
+        x, out = cupy.asarray(np.eye(2, dtype=dtype)), cupy.empty((2, 2), dtype)
+        queue.cublas(dtype).gemm(0, 0, 2, 2, 2, x.data.ptr, 2, x.data.ptr, 2, 0, out.data.ptr, 2)
+        queue.flush()
+    one = queue.workspace_bytes
+    assert one in (4 << 20, 32 << 20)
+    x, out = cupy.asarray(np.eye(2, dtype=np.float32)), cupy.empty((2, 2), np.float32)
+    with cupy.cuda.Stream(non_blocking=True):
+        product(queue, x, out)
+        queue.flush()
+    assert queue.workspace_bytes == 2 * one
+
+
+def test_streams_that_come_and_go_keep_a_bounded_number_of_handles(queue):
+    cupy = queue.cupy
+    x = cupy.asarray(np.eye(2, dtype=np.float32))
+    out = cupy.empty((2, 2), np.float32)
+    product(queue, x, out)
+    queue.flush()
+    one, kept = queue.workspace_bytes, []
+    for _ in range(2 * MOST_HANDLES):
+        kept.append(cupy.cuda.Stream(non_blocking=True))
+        with kept[-1]:
+            product(queue, x, out)
+            queue.flush()
+    assert queue.workspace_bytes == (1 + MOST_HANDLES) * one
+
+
+def test_an_error_in_a_branch_leaves_the_streams_joined(queue, two_branches):
+    def fails():
+        raise RuntimeError("no")
+
+    x = queue.cupy.zeros(N, np.float32)
+    queue.side_by_side([lambda: queue.call(fails), lambda: add(queue, x, np.ones(N))])
+    with pytest.raises(RuntimeError):
+        queue.flush()
+    add(queue, x, np.ones(N))
+    queue.flush()
+    assert x.get()[0] in (1, 2)
+
+
+def test_a_flush_within_a_branch_starts_what_waited_before_it(queue):
+    x, y, seen = queue.cupy.zeros(N, np.float32), queue.cupy.zeros(N, np.float32), []
+
+    def reads_in_between():
+        add(queue, x, np.full(N, 3))
+        with queue.at_once():
+            seen.append((x.get()[0], y.get()[0]))
+        add(queue, x, np.ones(N))
+
+    add(queue, x, np.full(N, 2))
+    queue.side_by_side([lambda: add(queue, y, np.full(N, 7)), reads_in_between])
+    add(queue, y, np.ones(N))
+    queue.flush()
+    assert seen == [(5, 7)]
+    assert (x.get()[0], y.get()[0]) == (6, 8)
+
+
+# Errors of the device -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "pieces"),
+    [
+        (RuntimeError("unspecified launch failure"), BackendError, "RuntimeError: unspecified"),
+        (MemoryError("out of memory"), OutOfMemory, "no memory left for kernel add_table"),
+        (RuntimeError("cudaErrorMemoryAllocation: out"), OutOfMemory, "no memory left for kernel"),
+        (RuntimeError("CUDA_ERROR_NO_BINARY_FOR_GPU: no"), BackendError, "CUPY_COMPILE_WITH_PTX=1"),
+        (
+            RuntimeError("invalid value for --gpu-architecture (-arch)"),
+            BackendError,
+            "COMPILE_WITH",
+        ),
+    ],
+)
+def test_a_launch_that_fails_names_kernel_and_node_and_leaves_nothing(
+    queue, monkeypatch, cause, kind, pieces
+):
+    x = queue.cupy.zeros(N, np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.kernels("float32"), "start", failing(cause))
+        queue.label = "Tanh #3, in a batch of 2"
+        add(queue, x, np.ones(N))
+        queue.label = "Exp #4"
+        add(queue, x, np.ones(N))
+        with pytest.raises(kind, match=pieces) as caught:
+            queue.flush()
+    assert str(caught.value).startswith("Tanh #3, in a batch of 2: ")
+    assert caught.value.__cause__ is cause
+    assert queue.waiting() == []
+    add(queue, x, np.full(N, 3))
+    queue.flush()
+    assert x.get()[0] == 3
+
+
+def test_tables_that_find_no_memory_are_forgotten(queue, monkeypatch):
+    x = queue.cupy.zeros(N, np.float32)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue.cupy.cuda, "alloc", failing(MemoryError("full")))
+        add(queue, x, np.ones(N))
+        with pytest.raises(OutOfMemory, match="the upload of the run's tables"):
+            queue.flush()
+    add(queue, x, np.full(N, 3))
+    queue.flush()
+    assert x.get()[0] == 3
+
+
+def failing(cause):
+    def fail(*args, **named):
+        raise cause
+
+    return fail

@@ -1,0 +1,87 @@
+"""A kernel runs where its arrays live: every one that has a twin finds it by its own arguments."""
+
+import inspect
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch.kernels import segment
+from dynbatch.kernels.attention import dot_product as attention
+from dynbatch.kernels.runtime.dispatch import TWINS, cuda_twin, twin
+
+OFFSETS = np.array([0, 2, 2, 5])
+
+
+class DeviceArray:
+    """Anything that is no NumPy array lies on a device."""
+
+
+@pytest.fixture
+def noting(monkeypatch):
+    """A kernel whose CUDA twin notes its calls, and the calls.
+
+    It is decorated anew: the kernel itself would go on calling the twin that it found first.
+    """
+
+    def install(kernel):
+        module = kernel.__module__.removeprefix("dynbatch.kernels.")
+        name = kernel.__name__
+        calls = []
+        home = SimpleNamespace(**{name: lambda *args, **named: calls.append((name, args, named))})
+        monkeypatch.setitem(sys.modules, f"dynbatch.kernels.cuda.{module}", home)
+        monkeypatch.setitem(TWINS, f"{module}.{name}", kernel)  # put back afterwards
+        return twin(kernel.place)(kernel.__wrapped__), calls
+
+    return install
+
+
+def test_arrays_of_the_host_stay_with_numpy():
+    out = np.empty((3, 1))
+    segment.reduce_segments(np.add, np.ones((5, 1)), OFFSETS, out, 0)
+    assert out[:, 0].tolist() == [2, 0, 3]
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_every_twin_decides_by_a_parameter_that_it_has(name):
+    kernel = TWINS[name]
+    place = kernel.place
+    parameters = list(inspect.signature(kernel).parameters)
+    if isinstance(place, str):
+        assert parameters[0] in {"packed", "a"}
+    else:
+        assert parameters[place] in {
+            "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out", "weight", "mask",
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(TWINS))
+def test_every_kernel_has_a_cuda_twin_with_its_parameters(name):
+    twin_of = cuda_twin(*name.rsplit(".", 1))
+    expected = [(p.name, p.default) for p in inspect.signature(TWINS[name]).parameters.values()]
+    found = [(p.name, p.default) for p in inspect.signature(twin_of).parameters.values()]
+    assert found == expected
+
+
+def test_a_device_array_goes_to_the_twin_with_all_arguments(noting):
+    x, out = DeviceArray(), DeviceArray()
+    kernel, calls = noting(segment.reduce_segments)
+    kernel(np.add, x, OFFSETS, out, 0)
+    assert [name for name, _, _ in calls] == ["reduce_segments"]
+    assert calls[0][1] == (np.add, x, OFFSETS, out, 0)
+
+
+def test_the_arrays_of_a_packed_argument_decide(noting):
+    q = DeviceArray()
+    kernel, calls = noting(attention.dot_attention)
+    packed = attention.Packed(q, q, q, OFFSETS, OFFSETS)
+    kernel(packed, None, q, None, q)
+    assert calls[0][1][0] is packed
+
+
+@pytest.mark.parametrize("place", ["blas.absent", "absent.matmul"])
+def test_a_kernel_without_a_twin_is_named(place):
+    with pytest.raises(db.errors.BackendError, match=rf"{place} has no CUDA twin"):
+        cuda_twin(*place.rsplit(".", 1))

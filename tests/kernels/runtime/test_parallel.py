@@ -1,0 +1,116 @@
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.runtime import parallel
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    before = parallel.num_threads()
+    parallel.set_num_threads(2)
+    yield
+    parallel.set_num_threads(before)
+
+
+def test_every_task_runs_once():
+    done = []
+    parallel.run([lambda k=k: done.append(k) for k in range(7)])
+    assert sorted(done) == list(range(7))
+
+
+def test_two_tasks_run_side_by_side():
+    meeting = threading.Barrier(2, timeout=10)
+    parallel.run([meeting.wait, meeting.wait])  # each waits for the other
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_first_exception_in_order_of_the_tasks_is_raised(threads):
+    parallel.set_num_threads(threads)
+
+    def fail(name):
+        raise KeyError(name)
+
+    with pytest.raises(KeyError, match="first"):
+        parallel.run([lambda: None, lambda: fail("first"), lambda: fail("second")])
+
+
+def test_an_exception_is_raised_only_when_every_task_has_ended():
+    ended, begun = [], threading.Event()
+
+    def slow():
+        begun.set()
+        time.sleep(0.05)
+        ended.append(True)
+
+    def fail():
+        begun.wait(10)
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        parallel.run([fail, slow])
+    assert ended
+
+
+def test_ctrl_c_is_raised_only_when_every_task_has_ended():
+    ended, begun = [], threading.Event()
+
+    def interrupt_the_caller():
+        begun.set()
+        time.sleep(0.05)  # the caller has ended its own task by now, and waits
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.1)
+        ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        parallel.run([begun.wait, interrupt_the_caller])
+    assert ended
+
+
+def test_a_task_does_not_start_threads_of_its_own():
+    seen = []
+    parallel.run([lambda: seen.append(parallel.available())] * 2)
+    assert seen == [1, 1]
+    assert parallel.available() == 2
+
+
+def test_warnings_are_off_in_the_workers_where_they_are_off_for_the_caller():
+    meeting = threading.Barrier(2, timeout=10)
+
+    def divide():
+        meeting.wait()  # so that one of the two runs in a worker
+        np.divide(np.ones(3), np.zeros(3))
+
+    with np.errstate(divide="ignore"):
+        parallel.run([divide, divide])
+    with pytest.raises(RuntimeWarning):
+        parallel.run([divide, divide])
+
+
+def test_serial_sees_one_thread():
+    with parallel.serial():
+        assert parallel.available() == 1
+        assert len(parallel.shards(100)) == 1
+
+
+@pytest.mark.parametrize(
+    ("count", "least", "expected"),
+    [
+        (10, 1, [(0, 5), (5, 10)]),
+        (3, 2, [(0, 3)]),
+        (0, 1, [(0, 0)]),
+        (1, 1, [(0, 1)]),
+        (5, 2, [(0, 2), (2, 5)]),
+    ],
+)
+def test_shards_are_even_and_not_too_small(count, least, expected):
+    assert parallel.shards(count, least) == expected
+
+
+def test_fewer_than_one_thread_raises():
+    with pytest.raises(ValueError, match="count >= 1"):
+        parallel.set_num_threads(0)
