@@ -14,7 +14,7 @@ from dynbatch.caller import caller
 from dynbatch.errors import ArgumentError, DtypeError
 
 
-class Interval(NamedTuple):
+class NumberRange(NamedTuple):
     """Numbers from `low` to `high`, and whether these belong to it."""
 
     low: float
@@ -38,10 +38,10 @@ class Interval(NamedTuple):
 
 
 @cache
-def interval(text: str) -> Interval:
+def interval(text: str) -> NumberRange:
     """The interval that mathematics writes so: "[0, 1)" holds 0 and not 1."""
     low, high = map(float, text[1:-1].split(","))
-    return Interval(low, high, text[0] == "[", text[-1] == "]")
+    return NumberRange(low, high, text[0] == "[", text[-1] == "]")
 
 
 def refused(owner: str, problem: str, rule: str, fix: str) -> ArgumentError:
@@ -208,7 +208,7 @@ def _is_text_of_number(value: Any) -> bool:
         return False
 
 
-def _fix(name: str, value: Any, within: Interval) -> str:
+def _fix(name: str, value: Any, within: NumberRange) -> str:
     if _is_text_of_number(value) and within.holds(float(value)):
         return f"give {name}={float(value):g}, without quotes"
     if isinstance(value, bool):

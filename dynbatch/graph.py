@@ -28,7 +28,7 @@ from dynbatch.debugging.check import CheckedExecutor
 from dynbatch.debugging.guard import GuardedExecutor, PlacedNodes
 from dynbatch.errors import DtypeError, FreedError, GraphError, NumericError
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.host_copy import Later
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.runtime import transfer
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
@@ -36,7 +36,7 @@ from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
 from dynbatch.nodes.base import Node, caller, not_a_node
 from dynbatch.nodes.inner_product import LossSum, gradients_given, seed
-from dynbatch.nodes.stream import Streams
+from dynbatch.nodes.stream import RandomStreams
 from dynbatch.parameter import Array
 from dynbatch.reporting import unbatched
 from dynbatch.reporting.introspection import Introspection
@@ -115,9 +115,9 @@ class Graph(Introspection, NamesChecked):
         self._kept: dict[int, Node] = {}
         self._kept_then: frozenset[int] = frozenset()  # in the last backward
         self._final: dict[int, Array] = {}
-        self._losses: dict[int, Later] = {}
+        self._losses: dict[int, HostCopy] = {}
         self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
-        self._streams = Streams(self.seed)
+        self._streams = RandomStreams(self.seed)
         self.tables: list[CallTable] = []
         self.totals: dict[int, Any] = {}  # by the nodes that are a part of each
         self.kinds = Kinds()
@@ -284,7 +284,7 @@ class Graph(Introspection, NamesChecked):
         self._executor.run(request)
         value = start._block.node_values(start)
         try:
-            later = Later(value) if self.device.is_cuda else None
+            later = HostCopy(value) if self.device.is_cuda else None
         except BaseException:
             self._executor.undo()
             raise

@@ -114,7 +114,7 @@ def test_a_product_that_fails_names_its_node(model, monkeypatch, cuda):
                     patch.setattr(cuda.cuda.cublas, name, refuse)
             queue()._cublas.clear()
             with pytest.raises(
-                BackendError, match=r"Linear #1, in a batch of 5: a product of cuBLAS"
+                BackendError, match=r"LinearMap #1, in a batch of 5: a product of cuBLAS"
             ):
                 graph.forward()
         queue()._cublas.clear()
@@ -155,7 +155,7 @@ def test_an_arena_that_does_not_fit_names_what_used_the_bytes(model, little_memo
             graph.backward(loss)
         message = str(caught.value)
         assert "pool: the GPU has no " in message and "arrays of CuPy hold " in message
-        assert "by type LinearCrossEntropy 25,216, Linear 21,600, " in message
+        assert "by type LinearCrossEntropy 25,216, LinearMap 21,600, " in message
         little_memory(1_000_000)
         graph.backward(loss)
     assert np.isfinite(loss.value)

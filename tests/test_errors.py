@@ -126,7 +126,7 @@ def no_memory(graph):
 
 GALLERY = [
     Mistake(wrong_features, errors.ShapeError, (
-        "Linear #new, sentence 0: input features and weight differ (4 != 7).",
+        "LinearMap #new, sentence 0: input features and weight differ (4 != 7).",
         "a  Input #0         float32 (5, 4)", "rule: x.shape[-1] == narrow.weight.shape[1]",
         "fix:  give 'narrow.weight' 4 columns, or project x to 7")),
     Mistake(inner_dimensions, errors.ShapeError, (
@@ -289,5 +289,5 @@ def test_the_sentence_is_counted_among_those_of_the_mini_batch():
     with db.Graph() as graph:
         for length in (2, 3, 4):
             F.sum(F.tanh(tokens(graph, length)))
-        with pytest.raises(errors.ShapeError, match=r"Linear #new, sentence 3: "):
+        with pytest.raises(errors.ShapeError, match=r"LinearMap #new, sentence 3: "):
             F.linear(F.tanh(tokens(graph, 1)), BIAS_OF_THREE)

@@ -235,7 +235,7 @@ class HandBatchedTree(Contender):
         if dh is not None:
             scale = np.full(nodes, 1 / len(batch.roots), np.float32)
             gradients = self._gradient("output.weight"), self._gradient("output.bias")
-            wanted = cross_entropy.Wanted(scale, dh, *gradients)
+            wanted = cross_entropy.LossGradients(scale, dh, *gradients)
         bias = self._value("output.bias")
         cross_entropy.linear_cross_entropy(h, weight, bias, targets, losses, scratch, wanted)
         return float(losses.sum()) / len(batch.roots)

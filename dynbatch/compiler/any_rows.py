@@ -17,7 +17,7 @@ from dynbatch.compiler.trace import Placeholder, Trace
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node
-from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.expand import Expand
 
@@ -60,7 +60,7 @@ def repeats_beside_rows(nodes: Sequence[Node]) -> bool:
         if isinstance(node, Expand) and node.ndim > 1 and not read:
             single.add(node.index)
         elif kept:
-            if isinstance(node, Dropout) or not node.is_rowwise():
+            if isinstance(node, InvertedDropout) or not node.is_rowwise():
                 return False
             if len(kept) == len(read):
                 single.add(node.index)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dynbatch.compiler.buffers import Buffer
-from dynbatch.compiler.program import Op, Piece
+from dynbatch.compiler.buffers import ProgramBuffer
+from dynbatch.compiler.program import Op, WeightRows
 from dynbatch.kernels import blas
 from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array
@@ -16,7 +16,7 @@ from dynbatch.ragged import Ragged
 # Rows of a weight transposed at once.
 TRANSPOSED_ROWS = 64
 
-Portion = tuple[int, slice, Piece, int]
+Portion = tuple[int, slice, WeightRows, int]
 
 
 class Scratch:
@@ -33,7 +33,7 @@ class Scratch:
         return self._array[start : self._used].reshape(rows, width)
 
 
-def in_planes(rows: Array, buffer: Buffer) -> Array:
+def in_planes(rows: Array, buffer: ProgramBuffer) -> Array:
     if not buffer.plane:
         return rows
     return rows.reshape(buffer.planes, rows.shape[0], buffer.plane)
@@ -44,13 +44,13 @@ def rows_of(array: Array, span: slice) -> Array:
     return array[span] if array.ndim == 2 else array[:, span]
 
 
-def temporary(rows: int, buffer: Buffer, scratch: Scratch) -> Array:
+def temporary(rows: int, buffer: ProgramBuffer, scratch: Scratch) -> Array:
     """Room for a step of so many rows."""
     taken = scratch.take(rows, buffer.width)
     return taken.reshape(-1) if buffer.plane else taken
 
 
-def write_transposed(piece: Piece, wide: Array, plane: int) -> None:
+def write_transposed(piece: WeightRows, wide: Array, plane: int) -> None:
     """Write a piece's weight, transposed, into (planes, K, plane)."""
     for start in range(piece.column, piece.column + piece.width, plane):
         width = min(plane, piece.column + piece.width - start)
@@ -98,7 +98,7 @@ def stream_map(x: Array, weights: Array | Sequence[Portion], out: Array) -> None
         np.matmul(x, piece.weight.value[first : first + part.shape[1]].T, out=part)
 
 
-def columns_of(arrays: dict[str, Array], buffer: Buffer, column: int, width: int) -> Array:
+def columns_of(arrays: dict[str, Array], buffer: ProgramBuffer, column: int, width: int) -> Array:
     rows = arrays[buffer.name]
     if buffer.plane:
         rows = rows[column // buffer.plane]

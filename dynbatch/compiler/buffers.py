@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynbatch.compiler.program import ELEMENTWISE, Op, Program, Value, readers
 
 
-class Buffer:
+class ProgramBuffer:
     """An array of generated code: rows for one value, or for several whose lives do not meet.
 
     packed: one row for every token of the scan; else one for every running sentence.
@@ -45,17 +45,17 @@ class Storage:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.packed: list[Buffer] = []
-        self.temporary: list[Buffer] = []
+        self.packed: list[ProgramBuffer] = []
+        self.temporary: list[ProgramBuffer] = []
         self.retained = retained_values(program)
-        self._places: dict[int, tuple[Buffer, int]] = {}
+        self._places: dict[int, tuple[ProgramBuffer, int]] = {}
         self._order = {id(op): i for i, op in enumerate(program.ops)}
         for op in program.stream_maps:
             self._put(op.output, self._new(op.output, packed=True), 0)
         for op in program.ops:
             self._place(op)
 
-    def place(self, value: Value) -> tuple[Buffer, int]:
+    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Buffer and first column of a value that an operator made."""
         buffer, column = self._places[id(value.base)]
         return buffer, column + value.column
@@ -91,21 +91,21 @@ class Storage:
             self._order[id(r)] < self._order[id(op)] for r in others
         )
 
-    def _is_free(self, buffer: Buffer, op: Op) -> bool:
+    def _is_free(self, buffer: ProgramBuffer, op: Op) -> bool:
         return all(
             self._order[id(reader)] < self._order[id(op)]
             for value in buffer.held
             for reader in readers(self.program, value)
         )
 
-    def _new(self, value: Value, packed: bool) -> Buffer:
+    def _new(self, value: Value, packed: bool) -> ProgramBuffer:
         kind = self.packed if packed else self.temporary
         name = f"{'P' if packed else 'T'}{len(kind)}"
-        buffer = Buffer(name, value.width, packed, plane_of(value))
+        buffer = ProgramBuffer(name, value.width, packed, plane_of(value))
         kind.append(buffer)
         return buffer
 
-    def _put(self, value: Value, buffer: Buffer, column: int) -> None:
+    def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
         buffer.held.append(value)
         self._places[id(value)] = (buffer, column)
 

@@ -14,9 +14,9 @@ from dynbatch.compiler.trace import Split, Trace
 from dynbatch.nodes.arithmetic import Binary, Multiply, Scale, Shift, WithNumber
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.dropout import Dropout, Ones
+from dynbatch.nodes.dropout import InvertedDropout, Ones
 from dynbatch.nodes.elementwise import Unary
-from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.indexing import Slice
 from dynbatch.nodes.shape.structure import Structural
@@ -67,7 +67,7 @@ class Value:
         )
 
 
-class Piece:
+class WeightRows:
     """Some rows of one weight as a share of a wide linear map.
 
     rows:   of the weight, [first, first + width).
@@ -86,10 +86,10 @@ class Piece:
         self.biases = biases
         self.column = 0
 
-    def part(self, column: int, width: int) -> Piece:
+    def part(self, column: int, width: int) -> WeightRows:
         """Some of its columns."""
         biases = [(bias, first + column) for bias, first in self.biases]
-        return Piece(self.weight, self.first + column, width, biases)
+        return WeightRows(self.weight, self.first + column, width, biases)
 
 
 class Op:
@@ -107,7 +107,7 @@ class Op:
         self.inputs = inputs
         self.output = output
         self.node = node
-        self.pieces: list[Piece] = []
+        self.pieces: list[WeightRows] = []
         self.columns: list[int] = []
 
     @property
@@ -194,7 +194,7 @@ class Program:
             if node.index in self._read_outside:
                 return False
             (node,) = node.inputs
-            if isinstance(node, Linear):
+            if isinstance(node, LinearMap):
                 return True
         return False
 
@@ -206,23 +206,23 @@ class Program:
             self._add_structural(node)
             return
         output = self._by_node[node.index] = self.value(node.width)
-        if isinstance(node, Dropout):
+        if isinstance(node, InvertedDropout):
             node = self._masked(node)
         inputs = [self._read(x) for x in node.inputs]
-        if isinstance(node, Linear):
+        if isinstance(node, LinearMap):
             self.ops.append(_linear(node, inputs[0], output))
             return
         kind = next((k for t, k in KINDS.items() if isinstance(node, t)), "generic")
         self.ops.append(Op(kind, inputs, output, node))
 
-    def _masked(self, node: Dropout) -> Node:
+    def _masked(self, node: InvertedDropout) -> Node:
         """Dropout inside the recurrence: a product with a mask that the tokens bring along.
 
         The mask is made ahead of the loop by the very node that drops outside cells, so it too is
         the same whatever else is in the mini-batch, and another one at each step.
         """
         ones = Ones(self._token, columns=node.width)
-        mask = Dropout(ones, p=node.p, stream=0)
+        mask = InvertedDropout(ones, p=node.p, stream=0)
         self._parts.before += [ones, mask]
         self._kinds.update({ones.index: "token", mask.index: "token"})
         return Multiply(node.inputs[0], mask)
@@ -254,7 +254,9 @@ class Program:
             value = self.value(node.width, "memory", len(self.memories))
             self.memories.append(value)
             self.memory_nodes.append(node)
-        elif kind == "token" and isinstance(node, Linear) and node.index not in self._read_outside:
+        elif (
+            kind == "token" and isinstance(node, LinearMap) and node.index not in self._read_outside
+        ):
             # A linear map of the tokens that only the loop reads: the scan makes it itself, in its
             # own row order, rather than reorder its wide result.
             value = self.value(node.width)
@@ -288,10 +290,10 @@ class Program:
         return copy
 
 
-def _linear(node: Linear, source: Value, output: Value) -> Op:
+def _linear(node: LinearMap, source: Value, output: Value) -> Op:
     op = Op("linear", [source], output, node)
     biases = [] if node.bias is None else [(node.bias, 0)]
-    op.pieces = [Piece(node.weight, 0, output.width, biases)]
+    op.pieces = [WeightRows(node.weight, 0, output.width, biases)]
     return op
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.base import Node, Owner
-from dynbatch.nodes.dropout import Dropout, Ones, dropout
+from dynbatch.nodes.dropout import InvertedDropout, Ones, dropout
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.expand import Expand, expand
 from dynbatch.nodes.shape.indexing import slice as slice_node
@@ -73,7 +73,7 @@ class Surroundings:
             made = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
         elif self._compiled.parts.kinds[node.index] == "memory":
             made = once(node, [self.whole(x) for x in node.inputs])
-        elif isinstance(node, Dropout) and self.whole(node.inputs[0]).ndim < 2:
+        elif isinstance(node, InvertedDropout) and self.whole(node.inputs[0]).ndim < 2:
             # What is dropped is the same in all sentences; the mask must follow from this one.
             mask = dropout(Ones(self._xs, columns=node.width), node.p)
             made = self.rows(node.inputs[0]) * mask

@@ -17,7 +17,7 @@ import numpy as np
 from dynbatch.compiler.recorder import Path, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Shape, caller
-from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.parameter import Array
 from dynbatch.parameter_habits import NoPartsError
 
@@ -267,7 +267,7 @@ def split(trace: Trace) -> Split:
 def _kind(node: Node, kinds: dict[int, str]) -> str:
     """ "memory", "token" or "loop", from the kinds of what the node reads."""
     read = {kinds[x.index] for x in node.inputs}
-    draws = isinstance(node, Dropout) and node.ndim < 2  # anew at each token
+    draws = isinstance(node, InvertedDropout) and node.ndim < 2  # anew at each token
     if read <= {"memory"} and not draws:
         return "memory"
     rows_of_memory = any(x.ndim == 2 and kinds[x.index] == "memory" for x in node.inputs)

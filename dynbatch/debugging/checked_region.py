@@ -13,10 +13,10 @@ from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
-from dynbatch.debugging.checked_step import CheckedStep, Piece
+from dynbatch.debugging.checked_step import CheckedStep, ComparedArray
 from dynbatch.debugging.difference import largest
 from dynbatch.debugging.one_by_one import calls_of, singly
-from dynbatch.debugging.reference import Flats, Twins, on_host, totals
+from dynbatch.debugging.reference import Flats, ReferenceRun, on_host, totals
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
@@ -32,7 +32,7 @@ class CheckedRegion(CheckedStep):
         StepRun.run_forward(self, arena)
         self.launched = self.checker.kernels()
         xs = self._of_nodes(self._inputs(arena, [source.packing for source in self.sources]))
-        twins = Twins([[singly(self.nodes[0])]], self.batch.dtype, self.batch.keeps)
+        twins = ReferenceRun([[singly(self.nodes[0])]], self.batch.dtype, self.batch.keeps)
         with on_host(self.nodes[0].all_parameters(), self.checker.copies):
             (expected,) = twins.forward(xs)
         self.twins = twins if self.batch.keeps else None
@@ -61,7 +61,7 @@ class CheckedRegion(CheckedStep):
         for x, own, wanted in zip(self.nodes[0].inputs, found, dxs, strict=True):
             if own is not None and wanted is not None:
                 what = f"gradient of {x.label()}"
-                piece = Piece(self.nodes[0], what, x.shape, partial(largest, dys))
+                piece = ComparedArray(self.nodes[0], what, x.shape, partial(largest, dys))
                 self._compare("backward", [piece], own, wanted)
         self._compare_parameters(given, dys, inputs)
 
@@ -75,7 +75,7 @@ class CheckedRegion(CheckedStep):
             for k in sorted(reached.keys() & others.keys()):
                 found, expected = to_host(reached[k][row]), others[k][row]
                 what = f"gradient for {argument_name(call, k)}"
-                piece = Piece(call, what, found.shape, scale)
+                piece = ComparedArray(call, what, found.shape, scale)
                 self._compare("backward", [piece], found, expected)
 
     # Each input node once, where the region has it in several sources -----------------------------
@@ -130,7 +130,7 @@ class CheckedStack(CheckedStep):
             for source in self.sources
         }
         expected = [values[home][places] for _, home, places in self._rows()]
-        pieces = [Piece(node, "value", node.shape, float) for node in self.nodes]
+        pieces = [ComparedArray(node, "value", node.shape, float) for node in self.nodes]
         self._compare(
             "forward", pieces, to_host(self.block.values().flat), np.concatenate(expected)
         )
@@ -148,7 +148,7 @@ class CheckedStack(CheckedStep):
             if view is not None:
                 (home,) = source.nodes
                 what, scale = f"gradient of {home.label()}", partial(largest, [dy])
-                pieces = [Piece(self.nodes[0], what, home.shape, scale)]
+                pieces = [ComparedArray(self.nodes[0], what, home.shape, scale)]
                 self._compare("backward", pieces, to_host(view.flat), sums[home])
 
     def _rows(self) -> Any:
@@ -162,11 +162,11 @@ class CheckedStack(CheckedStep):
                 yield node, home, first + np.arange(table.widths[value] or 1)
 
 
-def values_of(call: Call, what: str, scale: Callable[[], float]) -> list[Piece]:
+def values_of(call: Call, what: str, scale: Callable[[], float]) -> list[ComparedArray]:
     """A piece for each of the values that a call returned; `what` is told of each."""
     names = result_names(call)
     return [
-        Piece(call, what.format(name), shape, scale)
+        ComparedArray(call, what.format(name), shape, scale)
         for name, shape in zip(names, call.shapes, strict=True)
     ]
 

@@ -12,7 +12,7 @@ import numpy as np
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.debugging.difference import Checker, differing, largest, magnitude
-from dynbatch.debugging.reference import Twins, on_host, totals
+from dynbatch.debugging.reference import ReferenceRun, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_host
@@ -22,7 +22,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
 
 
-class Piece(NamedTuple):
+class ComparedArray(NamedTuple):
     """A part of an array that is compared: whose and what it is; `scale` gives its largest term."""
 
     node: Node
@@ -45,7 +45,7 @@ class CheckedStep(StepRun):
         super().__init__(nodes, dtype, xp)
         self.checker = checker
         self.launched = ""
-        self.twins: Twins | None = None
+        self.twins: ReferenceRun | None = None
 
     @property
     def work(self) -> int:
@@ -72,7 +72,7 @@ class CheckedStep(StepRun):
         for number, (block, expected) in enumerate(zip(self.blocks, outputs, strict=True)):
             name = f"last state {number - 1}" if number else "value"
             pieces = [
-                Piece(
+                ComparedArray(
                     node, name, (block.width,) if number else node.shape, partial(self._terms, node)
                 )
                 for node in self.nodes
@@ -109,17 +109,17 @@ class CheckedStep(StepRun):
             what = f"gradient, after {self.nodes[0].label()} added to it,"
             width = block.width if block.nodes[0]._block is not block else 0
             pieces = [
-                Piece(node, what, (width,) if width else node.shape, partial(float, scale))
+                ComparedArray(node, what, (width,) if width else node.shape, partial(float, scale))
                 for node in block.nodes
             ]
             self._compare("add", pieces, to_host(block.gradients().flat), wanted)
 
     # What the second run gets ---------------------------------------------------------------------
 
-    def _make_twins(self) -> Twins:
+    def _make_twins(self) -> ReferenceRun:
         together = self.checker.on_device or not self.splits
         groups = [self.nodes] if together else [[node] for node in self.nodes]
-        return Twins(groups, self.batch.dtype, self.batch.keeps)
+        return ReferenceRun(groups, self.batch.dtype, self.batch.keeps)
 
     def _inputs(
         self,
@@ -140,7 +140,7 @@ class CheckedStep(StepRun):
                 packed = to_host(source.packed(arena, place).flat)
                 values = [to_host(x._block.node_values(x)).ravel() for x in source.nodes]
                 what = f"value, copied for {self.nodes[0].label()},"
-                pieces = [Piece(x, what, x.shape, float) for x in source.nodes]
+                pieces = [ComparedArray(x, what, x.shape, float) for x in source.nodes]
                 self._compare("packing", pieces, packed, np.concatenate(values))
                 found.append(packed)
         return found
@@ -156,7 +156,7 @@ class CheckedStep(StepRun):
             if source not in copies:
                 copies[source] = to_host(source.values().flat)
             expected[columns] = copies[source][rows]
-        pieces = [Piece(node, "value", node.shape, float) for node in self.nodes]
+        pieces = [ComparedArray(node, "value", node.shape, float) for node in self.nodes]
         self._compare("moves", pieces, to_host(self.block.values().flat), expected)
 
     def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
@@ -218,7 +218,7 @@ class CheckedStep(StepRun):
             if view is None or dx is None:
                 continue
             pieces = [
-                Piece(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
+                ComparedArray(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
                 for node, x in self.readers(position)
             ]
             self._compare("backward", pieces, to_host(view.flat), dx)
@@ -238,7 +238,7 @@ class CheckedStep(StepRun):
             nothing = (parameter, np.zeros(parameter.shape, parameter.dtype))
             found, expected = left.get(uid, nothing)[1], given.get(uid, nothing)[1]
             what = f"gradient for parameter {parameter.name!r}"
-            piece = Piece(node, what, parameter.shape, partial(float, scale))
+            piece = ComparedArray(node, what, parameter.shape, partial(float, scale))
             self._compare("backward", [piece], found.ravel(), expected.ravel())
 
     def _batch_text(self) -> str:
@@ -252,7 +252,9 @@ class CheckedStep(StepRun):
         """The largest of what a node reads."""
         return largest([to_host(x._block.node_values(x)) for x in node.reads()])
 
-    def _compare(self, when: str, pieces: Sequence[Piece], found: Array, expected: Array) -> None:
+    def _compare(
+        self, when: str, pieces: Sequence[ComparedArray], found: Array, expected: Array
+    ) -> None:
         """Raise CheckError at the first piece that differs."""
         if np.array_equal(found, expected, equal_nan=True):
             return

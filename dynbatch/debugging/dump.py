@@ -26,7 +26,7 @@ from dynbatch.compiler.trace import Trace, TraceGraph
 from dynbatch.debugging.dump_calls import CallReader, CallWriter
 from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.attention.mask import EVERYTHING
+from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Array, Parameter
 
@@ -77,7 +77,7 @@ class Writer:
             return {"parameter": self._once(value, self.parameters, self._parameter)}
         if isinstance(value, CompiledCell):
             return {"cell": self._once(value, self.cells, self._cell)}
-        if value is EVERYTHING:  # kernels tell it from equal ones
+        if value is NO_MASK:  # kernels tell it from equal ones
             return {"everything": None}
         if isinstance(value, slice | range):
             return {type(value).__name__: [value.start, value.stop, value.step]}
@@ -259,7 +259,7 @@ class Reader:
         if kind == "cell":
             return self.cells[content]
         if kind == "everything":
-            return EVERYTHING
+            return NO_MASK
         if kind in ("slice", "range"):
             return slice(*content) if kind == "slice" else range(*content)
         if kind == "named":

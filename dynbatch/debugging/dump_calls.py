@@ -8,11 +8,11 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from dynbatch.cells.calls.arguments import Given, Mixed, Total, form_of
-from dynbatch.cells.calls.call import Call, Output, Part
+from dynbatch.cells.calls.arguments import NodeArgument, SumArgument, TupleArgument, form_of
+from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.stack import StackCalls
-from dynbatch.cells.calls.step import Form, Matrix, StepTrace
+from dynbatch.cells.calls.step import Form, MatrixForm, StepTrace
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.shape.indexing import Row
@@ -60,7 +60,7 @@ class CallWriter:
         if isinstance(node, Call):
             given = [_given(column[node.row]) for column in node.origin.columns]
             return {"table": self._numbers[node.origin], "given": given}
-        if isinstance(node, Output):
+        if isinstance(node, ResultPart):
             return {"output": [node.call.index, node.first]}
         if isinstance(node, Row):
             return {"row": [node.source.index, node.token]}
@@ -77,11 +77,11 @@ def _given(value: Any) -> Document:
     """What a call was given."""
     if isinstance(value, Node):
         return {"node": value.index}
-    if isinstance(value, Part):
+    if isinstance(value, TuplePart):
         return {"part": [value.call.index, value.first, value.form]}
-    if isinstance(value, Mixed):
+    if isinstance(value, TupleArgument):
         return {"mixed": [_given(one) for one in value.values]}
-    if isinstance(value, Total):
+    if isinstance(value, SumArgument):
         return {"total": [_given(one) for one in value.members]}
     return {"given": None if value.origin is None else value.origin.index}
 
@@ -111,7 +111,7 @@ class CallReader:
             {(("item", place),): parameter for place, parameter in enumerate(parameters)},
         )
         cell: Any = SimpleNamespace(__name__=document["name"])
-        leaves = iter([Matrix(0) if is_matrix else 0 for is_matrix in document["matrices"]])
+        leaves = iter([MatrixForm(0) if is_matrix else 0 for is_matrix in document["matrices"]])
         forms = [tuple(islice(leaves, count)) for count in document["leaves"]]
         table = CallTable(cell, trace, forms, self._graph, lambda table: None)
         self._tables.append(table)
@@ -132,7 +132,7 @@ class CallReader:
             return self._call(self._tables[document["table"]], document["given"])
         if "output" in document:
             call, first = document["output"]
-            return Output(self._call_at(call), first)
+            return ResultPart(self._call_at(call), first)
         if "row" in document:
             origin, row = document["row"]
             return Row(self._made[origin], row)
@@ -156,13 +156,13 @@ class CallReader:
             return self._made[content]
         if what == "part":
             call, first, form = content[0], content[1], _form(content[2])
-            return Part(self._call_at(call), form, first, self._graph.kinds.of(form))
+            return TuplePart(self._call_at(call), form, first, self._graph.kinds.of(form))
         if what == "mixed":
-            return Mixed([self._given(one) for one in content], 0)
+            return TupleArgument([self._given(one) for one in content], 0)
         if what == "total":
             members = [self._given(one) for one in content]
-            return Total(members, form_of(members[0]))
-        return Given(None if content is None else self._made[content], 0)
+            return SumArgument(members, form_of(members[0]))
+        return NodeArgument(None if content is None else self._made[content], 0)
 
     def _call_at(self, index: int) -> Call:
         call = self._made[index]

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import Mixed, Total
+from dynbatch.cells.calls.arguments import SumArgument, TupleArgument
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region import (
-    Argument,
     CallBatch,
+    CallGroup,
+    CallRegion,
+    CallStream,
     Earlier,
     Fetch,
-    Group,
     Inner,
-    Packed,
-    Region,
+    PackedRows,
     Space,
 )
 from dynbatch.cells.calls.region_node import RegionNode
@@ -27,7 +27,7 @@ from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
 
-def calls_of(region: Region) -> list[tuple[int, int, Call]]:
+def calls_of(region: CallRegion) -> list[tuple[int, int, Call]]:
     """The calls of a region in order of creation: group, row in the group's order, and the call."""
     found = [
         (number, row, group.table.calls[own])
@@ -62,7 +62,7 @@ class _Single:
         self._rows: list[dict[int, int]] = []  # of a table, to rows of its group
         self._summaries: dict[CallTable, list[list[Node]]] = {}
 
-    def region(self) -> Region:
+    def region(self) -> CallRegion:
         old = self._node.region
         groups = []
         for number, group in enumerate(old.groups):
@@ -72,10 +72,10 @@ class _Single:
             widths = [value.width for value in cell.program.streams]
             made = group.table.constants
             constants = [self._place(group.table, made, x) for x in cell.program.constants]
-            arguments = [Argument(width) for width in widths[: len(widths) - len(constants)]]
+            arguments = [CallStream(width) for width in widths[: len(widths) - len(constants)]]
             memories, memory_of = self._memories(group.table, cell, group.rows)
             groups.append(
-                Group(
+                CallGroup(
                     group.table, cell, group.rows, group.offset, arguments, constants, memories,
                     memory_of,
                 )
@@ -86,7 +86,7 @@ class _Single:
         ]
         sources = [[x] for x in self._sources]
         spaces = list(self._spaces)
-        return Region(groups, batches, sources, spaces, len(batches), old.number)
+        return CallRegion(groups, batches, sources, spaces, len(batches), old.number)
 
     def _memories(
         self, table: CallTable, cell: CompiledStep, rows: Array
@@ -111,7 +111,7 @@ class _Single:
         """The source that is the node in place of a traced one; none is made anew."""
         return self._sources[table.node_among(self._sources, made, traced)]
 
-    def _fetches(self, group: Group, call: Call, own: int) -> Iterator[tuple[int, Fetch]]:
+    def _fetches(self, group: CallGroup, call: Call, own: int) -> Iterator[tuple[int, Fetch]]:
         """A gather for each value that a call is given, zeros left out; and of its memory."""
         stream = 0
         for terms, is_matrix in _leaves(group.table, call.row):
@@ -133,7 +133,7 @@ class _Single:
         """The space that a value of `origin` lies in, and its row there."""
         space: Space
         if not isinstance(origin, CallTable):
-            space = Packed(self._sources[origin], width)
+            space = PackedRows(self._sources[origin], width)
         elif row in self._inside(origin):
             number = self._groups[origin]
             space, row = Inner(number, value), self._rows[number][row]
@@ -161,9 +161,9 @@ def _leaves(table: CallTable, row: int) -> Iterator[tuple[list[tuple[Any, int, i
 
 def _terms(given: Any, leaf: int) -> Iterator[tuple[Any, int, int]]:
     """What one value of an argument is the sum of: origin, row there, and value of a call there."""
-    if isinstance(given, Mixed):
+    if isinstance(given, TupleArgument):
         yield from _terms(given.values[leaf], 0)
-    elif isinstance(given, Total):
+    elif isinstance(given, SumArgument):
         for member in given.members:
             yield from _terms(member, leaf)
     else:

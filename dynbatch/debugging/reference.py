@@ -1,4 +1,4 @@
-"""`Twins`: the nodes of a batch step run again by NumPy, in batches of their own."""
+"""`ReferenceRun`: the nodes of a batch step run again by NumPy, in batches of their own."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Flats = Sequence[Array | None]
 """The elements of each input of a batch step, node after node; None where an input is not there."""
 
 
-class Twins:
+class ReferenceRun:
     """The nodes of one batch step in groups, each of which is a batch on the host.
 
     What forward left for backward is kept here between the two.

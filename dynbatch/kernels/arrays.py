@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import device_of
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks, rows_of, sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@twin()
+@has_cuda()
 def fill(out: Array, number: float) -> None:
     """out = number, everywhere."""
     out[...] = number
 
 
-@twin()
+@has_cuda()
 def copy(x: Array, out: Array) -> None:
     """out = x, converted to out's type where it differs.
 
@@ -31,13 +31,13 @@ def copy(x: Array, out: Array) -> None:
     np.copyto(out, x, casting="same_kind")
 
 
-@twin()
+@has_cuda()
 def accumulate(x: Array, out: Array) -> None:
     """out += x, of one shape."""
     np.add(out, x, out=out)
 
 
-@twin()
+@has_cuda()
 def add_bias(rows: Array, bias: Array) -> None:
     """rows[n] += bias for every row, in place.
 
@@ -48,7 +48,7 @@ def add_bias(rows: Array, bias: Array) -> None:
     np.add(rows, bias, out=rows)
 
 
-@twin()
+@has_cuda()
 def sum_rows(rows: Array, out: Array) -> None:
     """out = Σ_n rows[n]: zeros of no rows.
 
@@ -59,7 +59,7 @@ def sum_rows(rows: Array, out: Array) -> None:
     np.sum(rows, axis=0, out=out)
 
 
-@twin()
+@has_cuda()
 def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
     """out_i = numbers[k] · x_i for the elements i of segment k.
 
@@ -72,7 +72,7 @@ def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None
     _with_numbers(np.multiply, x, numbers, offsets, out)
 
 
-@twin()
+@has_cuda()
 def shift_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i + numbers[k] for the elements i of segment k; as `scale_segments`."""
     _with_numbers(np.add, x, numbers, offsets, out)
@@ -88,7 +88,7 @@ def _with_numbers(ufunc: Any, x: Array, numbers: Array, offsets: Array, out: Arr
         ufunc(x[part], rows_of(numbers, offsets, part), out=out[part])
 
 
-@twin()
+@has_cuda()
 def expand(x: Array, repeats: Array | None, out: Array) -> None:
     """Rows of x, each so often, one after the other; a single column is repeated over out's.
 
@@ -105,7 +105,7 @@ def expand(x: Array, repeats: Array | None, out: Array) -> None:
         np.copyto(out[part], rows_of(x, offsets, part))
 
 
-@twin()
+@has_cuda()
 def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
     """The gradient of `expand`: sums over what was repeated.
 
@@ -122,7 +122,7 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
         sum_segments(rows, np.concatenate(([0], np.cumsum(repeats))), out)
 
 
-@twin()
+@has_cuda()
 def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:
     """Each segment, a (rows, columns) matrix, transposed in its place.
 
@@ -152,7 +152,7 @@ def concatenate(parts: Sequence[Array]) -> Array:
     return whole
 
 
-@twin()
+@has_cuda()
 def upload(out: Array, arrays: Sequence[Array]) -> None:
     """out = the arrays, one after the other.
 
@@ -199,7 +199,7 @@ def split(whole: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
     return parts
 
 
-@twin(1)
+@has_cuda(1)
 def collect(parts: Sequence[Array], out: Array) -> None:
     """out = the parts, one after the other.
 
@@ -210,7 +210,7 @@ def collect(parts: Sequence[Array], out: Array) -> None:
     np.concatenate(parts, out=out)
 
 
-@twin()
+@has_cuda()
 def download(array: Array) -> Array:
     """A copy on the host; on a GPU it waits for all that the array depends on."""
     return array.copy()

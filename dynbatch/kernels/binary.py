@@ -14,13 +14,13 @@ import numpy as np
 
 from dynbatch.kernels import segment
 from dynbatch.kernels.elementwise import blocks_of, is_flat_within, negate, write_over
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Binary:
+class BinaryFunction:
     """y = f(a, b); either may be a Python number.
 
     Args:
@@ -78,9 +78,9 @@ def _is_not_reached(dy: Array, a: Any, b: Any, out: Array) -> None:
     out[...] = 0
 
 
-def _comparison(name: str, ufunc: Any) -> Binary:
+def _comparison(name: str, ufunc: Any) -> BinaryFunction:
     """1 where it holds, else 0."""
-    return Binary(
+    return BinaryFunction(
         name,
         lambda a, b, out: ufunc(a, b, out=out),
         _is_not_reached,
@@ -89,49 +89,49 @@ def _comparison(name: str, ufunc: Any) -> Binary:
     )  # fmt: skip
 
 
-add = Binary(
+add = BinaryFunction(
     "add",
     lambda a, b, out: np.add(a, b, out=out),
     _pass_on,
     _pass_on,
     False, False,
 )  # fmt: skip
-subtract = Binary(
+subtract = BinaryFunction(
     "subtract",
     lambda a, b, out: np.subtract(a, b, out=out),
     _pass_on,
     lambda dy, a, b, out: negate(dy, out),
     False, False,
 )  # fmt: skip
-multiply = Binary(
+multiply = BinaryFunction(
     "multiply",
     lambda a, b, out: np.multiply(a, b, out=out),
     lambda dy, a, b, out: np.multiply(dy, b, out=out),
     lambda dy, a, b, out: np.multiply(dy, a, out=out),
     True, True,
 )  # fmt: skip
-divide = Binary(
+divide = BinaryFunction(
     "divide",
     lambda a, b, out: np.divide(a, b, out=out),
     lambda dy, a, b, out: np.divide(dy, b, out=out),
     _divide_backward_b,
     True, True, inplace=False,
 )  # fmt: skip
-raise_to = Binary(
+raise_to = BinaryFunction(
     "raise_to",
     lambda a, b, out: np.power(a, b, out=out),
     _power_backward_a,
     _power_backward_b,
     True, True, inplace=False,
 )  # fmt: skip
-maximum = Binary(
+maximum = BinaryFunction(
     "maximum",
     lambda a, b, out: np.maximum(a, b, out=out),
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.less(a, b), np.equal(a, b), out),
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.less(b, a), np.equal(a, b), out),
     True, True,
 )  # fmt: skip
-minimum = Binary(
+minimum = BinaryFunction(
     "minimum",
     lambda a, b, out: np.minimum(a, b, out=out),
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.greater(a, b), np.equal(a, b), out),
@@ -144,15 +144,15 @@ equal = _comparison("equal", np.equal)
 not_equal = _comparison("not_equal", np.not_equal)
 
 
-@twin(1)
-def combine(kernel: Binary, a: Array, b: Array, out: Array) -> None:
+@has_cuda(1)
+def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
     """out = f(a, b), of one shape; `out` may be either."""
     kernel.forward(a, b, out)
 
 
-@twin(1)
+@has_cuda(1)
 def combine_backward(
-    kernel: Binary, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
+    kernel: BinaryFunction, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> None:
     """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); of a and b only what `kernel` reads.
 
@@ -170,9 +170,9 @@ def combine_backward(
     _in_blocks(kernel, dy, out, backward)
 
 
-@twin(1)
+@has_cuda(1)
 def combine_number(
-    kernel: Binary, x: Array, numbers: Array, offsets: Array, out: Array, side: int
+    kernel: BinaryFunction, x: Array, numbers: Array, offsets: Array, out: Array, side: int
 ) -> None:
     """out_i = f(x_i, numbers[k]) for the elements i of segment k; f(numbers[k], x_i) for side 1.
 
@@ -187,9 +187,9 @@ def combine_number(
         kernel.forward(*_in_order(x[part], _beside(numbers, offsets, part), side), out[part])
 
 
-@twin(1)
+@has_cuda(1)
 def combine_number_backward(
-    kernel: Binary, dy: Array, x: Array | None, numbers: Array, offsets: Array, out: Array,
+    kernel: BinaryFunction, dy: Array, x: Array | None, numbers: Array, offsets: Array, out: Array,
     side: int,
 ) -> None:  # fmt: skip
     """out = dy ⊙ ∂f/∂x, as `combine_number`; x is None where that does not read it.
@@ -205,14 +205,14 @@ def combine_number_backward(
     _in_blocks(kernel, dy, out, backward)
 
 
-@twin()
+@has_cuda()
 def where(mask: Array, a: Array, b: Array, out: Array) -> None:
     """out = a where the mask is not 0, else b, all of one shape; `out` may be any of them."""
     for part in blocks_of(out) if out.size else ():
         choose(mask[part], a[part], b[part], out[part])
 
 
-@twin()
+@has_cuda()
 def where_backward(dy: Array, mask: Array, out: Array, side: int) -> None:
     """out = dy where the mask chose a (side 0), or b (side 1), else 0; `out` may be `dy`."""
     for part in blocks_of(out) if out.size else ():
@@ -241,7 +241,7 @@ def _beside(numbers: Array, offsets: Array, part: slice) -> Any:
 
 
 def _in_blocks(
-    kernel: Binary, dy: Array, out: Array, backward: Callable[[slice, Array], None]
+    kernel: BinaryFunction, dy: Array, out: Array, backward: Callable[[slice, Array], None]
 ) -> None:
     if not kernel.inplace and is_flat_within(dy, out):
         write_over(out, backward)

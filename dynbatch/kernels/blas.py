@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.ragged import Ragged
 from dynbatch.recent import free_at_fork
 
@@ -178,13 +178,13 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
     return 0, 0
 
 
-@twin()
+@has_cuda()
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
     matmul_planes(a, b[None], out[None])
 
 
-@twin()
+@has_cuda()
 def matmul_planes(a: Array, b: Array, out: Array) -> None:
     """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N)."""
     if out.dtype != np.float32 or b.strides[2] != 4 or out.strides[2] != 4:
@@ -214,14 +214,14 @@ def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> Non
     )
 
 
-@twin()
+@has_cuda()
 def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), scratch (P, M, N), out (M, N)."""
     matmul_planes(a, b, scratch)
     np.add.reduce(scratch, axis=0, out=out)
 
 
-@twin()
+@has_cuda()
 def matmul_rows(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the rows of `a` shared between threads."""
     shards = parallel.shards(a.shape[0], least=64)
@@ -231,7 +231,7 @@ def matmul_rows(a: Array, b: Array, out: Array) -> None:
     parallel.run([partial(matmul, a[s:e], b, out[s:e]) for s, e in shards])
 
 
-@twin()
+@has_cuda()
 def matmul_shared(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the longer side of `out` shared between threads."""
     if out.shape[0] >= out.shape[1]:
@@ -241,7 +241,7 @@ def matmul_shared(a: Array, b: Array, out: Array) -> None:
     parallel.run([partial(matmul, a, b[:, s:e], out[:, s:e]) for s, e in shards])
 
 
-@twin()
+@has_cuda()
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
     """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side.
 
@@ -319,7 +319,7 @@ def _gemm(dtype: str) -> Callable[..., Any] | None:
     return function  # type: ignore[no-any-return]  # a ctypes function pointer is untyped
 
 
-@twin("values")
+@has_cuda("values")
 def matmul_segments(
     a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@twin()
+@has_cuda()
 @by_matrix()
 def cumsum_segments(x: Array, offsets: Array, backwards: bool, out: Array) -> None:
     """out[n] = the sum of the segment's rows up to row n, or from row n on if `backwards`.

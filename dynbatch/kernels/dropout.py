@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import rows_of
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -63,7 +63,7 @@ def bounds_and_scales(probabilities: Array, dtype: Any) -> tuple[Array, Array]:
     return bounds, scales.astype(dtype)
 
 
-@twin()
+@has_cuda()
 def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
     """out = x / (1 - p) where random bits / 2³² >= p, else 0. It is its own gradient, on dy.
 

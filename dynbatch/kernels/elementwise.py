@@ -1,9 +1,9 @@
 """Functions of one value with their derivatives, element by element, in place where possible.
 
-A `Unary` says whether its derivative is written in terms of its input or its output; the derivative
-kernel gets that array. Large arrays are done in blocks: several passes over one stay in the cache,
-and what a function needs beside `out` is bounded. Results are inf and NaN where PyTorch's are; the
-executor has silenced NumPy's warnings of them.
+A `UnaryFunction` says whether its derivative is written in terms of its input or its output; the
+derivative kernel gets that array. Large arrays are done in blocks: several passes over one stay in
+the cache, and what a function needs beside `out` is bounded. Results are inf and NaN where
+PyTorch's are; the executor has silenced NumPy's warnings of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels import normal, segment
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +26,7 @@ GELU_RANGE = 40.0
 
 
 @dataclass(frozen=True)
-class Unary:
+class UnaryFunction:
     """y = f(x; arguments).
 
     Args:
@@ -261,28 +261,28 @@ def _sign_backward(dy: Array, saved: Array, out: Array) -> None:
     out[...] = 0
 
 
-sigmoid = Unary("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
-tanh = Unary("tanh", _tanh, _tanh_backward, "output", _tanh_slope)
-relu = Unary("relu", _relu, _relu_backward, "output", _relu_slope)
-detached = Unary("detached", _detached, _detached_backward, "none", inplace=True)
-negative = Unary("negative", negate, _negative_backward, "none", inplace=True)
-exp = Unary("exp", _exp, _exp_backward, "output", inplace=True)
-log = Unary("log", _log, _log_backward, "input", inplace=True)
-sqrt = Unary("sqrt", _sqrt, _sqrt_backward, "output", inplace=True)
-absolute = Unary("absolute", _abs, _abs_backward, "input")
-power = Unary("power", _power, _power_backward, "input")
-clip = Unary("clip", _clip, _clip_backward, "input", inplace=True)
-leaky_relu = Unary("leaky_relu", _leaky_relu, _leaky_relu_backward, "input", inplace=True)
-elu = Unary("elu", _elu, _elu_backward, "input", inplace=True)
-gelu = Unary("gelu", _gelu, _gelu_backward, "input", inplace=True)
-silu = Unary("silu", _silu, _silu_backward, "input", inplace=True)
-softplus = Unary("softplus", _softplus, _softplus_backward, "input")
-log_sigmoid = Unary("log_sigmoid", _log_sigmoid, _log_sigmoid_backward, "input")
-sign = Unary("sign", _sign, _sign_backward, "none", inplace=True)
+sigmoid = UnaryFunction("sigmoid", _sigmoid, _sigmoid_backward, "output", _sigmoid_slope)
+tanh = UnaryFunction("tanh", _tanh, _tanh_backward, "output", _tanh_slope)
+relu = UnaryFunction("relu", _relu, _relu_backward, "output", _relu_slope)
+detached = UnaryFunction("detached", _detached, _detached_backward, "none", inplace=True)
+negative = UnaryFunction("negative", negate, _negative_backward, "none", inplace=True)
+exp = UnaryFunction("exp", _exp, _exp_backward, "output", inplace=True)
+log = UnaryFunction("log", _log, _log_backward, "input", inplace=True)
+sqrt = UnaryFunction("sqrt", _sqrt, _sqrt_backward, "output", inplace=True)
+absolute = UnaryFunction("absolute", _abs, _abs_backward, "input")
+power = UnaryFunction("power", _power, _power_backward, "input")
+clip = UnaryFunction("clip", _clip, _clip_backward, "input", inplace=True)
+leaky_relu = UnaryFunction("leaky_relu", _leaky_relu, _leaky_relu_backward, "input", inplace=True)
+elu = UnaryFunction("elu", _elu, _elu_backward, "input", inplace=True)
+gelu = UnaryFunction("gelu", _gelu, _gelu_backward, "input", inplace=True)
+silu = UnaryFunction("silu", _silu, _silu_backward, "input", inplace=True)
+softplus = UnaryFunction("softplus", _softplus, _softplus_backward, "input")
+log_sigmoid = UnaryFunction("log_sigmoid", _log_sigmoid, _log_sigmoid_backward, "input")
+sign = UnaryFunction("sign", _sign, _sign_backward, "none", inplace=True)
 
 
-@twin(1)
-def apply(kernel: Unary, x: Array, out: Array, *arguments: Any) -> None:
+@has_cuda(1)
+def apply(kernel: UnaryFunction, x: Array, out: Array, *arguments: Any) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
     if out.size <= segment.BLOCK:
         kernel.forward(x, out, *arguments)
@@ -291,8 +291,10 @@ def apply(kernel: Unary, x: Array, out: Array, *arguments: Any) -> None:
         kernel.forward(x[part], out[part], *arguments)
 
 
-@twin(1)
-def apply_backward(kernel: Unary, dy: Array, saved: Array, out: Array, *arguments: Any) -> None:
+@has_cuda(1)
+def apply_backward(
+    kernel: UnaryFunction, dy: Array, saved: Array, out: Array, *arguments: Any
+) -> None:
     """out = dy ⊙ f'(saved; arguments), with saved as `kernel.reads` says.
 
     `out` is not `saved`; a flat one may be `dy`.

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@twin()
+@has_cuda()
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, eps: float,
     out: Array, mean: Array, rstd: Array,
@@ -49,7 +49,7 @@ def layer_norm(
         np.add(out, bias, out=out)
 
 
-@twin()
+@has_cuda()
 def layer_norm_backward(
     dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, out: Array
 ) -> None:
@@ -77,7 +77,7 @@ def layer_norm_backward(
         np.multiply(normal, rstd[part, None], out=out[part])
 
 
-@twin()
+@has_cuda()
 def layer_norm_parameters(
     dy: Array, x: Array, mean: Array, rstd: Array, dweight: Array | None, dbias: Array | None
 ) -> None:

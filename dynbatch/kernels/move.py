@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import cuda_twin
+from dynbatch.kernels.runtime.dispatch import cuda_version
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -84,7 +84,7 @@ def run(moves: Iterable[Move], add: bool = False) -> int:
     """Carry out the moves, adding to the targets if `add`; return the bytes copied."""
     moves = list(moves)
     if moves and not isinstance(moves[0].target, np.ndarray):
-        on_device: int = cuda_twin("move", "run")(moves, add)
+        on_device: int = cuda_version("move", "run")(moves, add)
         return on_device
     views = [_views(move) for move in merge(moves)]
     copied = sum([target.nbytes for _, target in views])

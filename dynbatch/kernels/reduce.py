@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,
@@ -24,7 +24,7 @@ from dynbatch.kernels.segment import (
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@twin()
+@has_cuda()
 @by_matrix(2)
 def mean_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = mean of the segment's rows; 0 for an empty segment.
@@ -38,7 +38,7 @@ def mean_segments(x: Array, offsets: Array, out: Array) -> None:
     np.divide(out, _divisors(offsets, out), out=out)
 
 
-@twin()
+@has_cuda()
 @by_matrix(0)
 def mean_segments_backward(dy: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] / length of k, for every row n of segment k.
@@ -56,7 +56,7 @@ def _divisors(offsets: Array, values: Array) -> Array:
     return divisors
 
 
-@twin()
+@has_cuda()
 @by_matrix(2)
 def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment.
@@ -81,7 +81,7 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
     np.add(out, peak, out=out)
 
 
-@twin()
+@has_cuda()
 @by_matrix(0, 2)
 def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
     """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf.
@@ -97,7 +97,7 @@ def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, o
     combine_segments(np.multiply, out, dy, offsets, out)
 
 
-@twin(1)
+@has_cuda(1)
 @by_matrix(2, 4)
 def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: Array) -> None:
     """out[k, d] = how many rows into segment k its maximum, or minimum, occurs first.
@@ -118,7 +118,7 @@ def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: 
         first_in_segments(x, values, offsets, out)
 
 
-@twin()
+@has_cuda()
 @by_matrix(0, 1)
 def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> None:
     """out[n, d] = dy[k, d] at the row that `first` names in segment k, else 0.

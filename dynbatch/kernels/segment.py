@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.matrices import Segments, by_matrix
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +26,7 @@ BLOCK = 1 << 17
 POSITION_COST = 2
 
 
-@twin(1)
+@has_cuda(1)
 @by_matrix(3)
 def reduce_segments(ufunc: Any, rows: Array, offsets: Array, out: Array, empty: float) -> None:
     """out[k] = rows[offsets[k]] ∘ … ∘ rows[offsets[k + 1] - 1], from first to last.
@@ -154,7 +154,7 @@ def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out
             ufunc(rows[part], rows_of(values, offsets, part), out=out[part])
 
 
-@twin()
+@has_cuda()
 @by_matrix(0)
 def spread_segments(values: Array, offsets: Array, out: Array) -> None:
     """out[n] = values[k] for every row n of segment k: the gradient of a sum.
@@ -212,7 +212,7 @@ def _first_in_group(rows: Array, values: Array, offsets: Array, out: Array) -> N
     np.subtract(lengths[:, None], out, out=out)
 
 
-@twin(1)
+@has_cuda(1)
 def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """Sum of the rows that share an id; deterministic: in order of position.
 
@@ -241,7 +241,7 @@ def _by_id(ids: Array) -> tuple[Array, Array, Array]:
     return ordered[first], order, np.append(first, ids.size)
 
 
-@twin()
+@has_cuda()
 def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]].
 
@@ -255,7 +255,7 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
         np.take(rows, index, axis=0, out=out, mode="clip")
 
 
-@twin()
+@has_cuda()
 def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     """out[i] = sum of the rows[n] with index[n] == i: the gradient of `gather_rows`.
 
@@ -275,7 +275,7 @@ def scatter_rows(rows: Array, index: Array, out: Array) -> None:
         out[distinct[ids]] = sums
 
 
-@twin()
+@has_cuda()
 def add_rows(rows: Array, index: Array, out: Array) -> None:
     """out[index[n]] += rows[n].
 

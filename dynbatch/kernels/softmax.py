@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@twin()
+@has_cuda()
 @by_matrix()
 def softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = exp(x_i - m) / Σ_j exp(x_j - m), with m the maximum of the segment and column.
@@ -35,7 +35,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
     combine_segments(np.divide, out, _sums(out, offsets), offsets, out)
 
 
-@twin()
+@has_cuda()
 @by_matrix()
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column.
@@ -50,7 +50,7 @@ def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     np.multiply(out, y, out=out)
 
 
-@twin()
+@has_cuda()
 @by_matrix()
 def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i - m - log Σ_j exp(x_j - m), with m the maximum of the segment and column.
@@ -66,7 +66,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     combine_segments(np.subtract, out, np.log(total, out=total), offsets, out)
 
 
-@twin()
+@has_cuda()
 @by_matrix()
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column.

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import combine_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@twin()
+@has_cuda()
 @by_matrix(1)
 def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> None:
     """out[n] = (x[n] - mean[k])² for every row n of segment k.
@@ -28,7 +28,7 @@ def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> Non
     np.multiply(out, out, out=out)
 
 
-@twin()
+@has_cuda()
 @by_matrix(0, 2, 3)
 def spread_backward(
     dy: Array, x: Array, mean: Array, y: Array, offsets: Array, correction: float, root: bool,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -22,7 +22,7 @@ def count_windows(rows: int, size: int, stride: int, padding: int = 0) -> int:
     return max(0, (rows + 2 * padding - size) // stride + 1)
 
 
-class Windows(NamedTuple):
+class WindowTable(NamedTuple):
     """Where the windows of a mini-batch lie.
 
     offsets: (K + 1,) rows of each segment, from 0 to N.
@@ -50,8 +50,8 @@ class Windows(NamedTuple):
         return found
 
 
-@twin()
-def unfold(x: Array, windows: Windows, out: Array) -> None:
+@has_cuda()
+def unfold(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = the rows of window m side by side; rows outside of its segment are zero.
 
     Args:
@@ -73,8 +73,8 @@ def unfold(x: Array, windows: Windows, out: Array) -> None:
                 into[inside[part]] = x[rows[part][inside[part]]]
 
 
-@twin()
-def unfold_backward(dy: Array, windows: Windows, out: Array) -> None:
+@has_cuda()
+def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     """out[n] = sum of row n's copies in `dy`; rows outside are left out.
 
     Args:
@@ -91,8 +91,8 @@ def unfold_backward(dy: Array, windows: Windows, out: Array) -> None:
             out[rows[held[part]]] += parts[held[part], position]
 
 
-@twin()
-def max_pool(x: Array, windows: Windows, out: Array, place: Array | None) -> None:
+@has_cuda()
+def max_pool(x: Array, windows: WindowTable, out: Array, place: Array | None) -> None:
     """out[m] = maximum of the rows of window m, column by column.
 
     Args:
@@ -117,8 +117,8 @@ def max_pool(x: Array, windows: Windows, out: Array, place: Array | None) -> Non
             np.maximum(y, rows, out=y)
 
 
-@twin()
-def max_pool_backward(dy: Array, windows: Windows, place: Array, out: Array) -> None:
+@has_cuda()
+def max_pool_backward(dy: Array, windows: WindowTable, place: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column.
 
     Args:
@@ -133,8 +133,8 @@ def max_pool_backward(dy: Array, windows: Windows, place: Array, out: Array) -> 
             out[starts[part] + position] += dy[part] * (place[part] == position)
 
 
-@twin()
-def mean_pool(x: Array, windows: Windows, out: Array) -> None:
+@has_cuda()
+def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = mean of the rows of window m.
 
     Args:
@@ -151,8 +151,8 @@ def mean_pool(x: Array, windows: Windows, out: Array) -> None:
         np.multiply(y, 1 / windows.size, out=y)
 
 
-@twin()
-def mean_pool_backward(dy: Array, windows: Windows, out: Array) -> None:
+@has_cuda()
+def mean_pool_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     """out[n] = sum of dy / size over the windows that hold row n.
 
     Args:

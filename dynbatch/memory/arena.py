@@ -15,7 +15,7 @@ TOLERATED = 1 / 32
 
 
 @dataclass(slots=True)
-class Region:
+class Slab:
     """One buffer of the upstream, and where it lies on the line of all regions."""
 
     buffer: Buffer
@@ -48,10 +48,10 @@ class Arena(Adaptor):
     def __init__(self, upstream: Resource, growth: float = GROWTH) -> None:
         super().__init__(upstream)
         self._peaks = Peaks(growth)
-        self._regions: list[Region] = []  # in order of `base`
+        self._regions: list[Slab] = []  # in order of `base`
         self._bases: list[int] = []
         self._free = Stretches()
-        self._taken: dict[int, tuple[Region, int]] = {}
+        self._taken: dict[int, tuple[Slab, int]] = {}
         self._end = 0
         self._in_use = self._step_peak = 0
         self._scattered = 0  # of requests that found enough free, but not in one piece
@@ -134,7 +134,7 @@ class Arena(Adaptor):
                     raise
         self._refused = 0
         # Regions never touch on the line, whatever their addresses: stretches end with a region.
-        region = Region(buffer, self._end)
+        region = Slab(buffer, self._end)
         self._end += buffer.size + GRAIN_BYTES
         self._regions.append(region)
         self._bases.append(region.base)

@@ -8,7 +8,7 @@ from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource
 
 
 @dataclass(slots=True)
-class Region:
+class BuddyRegion:
     """One buffer of the upstream, 2^order bytes, and where it lies on the line of all regions."""
 
     buffer: Buffer
@@ -18,10 +18,10 @@ class Region:
 
 
 @dataclass(slots=True)
-class Block:
+class BuddyBlock:
     """A part of a region that is in use."""
 
-    region: Region
+    region: BuddyRegion
     start: int
     order: int
 
@@ -44,9 +44,11 @@ class Buddy(Adaptor):
 
     def __init__(self, upstream: Resource) -> None:
         super().__init__(upstream)
-        self._regions: list[Region] = []
-        self._free: dict[int, dict[int, Region]] = {}  # order -> begin -> region; the last is taken
-        self._taken: dict[int, Block] = {}
+        self._regions: list[BuddyRegion] = []
+        self._free: dict[
+            int, dict[int, BuddyRegion]
+        ] = {}  # order -> begin -> region; the last is taken
+        self._taken: dict[int, BuddyBlock] = {}
         self._end = 0
 
     def allocate(self, size: int) -> Buffer:
@@ -62,7 +64,7 @@ class Buddy(Adaptor):
             order -= 1
             self._free.setdefault(order, {})[start + (1 << order)] = region
         buffer = region.buffer.part(start - region.base, 1 << order)
-        self._taken[buffer.address] = Block(region, start, order)
+        self._taken[buffer.address] = BuddyBlock(region, start, order)
         region.in_use += 1
         return buffer
 
@@ -111,7 +113,7 @@ class Buddy(Adaptor):
             buffer = self.upstream.allocate(1 << order)
         base = -(-self._end >> order) << order  # a multiple of its size, so that xor finds buddies
         self._end = base + (1 << order)
-        region = Region(buffer, base, order)
+        region = BuddyRegion(buffer, base, order)
         self._regions.append(region)
         self._free.setdefault(order, {})[base] = region
 

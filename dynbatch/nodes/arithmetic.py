@@ -76,7 +76,7 @@ class WithNumber(Scalar):
     """
 
     __slots__ = ()
-    kernel: ClassVar[kernels.Binary]
+    kernel: ClassVar[kernels.BinaryFunction]
     side: ClassVar[int] = 0
 
     @classmethod
@@ -128,7 +128,7 @@ class Binary(Node):
     rowwise = True
     inplace_forward = True
     inplace_backward = True
-    kernel: ClassVar[kernels.Binary]
+    kernel: ClassVar[kernels.BinaryFunction]
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)

@@ -144,6 +144,8 @@ class Node(Methods):
 
     `is_light` is True for what calls of cells return: see `cells.calls.call`.
 
+    `stream_name` is what random streams know the type by: it stays when a class is renamed, and the
+    masks of dropout with it.
     `names_kernels` is True for dynbatch's own types, which call kernels only. Another type may
     compute with `batch.xp`; on a GPU everything before it is therefore started first.
     """
@@ -165,6 +167,7 @@ class Node(Methods):
     differentiable: ClassVar[bool] = True
     fuses_backward: ClassVar[bool] = False
     names_kernels: ClassVar[bool] = True
+    stream_name: ClassVar[str]
     recomputes: ClassVar[bool] = False
     is_light: ClassVar[bool] = False
     is_alias: ClassVar[bool] = False  # its value is its input's, where that lies, unless kept
@@ -184,6 +187,7 @@ class Node(Methods):
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         cls.names_kernels = cls.__module__.startswith("dynbatch.")
+        cls.stream_name = vars(cls).get("stream_name", cls.__name__)
         for way in ("forward", "backward"):  # the names of these hooks in older node types
             if isinstance(cls.__dict__.get(way), classmethod):
                 setattr(cls, f"{way}_batch", cls.__dict__[way])

@@ -12,7 +12,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
 
-class Dropout(Node):
+class InvertedDropout(Node):
     """y = x / (1 - p) with probability 1 - p, else 0, for every element.
 
     The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
@@ -21,6 +21,7 @@ class Dropout(Node):
     Batches with:  every other Dropout, whatever the shapes and probabilities.
     """
 
+    stream_name = "Dropout"
     __slots__ = ("p", "stream")
     any_shape = True
     rowwise = True
@@ -84,6 +85,6 @@ def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
         p = number("dropout", "p", p, "[0, 1]")
     if not training or p == 0:
         return x
-    node = Dropout(x, p=float(p), stream=0)
+    node = InvertedDropout(x, p=float(p), stream=0)
     node.stream = x.graph.stream(node)
     return node

@@ -23,7 +23,7 @@ class Unary(Node):
     rowwise = True
     inplace_forward = True
     inplace_backward = True
-    kernel: ClassVar[kernels.Unary]
+    kernel: ClassVar[kernels.UnaryFunction]
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)

@@ -10,7 +10,7 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class LayerNorm(Node):
+class LayerNormalization(Node):
     """y = (x - mean) / √(variance + eps) ⊙ weight + bias, mean and variance over the features.
 
     Shape:  x (T, D) or (D,), weight (D,), bias (D,) -> y of x's shape.
@@ -18,6 +18,7 @@ class LayerNorm(Node):
     Keeps:  two numbers a token (mean and 1/√(variance + eps)) beside x.
     """
 
+    stream_name = "LayerNorm"
     __slots__ = ("bias", "eps", "weight")
     static = ("weight", "bias", "eps")
     retains = Retain(inputs=True)
@@ -97,4 +98,4 @@ def layer_norm(
     for parameter in (weight, bias):
         if parameter is not None:
             check_parameter("layer_norm", parameter, x.graph)
-    return LayerNorm(x, weight=weight, bias=bias, eps=float(eps))
+    return LayerNormalization(x, weight=weight, bias=bias, eps=float(eps))

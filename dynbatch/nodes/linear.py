@@ -23,7 +23,7 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class Linear(Node):
+class LinearMap(Node):
     """y = x Wᵀ + b, row by row.
 
     Shape:  x (T, I) or (I,), W (O, I), b (O,) -> y (T, O) or (O,).
@@ -31,6 +31,7 @@ class Linear(Node):
     Backward:  dx = dy W;  dW = dyᵀ x, one product a parameter;  db = Σ dy.
     """
 
+    stream_name = "Linear"
     __slots__ = ("bias", "weight")
     static = ("weight", "bias")
     retains = Retain(inputs=True)
@@ -153,7 +154,7 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     check_parameter("linear", weight, x.graph)
     if bias is not None:
         check_parameter("linear", bias, x.graph)
-    return Linear(x, weight=weight, bias=bias)
+    return LinearMap(x, weight=weight, bias=bias)
 
 
 def affine(bias: Parameter | None, *terms: tuple[Parameter, Node]) -> Node:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dynbatch.nodes.base import Node
 
 
-class Streams:
+class RandomStreams:
     """Gives each node a 32-bit stream number for its random draws.
 
     The number depends on the graph's seed, on the content of the sources the node descends from and
@@ -45,7 +45,7 @@ class Streams:
             one = missing[index]
             content = getattr(one, "content", None)
             head = content() if content is not None else b""
-            text = f"{type(one).__name__}{[keys[x.index] for x in one.inputs]}"
+            text = f"{one.stream_name}{[keys[x.index] for x in one.inputs]}"
             keys[index] = zlib.crc32(text.encode(), zlib.crc32(head))
         return keys[node.index]
 
@@ -68,7 +68,7 @@ class Streams:
 
 
 class Sentences:
-    """The connected parts of a graph, numbered in order of creation; see `Streams.sentence`."""
+    """The connected parts of a graph in order of creation; see `RandomStreams.sentence`."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         parent: dict[int, int] = {}

@@ -27,7 +27,7 @@ LEAST_ELEMENTS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Update:
+class BlockUpdate:
     """One parameter's step. It can be cut anywhere along its units: elements, or rows if sparse.
 
     Args:
@@ -104,7 +104,7 @@ def _shaped(buffers: Array, shape: tuple[int, ...]) -> list[Array]:
     return [buffer[:size].reshape(shape) for buffer in buffers]
 
 
-class Scratch:
+class ShardScratch:
     """Scratch memory of each shard, kept from step to step.
 
     Args:
@@ -125,7 +125,7 @@ class Scratch:
         return self._shards[:count]
 
 
-def run_updates(updates: Sequence[Update], scratch: Scratch) -> None:
+def run_updates(updates: Sequence[BlockUpdate], scratch: ShardScratch) -> None:
     """Run updates of the host, shared evenly between the threads.
 
     The result does not depend on the cuts: every element is updated on its own, by operations whose
@@ -143,10 +143,10 @@ def run_updates(updates: Sequence[Update], scratch: Scratch) -> None:
     )
 
 
-Share = list[tuple[Update, int, int]]
+Share = list[tuple[BlockUpdate, int, int]]
 
 
-def share(updates: Sequence[Update], elements: int) -> list[Share]:
+def share(updates: Sequence[BlockUpdate], elements: int) -> list[Share]:
     """Cut updates into shares of about `elements` elements, in order: (update, start, stop)."""
     shares: list[Share] = [[]]
     room = elements

@@ -10,7 +10,7 @@ from dynbatch.errors import BackendError, NumericError
 from dynbatch.kernels import clipping
 from dynbatch.kernels.cuda import clipping as on_device
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.optim.norm import Gradient, GradientNorm, by_dtype, not_finite
+from dynbatch.optim.norm import GradientNorm, NamedGradient, by_dtype, not_finite
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import RowSparse
 
@@ -69,7 +69,7 @@ def clip_grad_value_(parameters: Parameters, clip_value: float) -> None:
         clipping.clip_values(values, clip_value)
 
 
-def _clip_on_device(gradients: list[Gradient], max_norm: float) -> GradientNorm:
+def _clip_on_device(gradients: list[NamedGradient], max_norm: float) -> GradientNorm:
     norm = GradientNorm(gradients)
     if max_norm < inf:
         for group in by_dtype(gradients):
@@ -80,17 +80,17 @@ def _clip_on_device(gradients: list[Gradient], max_norm: float) -> GradientNorm:
     return norm
 
 
-def _gradients(owner: str, parameters: Parameters) -> list[Gradient]:
+def _gradients(owner: str, parameters: Parameters) -> list[NamedGradient]:
     found = []
     for name, parameter in named(owner, parameters):
         grad = parameter.grad
         if grad is not None and not parameter.frozen:
             values = grad.values if isinstance(grad, RowSparse) else grad
-            found.append(Gradient(name, parameter, values))
+            found.append(NamedGradient(name, parameter, values))
     return found
 
 
-def _is_on_device(what: str, gradients: list[Gradient]) -> bool:
+def _is_on_device(what: str, gradients: list[NamedGradient]) -> bool:
     devices = {device_of(each.values).name: each.name for each in gradients}
     if len(devices) > 1:
         raise BackendError(

@@ -13,17 +13,17 @@ from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda import optimizers
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.optimizers import Rule
-from dynbatch.optim.blocks import Update
+from dynbatch.optim.blocks import BlockUpdate
 from dynbatch.parameter import RowSparse
 
 
-def run_updates(updates: Sequence[Update]) -> None:
+def run_updates(updates: Sequence[BlockUpdate]) -> None:
     """Start all updates, of device arrays and of one kernel.
 
     Raises:
         BackendError: the rule names no kernel that has a CUDA twin.
     """
-    groups: dict[tuple[Any, int], list[Update]] = {}
+    groups: dict[tuple[Any, int], list[BlockUpdate]] = {}
     for update in updates:
         groups.setdefault((update.value.dtype, id(update.norm)), []).append(update)
     for group in groups.values():
@@ -36,7 +36,7 @@ def run_updates(updates: Sequence[Update]) -> None:
         queue().flush()
 
 
-def _part(update: Update) -> optimizers.Part:
+def _part(update: BlockUpdate) -> optimizers.ParameterSlice:
     rule, gradient = update.rule, update.gradient
     if not isinstance(rule, Rule):
         raise BackendError(
@@ -47,6 +47,6 @@ def _part(update: Update) -> optimizers.Part:
     rows = gradient.rows if isinstance(gradient, RowSparse) else None
     values = gradient.values if isinstance(gradient, RowSparse) else gradient
     values = device_of(values).xp.ascontiguousarray(values)
-    return optimizers.Part(
+    return optimizers.ParameterSlice(
         update.value, values, update.slots, rule.numbers, rows, every_row=not update.touched
     )

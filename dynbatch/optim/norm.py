@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from dynbatch.errors import NumericError
 from dynbatch.kernels.cuda import clipping
-from dynbatch.kernels.cuda.runtime.host_copy import Later
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.parameter import Array, Parameter
 
 
-class Gradient(NamedTuple):
+class NamedGradient(NamedTuple):
     """A parameter with its name, and its gradient's values: of some rows where it is sparse."""
 
     name: str
@@ -46,7 +46,7 @@ class GradientNorm:
         print(float(norm), f"{norm:.2f}", norm > 1)
     """
 
-    def __init__(self, gradients: Sequence[Gradient]) -> None:
+    def __init__(self, gradients: Sequence[NamedGradient]) -> None:
         empty = queue().cupy.empty
         groups = by_dtype(gradients)
         self._names = [each.name for group in groups for each in group]
@@ -59,7 +59,7 @@ class GradientNorm:
             clipping.sum_squares([each.values for each in group], self._partials[start:end])
             start = end
         clipping.norm_of(self._partials, self.array)
-        self._later = Later(self.array)
+        self._later = HostCopy(self.array)
         self.was_read = False
 
     def is_finite(self) -> bool:
@@ -104,9 +104,9 @@ class GradientNorm:
         return repr(float(self)) if self.was_read else "GradientNorm(not read yet)"
 
 
-def by_dtype(gradients: Sequence[Gradient]) -> list[list[Gradient]]:
+def by_dtype(gradients: Sequence[NamedGradient]) -> list[list[NamedGradient]]:
     """The gradients of each dtype."""
-    groups: dict[Any, list[Gradient]] = {}
+    groups: dict[Any, list[NamedGradient]] = {}
     for each in gradients:
         groups.setdefault(each.values.dtype, []).append(each)
     return list(groups.values())

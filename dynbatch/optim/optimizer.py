@@ -16,7 +16,7 @@ from dynbatch.kernels.optimizers import Rule
 from dynbatch.kernels.runtime import transfer
 from dynbatch.names import NamesChecked
 from dynbatch.optim import device
-from dynbatch.optim.blocks import Scratch, Update, run_updates
+from dynbatch.optim.blocks import BlockUpdate, ShardScratch, run_updates
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array, Parameter, RowSparse
@@ -70,7 +70,7 @@ class Optimizer(NamesChecked):
             )  # fmt: skip
         self.lr = lr
         self.slots = slots
-        self._scratch = Scratch(self.num_scratch)
+        self._scratch = ShardScratch(self.num_scratch)
         self._started: list[tuple[GradientNorm, list[_State]]] = []
 
     @property
@@ -127,7 +127,7 @@ class Optimizer(NamesChecked):
             if not norm.was_read:
                 norm.require_finite()
 
-    def _update(self, state: _State) -> Update:
+    def _update(self, state: _State) -> BlockUpdate:
         parameter = state.parameter
         assert parameter.grad is not None
         if not parameter.value.flags.c_contiguous:
@@ -135,7 +135,7 @@ class Optimizer(NamesChecked):
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
-        return Update(
+        return BlockUpdate(
             value=parameter.value,
             gradient=parameter.grad,
             slots=tuple(state.slots[slot] for slot in self.slots),

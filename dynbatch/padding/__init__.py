@@ -4,7 +4,7 @@ from dynbatch.padding.compare import compare_padding
 from dynbatch.padding.comparison import Cause, Comparison, Form
 from dynbatch.padding.estimate import padded_peak
 from dynbatch.padding.networks import LanguageModel, Tagger
-from dynbatch.padding.padded_model import PaddingError, Twin, lengthened, pad_ids, twin_of
+from dynbatch.padding.padded_model import PaddedModel, PaddingError, lengthened, pad_ids, twin_of
 from dynbatch.padding.recurrent import last_states, recurrent
 from dynbatch.padding.targets import IGNORED, ignored_after
 
@@ -14,9 +14,9 @@ __all__ = [
     "Comparison",
     "Form",
     "LanguageModel",
+    "PaddedModel",
     "PaddingError",
     "Tagger",
-    "Twin",
     "compare_padding",
     "ignored_after",
     "last_states",

@@ -42,7 +42,7 @@ class Stepper:
 
     Args:
         loss:      (graph, *example) -> the loss of one sentence.
-        collect:   run after backward (see `Twin`).
+        collect:   run after backward (see `PaddedModel`).
         optimizer: with a learning rate of 0: all it does is done, and no value changes.
         seed:      of the dropout masks.
 

@@ -25,7 +25,7 @@ from dynbatch.padding.batches import (
 from dynbatch.padding.comparison import Cause, Form
 from dynbatch.padding.measure import Examples, Step, Stepper
 from dynbatch.padding.names import CAUSES, FORMS, VALUES
-from dynbatch.padding.padded_model import Loss, PaddingError, Twin
+from dynbatch.padding.padded_model import Loss, PaddedModel, PaddingError
 
 AGREEMENT = 1e-4
 """Relative difference of two losses that is rounding in float32."""
@@ -57,7 +57,7 @@ class Sides:
         self,
         model: Module,
         loss: Loss,
-        twin: Twin,
+        twin: PaddedModel,
         examples: Sequence[tuple[Any, ...]],
         optimizer: Callable[[Parameters, float], Optimizer],
         seed: int,
@@ -208,7 +208,7 @@ def is_padded(name: str) -> bool:
     return name.startswith("padded")
 
 
-def _lengths(twin: Twin, examples: Sequence[Any]) -> list[tuple[int, ...]]:
+def _lengths(twin: PaddedModel, examples: Sequence[Any]) -> list[tuple[int, ...]]:
     """Of every example's sequences.
 
     Raises:

@@ -1,4 +1,4 @@
-"""`Twin`: the padded form of a model, with the same parameters, kernels, loss and gradients."""
+"""`PaddedModel`: a model padded, with the same parameters, kernels, loss and gradients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True)
-class Twin:
+class PaddedModel:
     """A model on padded sentences.
 
     Args:
@@ -65,7 +65,7 @@ def twin_of(
     loss: Loss,
     pad: Callable[[Example, Longest], Sequence[Any]] | None = None,
     padded_loss: Loss | None = None,
-) -> Twin:
+) -> PaddedModel:
     """The padded form of a model.
 
     Models of the library have one of their own, exact: attention sees no padding, a backward LSTM
@@ -81,12 +81,12 @@ def twin_of(
     if pad is None and padded_loss is None and own:
         if type(model) is Seq2Seq:
             twin = PaddedSeq2Seq(model)
-            return Twin(lengths_of, _with_lengths, twin, twin.collect)
+            return PaddedModel(lengths_of, _with_lengths, twin, twin.collect)
         if type(model) is Tagger:
-            return Twin(lengths_of, _with_lengths, _TaggerTwin(model))
+            return PaddedModel(lengths_of, _with_lengths, _TaggerTwin(model))
         if type(model) is LanguageModel:
-            return Twin(lengths_of, _with_lengths, _LanguageModelTwin(model))
-    return Twin(lengths_of, pad or pad_ids, padded_loss or loss)
+            return PaddedModel(lengths_of, _with_lengths, _LanguageModelTwin(model))
+    return PaddedModel(lengths_of, pad or pad_ids, padded_loss or loss)
 
 
 def lengths_of(example: Example) -> Longest:

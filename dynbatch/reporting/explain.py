@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dynbatch.batcher.execution.record import Record
+from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.reasons import apart, notes
 
 SHOWN = 3
 """Reasons beside one batch in the table; the page has them all."""
 
 
-def report(record: Record) -> str:
+def report(record: RunRecord) -> str:
     """The batches of all runs as a table, with the lower bound, and beside each what ran apart."""
     statistics = record.statistics
     wide = max([22, *[len(row.kind) for row in record.rows]])

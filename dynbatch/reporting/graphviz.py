@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.cells.calls.call import Output
+from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.shape.indexing import Row
@@ -67,7 +67,7 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
 
 def _when(node: Node, steps: Mapping[int, str]) -> str:
     """In which batch a node ran."""
-    step = steps.get(node.call.index if isinstance(node, Output) else node.index)
+    step = steps.get(node.call.index if isinstance(node, ResultPart) else node.index)
     if step is not None:
         return f"batch {step}"
     if isinstance(node, Row) and node.source.index in steps:

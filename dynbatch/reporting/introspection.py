@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynbatch.atomic import replacing
-from dynbatch.batcher.execution.record import Record
-from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.execution.record import RunRecord
+from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan
@@ -44,7 +44,7 @@ class Introspection:
     _open: Callable[[str], None]
 
     @property
-    def statistics(self) -> Statistics:
+    def statistics(self) -> GraphStatistics:
         """Launches, batches, bytes and seconds of everything run so far."""
         return self._executor.statistics
 
@@ -151,5 +151,5 @@ class Introspection:
         }
         write(Path(path), document, writer)
 
-    def _record(self) -> Record:
+    def _record(self) -> RunRecord:
         return self._executor.record(self._begin)

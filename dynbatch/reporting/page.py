@@ -12,7 +12,7 @@ from html import escape
 from importlib.resources import files
 from string import Template
 
-from dynbatch.batcher.execution.record import Record, Row
+from dynbatch.batcher.execution.record import RunRecord, StepRecord
 from dynbatch.reporting.reasons import apart, notes, signature_text
 from dynbatch.reporting.trace_events import HOST, Bar, bars, lanes, signatures
 
@@ -26,7 +26,7 @@ TICKS = 5
 STEPS_LISTED = 12
 
 
-def page(record: Record) -> str:
+def page(record: RunRecord) -> str:
     """The whole page as HTML."""
     folder = files("dynbatch.reporting")
     script = (folder / "page.js").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def page(record: Record) -> str:
     )
 
 
-def _summary(record: Record) -> str:
+def _summary(record: RunRecord) -> str:
     statistics = record.statistics
     entries = {
         "nodes": f"{statistics.nodes:,}",
@@ -65,7 +65,7 @@ def _summary(record: Record) -> str:
     )
 
 
-def _times(record: Record) -> str:
+def _times(record: RunRecord) -> str:
     if record.is_cuda:
         return (
             "The graph ran on a GPU: times are those of the host, which makes the launches and "
@@ -77,7 +77,7 @@ def _times(record: Record) -> str:
     )
 
 
-def _timeline(record: Record, kinds: Sequence[int], texts: dict[int, str]) -> str:
+def _timeline(record: RunRecord, kinds: Sequence[int], texts: dict[int, str]) -> str:
     """A line for the host, then one for each signature in order of its first batch."""
     found = bars(record)
     end = max([bar.end for bar in found], default=0.0) or 1.0
@@ -111,7 +111,7 @@ def _bar(bar: Bar, lane: int, end: float, label: str) -> str:
     )
 
 
-def _reasons(record: Record) -> str:
+def _reasons(record: RunRecord) -> str:
     return _rows(
         [
             (one.kind, _steps(one.first), _steps(one.second) or "each other", one.reason)
@@ -121,7 +121,7 @@ def _reasons(record: Record) -> str:
     )
 
 
-def _plans(record: Record) -> str:
+def _plans(record: RunRecord) -> str:
     return _rows(
         [
             (number, plan.policy, len(plan.structure), len(plan.steps), plan.lower_bound)
@@ -131,7 +131,7 @@ def _plans(record: Record) -> str:
     )
 
 
-def _batches(record: Record, texts: Sequence[str]) -> str:
+def _batches(record: RunRecord, texts: Sequence[str]) -> str:
     beside = notes(apart(record.plans, record.known))
     plan_of = [number for number, plan in enumerate(record.plans) for _ in plan.steps]
     cells = []
@@ -156,7 +156,7 @@ def _batches(record: Record, texts: Sequence[str]) -> str:
     return _rows(cells, [_style(name) for name in COLUMNS], "batch")
 
 
-def _inside(row: Row) -> str:
+def _inside(row: StepRecord) -> str:
     """Of a region of calls: how many batches, and of which."""
     if not row.inside:
         return ""

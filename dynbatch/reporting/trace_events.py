@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.batcher.execution.record import Record
+from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.reasons import apart as batches_apart
 from dynbatch.reporting.reasons import notes, signature_text
 
@@ -23,7 +23,7 @@ class Bar(NamedTuple):
     end: float
 
 
-def bars(record: Record) -> list[Bar]:
+def bars(record: RunRecord) -> list[Bar]:
     """Host work and batches of all runs by start, in seconds since the first run began."""
     if not record.runs:
         return []
@@ -54,12 +54,12 @@ def lanes(found: Sequence[Bar]) -> list[int]:
     return given
 
 
-def signatures(record: Record) -> list[int]:
+def signatures(record: RunRecord) -> list[int]:
     """The signature of each batch step of all runs."""
     return [step.signature for plan in record.plans for step in plan.steps]
 
 
-def trace(record: Record) -> str:
+def trace(record: RunRecord) -> str:
     """A JSON object of trace events: thread 0 is the host, the others are lanes of batches.
 
     Source: Trace Event Format; "X" is a complete event, times are in microseconds.

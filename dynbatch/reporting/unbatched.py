@@ -8,8 +8,8 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 
-from dynbatch.batcher.execution.record import Record
-from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.execution.record import RunRecord
+from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.errors import BatchingWarning
 from dynbatch.nodes.base import Node, signature_type
@@ -29,7 +29,7 @@ _warned = False
 _lock = free_at_fork(threading.Lock())
 
 
-def is_unbatched(statistics: Statistics, plans: Sequence[Plan]) -> bool:
+def is_unbatched(statistics: GraphStatistics, plans: Sequence[Plan]) -> bool:
     """Whether `warn` should be asked.
 
     That is for 500 nodes or more in batches of fewer than 1.5 on average, and for a node type whose
@@ -55,7 +55,7 @@ def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
     return None
 
 
-def warn(record: Record) -> None:
+def warn(record: RunRecord) -> None:
     """Give the `BatchingWarning` at the user's line, but not where small batches were asked for.
 
     That is by the policy one_by_one, or by a `memory_limit` that only parts keep to.
@@ -92,7 +92,7 @@ def _frames_inside() -> int:
     return count
 
 
-def likely_cause(record: Record) -> str:
+def likely_cause(record: RunRecord) -> str:
     """Why batches are small, and what can be done about it."""
     nodes = record.statistics.nodes
     signatures = {step.signature for plan in record.plans for step in plan.steps}

@@ -14,7 +14,7 @@ from dynbatch.cells import Cell, cell
 from dynbatch.nodes.base import Node
 
 if TYPE_CHECKING:
-    from dynbatch.testing.random_graph import Instruction, Program
+    from dynbatch.testing.random_graph import Instruction, SentenceProgram
 
 WIDTHS = (1, 2, 3)
 STATE_WIDTHS = (2, 3)
@@ -191,7 +191,7 @@ class Steps:
         pairs:  states of two parts that are results of calls, or parts of such.
     """
 
-    def __init__(self, program: Program, a: Node, i: Instruction) -> None:
+    def __init__(self, program: SentenceProgram, a: Node, i: Instruction) -> None:
         self.program = program
         self.width = a.width if a.width in STATE_WIDTHS else STATE_WIDTHS[i.b % 2]
         self.pairs: list[Any] = program.pairs.setdefault(self.width, [])
@@ -241,7 +241,7 @@ class Steps:
         return F.stack(firsts) if firsts else F.tanh(self.matrix)
 
 
-def apply(program: Program, a: Node, i: Instruction) -> Node:
+def apply(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """One call of any cell, on any values."""
     steps = Steps(program, a, i)
     kind = KINDS[i.a % len(KINDS)]
@@ -249,7 +249,7 @@ def apply(program: Program, a: Node, i: Instruction) -> Node:
     return program.nodes.pop()
 
 
-def chain(program: Program, a: Node, i: Instruction) -> Node:
+def chain(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A recurrent network along the rows of a matrix, as a loop of calls."""
     steps = Steps(program, a, i)
     kind = (ELMAN, LSTM, ATTEND)[i.a % 3]
@@ -260,7 +260,7 @@ def chain(program: Program, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
-def tree(program: Program, a: Node, i: Instruction) -> Node:
+def tree(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A binary tree of any form; its leaves are rows of a matrix, and earlier states."""
     steps = Steps(program, a, i)
     kind = (COMPOSE, TREE_LSTM)[i.a % 2]
@@ -275,7 +275,7 @@ def tree(program: Program, a: Node, i: Instruction) -> Node:
     return steps.behind(inner)
 
 
-def lattice(program: Program, a: Node, i: Instruction) -> Node:
+def lattice(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A directed acyclic graph: states are read by several calls, and twice by one call."""
     steps = Steps(program, a, i)
     kinds = (MERGE, COMPOSE, ELMAN)
@@ -286,7 +286,7 @@ def lattice(program: Program, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
-def mutual(program: Program, a: Node, i: Instruction) -> Node:
+def mutual(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """Two cells that read each other's results, in turn."""
     steps = Steps(program, a, i)
     states = [steps.argument("h")]
@@ -296,7 +296,7 @@ def mutual(program: Program, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
-def begun(program: Program, a: Node, i: Instruction) -> Node:
+def begun(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A chain whose first state is a parameter, of cells that take all parameters, or only one."""
     steps = Steps(program, a, i)
     state: Any = program.parameters["vector"]
@@ -311,7 +311,7 @@ def begun(program: Program, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
-CELL_OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
+CELL_OPERATIONS: dict[str, Callable[[SentenceProgram, Node, Instruction], Node]] = {
     "apply": apply,
     "chain": chain,
     "tree": tree,

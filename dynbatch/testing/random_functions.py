@@ -11,7 +11,7 @@ from dynbatch.nodes.base import Node
 from dynbatch.testing.random_cells import WIDTHS
 
 if TYPE_CHECKING:
-    from dynbatch.testing.random_graph import Instruction, Program
+    from dynbatch.testing.random_graph import Instruction, SentenceProgram
 
 
 @cell
@@ -47,7 +47,7 @@ def beside(tokens: tuple[Node, Node], h: Node, p: Any, memory: Node) -> tuple[No
     return F.concat([h, z]), h
 
 
-def side_by_side(x: Node, program: Program) -> Node:
+def side_by_side(x: Node, program: SentenceProgram) -> Node:
     """A scan of two sentences of unlike widths, whose cell follows the rows of its memory."""
     if x.width not in WIDTHS:
         return -x
@@ -58,7 +58,7 @@ def side_by_side(x: Node, program: Program) -> Node:
     return ys[:, : x.width] * last
 
 
-def recurrent(x: Node, program: Program) -> Node:
+def recurrent(x: Node, program: SentenceProgram) -> Node:
     """A scan from a given state; its outputs and its last state are both read."""
     if x.width not in WIDTHS:
         return -x
@@ -67,14 +67,14 @@ def recurrent(x: Node, program: Program) -> Node:
     return F.concat([ys, F.reverse(ys) * last])
 
 
-def averaged(x: Node, program: Program) -> Node:
+def averaged(x: Node, program: SentenceProgram) -> Node:
     """A scan whose program has no parameters."""
     last: Node
     ys, last = scan(running_mean, x, init=F.constant(x.graph, 0.1, (x.width,)))
     return ys * last
 
 
-def backwards(x: Node, program: Program) -> Node:
+def backwards(x: Node, program: SentenceProgram) -> Node:
     """A scan from the last token to the first, one part of its state given."""
     init = (F.constant(x.graph, 0.2, (x.width,)), x.width)
     memory = F.tanh(F.reverse(x))
@@ -82,32 +82,32 @@ def backwards(x: Node, program: Program) -> Node:
     return ys * F.concat([c, h])
 
 
-def halves_swapped(x: Node, program: Program) -> Node:
+def halves_swapped(x: Node, program: SentenceProgram) -> Node:
     """The second half of the tokens, then the first."""
     half = x.rows // 2
     first, second = F.split(x, [half, x.rows - half], dim=0)
     return F.concat([second, first], dim=0)
 
 
-def scores(x: Node, program: Program) -> Node:
+def scores(x: Node, program: SentenceProgram) -> Node:
     """Products of each row with each of another matrix: a width that is a length, perhaps 0."""
     others = [node for node in program.nodes if node.ndim == 2 and node.width == x.width]
     return F.tanh(x @ F.transpose(others[-1]))
 
 
-def attended(x: Node, program: Program) -> Node:
+def attended(x: Node, program: SentenceProgram) -> Node:
     """Attention written out, its scores normalised the other way as well."""
     products = scores(x, program)
     peaked = F.softmax(products + F.log_softmax(products, dim=0) * 0.1)
     return F.transpose(peaked) @ x
 
 
-def balanced(x: Node, program: Program) -> Node:
+def balanced(x: Node, program: SentenceProgram) -> Node:
     """A column, a row and a number repeated over a matrix of any width."""
     return x * F.sum(x, dim=-1) * 0.1 - F.mean(x, dim=0) + F.mean(x)
 
 
-FUNCTIONS: dict[str, Callable[[Node, Program], Node]] = {
+FUNCTIONS: dict[str, Callable[[Node, SentenceProgram], Node]] = {
     "softmax": lambda x, program: F.softmax(x),
     "log_softmax": lambda x, program: F.log_softmax(x),
     "layer_norm": lambda x, program: F.layer_norm(x),
@@ -143,9 +143,9 @@ NEED_FEATURES = (
 
 def _of_matrix(
     name: str,
-    function: Callable[[Node, Program], Node],
-) -> Callable[[Program, Node, Instruction], Node]:
-    def operation(program: Program, a: Node, i: Instruction) -> Node:
+    function: Callable[[Node, SentenceProgram], Node],
+) -> Callable[[SentenceProgram, Node, Instruction], Node]:
+    def operation(program: SentenceProgram, a: Node, i: Instruction) -> Node:
         least = 1 if name in NEED_FEATURES else 0
         matrices = [node for node in program.nodes if node.ndim == 2 and node.width >= least]
         if a.width < least:

@@ -39,7 +39,7 @@ class Instruction(NamedTuple):
     number: float
 
 
-class Sentence(NamedTuple):
+class RandomSentence(NamedTuple):
     """A sentence of a random graph: its length, and the program that it runs."""
 
     length: int
@@ -76,7 +76,7 @@ class RandomGraph:
         numbers:   which sentences are built, in this order. Default: all, in theirs.
     """
 
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[RandomSentence, ...]
     count: int = 0
     reads: int = 0
     tail: str = "mean"
@@ -104,7 +104,7 @@ class RandomGraph:
         shared = [F.parameter(graph, self.parameters["vector"]), F.input(graph, [0.5, -1.0])]
         built = Built(shared[0], [], {"shared input": shared[1].keep()}, list(shared))
         for number in range(len(self)) if self.numbers is None else self.numbers:
-            program = Program(self, graph, number, shared)
+            program = SentenceProgram(self, graph, number, shared)
             built.losses.extend(program.run())
             built.nodes.extend(program.nodes)
             for place, node in enumerate(program.kept):
@@ -113,7 +113,7 @@ class RandomGraph:
         return built._replace(loss=total * total if self.tail == "square" else total)
 
 
-class Program:
+class SentenceProgram:
     """One sentence of a random graph while it is built.
 
     Attributes:
@@ -231,7 +231,7 @@ class Program:
         return F.cross_entropy(a, targets, label_smoothing=0.1 * (i.b % 3), reduction=reduction)
 
 
-OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
+OPERATIONS: dict[str, Callable[[SentenceProgram, Node, Instruction], Node]] = {
     "tanh": lambda program, a, i: F.tanh(a),
     "sigmoid": lambda program, a, i: F.sigmoid(a),
     "negative": lambda program, a, i: -a,
@@ -240,15 +240,15 @@ OPERATIONS: dict[str, Callable[[Program, Node, Instruction], Node]] = {
     "shift": lambda program, a, i: a + i.number,
     "add": lambda program, a, i: a + program.same(a, i),
     "subtract": lambda program, a, i: program.same(a, i) - a,
-    "multiply": Program.multiply,
-    "sum_product": Program.sum_product,
-    "divide": Program.divide,
-    "broadcast": Program.broadcast,
-    "linear": Program.linear,
-    "matmul": Program.matmul,
-    "concat": Program.concat,
-    "append": Program.append,
-    "cross_entropy": Program.cross_entropy,
+    "multiply": SentenceProgram.multiply,
+    "sum_product": SentenceProgram.sum_product,
+    "divide": SentenceProgram.divide,
+    "broadcast": SentenceProgram.broadcast,
+    "linear": SentenceProgram.linear,
+    "matmul": SentenceProgram.matmul,
+    "concat": SentenceProgram.concat,
+    "append": SentenceProgram.append,
+    "cross_entropy": SentenceProgram.cross_entropy,
     **FUNCTION_OPERATIONS,
     **CELL_OPERATIONS,
 }

@@ -23,7 +23,7 @@ from dynbatch.testing.random_graph import (
     Function,
     Instruction,
     RandomGraph,
-    Sentence,
+    RandomSentence,
 )
 
 Choose = Callable[[Sequence[Any]], Any]
@@ -56,7 +56,7 @@ def write(
     programs = [program() for _ in range(choose([1, 2]))]
     # Lengths 0 and 1 come more often than others.
     sentences = [
-        Sentence(choose([0, 1, 0, 1, 2, 3, 4]), choose(programs))
+        RandomSentence(choose([0, 1, 0, 1, 2, 3, 4]), choose(programs))
         for _ in range(choose([1, 2, 3, 4]))
     ]
     return RandomGraph(

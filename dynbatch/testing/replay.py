@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dynbatch.batcher.schedule.policies import POLICIES
-from dynbatch.cells.calls.call import Call, Output
+from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.debugging.dump import Reader, read
 from dynbatch.errors import DynbatchError, FreedError
 from dynbatch.graph import Graph
@@ -171,7 +171,7 @@ def readable(nodes: Sequence[Node]) -> list[Node]:
             found.append(node)
         else:
             assert isinstance(node, Call)
-            found += [Output(node, first) for first in range(len(node.shapes))]
+            found += [ResultPart(node, first) for first in range(len(node.shapes))]
     return found
 
 

@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import dynbatch as db
-from dynbatch.nodes.dropout import Dropout
+from dynbatch.nodes.dropout import InvertedDropout
 from tests.cells.random_cells import Recipe
 from tests.cells.recipe_writer import recipe
 from tests.cells.step_by_step import assert_equal_outcomes, outcome, step_by_step
@@ -34,7 +34,7 @@ def drop_every_third_feature(batch, y, *xs):
         start = stop
 
 
-@patch.object(Dropout, "forward_batch", drop_every_third_feature)
+@patch.object(InvertedDropout, "forward_batch", drop_every_third_feature)
 @settings(max_examples=60, derandomize=True)
 @given(recipes())
 def test_scan_of_a_random_cell_equals_the_cell_step_by_step(recipe):

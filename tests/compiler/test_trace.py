@@ -25,33 +25,33 @@ def parts_of(name):
 
 def test_maps_of_the_token_run_before_the_loop():
     before, loop, after = parts_of("minimal_gated_unit")
-    assert before == ["Linear", "Linear"]
-    assert loop.count("Linear") == 2
+    assert before == ["LinearMap", "LinearMap"]
+    assert loop.count("LinearMap") == 2
     assert after == []
 
 
 def test_what_only_the_output_reads_runs_after_the_loop():
     before, loop, after = parts_of("output_is_no_state")
-    assert before == ["Linear"]
-    assert loop == ["Linear", "Add", "Tanh"]
-    assert after == ["Linear", "Softmax"]
+    assert before == ["LinearMap"]
+    assert loop == ["LinearMap", "Add", "Tanh"]
+    assert after == ["LinearMap", "Softmax"]
 
 
 def test_nothing_is_left_in_the_loop_of_a_state_that_only_moves():
     before, loop, after = parts_of("unchanged_state")
-    assert (before, loop, after) == (["Linear"], [], ["Multiply", "Tanh"])
+    assert (before, loop, after) == (["LinearMap"], [], ["Multiply", "Tanh"])
 
 
 def test_a_token_is_cut_before_the_loop():
     before, loop, _ = parts_of("sliced_token")
-    assert before == ["Slice", "Linear", "Slice", "Expand"]
+    assert before == ["Slice", "LinearMap", "Slice", "Expand"]
     assert loop == ["Multiply", "Add", "Tanh"]
 
 
 def test_keys_are_projected_once_for_the_sentence():
     before, loop, after = parts_of("additive_attention_in_the_recurrence")
-    assert before == ["Linear", "Linear"]
-    assert loop.count("AdditiveAttention") == 1
+    assert before == ["LinearMap", "LinearMap"]
+    assert loop.count("BahdanauAttention") == 1
     assert after == ["Concat"]
 
 

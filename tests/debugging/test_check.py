@@ -119,7 +119,7 @@ def test_a_wrong_value_names_node_sentence_element_and_kernel(spoil):
         message = caught(
             graph.forward,
             "Tanh #12, sentence 2: its value is wrong",
-            "a  Linear #11       float32 (7, 6)",
+            "a  LinearMap #11    float32 (7, 6)",
             "element (1, 2) of shape (7, 6) is 12.07",
             "on cuda, ", " by NumPy; 1 of 42 elements differ",
             "in forward of a batch of 5 nodes, Tanh, first Tanh #2; ",
@@ -133,11 +133,17 @@ def test_a_wrong_value_names_node_sentence_element_and_kernel(spoil):
 @pytest.mark.parametrize(
     ("kernel", "argument", "element", "of", "pieces"),
     [
-        ("elementwise_tanh_backward", 2, 0, "", ("Tanh #2, sentence 0", "gradient of Linear #1")),
-        ("add_bias", 0, 18, "", ("Linear #6, sentence 1", "value", "(0, 0)")),
+        (
+            "elementwise_tanh_backward",
+            2,
+            0,
+            "",
+            ("Tanh #2, sentence 0", "gradient of LinearMap #1"),
+        ),
+        ("add_bias", 0, 18, "", ("LinearMap #6, sentence 1", "value", "(0, 0)")),
         ("gather_rows", 5, 0, "", ("Lookup #0, sentence 0", "value", "element (0, 0)")),
         ("add_rows", 4, 3, "", ("Lookup #0", "gradient for parameter 'table'")),
-        ("reduce_segments", 1, 4, "Linear #1,", ("gradient for parameter 'bias'", "(4,)")),
+        ("reduce_segments", 1, 4, "LinearMap #1,", ("gradient for parameter 'bias'", "(4,)")),
         ("spread_segments", 1, 2, "", ("Total #25", "gradient of CrossEntropy #14")),
     ],
     ids=lambda x: x if isinstance(x, str) else "",

@@ -4,7 +4,7 @@ import pytest
 from dynbatch.kernels import binary
 from tests.kernels.columns import columns
 
-BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.Binary)]
+BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.BinaryFunction)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -28,7 +28,7 @@ class Function(NamedTuple):
         begin:      the least x of its domain.
     """
 
-    kernel: elementwise.Unary
+    kernel: elementwise.UnaryFunction
     value: Callable[[Any], Any]
     slope: Callable[[Any], Any]
     ulps: float = 3
@@ -247,7 +247,7 @@ def test_the_sigmoid_is_good_down_to_the_smallest_normal_number(dtype):
     np.testing.assert_allclose(y, exact, rtol=4 * np.finfo(dtype).eps)
 
 
-UNARY = [f for f in vars(elementwise).values() if isinstance(f, elementwise.Unary)]
+UNARY = [f for f in vars(elementwise).values() if isinstance(f, elementwise.UnaryFunction)]
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "power": (3.0,), "clip": (0.8, 1.2), "leaky_relu": (0.1,), "elu": (0.7,), "gelu": ("none",),
 }  # fmt: skip

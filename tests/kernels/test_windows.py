@@ -14,7 +14,7 @@ def windows_of(size, stride, padding=0):
     """The windows of the segments above."""
     counts = [kernels.count_windows(int(n), size, stride, padding) for n in np.diff(OFFSETS)]
     ends = np.concatenate(([0], np.cumsum(counts)))
-    return kernels.Windows(OFFSETS, ends, size, stride, padding)
+    return kernels.WindowTable(OFFSETS, ends, size, stride, padding)
 
 
 @pytest.mark.parametrize(

@@ -165,8 +165,8 @@ def test_a_failed_start_leaves_the_graph_as_it_was():
         def backward(*args, **named):
             return lambda: graph.backward(*args, **named)
 
-        raised(ShapeError, backward(x), "Linear #1: the loss has shape (4, 2)", "gradient=array")
-        raised(ShapeError, backward([x]), "Linear #1", "rule: backward starts from a scalar")
+        raised(ShapeError, backward(x), "LinearMap #1: the loss has shape (4, 2)", "gradient=array")
+        raised(ShapeError, backward([x]), "LinearMap #1", "rule: backward starts from a scalar")
         wrong = np.ones((4, 3))
         pieces = ("given for it is float64 of shape (4, 3)", "fix:  give numbers of shape (4, 2)")
         raised(ShapeError, backward(x, gradient=wrong), *pieces)

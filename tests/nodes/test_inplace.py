@@ -153,10 +153,10 @@ def test_the_types_that_say_so():
         "MinimumWithNumber", "NotEqual", "Where",
     }  # fmt: skip
     both = unary | selection | {
-        "Add", "Divide", "DivideByNumber", "DivideNumber", "Dropout", "Multiply", "RaiseNumber",
-        "RaiseTo", "Scale", "Shift", "Subtract",
+        "Add", "Divide", "DivideByNumber", "DivideNumber", "InvertedDropout", "Multiply",
+        "RaiseNumber", "RaiseTo", "Scale", "Shift", "Subtract",
     }  # fmt: skip
-    assert backward == both | {"CumSum", "Detach", "LayerNorm"}
+    assert backward == both | {"CumSum", "Detach", "LayerNormalization"}
     assert forward == both | {"CumSum", "Detach", "Softmax", "LogSoftmax"}
 
 

@@ -14,9 +14,9 @@ from dynbatch import nodes as F
 from dynbatch.padding import (
     IGNORED,
     LanguageModel,
+    PaddedModel,
     PaddingError,
     Tagger,
-    Twin,
     lengthened,
     pad_ids,
     twin_of,
@@ -43,7 +43,7 @@ def loss_and_gradients(
     return float(loss.value), found
 
 
-def assert_equal(model: models.Module, twin: Twin, examples: Sequence[Any]) -> None:
+def assert_equal(model: models.Module, twin: PaddedModel, examples: Sequence[Any]) -> None:
     model.astype("float64")
     own, expected = loss_and_gradients(
         model,

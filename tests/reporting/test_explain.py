@@ -40,7 +40,7 @@ def test_a_cell_with_dropout_is_inlined_and_its_operators_are_listed():
         graph.forward()
         kinds = [line.split()[1:4] for line in graph.explain().splitlines()[3:]]
     assert ["calls", "of", "kept"] in kinds
-    assert {"Tanh", "Dropout"} <= {kind[0] for kind in kinds}
+    assert {"Tanh", "InvertedDropout"} <= {kind[0] for kind in kinds}
 
 
 def test_runs_follow_each_other():

@@ -48,7 +48,7 @@ def test_one_sentence_with_what_it_reads_and_its_batches():
         assert {label[-1] for label in parsed(before)[0].values()} == {"not run"}
     texts = [" ".join(label[:-1]) for label in labels.values()]
     assert [text.split(" ")[0] for text in texts] == [
-        "ParameterNode", "Input", "Linear", "Sum", "Multiply", "Mean"]  # fmt: skip
+        "ParameterNode", "Input", "LinearMap", "Sum", "Multiply", "Mean"]  # fmt: skip
     assert "(4, 3) proj.weight (3, 2)" in texts[2]
     assert all(re.fullmatch(r"batch \d+", label[-1]) for label in labels.values())
     assert len(edges) == 5 and all(a in labels and b in labels and a < b for a, b in edges)
@@ -67,8 +67,8 @@ def test_the_batch_is_that_of_the_table():
         two_sentences(graph)
         graph.forward()
         labels, _ = parsed(graph.to_dot(sentence=0))
-        (batch,) = [label[-1] for label in labels.values() if label[0].startswith("Linear")]
-        (line,) = [line for line in graph.explain().splitlines() if "Linear " in line]
+        (batch,) = [label[-1] for label in labels.values() if label[0].startswith("LinearMap")]
+        (line,) = [line for line in graph.explain().splitlines() if "LinearMap " in line]
         assert batch == f"batch {line.split()[0]}"
 
 
@@ -77,7 +77,7 @@ def test_names_cannot_leave_their_label(name):
     with db.Graph() as graph:
         two_sentences(graph, name)
         labels, _ = parsed(graph.to_dot(sentence=0))
-    (linear,) = [label for label in labels.values() if label[0].startswith("Linear")]
+    (linear,) = [label for label in labels.values() if label[0].startswith("LinearMap")]
     assert len(linear) == 3 or "\\" in name
 
 

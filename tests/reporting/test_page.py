@@ -106,10 +106,10 @@ def test_a_row_says_what_the_batch_was(tmp_path):
         graph.forward()
     tree = Tree(read(graph, tmp_path))
     cells = [e["text"] for e in tree.all("td")]
-    place = cells.index("Linear weight='a.weight' 2 → 3")
+    place = cells.index("LinearMap weight='a.weight' 2 → 3")
     assert cells[place + 1 : place + 4] == ["2", "3", "3"]  # nodes, rows, width
     reasons = [e["text"] for e in tree.all("tr") if "parameter differs" in e["text"]]
-    assert any("Linear" in text and "'a.weight' / 'b.weight'" in text for text in reasons)
+    assert any("LinearMap" in text and "'a.weight' / 'b.weight'" in text for text in reasons)
     assert "5 (5)" in [e["text"] for e in tree.all("dd")]  # batches beside the lower bound
 
 

@@ -34,7 +34,7 @@ def test_parameters_are_named():
         x = F.input(graph, [1.0, 2.0])
         F.linear(x, a), F.linear(x, b), F.linear(x, a, bias)
 
-    assert reasons(build, "Linear") == [
+    assert reasons(build, "LinearMap") == [
         "parameter differs: 'a.weight' / 'b.weight'",
         "parameter differs: none / 'a.bias'",
         "parameter differs: 'b.weight' / 'a.weight'",
@@ -50,7 +50,7 @@ def test_parameters_without_names_of_their_own_are_told_by_shape_or_number():
         for p in (*same, *unnamed):
             F.linear(x, p)
 
-    texts = reasons(build, "Linear")
+    texts = reasons(build, "LinearMap")
     assert texts[0] == "parameter differs: two called 'weight'"
     assert texts[-1] == (
         "parameter differs: unnamed (3, 2) / unnamed (4, 2), widths differ: 2 → 3 / 2 → 4"
@@ -70,7 +70,7 @@ def test_widths():
         F.layer_norm(F.input(graph, [[1.0, 2.0]]))
         F.layer_norm(F.input(graph, [[1.0, 2.0, 3.0]]))
 
-    assert reasons(build, "LayerNorm") == ["widths differ: 2 → 2 / 3 → 3"]
+    assert reasons(build, "LayerNormalization") == ["widths differ: 2 → 2 / 3 → 3"]
 
 
 def test_a_chain_depends_on_itself():

@@ -74,7 +74,7 @@ def test_a_type_that_takes_no_lengths_is_named():
                 F.layer_norm(scores(graph, length))
             graph.forward()
     text = str(caught[0].message)
-    assert "30 nodes of type LayerNorm ran in 30 batches, almost one by one" in text
+    assert "30 nodes of type LayerNormalization ran in 30 batches, almost one by one" in text
     assert "widths differ: 1 → 1 / 2 → 2" in text
     assert caught[0].filename == __file__
 

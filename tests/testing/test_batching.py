@@ -3,7 +3,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.linear import LinearMap
 from dynbatch.testing import check_batching
 
 SHAPES = [[(3, 4)], [(0, 4)], [(1, 4)], [(5, 4)]]
@@ -133,7 +133,7 @@ def test_a_parameter_whose_gradient_is_lost_in_a_batch_fails(monkeypatch):
         x = batch.input(0)
         batch.parameter_gradients().outer(weight, x[0], dy[0])  # the first sentence only
 
-    monkeypatch.setattr(Linear, "backward_batch", classmethod(forgetful))
+    monkeypatch.setattr(LinearMap, "backward_batch", classmethod(forgetful))
     with pytest.raises(AssertionError, match="parameter 'weight': gradient"):
         check_batching(lambda graph, x: F.linear(x, weight), shapes=SHAPES, parameters=[weight])
 

@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.backend import Device
-from dynbatch.batcher.execution.record import Record, Row, RunTimes, row_of
-from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
+from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_plan import END
 from dynbatch.batcher.planning.memory_use import Ledger, MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice
@@ -79,7 +79,7 @@ class Executor:
     writes_in_place: ClassVar[bool] = True
 
     def __init__(self, device: Device, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
-        self.statistics = Statistics()
+        self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []
         self._device = device
@@ -93,7 +93,7 @@ class Executor:
         self._touched: list[Parameter] = []
         self._run = Run(0, 0, 0, 0)
         self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0, 0, 0)
-        self._ended: list[Row] = []
+        self._ended: list[StepRecord] = []
         self._times: list[RunTimes] = []
 
     @property
@@ -274,13 +274,13 @@ class Executor:
         self._touched = [parameter for step in gradients for parameter in step.parameters()]
         commit(gradients)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""
         return self._ended + [row_of(step) for step in self.steps]
 
-    def record(self, built_from: float) -> Record:
+    def record(self, built_from: float) -> RunRecord:
         """What all runs did, for the reports; `built_from` is when the graph was made."""
-        return Record(
+        return RunRecord(
             self.statistics,
             self.plans,
             self.rows(),

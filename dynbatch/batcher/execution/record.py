@@ -1,11 +1,11 @@
-"""`Record`: what a graph's runs leave for reports. It outlives the nodes."""
+"""`RunRecord`: what a graph's runs leave for reports. It outlives the nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.execution.statistics import Statistics
+from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.step import Span, StepRun
 from dynbatch.cells.calls.region_node import RegionNode
@@ -22,7 +22,7 @@ class Known(NamedTuple):
     owned: dict[int, Names]
 
 
-class Row(NamedTuple):
+class StepRecord(NamedTuple):
     """One batch step in the table; `width` is 0 where the nodes' widths differ.
 
     A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
@@ -68,16 +68,16 @@ class RunTimes(NamedTuple):
     end: float
 
 
-class Record(NamedTuple):
+class RunRecord(NamedTuple):
     """All that reports are made of. It outlives the graph's nodes.
 
     `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
     the launches and does not wait for the GPU.
     """
 
-    statistics: Statistics
+    statistics: GraphStatistics
     plans: Sequence[Plan]
-    rows: Sequence[Row]
+    rows: Sequence[StepRecord]
     runs: Sequence[RunTimes]
     begin: float
     is_cuda: bool
@@ -114,14 +114,14 @@ class Record(NamedTuple):
         return self.runs[0].begin - self.begin if self.runs else 0.0
 
 
-def row_of(step: StepRun) -> Row:
+def row_of(step: StepRun) -> StepRecord:
     """What the table says of a step."""
     first = step.nodes[0]
     rows, width = sum(step.block.lengths), step.block.width
     if isinstance(first, RegionNode):
         widths = {group.cell.width for group in first.region.groups}
         rows, width = first.region.count, widths.pop() if len(widths) == 1 else 0
-    return Row(
+    return StepRecord(
         _kind_of(step),
         step.num_nodes,
         rows,

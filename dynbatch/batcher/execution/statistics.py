@@ -1,4 +1,4 @@
-"""`Statistics`: what a graph has cost so far."""
+"""`GraphStatistics`: what a graph has cost so far."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Statistics:
+class GraphStatistics:
     """What the runs of one graph cost.
 
     batches: batch steps run forward · launches: kernels, copies included · copied_bytes: packing,

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.call_regions import RegionPlanner
 from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
-from dynbatch.cells.calls.call import Call, Output
+from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import CallTable
@@ -111,7 +111,7 @@ class Needed:
 
     def _find(self, found: Iterable[Node], stack: list[Node]) -> None:
         for x in found:
-            if isinstance(x, Call | Output):
+            if isinstance(x, Call | ResultPart):
                 x.origin.marked[x.row] = True
             elif x._block is None and x.index not in self.nodes:
                 self.nodes[x.index] = x

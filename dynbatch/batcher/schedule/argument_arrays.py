@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import Mixed, Total
-from dynbatch.cells.calls.call import Output, Part
+from dynbatch.cells.calls.arguments import SumArgument, TupleArgument
+from dynbatch.cells.calls.call import ResultPart, TuplePart
 from dynbatch.cells.calls.table import NOT_RUN, CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
@@ -31,8 +31,8 @@ class Entries:
     def __init__(self, given: Sequence[Any]) -> None:
         kinds = set(map(type, given))
         self.counts: Array | None = None
-        if Total in kinds:
-            members = [one.members if type(one) is Total else (one,) for one in given]
+        if SumArgument in kinds:
+            members = [one.members if type(one) is SumArgument else (one,) for one in given]
             self.counts = np.array([len(some) for some in members])
             given = [one for some in members for one in some]
         origins = [one.origin for one in given]
@@ -43,7 +43,7 @@ class Entries:
             number = {origin: k for k, origin in enumerate(self.origins)}
             self.code = np.array([number[origin] for origin in origins])
         self.row = np.array([one.row for one in given])
-        if kinds.isdisjoint((Output, Part, Total)):
+        if kinds.isdisjoint((ResultPart, TuplePart, SumArgument)):
             self.first = np.zeros(len(given), np.int64)
         else:
             self.first = np.array([one.first for one in given])
@@ -66,13 +66,15 @@ class Entries:
 
 def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, int]]:
     """The entries of each leaf of one argument, and what to add to their `first`."""
-    if Mixed not in set(map(type, given)):
+    if TupleArgument not in set(map(type, given)):
         entries = Entries(given)
         return [(entries, leaf) for leaf in range(num_leaves)]
     found = []
     for leaf in range(num_leaves):
-        entries = Entries([one.values[leaf] if type(one) is Mixed else one for one in given])
-        shifts = np.array([0 if type(one) is Mixed else leaf for one in given])
+        entries = Entries(
+            [one.values[leaf] if type(one) is TupleArgument else one for one in given]
+        )
+        shifts = np.array([0 if type(one) is TupleArgument else leaf for one in given])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + np.repeat(shifts, counts)
         found.append((entries, 0))

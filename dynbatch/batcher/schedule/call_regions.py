@@ -11,14 +11,14 @@ import numpy as np
 from dynbatch.batcher.schedule.argument_arrays import Entries, Pending
 from dynbatch.batcher.schedule.call_batches import Ordered, call_batches
 from dynbatch.cells.calls.region import (
-    Argument,
     CallBatch,
+    CallGroup,
+    CallRegion,
+    CallStream,
     Earlier,
     Fetch,
-    Group,
     Inner,
-    Packed,
-    Region,
+    PackedRows,
     Space,
 )
 from dynbatch.cells.calls.region_node import RegionNode
@@ -92,7 +92,7 @@ class RegionBuilder:
     def __init__(self, pending: Sequence[Pending], ordered: Ordered) -> None:
         self._pending = pending
         self._ordered = ordered
-        self._groups: list[Group] = []
+        self._groups: list[CallGroup] = []
         self._sources: list[list[Node]] = []
         self._spaces: dict[Space, int] = {}
         self._place = {one.table: k for k, one in enumerate(pending)}
@@ -109,7 +109,7 @@ class RegionBuilder:
         for k, first, end in self._ordered.batches:
             batches.append(CallBatch(k, first, end, self._fetches[k][taken[k]]))
             taken[k] += 1
-        region = Region(
+        region = CallRegion(
             self._groups, batches, self._sources, list(self._spaces), self._ordered.lower_bound,
             number,
         )  # fmt: skip
@@ -140,7 +140,7 @@ class RegionBuilder:
         known: dict[Entries, list[Inside]] = {}
         for i, (read, marks) in enumerate(zip(reads, inside, strict=True)):
             width = cell.program.streams[i].width
-            arguments.append(Argument(width, self._ahead(read, marks, width, order.size)))
+            arguments.append(CallStream(width, self._ahead(read, marks, width, order.size)))
             if marks is None:
                 continue
             if read.entries not in known:  # the leaves of one argument share them
@@ -152,7 +152,7 @@ class RegionBuilder:
         constants = [self._source([node]) for node in table.constant_nodes(cell)]
         memories, memory_of = self._memories(pending, cell, order, arguments)
         self._groups.append(
-            Group(
+            CallGroup(
                 table, cell, pending.rows[order], offset, arguments, constants, memories, memory_of
             )
         )  # fmt: skip
@@ -160,7 +160,7 @@ class RegionBuilder:
         return offset + order.size * cell.width
 
     def _memories(
-        self, pending: Pending, cell: CompiledStep, order: Array, arguments: list[Argument]
+        self, pending: Pending, cell: CompiledStep, order: Array, arguments: list[CallStream]
     ) -> tuple[list[list[int]], Array]:
         """Sources of the loop's memories, and which each call reads; adds their summaries."""
         if pending.by_memory is None:
@@ -170,9 +170,9 @@ class RegionBuilder:
         nodes = pending.table.memory_nodes(cell, given)
         num_memories = len(cell.program.memory_nodes)
         for node, made in zip(cell.program.summaries, nodes[num_memories:], strict=True):
-            space = self._space(Packed(self._source(made), node.width))
+            space = self._space(PackedRows(self._source(made), node.width))
             fetch = Fetch(space, memory_of, None, None, _is_unique(memory_of))
-            arguments.append(Argument(node.width, [fetch]))
+            arguments.append(CallStream(node.width, [fetch]))
         return [[self._source(made)] for made in nodes[:num_memories]], memory_of
 
     def _inside(self, pending: Pending, entries: Entries) -> Array | None:
@@ -197,7 +197,7 @@ class RegionBuilder:
             starts[nodes] = np.cumsum([0, *[node.rows for node in sources[:-1]]])
             chosen = np.isin(code, nodes) if len(nodes) < len(entries.origins) else None
             rows = (starts[entries.code] + entries.row)[read.order]
-            space = self._space(Packed(self._source(sources), width))
+            space = self._space(PackedRows(self._source(sources), width))
             found.append(self._fetch(space, rows, read.targets, chosen, count, entries))
         outside = None if inside is None else ~inside[read.order]
         for number, origin in enumerate(entries.origins):

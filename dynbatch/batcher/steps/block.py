@@ -1,4 +1,4 @@
-"""`Block`: the packed values of one batch, and `Source`: how a batch reads what others wrote."""
+"""`Block`: the packed values of one batch; `BatchInput`: how a batch reads the values of others."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def freed(node: Node) -> FreedError:
     )
 
 
-class Source:
+class BatchInput:
     """The nodes that one input of a batch reads: a view where their rows lie in order, else a copy.
 
     Attributes:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dynbatch.batcher.steps.block import Block, Source, freed
+from dynbatch.batcher.steps.block import BatchInput, Block, freed
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels import move
@@ -86,7 +86,7 @@ class StepRun:
         self.workspace_backward: Interval | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[Interval | None] = []
-        self.sources = [Source(places) for places in self.kind.sources(nodes)]
+        self.sources = [BatchInput(places) for places in self.kind.sources(nodes)]
 
     @property
     def blocks(self) -> list[Block]:
@@ -187,7 +187,7 @@ class StepRun:
 
     # Places ---------------------------------------------------------------------------------------
 
-    def _pack(self, source: Source, place: Interval | None, arena: Array) -> Ragged:
+    def _pack(self, source: BatchInput, place: Interval | None, arena: Array) -> Ragged:
         if source.is_view:
             return source.view()
         assert place is not None

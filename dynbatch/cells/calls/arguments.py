@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.arguments import listed
-from dynbatch.cells.calls.call import Call, Light, Output, Part
-from dynbatch.cells.calls.step import Form, Matrix, leaves
+from dynbatch.cells.calls.call import Call, ResultPart, TuplePart, ValueHandle
+from dynbatch.cells.calls.step import Form, MatrixForm, leaves
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller
 from dynbatch.nodes.reduce import sum as sum_of
@@ -17,14 +17,14 @@ from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.shape.structure import stack as stack_nodes
 from dynbatch.nodes.sources import constant
 
-RESULTS = frozenset((Call, Output, Part))
+RESULTS = frozenset((Call, ResultPart, TuplePart))
 
 NO_KIND = -1
-"""The kind of what is not an argument of a call; see `call.Light`."""
+"""The kind of what is not an argument of a call; see `call.ValueHandle`."""
 
 
-class Given:
-    """An ordinary node, or zeros, with the attributes of a `Light`."""
+class NodeArgument:
+    """An ordinary node, or zeros, with the attributes of a `ValueHandle`."""
 
     __slots__ = ("first", "kind", "origin", "ready", "row")
     depths = None
@@ -37,7 +37,7 @@ class Given:
         self.ready = 0 if origin is None else origin.phase + 1
 
 
-class Mixed:
+class TupleArgument:
     """A tuple whose parts come from several places: one light value for each leaf.
 
     depths: of each table of calls among them, the greatest depth.
@@ -55,8 +55,8 @@ class Mixed:
         self.ready = max([value.ready for value in values])
 
 
-class Total:
-    """The sum of what several calls returned, part by part. Made by `total`; see `Mixed`.
+class SumArgument:
+    """The sum of what several calls returned, part by part. Made by `total`; see `TupleArgument`.
 
     A call that is given it gathers the members. Once somebody has taken a part of it, that part is
     a node, which may be kept: calls that are given the total from then on read its parts.
@@ -105,9 +105,9 @@ def depths_of(values: Sequence[Any]) -> dict[Any, int]:
     """Of each table of calls that the values come from, the greatest depth."""
     found: dict[Any, int] = {}
     for value in values:
-        if isinstance(value, Call | Output | Part):
+        if isinstance(value, Call | ResultPart | TuplePart):
             found[value.origin] = max(found.get(value.origin, -1), value.depth)
-        elif isinstance(value, Total):
+        elif isinstance(value, SumArgument):
             for table, depth in value.depths.items():
                 found[table] = max(found.get(table, -1), depth)
     return found
@@ -115,11 +115,11 @@ def depths_of(values: Sequence[Any]) -> dict[Any, int]:
 
 def structure_of(value: Any) -> Any:
     """What a call returned, as nodes and tuples of nodes."""
-    if isinstance(value, Total):
+    if isinstance(value, SumArgument):
         return value.nodes
     if isinstance(value, Call) and isinstance(value.origin.form, tuple):
         return tuple([structure_of(part) for part in value])
-    if isinstance(value, Part | tuple):
+    if isinstance(value, TuplePart | tuple):
         return tuple([structure_of(part) for part in value])
     return value
 
@@ -165,7 +165,7 @@ def total(results: Sequence[Any]) -> Any:
         return by_part(_sum, [structure_of(result) for result in results])
     rule, fix = "the sum is taken part by part", "sum results of cells that return the same widths"
     form = common_form("total", results, rule, fix)
-    return results[0] if len(results) == 1 else Total(results, form)
+    return results[0] if len(results) == 1 else SumArgument(results, form)
 
 
 def are_results(values: Sequence[Any]) -> bool:
@@ -201,9 +201,9 @@ def require_one_graph(what: str, results: Sequence[Any]) -> None:
             )
 
 
-def form_of(value: Call | Part | Output) -> Form:
+def form_of(value: Call | TuplePart | ResultPart) -> Form:
     """The form of what a call, or a part of it, stands for."""
-    if isinstance(value, Part):
+    if isinstance(value, TuplePart):
         return value.form
     return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
 
@@ -233,7 +233,7 @@ def _sum(nodes: Sequence[Node]) -> Node:
 
 def is_value(argument: Any) -> bool:
     """Whether an argument of a call is a value, and not its parameters."""
-    if isinstance(argument, Node | Part | Total | int | np.integer):
+    if isinstance(argument, Node | TuplePart | SumArgument | int | np.integer):
         return not isinstance(argument, bool)
     return isinstance(argument, tuple) and bool(argument) and all(map(is_value, argument))
 
@@ -243,9 +243,9 @@ def graphs_of(values: Sequence[Any]) -> Iterator[Owner]:
     for value in values:
         if isinstance(value, Node):
             yield value.graph
-        elif isinstance(value, Part):
+        elif isinstance(value, TuplePart):
             yield value.call.graph
-        elif isinstance(value, Total):
+        elif isinstance(value, SumArgument):
             yield from graphs_of(value.members)
         elif isinstance(value, tuple):
             yield from graphs_of(value)
@@ -253,9 +253,9 @@ def graphs_of(values: Sequence[Any]) -> Iterator[Owner]:
 
 def form_given(value: Any) -> Form:
     """The form of an argument."""
-    if isinstance(value, Call | Part | Output):
+    if isinstance(value, Call | TuplePart | ResultPart):
         return form_of(value)
-    if isinstance(value, Total):
+    if isinstance(value, SumArgument):
         return value.form
     if isinstance(value, tuple):
         return tuple([form_given(part) for part in value])
@@ -265,7 +265,7 @@ def form_given(value: Any) -> Form:
 
 
 def _form_of_node(node: Node) -> Form:
-    return Matrix(node.width) if node.ndim > 1 else node.width if node.ndim else 0
+    return MatrixForm(node.width) if node.ndim > 1 else node.width if node.ndim else 0
 
 
 def holds_matrix(value: Any) -> bool:
@@ -276,22 +276,22 @@ def holds_matrix(value: Any) -> bool:
 
 
 def wrapped(value: Any, graph: Any) -> Any:
-    """An argument with the attributes of a `Light`."""
-    if isinstance(value, Total) and value.kind == NO_KIND:
+    """An argument with the attributes of a `ValueHandle`."""
+    if isinstance(value, SumArgument) and value.kind == NO_KIND:
         value = value.nodes
-    if isinstance(value, Light | Part | Total | Row):
+    if isinstance(value, ValueHandle | TuplePart | SumArgument | Row):
         return value
     if isinstance(value, tuple):
         whole = _whole(value)
         if whole is not None:
             return whole
         if _is_zeros(value):
-            return Given(None, graph.kinds.of(value))
+            return NodeArgument(None, graph.kinds.of(value))
         lights = [light for part in value for light in _lights(part, graph)]
-        return Mixed(lights, graph.kinds.of(form_given(value)), value)
+        return TupleArgument(lights, graph.kinds.of(form_given(value)), value)
     if isinstance(value, Node):
-        return Given(value, graph.kinds.of(_form_of_node(value)))
-    return Given(None, graph.kinds.of(int(value)))
+        return NodeArgument(value, graph.kinds.of(_form_of_node(value)))
+    return NodeArgument(None, graph.kinds.of(int(value)))
 
 
 def _is_zeros(value: Any) -> bool:
@@ -301,10 +301,10 @@ def _is_zeros(value: Any) -> bool:
     return isinstance(value, int)
 
 
-def _whole(value: tuple[Any, ...]) -> Call | Part | None:
+def _whole(value: tuple[Any, ...]) -> Call | TuplePart | None:
     """The call, or part of it, that was unpacked to this very tuple."""
     first = value[0]
-    if not isinstance(first, Output | Part):
+    if not isinstance(first, ResultPart | TuplePart):
         return None
     call, start = first.call, first.first
     forms = tuple([form_given(part) for part in value])
@@ -313,23 +313,27 @@ def _whole(value: tuple[Any, ...]) -> Call | Part | None:
         firsts.append(end)
         end += len(leaves(form))
     for part, place in zip(value, firsts, strict=True):
-        if not isinstance(part, Output | Part) or part.call is not call or part.first != place:
+        if (
+            not isinstance(part, ResultPart | TuplePart)
+            or part.call is not call
+            or part.first != place
+        ):
             return None
     if start == 0 and forms == call.origin.form:
         return call
-    return Part(call, forms, start, call.origin.graph.kinds.of(forms))
+    return TuplePart(call, forms, start, call.origin.graph.kinds.of(forms))
 
 
 def _lights(value: Any, graph: Any) -> list[Any]:
     """One light value for each leaf of an argument."""
     light = wrapped(value, graph)
-    if isinstance(light, Mixed):
+    if isinstance(light, TupleArgument):
         return list(light.values)
-    if isinstance(light, Total) and isinstance(light.form, tuple):
+    if isinstance(light, SumArgument) and isinstance(light.form, tuple):
         return [one for part in light.nodes for one in _lights(part, graph)]
     if isinstance(light, Call) and isinstance(light.origin.form, tuple):
         return [one for part in light for one in _lights(part, graph)]
-    if isinstance(light, Part):
+    if isinstance(light, TuplePart):
         return [one for part in light for one in _lights(part, graph)]
     return [light]
 
@@ -338,8 +342,8 @@ def as_arguments(value: Any, graph: Owner) -> Any:
     """An argument as the cell's own function takes it: nodes, and tuples of them."""
     if isinstance(value, tuple):
         return tuple([as_arguments(part, graph) for part in value])
-    if isinstance(value, Total):
+    if isinstance(value, SumArgument):
         return value.nodes
-    if isinstance(value, Node | Part):
+    if isinstance(value, Node | TuplePart):
         return value
     return constant(graph, 0.0, (int(value),))

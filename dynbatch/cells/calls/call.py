@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dynbatch.cells.calls.table import CallTable, Kinds
 
 
-class Light(Node):
+class ValueHandle(Node):
     """A node that owns no kernel: it is some columns of a row of a region's value.
 
     A call is given what has these attributes:
@@ -33,6 +33,7 @@ class Light(Node):
             have, and that of a call itself.
     """
 
+    stream_name = "Light"
     __slots__ = ()
     origin: CallTable
     row: int
@@ -75,9 +76,10 @@ class Light(Node):
     _position = None  # type: ignore[assignment]
 
 
-class Output(Light):
+class ResultPart(ValueHandle):
     """One vector or scalar of what a call returned."""
 
+    stream_name = "Output"
     __slots__ = ("call", "first", "index", "kind", "ready", "row")
 
     def __init__(self, call: Call, first: int) -> None:
@@ -120,7 +122,7 @@ class Output(Light):
         return f"{self.call.label()}[{self.first}]"
 
 
-class Call(Light):
+class Call(ValueHandle):
     """A cell applied to nodes. If the cell returns a tuple, this is that tuple: index or unpack it.
 
     Batches with:  every other call of the cell with the same forms and parameters that does not
@@ -189,7 +191,7 @@ class Call(Light):
         return f"{self.label()} {self.origin.form}"
 
 
-class Part(NoOperators):
+class TuplePart(NoOperators):
     """A tuple inside of what a call returned: the state, in (output, (h, c))."""
 
     __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
@@ -226,8 +228,9 @@ class Part(NoOperators):
 
 
 class Place(NamedTuple):
-    """Where a part of a returned tuple is: its first leaf, the integer of its form (see `Light`),
-    and the form itself if the part is a tuple.
+    """Where a part of a returned tuple is: its first leaf, the integer of its form, and the form.
+
+    `ValueHandle` tells of forms and integers; the form itself is there if the part is a tuple.
     """
 
     first: int
@@ -244,10 +247,10 @@ def places_of(form: Form, first: int, kinds: Kinds) -> list[Place]:
     return found
 
 
-def made(call: Call, place: Place) -> Output | Part:
+def made(call: Call, place: Place) -> ResultPart | TuplePart:
     """The part of what a call returned that is at a place."""
     first, kind, form = place
-    return Output(call, first) if form is None else Part(call, form, first, kind)
+    return ResultPart(call, first) if form is None else TuplePart(call, form, first, kind)
 
 
 def part_of(call: Call, places: Sequence[Place], key: Any) -> Any:

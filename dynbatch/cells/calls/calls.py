@@ -29,7 +29,7 @@ def maker(
     """Makes, of a cell's tables, the function that makes a call of so many values.
 
     A call is one of thousands a mini-batch, so the function is written out for the number of its
-    arguments, and knows the table by integers that its values carry (see `call.Light`).
+    arguments, and knows the table by integers that its values carry (see `call.ValueHandle`).
 
     Args:
         matrices: values that are or hold matrices. Calls that share one are given the same object,
@@ -95,7 +95,7 @@ class Calls:
         self._roles = Roles(cell.function, cell.__name__)
         self._tables: dict[tuple[int, ...], CallTable] = {}
         self._traces: Traced[StepTrace] = Traced(CACHED_TRACES)
-        # Light values of arguments that hold matrices, by identity; they hold what they stand for.
+        # Value handles of arguments that hold matrices, by identity; they hold what they stand for.
         self._known: dict[int, Any] = {}
         self._makers: dict[tuple[int, int | None, frozenset[int]], Callable[..., Any]] = {}
         self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly

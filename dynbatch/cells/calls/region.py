@@ -24,7 +24,7 @@ class Inner:
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedRows:
     """Rows of an input of the region, of one width."""
 
     source: int
@@ -43,7 +43,7 @@ class Earlier:
     width: int
 
 
-Space = Inner | Packed | Earlier
+Space = Inner | PackedRows | Earlier
 
 
 class Fetch(NamedTuple):
@@ -65,7 +65,7 @@ class Fetch(NamedTuple):
 
 
 @dataclass
-class Argument:
+class CallStream:
     """One stream of a group.
 
     ahead: what is gathered for all calls before the first batch; the rest is zeros.
@@ -76,7 +76,7 @@ class Argument:
 
 
 @dataclass
-class Group:
+class CallGroup:
     """The calls of one table in a region.
 
     rows:   their rows in the table, in the order in which they lie in the region's value.
@@ -91,7 +91,7 @@ class Group:
     cell: CompiledStep
     rows: Array
     offset: int
-    arguments: list[Argument]
+    arguments: list[CallStream]
     constants: list[int]
     memories: list[list[int]]
     memory_of: Array
@@ -112,7 +112,7 @@ class CallBatch(NamedTuple):
 
 
 @dataclass
-class Region:
+class CallRegion:
     """The plan of a region.
 
     sources: the nodes that each packed input is made of.
@@ -122,7 +122,7 @@ class Region:
     number:  tells regions of one graph apart.
     """
 
-    groups: list[Group]
+    groups: list[CallGroup]
     batches: list[CallBatch]
     sources: list[list[Node]]
     spaces: list[Space]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.region import Group, Region
+from dynbatch.cells.calls.region import CallGroup, CallRegion
 from dynbatch.cells.generic import GenericStep
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -15,7 +15,7 @@ from dynbatch.ragged import Ragged
 
 
 def generic_steps(
-    region: Region, number: int, most: int, batch: Batch, xs: Sequence[Ragged]
+    region: CallRegion, number: int, most: int, batch: Batch, xs: Sequence[Ragged]
 ) -> dict[str, GenericStep]:
     """The generic operators of one group, as generated code calls them.
 
@@ -34,7 +34,7 @@ def generic_steps(
     }
 
 
-def chosen_memories(region: Region, number: int) -> dict[int, Array]:
+def chosen_memories(region: CallRegion, number: int) -> dict[int, Array]:
     """Of each batch whose calls do not read the first memories, in order, those they read.
 
     The others have fewer and fewer calls, as the steps of a scan.
@@ -53,7 +53,7 @@ def chosen_memories(region: Region, number: int) -> dict[int, Array]:
 
 
 def place_memories(
-    group: Group, arrays: dict[str, Any], xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
+    group: CallGroup, arrays: dict[str, Any], xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
 ) -> None:
     """Where generic operators read memories in backward, and where they add their gradients."""
     memories, gradients = [], []
@@ -67,7 +67,7 @@ def place_memories(
         arrays[f"G{number}"].memory_gradients = gradients
 
 
-def finish(group: Group, arrays: dict[str, Any], dxs: Sequence[Ragged | None]) -> None:
+def finish(group: CallGroup, arrays: dict[str, Any], dxs: Sequence[Ragged | None]) -> None:
     """After the first batch, backward: what is left of the memories' gradients."""
     steps: list[GenericStep] = [arrays[f"G{number}"] for number in group.cell.generic]
     for step in steps:

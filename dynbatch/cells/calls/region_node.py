@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.region import Group, Region
+from dynbatch.cells.calls.region import CallGroup, CallRegion
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.nodes.base import ROWS, Node, Retain, intern_signature
@@ -26,10 +26,10 @@ class RegionNode(Node):
     __slots__ = ("places", "region")
     retains = Retain(inputs=True)
     joins_sentences = True
-    region: Region
-    places: dict[int, Group]
+    region: CallRegion
+    places: dict[int, CallGroup]
 
-    def __init__(self, *inputs: Node, graph: Any, region: Region) -> None:
+    def __init__(self, *inputs: Node, graph: Any, region: CallRegion) -> None:
         self.places = {id(group.table): group for group in region.groups}
         self.region = region
         self.inputs = inputs
@@ -87,7 +87,7 @@ class RegionNode(Node):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        region: Region = batch.first.region
+        region: CallRegion = batch.first.region
         return {
             f"{number}:{buffer.name}": (group.count, buffer.width)
             for number, group in enumerate(region.groups)
@@ -101,7 +101,7 @@ class RegionNode(Node):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        region: Region = batch.first.region
+        region: CallRegion = batch.first.region
         fetches = [fetch for step in region.batches for _, fetch in step.fetches]
         fetches += [
             fetch for group in region.groups for one in group.arguments for fetch in one.ahead

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.region import Earlier, Fetch, Group, Inner, Packed, Region
+from dynbatch.cells.calls.region import CallGroup, CallRegion, Earlier, Fetch, Inner, PackedRows
 from dynbatch.cells.calls.region_memory import finish, generic_steps, place_memories
 from dynbatch.cells.linear_maps import (
     WeightGradients,
@@ -27,7 +27,7 @@ from dynbatch.ragged import Ragged
 class RegionRun:
     """One region: its arrays, group by group, from forward to backward."""
 
-    def __init__(self, batch: Batch, region: Region) -> None:
+    def __init__(self, batch: Batch, region: CallRegion) -> None:
         self.batch = batch
         self.region = region
         self.arrays: list[dict[str, Any]] = []
@@ -38,7 +38,7 @@ class RegionRun:
         self._most = sizes
 
     @staticmethod
-    def elements(region: Region, backward: bool, keeps: bool) -> int:
+    def elements(region: CallRegion, backward: bool, keeps: bool) -> int:
         """Scratch elements that one pass needs."""
         total = 0
         for number, group in enumerate(region.groups):
@@ -91,7 +91,7 @@ class RegionRun:
             self.batch.launches += len(step.fetches) + cell.launches
         self._outputs(y)
 
-    def _streams(self, group: Group, scratch: Scratch) -> dict[str, Any]:
+    def _streams(self, group: CallGroup, scratch: Scratch) -> dict[str, Any]:
         widths = [value.width for value in group.cell.program.streams]
         return {f"X{k}": scratch.take(group.count, width) for k, width in enumerate(widths)}
 
@@ -194,7 +194,7 @@ class RegionRun:
             dx = dxs[space.source]
             self._gradients.append(None if dx is None else _rows_of(space, dx))
 
-    def _prepare_backward(self, number: int, group: Group, scratch: Scratch) -> ShardGradients:
+    def _prepare_backward(self, number: int, group: CallGroup, scratch: Scratch) -> ShardGradients:
         """The arrays of one group's backward, and where its generic operators' gradients go."""
         cell, arrays = group.cell, self.arrays[number]
         arrays.update(backward_weights(cell, scratch))
@@ -240,7 +240,7 @@ class RegionRun:
         add_rows_at(rows, fetch.rows, gradient, fetch.unique)
 
     def _gradients_ahead(
-        self, group: Group, arrays: dict[str, Any], dxs: Sequence[Ragged | None]
+        self, group: CallGroup, arrays: dict[str, Any], dxs: Sequence[Ragged | None]
     ) -> None:
         cell = group.cell
         for k, argument in enumerate(group.arguments):
@@ -265,7 +265,7 @@ class RegionRun:
         ]
 
 
-def _map_input(group: Group, op: Op, arrays: dict[str, Any], packed: dict[str, Array]) -> Array:
+def _map_input(group: CallGroup, op: Op, arrays: dict[str, Any], packed: dict[str, Array]) -> Array:
     """All rows that a wide linear map multiplied."""
     (value,) = op.inputs
     if value.base.origin == "stream":
@@ -274,9 +274,9 @@ def _map_input(group: Group, op: Op, arrays: dict[str, Any], packed: dict[str, A
     return columns_of(packed, *group.cell.storage.place(value), value.width)
 
 
-def _rows_of(space: Packed | Earlier, source: Ragged) -> Array:
+def _rows_of(space: PackedRows | Earlier, source: Ragged) -> Array:
     """The rows that a space outside the region stands for, or their gradients."""
-    if isinstance(space, Packed):
+    if isinstance(space, PackedRows):
         return source.flat.reshape(-1, space.width)
     rows = source.flat[space.start : space.start + space.rows * space.total]
     return rows.reshape(space.rows, space.total)[:, space.column : space.column + space.width]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import Total, form_given, graphs_of, is_value
-from dynbatch.cells.calls.call import Part
+from dynbatch.cells.calls.arguments import SumArgument, form_given, graphs_of, is_value
+from dynbatch.cells.calls.call import TuplePart
 from dynbatch.cells.calls.step import Form, trace_step
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Owner, caller
@@ -169,4 +169,4 @@ def _holds_nodes(argument: Any) -> bool:
     if not isinstance(argument, list | dict):
         return False
     parts = argument.values() if isinstance(argument, dict) else argument
-    return any([isinstance(part, Node | Part | Total) for part in parts])
+    return any([isinstance(part, Node | TuplePart | SumArgument) for part in parts])

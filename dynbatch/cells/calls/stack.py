@@ -23,7 +23,7 @@ from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class Piece(NamedTuple):
+class ResultRows(NamedTuple):
     """Rows of one table's calls in one region: `positions` there, `targets` here (None for all).
 
     The region's value holds `num_calls` rows of `total` elements from `offset` on.
@@ -48,7 +48,7 @@ class StackCalls(Node):
     results: Sequence[Any]
     leaf: int
     tables: Sequence[CallTable]
-    located: tuple[list[RegionNode], list[Piece]]
+    located: tuple[list[RegionNode], list[ResultRows]]
 
     def __init__(
         self, results: Sequence[Any], leaf: int, tables: Sequence[CallTable], phase: int
@@ -128,12 +128,12 @@ class StackCalls(Node):
         batch.launches += len(first.located[1]) - 1
 
 
-def _block(packed: Ragged, piece: Piece) -> Array:
+def _block(packed: Ragged, piece: ResultRows) -> Array:
     end = piece.offset + piece.num_calls * piece.total
     return packed.flat[piece.offset : end].reshape(piece.num_calls, piece.total)
 
 
-def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
+def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[ResultRows]]:
     """Where the rows of a batch of nodes are: the regions read, and the pieces of each."""
     results = [result for node in nodes for result in node.results]  # type: ignore[attr-defined]
     leaves_of = np.array([node.leaf for node in nodes])  # type: ignore[attr-defined]
@@ -146,7 +146,7 @@ def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
     number = {table: k for k, table in enumerate(tables)}
     code = np.array([number[result.origin] for result in results])
     homes: dict[RegionNode, int] = {}
-    pieces: list[Piece] = []
+    pieces: list[ResultRows] = []
     for table, k in number.items():
         of_table = np.flatnonzero(code == k) if len(number) > 1 else np.arange(code.size)
         own = rows[of_table]
@@ -159,7 +159,7 @@ def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[Piece]]:
             group = home.places[id(table)]
             targets = of_table[chosen]
             pieces.append(
-                Piece(
+                ResultRows(
                     homes.setdefault(home, len(homes)), group.offset, group.count,
                     group.cell.width, group.cell.columns[value],
                     None if targets.size == code.size else targets, table.position[own[chosen]],

@@ -32,25 +32,25 @@ from dynbatch.compiler.trace import (
 )
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Owner, Shape, caller
-from dynbatch.nodes.dropout import Dropout
-from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.dropout import InvertedDropout
+from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.shape.expand import Expand
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
 Form = Any
-"""What a cell is given or returns: a vector's width, 0 for a scalar, a `Matrix`, or a tuple."""
+"""What a cell is given or returns: a vector's width, 0 for a scalar, a `MatrixForm`, or a tuple."""
 
 
 @dataclass(frozen=True)
-class Matrix:
+class MatrixForm:
     """The form of a matrix of any number of rows."""
 
     width: int
 
 
 def leaves(form: Form) -> list[Any]:
-    """A form's parts that are no tuples, in order: widths, 0 for a scalar, and `Matrix`."""
+    """A form's parts that are no tuples, in order: widths, 0 for a scalar, and `MatrixForm`."""
     if not isinstance(form, tuple):
         return [form]
     return [width for part in form for width in leaves(part)]
@@ -117,7 +117,7 @@ class StepTrace:
         repeated = {n.index for n in self.nodes if isinstance(n, Expand) and _adds_rows(n)}
         for node in self.nodes:
             follows = node.index in self.of_memory
-            if isinstance(node, Dropout) or (
+            if isinstance(node, InvertedDropout) or (
                 node.ndim > 1 and not follows and node.index not in repeated
             ):
                 return False
@@ -180,7 +180,7 @@ def _trace_once(
     vectors: list[Node] = []
     memories: list[Node] = []
     for leaf in [leaf for form in forms for leaf in leaves(form)]:
-        if isinstance(leaf, Matrix):
+        if isinstance(leaf, MatrixForm):
             shape: Shape = (rows, leaf.width)
             memories.append(_placeholder(graph, "memory", len(memories), shape))
         else:
@@ -239,7 +239,11 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
         read = {kinds[x.index] for x in node.inputs}
         if read <= {"memory"}:
             kinds[node.index] = "memory"
-        elif read == {"token argument"} and isinstance(node, Linear) and node.index not in returned:
+        elif (
+            read == {"token argument"}
+            and isinstance(node, LinearMap)
+            and node.index not in returned
+        ):
             kinds[node.index] = "token"
         else:
             kinds[node.index] = "loop"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import Given, Mixed, Total
-from dynbatch.cells.calls.call import Call, Light, Part, places_of
-from dynbatch.cells.calls.step import CompiledStep, Form, Matrix, StepTrace, leaves
+from dynbatch.cells.calls.arguments import NodeArgument, SumArgument, TupleArgument
+from dynbatch.cells.calls.call import Call, TuplePart, ValueHandle, places_of
+from dynbatch.cells.calls.step import CompiledStep, Form, MatrixForm, StepTrace, leaves
 from dynbatch.compiler.prologue import copy_of_source, once
 from dynbatch.errors import GraphError
 from dynbatch.nodes.base import Node, caller
@@ -49,8 +49,8 @@ class CallTable:
         kinds, parts: integers of the leaves' forms; where the parts of the returned tuple are.
         adds:    what appends to each column, and to the calls; and the nodes of the graph.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
-        ready, depth: phase of each call (see `call.Light`), and how many calls of this table it
-                 waits for, one after the other; as far as `update` has been called.
+        ready, depth: phase of each call (see `call.ValueHandle`), and how many calls of this
+                 table it waits for, one after the other; as far as `update` has been called.
         held:    the keys by which the cell finds the table, and the parameters whose identity is
                  part of them, so that it stays their own.
         known:   identities of arguments that hold matrices, whose light values the cell knows.
@@ -80,7 +80,7 @@ class CallTable:
         self.parts = places_of(self.form, 0, graph.kinds) if is_tuple else []
         self.nodes: list[Node] = graph.nodes
         self.forms = [len(leaves(form)) for form in forms]
-        self.matrices = [isinstance(leaf, Matrix) for form in forms for leaf in leaves(form)]
+        self.matrices = [isinstance(leaf, MatrixForm) for form in forms for leaf in leaves(form)]
         self.columns: list[list[Any]] = [[] for _ in forms]
         self.calls: list[Call] = []
         self.adds = (*[column.append for column in self.columns], self.calls.append, graph.nodes)
@@ -140,7 +140,8 @@ class CallTable:
             row
             for column in self.columns
             for row, one in enumerate(column)
-            if one is value or (type(one) is Mixed and any([x is value for x in one.values]))
+            if one is value
+            or (type(one) is TupleArgument and any([x is value for x in one.values]))
         }
         return [self.calls[row] for row in sorted(rows)]
 
@@ -256,13 +257,13 @@ def _is_freed(node: Node) -> bool:
 
 
 def _collect(value: Any, found: list[Node]) -> None:
-    if isinstance(value, Light | Row):
+    if isinstance(value, ValueHandle | Row):
         found.append(value)
-    elif isinstance(value, Part):
+    elif isinstance(value, TuplePart):
         found.append(value.call)
-    elif isinstance(value, Given):
+    elif isinstance(value, NodeArgument):
         if value.origin is not None:
             found.append(value.origin)
-    elif isinstance(value, Mixed | Total):
-        for one in value.values if isinstance(value, Mixed) else value.members:
+    elif isinstance(value, TupleArgument | SumArgument):
+        for one in value.values if isinstance(value, TupleArgument) else value.members:
             _collect(one, found)

@@ -9,10 +9,10 @@ import numpy as np
 
 from dynbatch.cells.generic import room_of
 from dynbatch.cells.linear_maps import weight_elements
-from dynbatch.cells.scan.chunks import Segment, extents, of_pass
+from dynbatch.cells.scan.chunks import Chunk, extents, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
-from dynbatch.compiler.buffers import Buffer
+from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.program import Value
 from dynbatch.nodes.batch import Batch
@@ -31,28 +31,28 @@ class ScanArrays:
         kept:   arrays with the rows of all segments.
     """
 
-    def __init__(self, segments: list[Segment], scratch: Scratch) -> None:
+    def __init__(self, segments: list[Chunk], scratch: Scratch) -> None:
         self.shared: dict[str, Any] = {}
         self._scratch = scratch
         self._most = max([segment.order.size for segment in segments])
         self._sentences = [shard.sentences.size for shard in segments[0].shards]
-        self._packed: list[tuple[Buffer, Array]] = []
+        self._packed: list[tuple[ProgramBuffer, Array]] = []
         self.kept: dict[str, Array] = {}
         self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
 
     def add_rows(self, name: str, width: int) -> None:
         """An array with a row for each token of a segment."""
-        self.add_packed(Buffer(name, width, packed=True))
+        self.add_packed(ProgramBuffer(name, width, packed=True))
 
-    def add_packed(self, buffer: Buffer) -> None:
+    def add_packed(self, buffer: ProgramBuffer) -> None:
         """The same, in planes where the buffer has them."""
         self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
 
-    def add_kept(self, buffer: Buffer, rows: Array) -> None:
+    def add_kept(self, buffer: ProgramBuffer, rows: Array) -> None:
         """An array that is there for all segments: (N, width) elements, in the layout's order."""
         self.kept[buffer.name] = in_planes(rows, buffer)
 
-    def add_temporary(self, *groups: Sequence[Buffer]) -> None:
+    def add_temporary(self, *groups: Sequence[ProgramBuffer]) -> None:
         """Arrays with a row for each running sentence. A shard needs one group at a time."""
         width = max([_sum(buffers) for buffers in groups])
         for arrays, sentences in zip(self._of_shards, self._sentences, strict=True):
@@ -67,13 +67,13 @@ class ScanArrays:
         for known, array in zip(self._of_shards, arrays, strict=True):
             known[name] = array
 
-    def wide(self, segment: Segment) -> dict[str, Array]:
+    def wide(self, segment: Chunk) -> dict[str, Array]:
         """The packed arrays, with the rows of one segment; not those that are kept."""
         count = segment.order.size
         return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
 
     def of_shards(
-        self, segment: Segment, wide: dict[str, Array]
+        self, segment: Chunk, wide: dict[str, Array]
     ) -> list[tuple[Shard, dict[str, Any]]]:
         """Everything that generated code reads, for each shard of a segment."""
         return [

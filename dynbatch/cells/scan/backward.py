@@ -11,7 +11,7 @@ from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream
 from dynbatch.cells.parameter_gradients import ShardGradients
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan.arrays import ScanArrays
-from dynbatch.cells.scan.chunks import Segment, cut, of_pass
+from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, place_states, take_rows
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
@@ -141,7 +141,7 @@ class ScanBackward:
 
     # Segments -------------------------------------------------------------------------------------
 
-    def _segment(self, segment: Segment, weights: WeightGradients) -> None:
+    def _segment(self, segment: Chunk, weights: WeightGradients) -> None:
         run = self._run
         wide = self._arrays.wide(segment)
         shards = self._arrays.of_shards(segment, wide)
@@ -160,7 +160,7 @@ class ScanBackward:
                 weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, segment))
         weights.run()
 
-    def _before(self, segment: Segment, number: int) -> list[Array]:
+    def _before(self, segment: Chunk, number: int) -> list[Array]:
         """The states of a shard before a segment."""
         run = self._run
         if run.recomputes or not segment.shards[number].first:
@@ -173,9 +173,7 @@ class ScanBackward:
             for value in run.cell.program.following
         ]
 
-    def _run_shard(
-        self, segment: Segment, number: int, shard: Shard, arrays: dict[str, Any]
-    ) -> None:
+    def _run_shard(self, segment: Chunk, number: int, shard: Shard, arrays: dict[str, Any]) -> None:
         run = self._run
         if run.recomputes:
             run.run_forward(segment, number, shard, arrays)
@@ -203,7 +201,7 @@ class ScanBackward:
             give(place, slice(None), arrays[f"dX{place}"])
 
     def _previous_states(
-        self, part: int, segment: Segment, shard: Shard, arrays: dict[str, Any]
+        self, part: int, segment: Chunk, shard: Shard, arrays: dict[str, Any]
     ) -> None:
         """A part of the state as every step found it, packed."""
         following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
@@ -213,7 +211,7 @@ class ScanBackward:
             running = shard.steps[0][2]
             rows[:running] = arrays[f"I{part}"][:running]
 
-    def _zero_rows(self, op: Op, segment: Segment) -> int:
+    def _zero_rows(self, op: Op, segment: Chunk) -> int:
         """How many of the first rows that a wide linear map multiplied are known to be zeros."""
         shard = segment.shards[0]
         known = reads_state(op) and not any(self._run.given) and not shard.first and shard.steps

@@ -37,7 +37,7 @@ class Extent(NamedTuple):
 
 
 @dataclass
-class Segment:
+class Chunk:
     """Some steps of all shards, as a scan of their own.
 
     Attributes:
@@ -121,9 +121,9 @@ def choices(lengths: Array) -> list[int]:
     return list(found.values())
 
 
-def cut(layout: PrefixLayout, found: list[Extent]) -> list[Segment]:
+def cut(layout: PrefixLayout, found: list[Extent]) -> list[Chunk]:
     """The segments of a layout."""
-    segments: list[Segment] = []
+    segments: list[Chunk] = []
     kept = 0
     for extent in found:
         segments.append(_segment(layout, extent, kept))
@@ -131,7 +131,7 @@ def cut(layout: PrefixLayout, found: list[Extent]) -> list[Segment]:
     return segments
 
 
-def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Segment:
+def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Chunk:
     shards: list[Shard] = []
     starts: list[slice] = []
     spans: list[slice] = []
@@ -159,4 +159,4 @@ def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Segment:
         start += running
     parts = (order, previous, ended, last)
     rows, earlier, sentences, ends = [np.concatenate(part) for part in parts]
-    return Segment(shards, rows, earlier, sentences, ends, starts, spans, before, kept)
+    return Chunk(shards, rows, earlier, sentences, ends, starts, spans, before, kept)

@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import forward_weights
 from dynbatch.cells.scan.arrays import ScanArrays
-from dynbatch.cells.scan.chunks import Segment, cut, of_pass
+from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import PrefixLayout, Shard
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
 from dynbatch.compiler.compiled import CompiledCell
@@ -98,7 +98,7 @@ class ScanRun:
             arrays.add_rows(f"X{k}", value.width)
 
     def run_forward(
-        self, segment: Segment, number: int, shard: Shard, arrays: dict[str, Any]
+        self, segment: Chunk, number: int, shard: Shard, arrays: dict[str, Any]
     ) -> None:
         """Forward of one shard in one segment."""
         if self.generic:
@@ -107,7 +107,7 @@ class ScanRun:
         self.cell.ahead_of_loop(arrays)
         self.cell.forward(arrays, shard.numbered)
 
-    def gather_streams(self, segment: Segment, shard: Shard, arrays: dict[str, Any]) -> None:
+    def gather_streams(self, segment: Chunk, shard: Shard, arrays: dict[str, Any]) -> None:
         """Bring the rows of streams in packed order."""
         for k, x in enumerate(self.streams):
             take_rows(x.values, segment.order[shard.span], arrays[f"X{k}"])
@@ -139,12 +139,12 @@ class ScanRun:
         most = max([segment.starts[-1].stop for segment in self.segments[1:]])
         return [scratch.take(most, state.width) for state in states]
 
-    def _start(self, segment: Segment, number: int) -> slice:
+    def _start(self, segment: Chunk, number: int) -> slice:
         """The rows of a shard's states before a segment, among those between segments."""
         start, kept = segment.starts[number], segment.kept if self.batch.keeps else 0
         return slice(kept + start.start, kept + start.stop)
 
-    def before(self, segment: Segment, number: int, initial: list[list[Array]]) -> list[Array]:
+    def before(self, segment: Chunk, number: int, initial: list[list[Array]]) -> list[Array]:
         """The states of a shard before a segment."""
         if not segment.shards[number].first:
             return initial[number]
@@ -154,7 +154,7 @@ class ScanRun:
         """Whether the states before a segment may be other than zeros."""
         return any(self.given) or shard.first > 0
 
-    def _leave_states(self, segment: Segment, following: Segment, wide: dict[str, Array]) -> None:
+    def _leave_states(self, segment: Chunk, following: Chunk, wide: dict[str, Array]) -> None:
         """Copy the states after a segment, of the sentences that run on."""
         for k, value in enumerate(self.cell.program.following):
             rows = columns_of(wide, *self.cell.storage.place(value), value.width)
@@ -166,7 +166,7 @@ class ScanRun:
 
     # Results --------------------------------------------------------------------------------------
 
-    def _outputs(self, segment: Segment, wide: dict[str, Array], y: Ragged) -> None:
+    def _outputs(self, segment: Chunk, wide: dict[str, Array], y: Ragged) -> None:
         """Outputs, and last states of the sentences that end here, in sentence order."""
         program, place = self.cell.program, self.cell.storage.place
         column = 0

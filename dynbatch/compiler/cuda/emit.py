@@ -18,10 +18,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from dynbatch.compiler.cuda.lanes import Group, Lane, ScalarOp, Segment
+from dynbatch.compiler.cuda.lanes import ColumnRange, KernelGroup, Lane, ScalarOp
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.program import Op, Value, passes_gradient
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, Unary, variant
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, UnaryExpression, variant
 
 THREADS = 256
 
@@ -72,7 +72,7 @@ class Kernel:
             ]
         return "\n".join([*lines, "}"])
 
-    def forward(self, group: Group) -> None:
+    def forward(self, group: KernelGroup) -> None:
         """Every lane's operators, in order."""
         for lane in group.lanes:
             self._names = {}
@@ -87,7 +87,7 @@ class Kernel:
                     lines.append(f"{self.array(place[0].name)}[{at}] = {self._name(one.output)};")
             self.lanes.append((lane.width, lines))
 
-    def backward(self, group: Group) -> None:
+    def backward(self, group: KernelGroup) -> None:
         """Every lane's gradients, in reverse."""
         for lane in group.lanes:
             self._names = {}
@@ -97,7 +97,7 @@ class Kernel:
 
     # Forward --------------------------------------------------------------------------------------
 
-    def _name(self, segment: Segment) -> str:
+    def _name(self, segment: ColumnRange) -> str:
         return self._names.setdefault(segment.key, f"v{len(self._names)}")
 
     def _operator(self, one: ScalarOp) -> str:
@@ -128,13 +128,13 @@ class Kernel:
         value = f"{own} = {x}, " if x else ""
         return f"{value}{other} = {literal(op.node.number)}"
 
-    def _unary(self, one: ScalarOp) -> tuple[Unary, str]:
+    def _unary(self, one: ScalarOp) -> tuple[UnaryExpression, str]:
         node = one.op.node
         key, numbers = variant(node.kernel.name, node.arguments())
         arguments = "".join([f", a{k} = {literal(v)}" for k, v in enumerate(numbers)])
         return UNARY[key], arguments
 
-    def _load(self, segment: Segment) -> str:
+    def _load(self, segment: ColumnRange) -> str:
         """A value from memory."""
         base, first = segment.base, segment.first
         if base.origin == "stream":
@@ -169,9 +169,9 @@ class Kernel:
         loads: list[str] = []
         body: list[str] = []
         gradients: dict[tuple[int, int], str] = {}
-        segments: dict[tuple[int, int], Segment] = {}
+        segments: dict[tuple[int, int], ColumnRange] = {}
 
-        def value(segment: Segment) -> str:
+        def value(segment: ColumnRange) -> str:
             if segment.key not in values:
                 values[segment.key] = f"v{len(values)}"
                 loads.append(f"const REAL {values[segment.key]} = {self._load(segment)};")
@@ -207,7 +207,7 @@ class Kernel:
         return [*loads, *body, *stores] if stores else []
 
     def _gradient(
-        self, one: ScalarOp, position: int, dy: str, value: Callable[[Segment], str]
+        self, one: ScalarOp, position: int, dy: str, value: Callable[[ColumnRange], str]
     ) -> str:
         """A statement that puts the gradient of one input after `{out}`."""
         op = one.op
@@ -237,7 +237,7 @@ class Kernel:
         code = (binary.backward_a, binary.backward_b)[position]
         return f"{{{{ const REAL dy = {dy}{a}{b}; {{out}} {code}; }}}}"
 
-    def _given_gradients(self, segment: Segment) -> list[str]:
+    def _given_gradients(self, segment: ColumnRange) -> list[str]:
         """What reaches a value that this group makes from outside it."""
         loop, found = self.loop, []
         view = _view(segment)
@@ -257,7 +257,7 @@ class Kernel:
             found.append(f"{self.array(memory.buffer.name)}[{at}]")
         return found
 
-    def _store_gradient(self, segment: Segment, name: str) -> str:
+    def _store_gradient(self, segment: ColumnRange, name: str) -> str:
         memory = self.loop.gradient_of(segment.base)
         sign = "+=" if memory.mode(segment.first, segment.width) else "="
         buffer = memory.buffer
@@ -285,14 +285,14 @@ def _at(packed: bool, width: int, column: int) -> str:
     return f"{row} * {width} + {column} + j"
 
 
-def _view(segment: Segment) -> Value:
+def _view(segment: ColumnRange) -> Value:
     view = Value(segment.width)
     view.base, view.column = segment.base, segment.first
     return view
 
 
-def _first_uses(lane: Lane, made: set[tuple[int, int]]) -> list[Segment]:
-    found: dict[tuple[int, int], Segment] = {}
+def _first_uses(lane: Lane, made: set[tuple[int, int]]) -> list[ColumnRange]:
+    found: dict[tuple[int, int], ColumnRange] = {}
     for one in lane.ops:
         for x in one.inputs:
             if x.key not in made:

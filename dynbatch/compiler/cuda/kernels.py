@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynbatch.compiler.cuda.emit import Kernel
-from dynbatch.compiler.cuda.lanes import Group
+from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.program import Op
 
 
 @dataclass
-class Pair:
+class KernelPair:
     """The kernels of one group; `backward` is None where no gradient passes."""
 
     forward: Kernel
@@ -33,18 +33,18 @@ class LoopKernels:
 
     def __init__(self, loop: Loop) -> None:
         self.loop = loop
-        self.groups: dict[int, Pair] = {}
+        self.groups: dict[int, KernelPair] = {}
         self.map_adds: dict[int, bool] = {}
         self.generic_adds: dict[int, list[bool]] = {}
         self.stream_adds: dict[int, bool] = {}
         for number, item in enumerate(loop.items):
-            if isinstance(item, Group):
+            if isinstance(item, KernelGroup):
                 kernel = Kernel(loop, f"forward_{number}")
                 kernel.forward(item)
-                self.groups[number] = Pair(kernel)
+                self.groups[number] = KernelPair(kernel)
         for number in range(len(loop.items) - 1, -1, -1):
             item = loop.items[number]
-            if isinstance(item, Group):
+            if isinstance(item, KernelGroup):
                 kernel = Kernel(loop, f"backward_{number}")
                 kernel.backward(item)
                 if kernel.width:

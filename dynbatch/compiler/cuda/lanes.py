@@ -18,7 +18,7 @@ from dynbatch.compiler.program import ELEMENTWISE, Op, Program, Value
 FUSED = (*ELEMENTWISE, "copy")
 
 
-class Segment(NamedTuple):
+class ColumnRange(NamedTuple):
     """Columns [first, first + width) of a base value."""
 
     base: Value
@@ -35,8 +35,8 @@ class ScalarOp(NamedTuple):
     """An elementwise operator on segments of one width."""
 
     op: Op
-    inputs: tuple[Segment, ...]
-    output: Segment
+    inputs: tuple[ColumnRange, ...]
+    output: ColumnRange
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class Lane:
 
 
 @dataclass(frozen=True)
-class Group:
+class KernelGroup:
     """Elementwise operators that one kernel runs."""
 
     ops: tuple[Op, ...]
     lanes: tuple[Lane, ...]
 
 
-Item = Op | Group
+Item = Op | KernelGroup
 
 
 def items(program: Program, leaving: list[Op]) -> list[Item]:
@@ -87,7 +87,7 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
                 group.append(op)
                 done.add(id(op.output))
         waiting = [op for op in waiting if op not in group]
-        found.append(Group(tuple(group), _lanes(group, cuts)))
+        found.append(KernelGroup(tuple(group), _lanes(group, cuts)))
     return found
 
 
@@ -123,9 +123,9 @@ def _cuts(ops: list[Op]) -> dict[int, set[int]]:
     return cuts
 
 
-def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) -> list[Segment]:
+def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) -> list[ColumnRange]:
     edges = sorted([c for c in cuts[id(base)] if first <= c <= first + width])
-    return [Segment(base, a, b - a) for a, b in itertools.pairwise(edges)]
+    return [ColumnRange(base, a, b - a) for a, b in itertools.pairwise(edges)]
 
 
 def _lanes(group: list[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
@@ -136,11 +136,11 @@ def _lanes(group: list[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
                 for segment in _segments(x.base, x.column, x.width, cuts):
                     first = segment.first - x.column + at
                     scalars.append(
-                        ScalarOp(op, (segment,), Segment(op.output, first, segment.width))
+                        ScalarOp(op, (segment,), ColumnRange(op.output, first, segment.width))
                     )
             continue
         for output in _segments(op.output, 0, op.output.width, cuts):
-            inputs = [Segment(x.base, x.column + output.first, output.width) for x in op.inputs]
+            inputs = [ColumnRange(x.base, x.column + output.first, output.width) for x in op.inputs]
             scalars.append(ScalarOp(op, tuple(inputs), output))
     lane_of: dict[tuple[int, int], int] = {}
     lanes: dict[int, list[ScalarOp]] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dynbatch.compiler.buffers import Buffer
-from dynbatch.compiler.cuda.lanes import Group, Item, items
-from dynbatch.compiler.cuda.places import Gradient, Places
+from dynbatch.compiler.buffers import ProgramBuffer
+from dynbatch.compiler.cuda.lanes import Item, KernelGroup, items
+from dynbatch.compiler.cuda.places import GradientSlot, Places
 from dynbatch.compiler.program import Op, Program, Value, readers
 
 
@@ -39,7 +39,7 @@ class Loop:
         self.inline_maps = {
             id(op.output): op for op in self.linear if self.places.bias_in_kernel(op)
         }
-        self.gradients: dict[int, Gradient] = {}
+        self.gradients: dict[int, GradientSlot] = {}
         self._shared = _shared_gradients(program, self.items)
 
     @property
@@ -66,31 +66,31 @@ class Loop:
         """Whether a gradient in the place of values is not written in all its columns."""
         return any([g.cleared and g.buffer.name[0] == "P" for g in self.gradients.values()])
 
-    def gradient_of(self, base: Value) -> Gradient:
+    def gradient_of(self, base: Value) -> GradientSlot:
         """Memory for the gradient of a base value, made when it is first asked for."""
         base = self._shared.get(id(base), base)
         known = self.gradients.get(id(base))
         if known is None:
-            known = self.gradients[id(base)] = Gradient(self._gradient_buffer(base))
+            known = self.gradients[id(base)] = GradientSlot(self._gradient_buffer(base))
         return known
 
-    def find_gradient(self, base: Value) -> Gradient | None:
+    def find_gradient(self, base: Value) -> GradientSlot | None:
         """The same where any gradient was written."""
         found = self.gradients.get(id(self._shared.get(id(base), base)))
         return found if found is not None and found.written else None
 
-    def _gradient_buffer(self, base: Value) -> Buffer:
+    def _gradient_buffer(self, base: Value) -> ProgramBuffer:
         if base.origin == "stream":
-            return Buffer(f"dX{base.place}", base.width, packed=True)
+            return ProgramBuffer(f"dX{base.place}", base.width, packed=True)
         if base.origin == "prev":
-            return Buffer(f"N{base.place}", base.width, packed=False)
+            return ProgramBuffer(f"N{base.place}", base.width, packed=False)
         for op in self.program.stream_maps if self._in_place else ():
             room = self.places.room_for_gradient(op) if op.output is base else None
             if room is not None:
                 return room
         made = [op for op in [*self.program.stream_maps, *self.program.ops] if op.output is base]
         packed = made[0].kind == "linear"
-        return Buffer(f"D{len(self.gradients)}", base.width, packed)
+        return ProgramBuffer(f"D{len(self.gradients)}", base.width, packed)
 
     def require_all(self, base: Value) -> None:
         """What no writer has reached must be zeros."""
@@ -118,7 +118,7 @@ def _shared_gradients(program: Program, order: list[Item]) -> dict[int, Value]:
     linear = of_tokens | {id(op.output) for op in program.ops if op.kind == "linear"}
     shared: dict[int, Value] = {}
     for item in order:
-        for op in item.ops if isinstance(item, Group) else ():
+        for op in item.ops if isinstance(item, KernelGroup) else ():
             if op.kind != "binary" or op.node.kernel.name != "add":
                 continue
             a, b = op.inputs

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.kernels import LoopKernels
-from dynbatch.compiler.cuda.lanes import Group
+from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.program import Op, Value
 
 TAIL_ROWS = 16
@@ -38,7 +38,7 @@ class Tail:
         self.loop = kernels.loop
         self.arrays: list[str] = []
         self.arrays_backward: list[str] = []
-        maps = [item for item in self.loop.items if not isinstance(item, Group)]
+        maps = [item for item in self.loop.items if not isinstance(item, KernelGroup)]
         self.elements = sum([op.output.width * op.inputs[0].width for op in maps])
         self._forward = self._forward_lines()
         self._backward = self._backward_lines()
@@ -77,7 +77,7 @@ class Tail:
     def _forward_lines(self) -> list[str]:
         lines: list[str] = []
         for number, item in enumerate(self.loop.items):
-            if isinstance(item, Group):
+            if isinstance(item, KernelGroup):
                 lines += self._group(self.kernels.groups[number].forward, self.arrays)
             else:
                 lines += self._map(item)
@@ -141,7 +141,7 @@ class Tail:
             lines.append("__syncthreads();")
         for number in range(len(self.loop.items) - 1, -1, -1):
             item = self.loop.items[number]
-            if isinstance(item, Group):
+            if isinstance(item, KernelGroup):
                 kernel = self.kernels.groups[number].backward
                 if kernel is None:
                     continue

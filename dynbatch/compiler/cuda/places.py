@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dynbatch.compiler.buffers import Buffer, backward_reads
-from dynbatch.compiler.cuda.lanes import FUSED, Group, Item, Segment
+from dynbatch.compiler.buffers import ProgramBuffer, backward_reads
+from dynbatch.compiler.cuda.lanes import FUSED, ColumnRange, Item, KernelGroup
 from dynbatch.compiler.program import Op, Program, Value
 
 
@@ -24,19 +24,19 @@ class Places:
     def __init__(
         self, program: Program, order: list[Item], exports: list[Value], following: list[Value]
     ) -> None:
-        self.packed: list[Buffer] = []
-        self.temporary: list[Buffer] = []
-        self._places: dict[int, tuple[Buffer, int]] = {}
+        self.packed: list[ProgramBuffer] = []
+        self.temporary: list[ProgramBuffer] = []
+        self._places: dict[int, tuple[ProgramBuffer, int]] = {}
         self._item: dict[int, int] = {}
         self._ops: dict[int, Op] = {}
         self._readers: dict[int, list[tuple[Op, Value]]] = {}
-        self._room: dict[int, tuple[Buffer, int]] = {}
+        self._room: dict[int, tuple[ProgramBuffer, int]] = {}
         self._taken: dict[str, list[tuple[int, int]]] = {}
         self._leaving = [*exports, *following]
         self._kept = list(self._leaving)
         self._holders: dict[str, list[Value]] = {}
         for number, item in enumerate(order):
-            for op in item.ops if isinstance(item, Group) else (item,):
+            for op in item.ops if isinstance(item, KernelGroup) else (item,):
                 self._item[id(op)] = number
                 self._ops[id(op)] = op
                 self._kept += [v for v in backward_reads(op) if v.base.origin == "op"]
@@ -45,15 +45,15 @@ class Places:
         for op in program.stream_maps:
             self._put(op.output, self._new(op.output, packed=True), 0)
         for item in order:
-            for op in item.ops if isinstance(item, Group) else (item,):
+            for op in item.ops if isinstance(item, KernelGroup) else (item,):
                 self._place(op)
 
-    def find(self, value: Value) -> tuple[Buffer, int] | None:
+    def find(self, value: Value) -> tuple[ProgramBuffer, int] | None:
         """Buffer and first column of a value that an operator made; None if it has no memory."""
         found = self._places.get(id(value.base))
         return None if found is None else (found[0], found[1] + value.column)
 
-    def place(self, value: Value) -> tuple[Buffer, int]:
+    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
         """The same for a value that has memory."""
         found = self.find(value)
         assert found is not None
@@ -63,7 +63,7 @@ class Places:
         """Whether backward, or the world outside the step, reads any of its columns."""
         return any([value.overlaps(other) for other in self._kept])
 
-    def room_for_gradient(self, op: Op) -> Buffer | None:
+    def room_for_gradient(self, op: Op) -> ProgramBuffer | None:
         """The buffer of a map of the tokens, if the gradient of its output may be written there.
 
         What lies there by then must be read by the kernel alone that writes the gradient, in the
@@ -110,7 +110,7 @@ class Places:
         elif room is not None:
             self._room[id(op.output)] = room
 
-    def _room_of(self, value: Value, op: Op) -> tuple[Buffer, int] | None:
+    def _room_of(self, value: Value, op: Op) -> tuple[ProgramBuffer, int] | None:
         """Packed memory that `op` may write over: of its input, or of what that was made from."""
         if self.is_kept(value) or not self._dies(value, op):
             return None
@@ -120,7 +120,7 @@ class Places:
         room = self._room.get(id(value.base))
         return None if room is None else (room[0], room[1] + value.column)
 
-    def _take(self, buffer: Buffer, column: int, width: int) -> bool:
+    def _take(self, buffer: ProgramBuffer, column: int, width: int) -> bool:
         """Take columns of a buffer, unless another value has them."""
         taken = self._taken.setdefault(buffer.name, [])
         if any([s < column + width and column < e for s, e in taken]):
@@ -138,26 +138,26 @@ class Places:
         readers = self._readers[id(value.base)]
         return not any([self._item[id(r)] > here for r, read in readers if read.overlaps(value)])
 
-    def _new(self, value: Value, packed: bool) -> Buffer:
+    def _new(self, value: Value, packed: bool) -> ProgramBuffer:
         kind = self.packed if packed else self.temporary
-        buffer = Buffer(f"{'P' if packed else 'T'}{len(kind)}", value.width, packed)
+        buffer = ProgramBuffer(f"{'P' if packed else 'T'}{len(kind)}", value.width, packed)
         kind.append(buffer)
         return buffer
 
-    def _put(self, value: Value, buffer: Buffer, column: int) -> None:
+    def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
         self._places[id(value)] = (buffer, column)
         self._holders.setdefault(buffer.name, []).append(value)
 
 
 @dataclass
-class Gradient:
+class GradientSlot:
     """Memory for the gradient of a base value, or of some part of the state or of a stream.
 
     written: ranges of columns that have been written so far, in the order of backward.
     cleared: it must be zeros before the step, for a later writer adds where none has written.
     """
 
-    buffer: Buffer
+    buffer: ProgramBuffer
     written: list[tuple[int, int]] = field(default_factory=list)
     cleared: bool = False
 
@@ -174,7 +174,7 @@ class Gradient:
         """Whether any writer has reached these columns."""
         return self.cleared or any([s < first + width and first < e for s, e in self.written])
 
-    def covers(self, segment: Segment) -> bool:
+    def covers(self, segment: ColumnRange) -> bool:
         """Whether writers have reached every one of the segment's columns."""
         found = [(s, e) for s, e in self.written if s <= segment.first < e]
         return any([segment.first + segment.width <= e for _, e in found]) or self.cleared

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dynbatch.compiler.buffers import Buffer, Storage, backward_reads
+from dynbatch.compiler.buffers import ProgramBuffer, Storage, backward_reads
 from dynbatch.compiler.derivatives import Link, has_slope, links
 from dynbatch.compiler.numpy.forward import (
     AFTER_ZEROS,
@@ -39,10 +39,10 @@ from dynbatch.compiler.program import Op, Program, Value, passes_gradient
 class AheadViews(Views):
     """Views of all rows of a block of steps, where states are packed."""
 
-    def place(self, value: Value) -> tuple[Buffer, int]:
+    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
         base = value.base
         if base.origin == "prev":
-            return Buffer(f"H{base.place}", base.width, packed=True), value.column
+            return ProgramBuffer(f"H{base.place}", base.width, packed=True), value.column
         return super().place(value)
 
 
@@ -111,7 +111,7 @@ class Backward(GradientLines):
             return lambda out: f"matmul({dy}, V{number}, {out})"
         inner = op.inputs[0].width
         name = f"S{buffer.planes}_{inner}"
-        self.buffers.setdefault(name, Buffer(name, buffer.planes * inner, False, inner))
+        self.buffers.setdefault(name, ProgramBuffer(name, buffer.planes * inner, False, inner))
         scratch = self.views.view(self.buffers[name], 0, buffer.planes * inner, inner)
         return lambda out: f"matmul_sum({dy}, V{number}, {scratch}, {out})"
 
@@ -148,7 +148,7 @@ class Backward(GradientLines):
         place = self.place(x)
         if not self._can_wait(x):
             name = f"F{len(self.buffers)}"
-            self.buffers[name] = Buffer(name, x.width, packed=True, plane=plane)
+            self.buffers[name] = ProgramBuffer(name, x.width, packed=True, plane=plane)
             place = (self.buffers[name], 0)
         factor, saved, *others = [
             self.ahead_views.view(*v, x.width, plane) for v in [place, *read_from]
@@ -246,7 +246,7 @@ class Backward(GradientLines):
         first: list[str] = []
         last: list[str] = []
         for k, state in enumerate(self.program.states):
-            self.views.view(Buffer(f"C{k}", state.width, packed=False), 0, state.width)
+            self.views.view(ProgramBuffer(f"C{k}", state.width, packed=False), 0, state.width)
             codes = self._to_previous.get(k, [])
             reading = [code for code in codes if self._carried(code("_"))]
             others = [code for code in codes if code not in reading]
@@ -259,7 +259,7 @@ class Backward(GradientLines):
                 for code in others:
                     last += self._sum([code], f"c{k}", state.width, more=True)
             else:
-                self.buffers[f"E{k}"] = Buffer(f"E{k}", state.width, packed=False)
+                self.buffers[f"E{k}"] = ProgramBuffer(f"E{k}", state.width, packed=False)
                 self.views.view(self.buffers[f"E{k}"], 0, state.width)
                 first += self._sum(codes, f"e{k}", state.width)
                 last.append(f"copyto(c{k}, e{k})")
@@ -318,6 +318,6 @@ class Backward(GradientLines):
         step = with_used([*before, *self.views.lines.values()], [*self.body, *carry])
         return lines + [f"            {line}" for line in step]
 
-    def gradient_buffers(self) -> list[Buffer]:
+    def gradient_buffers(self) -> list[ProgramBuffer]:
         """Every gradient buffer, packed or not."""
         return list(self.buffers.values())

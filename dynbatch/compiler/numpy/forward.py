@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from textwrap import indent
 
-from dynbatch.compiler.buffers import Buffer, Storage
+from dynbatch.compiler.buffers import ProgramBuffer, Storage
 from dynbatch.compiler.program import Op, Program, Value
 
 AFTER_ZEROS = "if p >= 0 or given:"
@@ -28,20 +28,20 @@ class Views:
         self.storage = storage
         self.lines: dict[str, str] = {}
 
-    def place(self, value: Value) -> tuple[Buffer, int]:
+    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
         """The array that holds a value, and its first column there."""
         base = value.base
         if base.origin == "stream":
-            return Buffer(f"X{base.place}", base.width, packed=True), value.column
+            return ProgramBuffer(f"X{base.place}", base.width, packed=True), value.column
         if base.origin == "prev":
-            return Buffer(f"h{base.place}", base.width, packed=False), value.column
+            return ProgramBuffer(f"h{base.place}", base.width, packed=False), value.column
         return self.storage.place(value)
 
     def of(self, value: Value, plane: int = 0) -> str:
         """The expression for a value in this step, as (n, width) or, by planes, (k, n, plane)."""
         return self.view(*self.place(value), value.width, plane)
 
-    def view(self, buffer: Buffer, column: int, width: int, plane: int = 0) -> str:
+    def view(self, buffer: ProgramBuffer, column: int, width: int, plane: int = 0) -> str:
         """The expression for some columns of an array in this step."""
         whole = self._rows(buffer)
         if buffer.plane and width > buffer.plane:
@@ -57,14 +57,16 @@ class Views:
             name = self._line(f"{name}_by_{plane}", cut)
         return name
 
-    def _planes(self, whole: str, buffer: Buffer, column: int, width: int, plane: int) -> str:
+    def _planes(
+        self, whole: str, buffer: ProgramBuffer, column: int, width: int, plane: int
+    ) -> str:
         first, last = column // buffer.plane, (column + width) // buffer.plane
         assert plane == buffer.plane and column % plane == 0 and width % plane == 0
         if width == buffer.width:
             return whole
         return self._line(f"{whole}_{first}_to_{last}", f"{whole}[{first}:{last}]")
 
-    def _rows(self, buffer: Buffer) -> str:
+    def _rows(self, buffer: ProgramBuffer) -> str:
         name = buffer.name.lower()
         if buffer.name.startswith("h"):
             return name
@@ -92,7 +94,7 @@ def with_used(lines: Iterable[str], body: Sequence[str]) -> list[str]:
     return kept
 
 
-def common_plane(placed: Iterable[tuple[Buffer, int]], width: int) -> int:
+def common_plane(placed: Iterable[tuple[ProgramBuffer, int]], width: int) -> int:
     """The plane width in which operands of one width must be seen; 0 for plain rows."""
     found = {buffer.plane for buffer, width_ in placed if buffer.plane and width > buffer.plane}
     assert len(found) < 2, f"operands in planes of different widths {found}"

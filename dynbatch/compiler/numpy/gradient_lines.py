@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dynbatch.compiler.buffers import Buffer, Storage, plane_of
+from dynbatch.compiler.buffers import ProgramBuffer, Storage, plane_of
 from dynbatch.compiler.numpy.forward import Views
 from dynbatch.compiler.program import Op, Program, Value, readers
 
@@ -29,10 +29,10 @@ class GradientLines:
         self.storage = storage
         self.views = Views(program, storage)
         self.body: list[str] = []
-        self.buffers: dict[str, Buffer] = {}
+        self.buffers: dict[str, ProgramBuffer] = {}
         self.streams: set[int] = set()
         self._alias: dict[int, Value] = {}
-        self._places: dict[int, tuple[Buffer, int]] = {}
+        self._places: dict[int, tuple[ProgramBuffer, int]] = {}
         self._written: dict[int, list[tuple[int, int]]] = {}
         self._to_previous: dict[int, list[Code]] = {}
         self._scratch = 0
@@ -70,7 +70,7 @@ class GradientLines:
             base = self._alias[id(base)].base
         return base
 
-    def _place(self, value: Value) -> tuple[Buffer, int]:
+    def _place(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Array and first column of the gradient of a base value."""
         root = self._root(value)
         known = self._places.get(id(root))
@@ -83,12 +83,15 @@ class GradientLines:
         )
         following = [k for k, v in enumerate(self.program.following) if v is root]
         if following and not packed:
-            place = (Buffer(f"C{following[0]}", root.width, packed=False), 0)
+            place = (ProgramBuffer(f"C{following[0]}", root.width, packed=False), 0)
         elif not packed and root in self.program.exports:
-            place = (Buffer("dY", self._export_width(), packed=True), self._export_column(root))
+            place = (
+                ProgramBuffer("dY", self._export_width(), packed=True),
+                self._export_column(root),
+            )
         else:
             name = f"D{len(self.buffers)}"
-            self.buffers[name] = Buffer(name, root.width, packed, plane_of(root))
+            self.buffers[name] = ProgramBuffer(name, root.width, packed, plane_of(root))
             place = (self.buffers[name], 0)
         self._places[id(root)] = place
         return place
@@ -100,12 +103,12 @@ class GradientLines:
     def _export_width(self) -> int:
         return sum(v.width for v in self.program.exports)
 
-    def place(self, value: Value) -> tuple[Buffer, int]:
+    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Array and first column of the gradient of a value or of a stream."""
         base = value.base
         if base.origin == "stream":
             self.streams.add(base.place)
-            return Buffer(f"dX{base.place}", base.width, packed=True), value.column
+            return ProgramBuffer(f"dX{base.place}", base.width, packed=True), value.column
         buffer, column = self._place(value)
         return buffer, column + value.column
 
@@ -125,7 +128,7 @@ class GradientLines:
             if self._place(value)[0].name == "dY":
                 self._mark(value)
                 continue
-            whole = Buffer("dY", self._export_width(), packed=True)
+            whole = ProgramBuffer("dY", self._export_width(), packed=True)
             view = self.views.view(whole, self._export_column(value), value.width)
             self._contribute(value, lambda out, v=view: f"copyto({out}, {v})")  # type: ignore[misc]
 
@@ -203,5 +206,5 @@ class GradientLines:
         if fresh:
             self._scratch += 1
             name += f"_{self._scratch}"
-        buffer = self.buffers.setdefault(name, Buffer(name, width, False, plane))
+        buffer = self.buffers.setdefault(name, ProgramBuffer(name, width, False, plane))
         return self.views.view(buffer, 0, width, plane)

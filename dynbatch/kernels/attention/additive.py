@@ -11,9 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.attention.dot_product import Packed, Wanted, exp_rows, softmax_backward
-from dynbatch.kernels.attention.mask import EVERYTHING, Sight
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.attention.dot_product import (
+    AttentionGradients,
+    PackedAttention,
+    exp_rows,
+    softmax_backward,
+)
+from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -21,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 BLOCK_ELEMENTS = 1 << 17
 
 
-class Sentence(NamedTuple):
+class AdditiveSentence(NamedTuple):
     """One sentence: q (T_q, D), k (T_k, D), v (T_k, E), and its pairs' weights (T_q, T_k)."""
 
     rows: slice
@@ -49,7 +54,7 @@ def block_rows(queries: int, keys: int, width: int) -> int:
     return min(queries, max(1, BLOCK_ELEMENTS // max(1, keys * width)))
 
 
-@twin()
+@has_cuda()
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
 ) -> int:
@@ -66,7 +71,7 @@ def workspace(
     )
 
 
-@twin()
+@has_cuda()
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
@@ -81,9 +86,9 @@ def workspace_backward(
     return block + max(pairs, default=0) + added
 
 
-@twin("queries")
+@has_cuda("queries")
 def additive_attention(
-    packed: Packed, vector: Array, sights: Sequence[Sight],
+    packed: PackedAttention, vector: Array, sights: Sequence[Mask],
     out: Array, weights: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
@@ -107,7 +112,7 @@ def additive_attention(
         for rows, hidden in sentence.blocks(scratch):
             scores = w[rows].reshape(-1)
             np.dot(hidden.reshape(scores.size, -1), vector, out=scores)
-        if sight is not EVERYTHING:
+        if sight is not NO_MASK:
             sight.hide(w, 0, 0)
         _, total = exp_rows(w)
         np.copyto(total, 1, where=total == 0)
@@ -115,9 +120,14 @@ def additive_attention(
         np.matmul(w, sentence.v, out=out[sentence.rows])
 
 
-@twin("queries")
+@has_cuda("queries")
 def additive_attention_backward(
-    packed: Packed, vector: Array, weights: Array, dout: Array, wanted: Wanted, scratch: Array
+    packed: PackedAttention,
+    vector: Array,
+    weights: Array,
+    dout: Array,
+    wanted: AttentionGradients,
+    scratch: Array,
 ) -> Array:
     """Gradients of `additive_attention`. With u = tanh(q_i + k_j) and dw_ij = dout_i · v_j:
 
@@ -164,7 +174,7 @@ def additive_attention_backward(
 
 
 def _scores_backward(
-    sentence: Sentence, ds: Array, vector: Array, dvector: Array,
+    sentence: AdditiveSentence, ds: Array, vector: Array, dvector: Array,
     dq: Array | None, dk: Array | None, added: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """Add the gradients of s_ij = vector · tanh(q_i + k_j) to dvector, dq and dk."""
@@ -188,7 +198,7 @@ def _scores_backward(
         np.add(dk, total, out=dk)
 
 
-def _sentences(packed: Packed, weights: Array) -> Iterator[Sentence]:
+def _sentences(packed: PackedAttention, weights: Array) -> Iterator[AdditiveSentence]:
     query_edges, key_edges = packed.query_offsets.tolist(), packed.key_offsets.tolist()
     start = 0
     for k in range(len(query_edges) - 1):
@@ -198,5 +208,5 @@ def _sentences(packed: Packed, weights: Array) -> Iterator[Sentence]:
         end = start + shape[0] * shape[1]
         pairs = weights[start:end].reshape(shape)
         q, key, value = packed.queries[rows], packed.keys[keys], packed.values[keys]
-        yield Sentence(rows, keys, q, key, value, pairs)
+        yield AdditiveSentence(rows, keys, q, key, value, pairs)
         start = end

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels import blas
-from dynbatch.kernels.attention.mask import EVERYTHING, Sight
+from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,7 +29,7 @@ WORTH_A_THREAD = 1 << 16
 BAND_ROWS = 128
 
 
-class Packed(NamedTuple):
+class PackedAttention(NamedTuple):
     """Queries, keys and values of K sentences, packed.
 
     queries (N_q, D) · keys (N_k, D) · values (N_k, E) · query_offsets and key_offsets (K + 1,);
@@ -51,11 +51,11 @@ class Scoring(NamedTuple):
 
     heads: int
     scales: Array
-    sights: Sequence[Sight]
+    sights: Sequence[Mask]
 
 
-class Wanted(NamedTuple):
-    """Gradients the caller wants, in the shapes of `Packed`; None for those it does not.
+class AttentionGradients(NamedTuple):
+    """Gradients the caller wants, in the shapes of `PackedAttention`; None for those it does not.
 
     accumulate: those of keys and values are added to, not overwritten.
     later: where a kernel may leave what it would add, for the end of a scan (see `single_query`).
@@ -71,7 +71,7 @@ class Wanted(NamedTuple):
     vectors: Any = None
 
 
-class Block(NamedTuple):
+class Tile(NamedTuple):
     """Queries first … last - 1 of a sentence, and the keys low … high - 1 that they may see."""
 
     first: int
@@ -80,7 +80,7 @@ class Block(NamedTuple):
     high: int
 
 
-class Sentence(NamedTuple):
+class AttentionSentence(NamedTuple):
     """One sentence by heads: q (H, T_q, d), k (H, T_k, d), v (H, T_k, e); its scale and sight."""
 
     rows: slice
@@ -89,22 +89,22 @@ class Sentence(NamedTuple):
     k: Array
     v: Array
     scale: Any
-    sight: Sight
+    sight: Mask
 
     def block_shape(self) -> tuple[int, int]:
         """Queries of one block, and the most keys they see."""
         heads, count = self.q.shape[:2]
         return block_shape(count, self.k.shape[1], heads, self.sight)
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[Tile]:
         """The sentence's queries, block by block."""
         count, keys = self.q.shape[1], self.k.shape[1]
         rows, _ = self.block_shape()
         for first in range(0, count, max(1, rows)):
             last = min(count, first + rows)
-            yield Block(first, last, *self.sight.keys(first, last, keys))
+            yield Tile(first, last, *self.sight.keys(first, last, keys))
 
-    def scores(self, block: Block, scratch: Array) -> Array:
+    def scores(self, block: Tile, scratch: Array) -> Array:
         """scale · q kᵀ of one block, -inf where hidden: (H, queries, keys) in `scratch`."""
         shape = (self.q.shape[0], block.last - block.first, block.high - block.low)
         scores = scratch[: shape[0] * shape[1] * shape[2]].reshape(shape)
@@ -112,12 +112,12 @@ class Sentence(NamedTuple):
         np.matmul(self.q[:, block.first : block.last], k.swapaxes(1, 2), out=scores)
         if self.scale != 1:
             np.multiply(scores, self.scale, out=scores)
-        if self.sight is not EVERYTHING:
+        if self.sight is not NO_MASK:
             self.sight.hide(scores, block.first, block.low)
         return scores
 
 
-def block_shape(queries: int, keys: int, heads: int, sight: Sight) -> tuple[int, int]:
+def block_shape(queries: int, keys: int, heads: int, sight: Mask) -> tuple[int, int]:
     """Queries of one block of a sentence's scores, and the most keys they see."""
     span = min(keys, sight.left + sight.right + BAND_ROWS)
     rows = max(1, BLOCK_ELEMENTS // max(1, heads * span))
@@ -126,10 +126,10 @@ def block_shape(queries: int, keys: int, heads: int, sight: Sight) -> tuple[int,
     return min(queries, rows), span
 
 
-@twin()
+@has_cuda()
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Sight],
+    heads: int, sights: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention`, whose values live where those of `array` do.
 
@@ -141,10 +141,10 @@ def workspace(
     return threads * max([heads * rows * span for rows, span in shapes], default=0)
 
 
-@twin()
+@has_cuda()
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Sight],
+    heads: int, sights: Sequence[Mask],
 ) -> int:  # fmt: skip
     """The same of `dot_attention_backward`."""
     return 2 * workspace(array, query_lengths, key_lengths, heads, sights)
@@ -157,9 +157,9 @@ def num_shards(sentences: int, scores: int) -> int:
     return max(1, min(parallel.num_threads(), sentences))
 
 
-@twin("queries")
+@has_cuda("queries")
 def dot_attention(
-    packed: Packed, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
+    packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
 ) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head.
 
@@ -187,7 +187,7 @@ def dot_attention(
 
 
 def _block_forward(
-    sentence: Sentence, block: Block, y: Array, sums: Array | None, scratch: Array
+    sentence: AttentionSentence, block: Tile, y: Array, sums: Array | None, scratch: Array
 ) -> None:
     part = y[:, block.first : block.last]
     if block.low == block.high:
@@ -208,9 +208,14 @@ def _block_forward(
         sums[:, block.first : block.last] = total[..., 0]
 
 
-@twin("queries")
+@has_cuda("queries")
 def dot_attention_backward(
-    packed: Packed, scoring: Scoring, log_sums: Array, dout: Array, wanted: Wanted, scratch: Array
+    packed: PackedAttention,
+    scoring: Scoring,
+    log_sums: Array,
+    dout: Array,
+    wanted: AttentionGradients,
+    scratch: Array,
 ) -> None:
     """Gradients of `dot_attention`. With p = exp(score - log_sum) and dp_ij = dout_i · v_j:
 
@@ -245,7 +250,7 @@ def dot_attention_backward(
 
 
 def _block_backward(
-    sentence: Sentence, block: Block, sums: Array, dy: Array,
+    sentence: AttentionSentence, block: Tile, sums: Array, dy: Array,
     dq: Array | None, dk: Array | None, dv: Array | None, adds: bool, scratch: Array,
 ) -> None:  # fmt: skip
     rows, seen = slice(block.first, block.last), slice(block.low, block.high)
@@ -297,18 +302,20 @@ def _heads(rows: Array, heads: int) -> Array:
     return rows.reshape(length, heads, width // heads).transpose(1, 0, 2)
 
 
-def _sentences(packed: Packed, scoring: Scoring, span: range) -> Iterator[Sentence]:
+def _sentences(
+    packed: PackedAttention, scoring: Scoring, span: range
+) -> Iterator[AttentionSentence]:
     query_edges, key_edges = packed.query_offsets.tolist(), packed.key_offsets.tolist()
     for i in span:
         rows = slice(query_edges[i], query_edges[i + 1])
         keys = slice(key_edges[i], key_edges[i + 1])
         q, k, v = packed.queries[rows], packed.keys[keys], packed.values[keys]
         q, k, v = [_heads(array, scoring.heads) for array in (q, k, v)]
-        yield Sentence(rows, keys, q, k, v, scoring.scales[i], scoring.sights[i])
+        yield AttentionSentence(rows, keys, q, k, v, scoring.scales[i], scoring.sights[i])
 
 
 def _share(
-    packed: Packed, scoring: Scoring, scratch: Array, shard: Callable[[range, Array], None]
+    packed: PackedAttention, scoring: Scoring, scratch: Array, shard: Callable[[range, Array], None]
 ) -> None:
     """Run `shard` over ranges of sentences of about equal work, each with its part of scratch."""
     count = len(scoring.sights)

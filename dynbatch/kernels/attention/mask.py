@@ -1,4 +1,4 @@
-"""`Sight`: which keys the queries of a sentence see: causal order, a window, the user's mask."""
+"""`Mask`: which keys the queries of a sentence see: causal order, a window, the user's mask."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 Array = np.ndarray[Any, np.dtype[Any]]
 
 # A distance that no sentence reaches.
-FAR = 1 << 40
+UNBOUNDED = 1 << 40
 
 
-class Sight(NamedTuple):
+class Mask(NamedTuple):
     """Which keys a sentence's queries see: query i sees key j if i - left <= j <= i + right.
 
     mask: boolean (T_q, T_k) or (T_k,), False hides a key; None hides none.
     """
 
-    left: int = FAR
-    right: int = FAR
+    left: int = UNBOUNDED
+    right: int = UNBOUNDED
     mask: Array | None = None
 
     def keys(self, first: int, last: int, count: int) -> tuple[int, int]:
@@ -40,4 +40,4 @@ class Sight(NamedTuple):
             np.copyto(scores, -np.inf, where=~(seen[first:last] if seen.ndim == 2 else seen))
 
 
-EVERYTHING = Sight()
+NO_MASK = Mask()

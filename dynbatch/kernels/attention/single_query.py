@@ -9,7 +9,7 @@ instead of 0.94 and 0.93.
 Every query sees every key of its sentence, and no sentence is empty: `reduceat` misreads those.
 
 The steps of a scan share keys and values. What a step would add to their gradients, three passes
-over all rows, it leaves in `Later`; after the last step it is one product a sentence.
+over all rows, it leaves in `DeferredGradients`; after the last step it is one product a sentence.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.attention.dot_product import Packed, Wanted
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import groups
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -35,19 +35,19 @@ def sentence_of_rows(offsets: Array) -> Array:
     return np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
 
 
-@twin()
+@has_cuda()
 def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
     """Elements of scratch of `dot_attention`, whose values live where those of `array` do."""
     return sum(key_lengths)
 
 
-@twin()
+@has_cuda()
 def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
     """The same of `additive_attention`: the largest block of whole sentences' keys."""
     return _block_elements(key_lengths, width)
 
 
-@twin()
+@has_cuda()
 def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
     """The same of both backward kernels; width of the wider of keys and values."""
     return _block_elements(key_lengths, width)
@@ -100,7 +100,7 @@ class StepProducts:
             out[edges[k] : edges[k + 1]] += weights[begun:, rows].T @ vectors[begun:, k - first]
 
 
-class Later:
+class DeferredGradients:
     """What the steps of a scan leave of the gradients of keys and values, (N_k, D) and (N_k, E).
 
     Attributes:
@@ -151,9 +151,9 @@ class Later:
             np.add(keys, self.slopes, out=keys)
 
 
-@twin("queries")
+@has_cuda("queries")
 def dot_attention(
-    packed: Packed, scales: Array, sentences: Array,
+    packed: PackedAttention, scales: Array, sentences: Array,
     out: Array, log_sums: Array | None, scratch: Array,
 ) -> None:  # fmt: skip
     """out = Σ_j p_j v_j,  p_j = softmax_j(scale · q · k_j): one row a sentence.
@@ -173,10 +173,10 @@ def dot_attention(
         np.add(np.log(total), peak, out=log_sums[:, 0])
 
 
-@twin("queries")
+@has_cuda("queries")
 def dot_attention_backward(
-    packed: Packed, scales: Array, sentences: Array,
-    log_sums: Array, dout: Array, wanted: Wanted, scratch: Array,
+    packed: PackedAttention, scales: Array, sentences: Array,
+    log_sums: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`; formulas as in the kernel of that name for many queries.
 
@@ -207,9 +207,14 @@ def dot_attention_backward(
         _outer(ds, packed.queries, sentences, wanted.keys)
 
 
-@twin("queries")
+@has_cuda("queries")
 def additive_attention(
-    packed: Packed, vector: Array, sentences: Array, out: Array, weights: Array, scratch: Array
+    packed: PackedAttention,
+    vector: Array,
+    sentences: Array,
+    out: Array,
+    weights: Array,
+    scratch: Array,
 ) -> None:
     """out = Σ_j w_j v_j,  w_j = softmax_j(vector · tanh(q + k_j)): one row a sentence.
 
@@ -228,10 +233,10 @@ def additive_attention(
     _weighted_sums(weights, packed.values, offsets, out)
 
 
-@twin("queries")
+@has_cuda("queries")
 def additive_attention_backward(
-    packed: Packed, vector: Array, sentences: Array,
-    weights: Array, dout: Array, wanted: Wanted, scratch: Array,
+    packed: PackedAttention, vector: Array, sentences: Array,
+    weights: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
 ) -> Array:  # fmt: skip
     """Gradients of `additive_attention`; formulas as in the kernel of that name for many queries.
 
@@ -275,11 +280,11 @@ def additive_attention_backward(
 # Parts --------------------------------------------------------------------------------------------
 
 
-def _later(wanted: Wanted, keys: Array) -> Later | None:
+def _later(wanted: AttentionGradients, keys: Array) -> DeferredGradients | None:
     """Where gradients that are added go first; None if they are overwritten."""
     if wanted.accumulate and wanted.later is None:
-        return Later(keys.shape[0])
-    later: Later | None = wanted.later
+        return DeferredGradients(keys.shape[0])
+    later: DeferredGradients | None = wanted.later
     return later
 
 
@@ -304,7 +309,7 @@ def _blocks(offsets: Array, width: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _hidden(packed: Packed, sentences: Array, rows: slice, scratch: Array) -> Array:
+def _hidden(packed: PackedAttention, sentences: Array, rows: slice, scratch: Array) -> Array:
     """tanh(q + k_j) of some rows of keys, in scratch."""
     keys = packed.keys[rows]
     hidden = scratch[: keys.size].reshape(keys.shape)

@@ -6,31 +6,31 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.binary import Binary
+from dynbatch.kernels.binary import BinaryFunction
 from dynbatch.kernels.cuda.elementwise import launch_generated, launch_with_numbers
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def combine(kernel: Binary, a: Any, b: Any, out: Any) -> None:
+def combine(kernel: BinaryFunction, a: Any, b: Any, out: Any) -> None:
     """out = f(a, b)."""
     launch_generated(kernel.name, (a, b), out)
 
 
-def combine_backward(kernel: Binary, dy: Any, a: Any, b: Any, out: Any, side: int) -> None:
+def combine_backward(kernel: BinaryFunction, dy: Any, a: Any, b: Any, out: Any, side: int) -> None:
     """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1)."""
     launch_generated(f"{kernel.name}_backward_{'ab'[side]}", (dy, a, b), out)
 
 
 def combine_number(
-    kernel: Binary, x: Any, numbers: Array, offsets: Array, out: Any, side: int
+    kernel: BinaryFunction, x: Any, numbers: Array, offsets: Array, out: Any, side: int
 ) -> None:
     """out_i = f(x_i, numbers[k]) for the elements i of segment k; f(numbers[k], x_i) for side 1."""
     launch_with_numbers(f"{kernel.name}_{'ab'[side]}_with_number", (x,), numbers, offsets, out)
 
 
 def combine_number_backward(
-    kernel: Binary, dy: Any, x: Any, numbers: Array, offsets: Array, out: Any, side: int
+    kernel: BinaryFunction, dy: Any, x: Any, numbers: Array, offsets: Array, out: Any, side: int
 ) -> None:
     """out = dy ⊙ ∂f/∂x, as `combine_number`."""
     name = f"{kernel.name}_{'ab'[side]}_with_number_backward"

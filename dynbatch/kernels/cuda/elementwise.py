@@ -15,9 +15,9 @@ import numpy as np
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, variant
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.cuda.runtime.source import Source, join
+from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.segments import over_elements
-from dynbatch.kernels.elementwise import Unary
+from dynbatch.kernels.elementwise import UnaryFunction
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,13 +47,13 @@ extern "C" __global__ void elementwise_{name}({pointers}const REAL* numbers, REA
 """
 
 
-def apply(kernel: Unary, x: Any, out: Any, *arguments: Any) -> None:
+def apply(kernel: UnaryFunction, x: Any, out: Any, *arguments: Any) -> None:
     """out = f(x; arguments)."""
     name, numbers = variant(kernel.name, arguments)
     launch_generated(name, (x,), out, numbers)
 
 
-def apply_backward(kernel: Unary, dy: Any, saved: Any, out: Any, *arguments: Any) -> None:
+def apply_backward(kernel: UnaryFunction, dy: Any, saved: Any, out: Any, *arguments: Any) -> None:
     """out = dy ⊙ f'(saved; arguments)."""
     name, numbers = variant(kernel.name, arguments)
     launch_generated(f"{name}_backward", (dy, saved), out, numbers)
@@ -112,7 +112,7 @@ def _words(expression: str) -> list[str]:
     return re.findall(r"\w+", expression)
 
 
-SOURCE: Source = join("elementwise.cu", "".join(_generate()))
+SOURCE: CudaSource = join("elementwise.cu", "".join(_generate()))
 _knowing: WeakSet[Kernels] = WeakSet()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
-class Unary(NamedTuple):
+class UnaryExpression(NamedTuple):
     """y = f(x), with its static arguments a0, a1, ….
 
     forward:  over x and the arguments.
@@ -23,7 +23,7 @@ class Unary(NamedTuple):
     backward: str
 
 
-class Binary(NamedTuple):
+class BinaryExpression(NamedTuple):
     """y = f(a, b).
 
     forward:    over a and b.
@@ -37,55 +37,55 @@ class Binary(NamedTuple):
 
 
 UNARY = {
-    "sigmoid": Unary("sigmoid(x)", "dy * ((1 - s) * s)"),
-    "tanh": Unary("tanh(x)", "dy * (1 - s * s)"),
-    "relu": Unary("relu(x)", "dy * (s > 0 ? 1 : s)"),
-    "negative": Unary("-x", "-dy"),
-    "detached": Unary("x", "0"),
-    "exp": Unary("exp(x)", "dy * s"),
-    "log": Unary("log(x)", "dy / s"),
-    "sqrt": Unary("sqrt(x)", "dy / s * (REAL)0.5"),
-    "absolute": Unary("fabs(x)", "dy * sign(s)"),
-    "power": Unary("pow(x, a0)", "(a0 == 0 ? 0 : pow(s, a0 - 1) * a0 * dy)"),
-    "clip": Unary("clip(x, a0, a1)", "dy * (s >= a0 && s <= a1)"),
-    "leaky_relu": Unary("(x > 0 ? x : a0 * x)", "dy * (s > 0 ? 1 : a0)"),
-    "elu": Unary("(x > 0 ? x : a0 * expm1(x))", "dy * (s > 0 ? 1 : a0 * exp(s))"),
-    "gelu": Unary("gelu(x)", "dy * gelu_slope(s)"),
-    "gelu_tanh": Unary("gelu_tanh(x)", "dy * gelu_tanh_slope(s)"),
-    "silu": Unary("x * sigmoid(x)", "dy * silu_slope(s)"),
-    "softplus": Unary("softplus(x)", "dy * sigmoid(s)"),
-    "log_sigmoid": Unary("log_sigmoid(x)", "dy * sigmoid(-s)"),
-    "sign": Unary("sign(x)", "(dy * 0)"),
+    "sigmoid": UnaryExpression("sigmoid(x)", "dy * ((1 - s) * s)"),
+    "tanh": UnaryExpression("tanh(x)", "dy * (1 - s * s)"),
+    "relu": UnaryExpression("relu(x)", "dy * (s > 0 ? 1 : s)"),
+    "negative": UnaryExpression("-x", "-dy"),
+    "detached": UnaryExpression("x", "0"),
+    "exp": UnaryExpression("exp(x)", "dy * s"),
+    "log": UnaryExpression("log(x)", "dy / s"),
+    "sqrt": UnaryExpression("sqrt(x)", "dy / s * (REAL)0.5"),
+    "absolute": UnaryExpression("fabs(x)", "dy * sign(s)"),
+    "power": UnaryExpression("pow(x, a0)", "(a0 == 0 ? 0 : pow(s, a0 - 1) * a0 * dy)"),
+    "clip": UnaryExpression("clip(x, a0, a1)", "dy * (s >= a0 && s <= a1)"),
+    "leaky_relu": UnaryExpression("(x > 0 ? x : a0 * x)", "dy * (s > 0 ? 1 : a0)"),
+    "elu": UnaryExpression("(x > 0 ? x : a0 * expm1(x))", "dy * (s > 0 ? 1 : a0 * exp(s))"),
+    "gelu": UnaryExpression("gelu(x)", "dy * gelu_slope(s)"),
+    "gelu_tanh": UnaryExpression("gelu_tanh(x)", "dy * gelu_tanh_slope(s)"),
+    "silu": UnaryExpression("x * sigmoid(x)", "dy * silu_slope(s)"),
+    "softplus": UnaryExpression("softplus(x)", "dy * sigmoid(s)"),
+    "log_sigmoid": UnaryExpression("log_sigmoid(x)", "dy * sigmoid(-s)"),
+    "sign": UnaryExpression("sign(x)", "(dy * 0)"),
 }
 
 BINARY = {
-    "add": Binary("a + b", "dy", "dy"),
-    "subtract": Binary("a - b", "dy", "-dy"),
-    "multiply": Binary("a * b", "dy * b", "dy * a"),
-    "divide": Binary("a / b", "dy / b", "-(a / b / b * dy)"),
-    "raise_to": Binary(
+    "add": BinaryExpression("a + b", "dy", "dy"),
+    "subtract": BinaryExpression("a - b", "dy", "-dy"),
+    "multiply": BinaryExpression("a * b", "dy * b", "dy * a"),
+    "divide": BinaryExpression("a / b", "dy / b", "-(a / b / b * dy)"),
+    "raise_to": BinaryExpression(
         "pow(a, b)",
         "(b == 0 ? 0 : pow(a, b - 1) * b * dy)",
         "(a == 0 && b >= 0 ? 0 : pow(a, b) * log(a) * dy)",
     ),
-    "maximum": Binary(
+    "maximum": BinaryExpression(
         "(a > b || a != a ? a : b)",
         "(a < b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
         "(b < a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
     ),
-    "minimum": Binary(
+    "minimum": BinaryExpression(
         "(a < b || a != a ? a : b)",
         "(a > b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
         "(b > a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
     ),
-    "greater": Binary("(a > b)"),
-    "greater_equal": Binary("(a >= b)"),
-    "equal": Binary("(a == b)"),
-    "not_equal": Binary("(a != b)"),
+    "greater": BinaryExpression("(a > b)"),
+    "greater_equal": BinaryExpression("(a >= b)"),
+    "equal": BinaryExpression("(a == b)"),
+    "not_equal": BinaryExpression("(a != b)"),
 }
 
 # Over a mask m beside a and b. Nothing of the other side comes through, not even a NaN.
-WHERE = Binary("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
+WHERE = BinaryExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
 
 
 def variant(name: str, arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:

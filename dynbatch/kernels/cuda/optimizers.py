@@ -18,7 +18,7 @@ TILE = 1024  # elements of parameters to a block, and the slots of a table row, 
 SLOTS = 3
 
 
-class Part(NamedTuple):
+class ParameterSlice(NamedTuple):
     """One parameter's part of a step.
 
     Args:
@@ -43,7 +43,7 @@ class Part(NamedTuple):
         return int(self.value.size if whole else self.gradient.size)
 
 
-def update(kernel: str, parts: Sequence[Part], norm: Any = None) -> None:
+def update(kernel: str, parts: Sequence[ParameterSlice], norm: Any = None) -> None:
     """Step all parameters, which have one dtype, in one launch.
 
     Args:
@@ -63,7 +63,7 @@ def update(kernel: str, parts: Sequence[Part], norm: Any = None) -> None:
     launch(like, kernel, (-(-total // TILE),), (THREADS,), args)
 
 
-def table(parts: Sequence[Part]) -> tuple[Array, Array | None, int]:
+def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
     """The rows of the table, as `optimizers.cu` describes them, `rows`, and all elements."""
     largest = max([part.num_elements for part in parts])
     if largest >= 1 << 32:

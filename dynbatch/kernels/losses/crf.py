@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -29,7 +29,7 @@ class Chain(NamedTuple):
     end: Any
 
 
-@twin()
+@has_cuda()
 def crf(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array, out: Array
 ) -> None:
@@ -72,7 +72,7 @@ def crf(
     sum_segments(each[:, None], offsets, out[:, None])
 
 
-@twin()
+@has_cuda()
 def workspace_backward(array: Array, tokens: int, tags: int) -> int:
     """Elements of scratch of `crf_backward`, whose values live where those of `array` do.
 
@@ -82,7 +82,7 @@ def workspace_backward(array: Array, tokens: int, tags: int) -> int:
     return 2 * pairs + -(-pairs // array.itemsize)
 
 
-@twin()
+@has_cuda()
 def crf_backward(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
     dy: Array, dx: Array, wanted: Chain, scratch: Array,
@@ -139,7 +139,7 @@ def crf_backward(
         np.sum(dx[last], axis=0, out=wanted.end)
 
 
-@twin()
+@has_cuda()
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
     """out_n = the tag of row n in the sentence's sequence of the highest score (see `crf`).
 

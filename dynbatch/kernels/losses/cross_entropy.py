@@ -15,7 +15,7 @@ import numpy as np
 
 from dynbatch.kernels import blas
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -84,7 +84,7 @@ class Targets:
 
 
 @dataclass
-class Wanted:
+class LossGradients:
     """Gradients the caller wants, overwritten: dh (N, D), dW (V, D), db (V,).
 
     `scale` (N,) is the gradient of each token's unweighted loss.
@@ -109,17 +109,17 @@ def chunk_rows(
     return max(1, -(-tokens // chunks))
 
 
-@twin()
+@has_cuda()
 def workspace(weight: Array, tokens: int) -> int:
     """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk."""
     vocabulary: int = weight.shape[0]
     return chunk_rows(tokens, vocabulary, weight.itemsize) * vocabulary
 
 
-@twin()
+@has_cuda()
 def linear_cross_entropy(
     hidden: Array, weight: Array, bias: Array | None, targets: Targets, losses: Array,
-    scratch: Array, wanted: Wanted | None = None,
+    scratch: Array, wanted: LossGradients | None = None,
 ) -> None:  # fmt: skip
     """losses_t = weights_t · (logsumexp(z_t) - z_t[target]), z_t = W h_t + b, without all z.
 
@@ -155,15 +155,15 @@ def linear_cross_entropy(
             _sum_rows(z, part.bias, add=start > 0)
 
 
-def _part(wanted: Wanted, span: slice) -> Wanted:
+def _part(wanted: LossGradients, span: slice) -> LossGradients:
     """The same for some tokens: gradients of weight and bias are of all."""
     hidden = None if wanted.hidden is None else wanted.hidden[span]
-    return Wanted(wanted.scale[span], hidden, wanted.weight, wanted.bias)
+    return LossGradients(wanted.scale[span], hidden, wanted.weight, wanted.bias)
 
 
 def _chunk(
     h: Array, weight: Array, bias: Array | None, z: Array, targets: Targets, losses: Array,
-    wanted: Wanted | None,
+    wanted: LossGradients | None,
 ) -> None:  # fmt: skip
     """Losses, gradients of the logits in `z`, and dh of one chunk.
 
@@ -206,7 +206,7 @@ def _sum_rows(z: Array, out: Array, add: bool) -> None:
     parallel.run([partial(shard, low, high) for low, high in parallel.shards(z.shape[1], 512)])
 
 
-@twin()
+@has_cuda()
 def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out_t = weights_t · dy_k for the tokens t of sentence k.
 
@@ -219,7 +219,7 @@ def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
     np.multiply(weights, np.repeat(dy, np.diff(offsets)), out=out)
 
 
-@twin()
+@has_cuda()
 def softmax_loss(
     logits: Array, bias: Array | None, targets: Targets, losses: Array, scale: Array | None = None
 ) -> None:

@@ -1,6 +1,6 @@
 """Losses that compare two values element by element, and the pick of log-probabilities.
 
-A `Pair` gives the loss of every element and its two derivatives; summing them is the node's affair.
+A `PairLoss` gives the loss of every element and its two derivatives; the node sums them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks, reduce_made, rows_of, sum_segments
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Pair:
+class PairLoss:
     """loss = f(x, t) of an input and a target.
 
     Args:
@@ -34,8 +34,8 @@ class Pair:
     backward_t: Callable[[Array, Array, Array], None]
 
 
-@twin(1)
-def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> None:
+@has_cuda(1)
+def pair_loss(pair: PairLoss, x: Array, t: Array, offsets: Array, out: Array) -> None:
     """out[k] = Σ f(x_i, t_i) over the elements of segment k.
 
     Args:
@@ -52,9 +52,9 @@ def pair_loss(pair: Pair, x: Array, t: Array, offsets: Array, out: Array) -> Non
     reduce_made(np.add, each, 1, offsets, out[:, None], 0)
 
 
-@twin(2)
+@has_cuda(2)
 def pair_loss_backward(
-    pair: Pair, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
+    pair: PairLoss, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
 ) -> None:
     """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x.
 
@@ -149,13 +149,13 @@ def _logistic_t(x: Array, t: Array, out: Array) -> None:
     np.negative(x, out=out)
 
 
-squared_error = Pair("squared_error", _squared, _squared_x, _squared_t)
-divergence = Pair("divergence", _divergence, _divergence_x, _divergence_t)
-log_divergence = Pair("log_divergence", _log_divergence, _log_divergence_x, _log_divergence_t)
-logistic = Pair("logistic", _logistic, _logistic_x, _logistic_t)
+squared_error = PairLoss("squared_error", _squared, _squared_x, _squared_t)
+divergence = PairLoss("divergence", _divergence, _divergence_x, _divergence_t)
+log_divergence = PairLoss("log_divergence", _log_divergence, _log_divergence_x, _log_divergence_t)
+logistic = PairLoss("logistic", _logistic, _logistic_x, _logistic_t)
 
 
-@twin()
+@has_cuda()
 def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k.
 
@@ -171,7 +171,7 @@ def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) 
     sum_segments((picked * -weights)[:, None], offsets, out[:, None])
 
 
-@twin()
+@has_cuda()
 def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere.
 

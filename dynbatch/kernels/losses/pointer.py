@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.kernels.attention.dot_product import exp_rows
-from dynbatch.kernels.runtime.dispatch import twin
+from dynbatch.kernels.runtime.dispatch import has_cuda
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -31,7 +31,7 @@ def num_pairs(packed: Choices) -> int:
     return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
 
 
-@twin()
+@has_cuda()
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
 ) -> int:
@@ -43,7 +43,7 @@ def workspace_backward(
     return max(pairs, default=0)
 
 
-@twin("queries")
+@has_cuda("queries")
 def pointer_loss(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, losses: Array
 ) -> None:
@@ -68,7 +68,7 @@ def pointer_loss(
         losses[rows][weights[rows] == 0] = 0  # whatever the scores are
 
 
-@twin("queries")
+@has_cuda("queries")
 def pointer_loss_backward(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices,
     scratch: Array,

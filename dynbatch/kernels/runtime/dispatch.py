@@ -13,11 +13,11 @@ from dynbatch.errors import BackendError
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
-TWINS: dict[str, Callable[..., Any]] = {}
+CUDA_KERNELS: dict[str, Callable[..., Any]] = {}
 """Every kernel that has a CUDA twin, as MODULE.NAME."""
 
 
-def twin(place: int | str = 0) -> Callable[[Kernel], Kernel]:
+def has_cuda(place: int | str = 0) -> Callable[[Kernel], Kernel]:
     """Let a kernel NAME of `kernels.MODULE` give way to NAME of `kernels.cuda.MODULE`.
 
     Both have the same parameters. Tables (offsets, ids) are NumPy arrays in both.
@@ -38,17 +38,17 @@ def twin(place: int | str = 0) -> Callable[[Kernel], Kernel]:
             if isinstance(array, np.ndarray):
                 return kernel(*args, **named)
             if not found:
-                found.append(cuda_twin(module, name))
+                found.append(cuda_version(module, name))
             return found[0](*args, **named)
 
         choose.place = place  # type: ignore[attr-defined]
-        TWINS[f"{module}.{name}"] = choose
+        CUDA_KERNELS[f"{module}.{name}"] = choose
         return cast(Kernel, choose)
 
     return decorate
 
 
-def cuda_twin(module: str, name: str) -> Callable[..., Any]:
+def cuda_version(module: str, name: str) -> Callable[..., Any]:
     """The CUDA kernel of that name.
 
     Raises:

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import Wanted
+from dynbatch.kernels.attention.dot_product import AttentionGradients
 from dynbatch.nodes.attention.dot_product import AttentionBase, sight_of
 from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
@@ -19,7 +19,7 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class AdditiveAttention(AttentionBase):
+class BahdanauAttention(AttentionBase):
     """y_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)).
 
     Shape:  q (T_q, D) or (D,), k (T_k, D), v (T_k, E), vector (D,) -> y (T_q, E) or (E,). A query
@@ -30,6 +30,7 @@ class AdditiveAttention(AttentionBase):
         for a bounded block at a time.
     """
 
+    stream_name = "AdditiveAttention"
     __slots__ = ("vector",)
     static = ("vector",)
     strided = (0,)
@@ -100,7 +101,7 @@ class AdditiveAttention(AttentionBase):
             batch.parameter_gradients().add(vector, dvector)
 
     @classmethod
-    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> Wanted:
+    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """On a GPU the vector's gradient is summed over the steps of a scan by the kernel."""
         found = super().wanted(batch, dxs)
         if not batch.accumulate or batch.cache is None or batch.xp is np:
@@ -156,4 +157,4 @@ def additive_attention(
     require_nodes("additive_attention", query, keys, values)
     check_parameter("additive_attention", vector, query.graph)
     sight = sight_of("additive_attention", False, None, mask)
-    return AdditiveAttention(query, keys, values, vector=vector, sight=sight)
+    return BahdanauAttention(query, keys, values, vector=vector, sight=sight)

@@ -16,8 +16,8 @@ import numpy as np
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import Packed, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING, FAR, Sight
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, caller, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
@@ -34,7 +34,7 @@ class AttentionBase(Node):
     __slots__ = ("sight",)
     retains = Retain(inputs=True)
     accumulates: ClassVar[tuple[int, ...]] = (1, 2)
-    sight: Sight
+    sight: Mask
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         q, k, v = shapes
@@ -78,10 +78,10 @@ class AttentionBase(Node):
         return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
 
     @classmethod
-    def sights(cls, batch: Batch, count: int) -> list[Sight]:
+    def sights(cls, batch: Batch, count: int) -> list[Mask]:
         """Each sentence's. In a scan one traced node stands for all."""
         if batch.cache is not None:
-            sight: Sight = batch.first.sight
+            sight: Mask = batch.first.sight
             if sight.mask is not None:
                 raise GraphError(
                     f"{cls.__name__} in a cell: a mask belongs to one sentence, a cell to all.\n"
@@ -109,7 +109,7 @@ class AttentionBase(Node):
 
     @classmethod
     def is_single_query(
-        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], sights: Sequence[Sight]
+        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], sights: Sequence[Mask]
     ) -> bool:
         """Whether the kernels of `single_query` apply: to all steps of a scan if to the first."""
         cache = {} if batch.cache is None else batch.cache
@@ -117,7 +117,7 @@ class AttentionBase(Node):
             cache["single"] = (
                 max(queries) == min(queries) == 1
                 and min(keys) > 0
-                and all([sight is EVERYTHING for sight in sights])
+                and all([sight is NO_MASK for sight in sights])
             )
         single: bool = cache["single"]
         return single
@@ -128,22 +128,24 @@ class AttentionBase(Node):
         return batch.input(0), batch.input(1), batch.input(2)
 
     @classmethod
-    def packed(cls, xs: Sequence[Ragged]) -> Packed:
+    def packed(cls, xs: Sequence[Ragged]) -> PackedAttention:
         """The inputs as the kernels take them."""
         q, k, v = xs
-        return Packed(q.values, k.values, v.values, q.offsets, k.offsets)
+        return PackedAttention(q.values, k.values, v.values, q.offsets, k.offsets)
 
     @classmethod
-    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> Wanted:
+    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """The gradients to make, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
-        later: single_query.Later | None = None
+        later: single_query.DeferredGradients | None = None
         cache = batch.cache if batch.accumulate and batch.xp is np else None
         if cache is not None and "offsets" in cache:
             if "later" not in cache:
-                cache["later"] = single_query.Later(int(cache["offsets"][-1]), cache.get("room"))
+                cache["later"] = single_query.DeferredGradients(
+                    int(cache["offsets"][-1]), cache.get("room")
+                )
             later = cache["later"]
-        return Wanted(dq, dk, dv, batch.accumulate, later)
+        return AttentionGradients(dq, dk, dv, batch.accumulate, later)
 
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
@@ -183,7 +185,7 @@ class AttentionBase(Node):
         return sentences[: k.values.shape[0]]
 
 
-class DotAttention(AttentionBase):
+class DotProductAttention(AttentionBase):
     """y_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), in each of `heads` heads.
 
     Shape:  q (T_q, D) or (D,), k (T_k, D), v (T_k, E) -> y (T_q, E) or (E,). A query that sees no
@@ -194,6 +196,7 @@ class DotAttention(AttentionBase):
         bounded block of one sentence at a time.
     """
 
+    stream_name = "DotAttention"
     __slots__ = ("heads", "scale")
     static = ("heads",)
     heads: int
@@ -305,7 +308,7 @@ def attention(
     sight = sight_of("attention", causal, window, mask)
     if scale is None:
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0
-    return DotAttention(query, keys, values, heads=heads, scale=float(scale), sight=sight)
+    return DotProductAttention(query, keys, values, heads=heads, scale=float(scale), sight=sight)
 
 
 def general_attention(
@@ -332,10 +335,10 @@ def general_attention(
     return attention(linear(query, weight), keys, values, scale=1.0, mask=mask)
 
 
-def sight_of(what: str, causal: bool, window: int | None, mask: Any) -> Sight:
+def sight_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
     """What the queries of a sentence see, from the arguments of the function `what`."""
     if not causal and window is None and mask is None:
-        return EVERYTHING
+        return NO_MASK
     if mask is not None:
         mask = np.array(mask)
         if mask.dtype != np.bool_:
@@ -350,5 +353,5 @@ def sight_of(what: str, causal: bool, window: int | None, mask: Any) -> Sight:
             "  fix:  round it, or leave it out to see every distance\n"
             f"  made at {caller()}"
         )
-    reach = FAR if window is None else int(window)
-    return Sight(reach, 0 if causal else reach, mask)
+    reach = UNBOUNDED if window is None else int(window)
+    return Mask(reach, 0 if causal else reach, mask)

@@ -15,7 +15,7 @@ from dynbatch.kernels.segment import sum_segments
 from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, caller
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.folded import Folded
-from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import class_targets, distributions
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -115,10 +115,12 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
         cls._run(batch, h, cls._wanted(batch, h, dy, dxs[0]))
 
     @classmethod
-    def _wanted(cls, batch: Batch, h: Ragged, dy: Ragged, dh: Ragged | None) -> kernels.Wanted:
+    def _wanted(
+        cls, batch: Batch, h: Ragged, dy: Ragged, dh: Ragged | None
+    ) -> kernels.LossGradients:
         node, gradients = batch.first, batch.parameter_gradients()
         scale = cls.scale(batch, dy, h.offsets)
-        wanted = kernels.Wanted(scale, None if dh is None else dh.values)
+        wanted = kernels.LossGradients(scale, None if dh is None else dh.values)
         if not node.weight.frozen:
             wanted.weight = gradients.buffer(node.weight)
         if node.bias is not None and not node.bias.frozen:
@@ -126,7 +128,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
         return wanted
 
     @classmethod
-    def _run(cls, batch: Batch, h: Ragged, wanted: kernels.Wanted | None) -> Array:
+    def _run(cls, batch: Batch, h: Ragged, wanted: kernels.LossGradients | None) -> Array:
         """The losses of all tokens (N, 1), and what is wanted."""
         node, targets = batch.first, cls.packed_targets(batch)
         bias = None if node.bias is None else node.bias.value
@@ -151,7 +153,7 @@ class CrossEntropy(CrossEntropyBase):
     def folded(self) -> Node:
         """The loss on what the projection reads; its logits are never stored."""
         (logits,) = self.inputs
-        assert isinstance(logits, Linear)
+        assert isinstance(logits, LinearMap)
         return LinearCrossEntropy(
             self, *logits.inputs, weight=logits.weight, bias=logits.bias, targets=self.targets,
             weights=self.weights, smoothing=self.smoothing, by_class=self.by_class,
@@ -215,7 +217,7 @@ def cross_entropy(
         logits, targets=found[0], weights=found[1], smoothing=float(label_smoothing),
         by_class=given is None,
     )  # fmt: skip
-    if type(logits) is Linear and _folds.get():
+    if type(logits) is LinearMap and _folds.get():
         loss.graph.absorb(logits, loss)
     return loss
 

@@ -57,7 +57,7 @@ class PairLoss(Node):
     any_shape = True
     retains = Retain(inputs=True)
     scale: float
-    pair: ClassVar[kernels.Pair]
+    pair: ClassVar[kernels.PairLoss]
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         self.require(

@@ -38,10 +38,10 @@ class Windowed(Node):
         return kernels.count_windows(shape[0], self.span, self.stride, self.padding)
 
     @classmethod
-    def layout(cls, batch: Batch, x: Ragged, y: Ragged) -> kernels.Windows:
+    def layout(cls, batch: Batch, x: Ragged, y: Ragged) -> kernels.WindowTable:
         """Where the windows that are rows of y lie in x."""
         node = batch.first
-        return kernels.Windows(x.offsets, y.offsets, node.span, node.stride, node.padding)
+        return kernels.WindowTable(x.offsets, y.offsets, node.span, node.stride, node.padding)
 
 
 class Windows(Windowed):
@@ -68,7 +68,7 @@ class Windows(Windowed):
             kernels.unfold_backward(dy.values, cls.layout(batch, dx, dy), dx.values)
 
 
-class Pool(Windowed):
+class PoolWindows(Windowed):
     """Base: one number for each window and feature.
 
     Shape:  (T, D) -> (T', D).
@@ -81,7 +81,7 @@ class Pool(Windowed):
         return (self.windows(shapes[0]), shapes[0][-1])
 
 
-class MaxPool(Pool):
+class MaxPool(PoolWindows):
     """The maximum of each window. The gradient goes to the first one, as in PyTorch.
 
     Keeps:  the place of each maximum, as large as the output.
@@ -113,7 +113,7 @@ class MaxPool(Pool):
             kernels.max_pool_backward(dy.values, windows, cls.place(batch), dx.values)
 
 
-class MeanPool(Pool):
+class MeanPool(PoolWindows):
     """The mean of each window."""
 
     __slots__ = ()

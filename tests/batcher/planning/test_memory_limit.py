@@ -254,7 +254,7 @@ def test_where_a_pool_has_no_room_the_error_says_what_would_fit():
         message = str(caught.value)
         assert f"peak: {whole.peak_bytes:,} bytes: " in message
         assert "kept for backward " in message
-        assert "by type LayerNorm " in message
+        assert "by type LayerNormalization " in message
         assert "about 3 of its 8 sentences fit in the " in message
         limit = int(message.split("memory_limit=")[1].split(")")[0])
         assert limit <= pool.limit_bytes

@@ -46,12 +46,12 @@ def test_what_leads_from_the_losses_to_their_mean_is_differentiated_before_they_
         assert kinds(layout) == [
             ("backward", ["Total"]),
             ("forward", ["Lookup"]),
-            ("forward", ["Linear"]),
+            ("forward", ["LinearMap"]),
             ("forward", ["Tanh"]),
             ("forward", ["LinearCrossEntropy"]),
             ("forward", ["Total"]),
             ("backward", ["Tanh"]),
-            ("backward", ["Linear"]),
+            ("backward", ["LinearMap"]),
             ("backward", ["Lookup"]),
         ]
         assert [step.kind.__name__ for stage in layout.sequence for step in stage.steps

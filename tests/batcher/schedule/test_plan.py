@@ -53,7 +53,7 @@ def test_equal_plans_compare_equal():
 GOLDEN = """\
 plan by by_bound: 17 nodes in 5 batches (lower bound 5)
      0  Lookup               x 4
-     1  Linear               x 4
+     1  LinearMap            x 4
      2  Tanh                 x 4
      3  LinearCrossEntropy   x 4
      4  Total                x 1"""

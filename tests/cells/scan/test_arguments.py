@@ -10,7 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.base import signature_type
-from dynbatch.nodes.linear import Linear
+from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.shape.structure import Concat
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import called
@@ -104,7 +104,7 @@ def test_each_sentence_is_mapped_once_for_all_tokens_and_none_is_joined():
             db.scan(cell, xs, (H, H), batch.params)
         graph.forward()
         kinds = [signature_type(step.signature) for step in graph.plans[0].steps]
-    assert kinds.count(Linear) == 3  # of all tokens of all sentences, ahead of the loop
+    assert kinds.count(LinearMap) == 3  # of all tokens of all sentences, ahead of the loop
     assert [op.kind for op in cell.programs[-1].program.ops].count("linear") == 1
     assert kinds.count(Scan) == 1
     assert kinds.count(Concat) == 1  # the outputs: nothing is copied to bring sentences together

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import additive as kernels
-from dynbatch.kernels.attention.dot_product import Packed, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING, Sight
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from tests.attention_reference import LENGTHS, additive, pack, sentence, slope, visible
 
 QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]
@@ -13,16 +13,16 @@ HOST = np.empty(0)
 
 def sights_of(name):
     if name == "all":
-        return [EVERYTHING] * len(LENGTHS)
+        return [NO_MASK] * len(LENGTHS)
     rng = np.random.default_rng(5)
-    return [EVERYTHING] + [Sight(mask=rng.random(pair) < 0.6) for pair in LENGTHS[1:]]
+    return [NO_MASK] + [Mask(mask=rng.random(pair) < 0.6) for pair in LENGTHS[1:]]
 
 
 def inputs():
     (q, query_offsets), (k, key_offsets) = pack(QUERIES, WIDTH, 1), pack(KEYS, WIDTH, 2)
     v, _ = pack(KEYS, VALUE_WIDTH, 3)
     vector = np.random.default_rng(4).standard_normal(WIDTH)
-    return Packed(q, k, v, query_offsets, key_offsets), vector
+    return PackedAttention(q, k, v, query_offsets, key_offsets), vector
 
 
 def forward(packed, vector, sights):
@@ -71,7 +71,7 @@ def test_gradients_equal_central_differences(sights, blocks):
     rng = np.random.default_rng(7)
     dout = rng.standard_normal(out.shape)
     gradients = [np.full_like(x, np.nan) for x in packed[:3]]
-    gradients.append(backward(packed, vector, weights, dout, Wanted(*gradients)))
+    gradients.append(backward(packed, vector, weights, dout, AttentionGradients(*gradients)))
 
     def loss(q, k, v, u):
         changed = packed._replace(queries=q, keys=k, values=v)
@@ -103,9 +103,9 @@ def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(blocks):
     out, weights = forward(packed, vector, sights_of("masks"))
     dout = np.random.default_rng(3).standard_normal(out.shape)
     fresh = [np.full_like(x, np.nan) for x in packed[:3]]
-    backward(packed, vector, weights, dout, Wanted(*fresh))
+    backward(packed, vector, weights, dout, AttentionGradients(*fresh))
     added = [np.full_like(x, 10.0) for x in packed[:3]]
-    backward(packed, vector, weights, dout, Wanted(*added, accumulate=True))
+    backward(packed, vector, weights, dout, AttentionGradients(*added, accumulate=True))
     assert np.allclose(added[0], fresh[0], atol=1e-12)
     assert np.allclose(added[1], 10 + fresh[1], atol=1e-12)
     assert np.allclose(added[2], 10 + fresh[2], atol=1e-12)
@@ -119,9 +119,9 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
     out, weights = forward(packed, vector, sights_of("masks"))
     dout = np.random.default_rng(3).standard_normal(out.shape)
     every = [np.empty_like(x) for x in packed[:3]]
-    whole = backward(packed, vector, weights, dout, Wanted(*every))
+    whole = backward(packed, vector, weights, dout, AttentionGradients(*every))
     some = [np.empty_like(x) if w else None for x, w in zip(packed[:3], wanted, strict=True)]
-    assert (backward(packed, vector, weights, dout, Wanted(*some)) == whole).all()
+    assert (backward(packed, vector, weights, dout, AttentionGradients(*some)) == whole).all()
     assert all(a is None or (a == b).all() for a, b in zip(some, every, strict=True))
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention.dot_product import Packed, Scoring, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING, FAR, Sight
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.runtime import parallel
 from tests.attention_reference import LENGTHS, dot, pack, sentence, slope, visible
 
@@ -17,15 +17,15 @@ def sights_of(name):
     rng = np.random.default_rng(5)
     if name == "mixed":  # another one for each sentence
         masks = [rng.random(pair) < 0.6 for pair in LENGTHS]
-        return [Sight(FAR, 0), EVERYTHING, Sight(1, 1)] + [Sight(mask=m) for m in masks[3:]]
-    one = {"all": EVERYTHING, "causal": Sight(FAR, 0), "window": Sight(2, 2)}[name]
+        return [Mask(UNBOUNDED, 0), NO_MASK, Mask(1, 1)] + [Mask(mask=m) for m in masks[3:]]
+    one = {"all": NO_MASK, "causal": Mask(UNBOUNDED, 0), "window": Mask(2, 2)}[name]
     return [one] * len(LENGTHS)
 
 
 def packed_of(dtype=np.float64):
     (q, query_offsets), (k, key_offsets) = pack(QUERIES, WIDTH, 1), pack(KEYS, WIDTH, 2)
     v, _ = pack(KEYS, VALUE_WIDTH, 3)
-    return Packed(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
+    return PackedAttention(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
 
 
 def forward(packed, heads, sights):
@@ -81,10 +81,10 @@ def test_gradients_equal_central_differences(heads, sights, blocks):
     rng = np.random.default_rng(7)
     dout = rng.standard_normal(out.shape)
     gradients = [np.full_like(x, np.nan) for x in packed[:3]]
-    backward(packed, heads, sights, log_sums, dout, Wanted(*gradients))
+    backward(packed, heads, sights, log_sums, dout, AttentionGradients(*gradients))
 
     def loss(*arrays):
-        changed = Packed(*arrays, *packed[3:])
+        changed = PackedAttention(*arrays, *packed[3:])
         return (written_out(changed, heads, sights) * dout).sum()
 
     for which in range(3):
@@ -113,7 +113,7 @@ def test_large_scores_neither_overflow_nor_lose_their_order():
     out, log_sums = forward(packed, 1, sights_of("all"))
     dout = np.ones_like(out)
     gradients = [np.empty_like(x) for x in packed[:3]]
-    backward(packed, 1, sights_of("all"), log_sums, dout, Wanted(*gradients))
+    backward(packed, 1, sights_of("all"), log_sums, dout, AttentionGradients(*gradients))
     assert all(np.isfinite(x).all() for x in [out, *gradients])
     assert np.allclose(out, written_out(packed, 1, sights_of("all")), atol=1e-3)
 
@@ -124,9 +124,9 @@ def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(sights, blo
     out, log_sums = forward(packed, 2, sights)
     dout = np.random.default_rng(3).standard_normal(out.shape)
     fresh = [np.full_like(x, np.nan) for x in packed[:3]]
-    backward(packed, 2, sights, log_sums, dout, Wanted(*fresh))
+    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*fresh))
     added = [np.full_like(x, 10.0) for x in packed[:3]]
-    backward(packed, 2, sights, log_sums, dout, Wanted(*added, accumulate=True))
+    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*added, accumulate=True))
     assert np.allclose(added[0], fresh[0], atol=1e-12)
     assert np.allclose(added[1], 10 + fresh[1], atol=1e-12)
     assert np.allclose(added[2], 10 + fresh[2], atol=1e-12)
@@ -140,22 +140,22 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
     out, log_sums = forward(packed, 2, sights)
     dout = np.random.default_rng(3).standard_normal(out.shape)
     every = [np.empty_like(x) for x in packed[:3]]
-    backward(packed, 2, sights, log_sums, dout, Wanted(*every))
+    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*every))
     some = [np.empty_like(x) if w else None for x, w in zip(packed[:3], wanted, strict=True)]
-    backward(packed, 2, sights, log_sums, dout, Wanted(*some))
+    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*some))
     assert all(a is None or (a == b).all() for a, b in zip(some, every, strict=True))
 
 
 def test_scratch_is_bounded_for_long_sentences():
     one_row = 8 * 100_000
-    assert attention.workspace(HOST, [100_000], [100_000], 8, [EVERYTHING]) == one_row
-    assert attention.workspace(HOST, [5000], [5000], 1, [EVERYTHING]) <= attention.BLOCK_ELEMENTS
-    narrow = attention.workspace(HOST, [100_000], [100_000], 8, [Sight(64, 64)])
+    assert attention.workspace(HOST, [100_000], [100_000], 8, [NO_MASK]) == one_row
+    assert attention.workspace(HOST, [5000], [5000], 1, [NO_MASK]) <= attention.BLOCK_ELEMENTS
+    narrow = attention.workspace(HOST, [100_000], [100_000], 8, [Mask(64, 64)])
     assert narrow <= attention.BLOCK_ELEMENTS
 
 
 def test_a_batch_without_sentences_is_no_work():
-    empty = Packed(
+    empty = PackedAttention(
         *[np.empty((0, 4)) for _ in range(3)], *[np.zeros(1, np.int64) for _ in range(2)]
     )
     assert attention.workspace(HOST, [], [], 1, []) == 0

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from dynbatch.kernels.attention.mask import EVERYTHING, FAR, Sight
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from tests.attention_reference import visible
 
 MASK = np.random.default_rng(0).random((9, 7)) < 0.5
@@ -10,12 +10,12 @@ MASK = np.random.default_rng(0).random((9, 7)) < 0.5
 @pytest.mark.parametrize(
     ("sight", "left", "right", "mask"),
     [
-        (EVERYTHING, None, None, None),
-        (Sight(FAR, 0), None, 0, None),
-        (Sight(2, 2), 2, 2, None),
-        (Sight(0, 0), 0, 0, None),
-        (Sight(1, 0, MASK), 1, 0, MASK),
-        (Sight(mask=MASK[0]), None, None, MASK[0]),
+        (NO_MASK, None, None, None),
+        (Mask(UNBOUNDED, 0), None, 0, None),
+        (Mask(2, 2), 2, 2, None),
+        (Mask(0, 0), 0, 0, None),
+        (Mask(1, 0, MASK), 1, 0, MASK),
+        (Mask(mask=MASK[0]), None, None, MASK[0]),
     ],
 )
 def test_every_block_hides_exactly_what_its_queries_may_not_see(sight, left, right, mask):
@@ -32,7 +32,7 @@ def test_every_block_hides_exactly_what_its_queries_may_not_see(sight, left, rig
 
 
 def test_the_range_of_keys_is_as_narrow_as_the_window():
-    assert Sight(2, 1).keys(10, 14, 100) == (8, 15)
-    assert Sight(2, 1).keys(10, 14, 9) == (8, 9)
-    assert Sight(2, 1).keys(50, 51, 9) == (9, 9)
-    assert EVERYTHING.keys(3, 4, 9) == (0, 9)
+    assert Mask(2, 1).keys(10, 14, 100) == (8, 15)
+    assert Mask(2, 1).keys(10, 14, 9) == (8, 9)
+    assert Mask(2, 1).keys(50, 51, 9) == (9, 9)
+    assert NO_MASK.keys(3, 4, 9) == (0, 9)

@@ -6,8 +6,8 @@ import pytest
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import Packed, Scoring, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.mask import NO_MASK
 from tests.attention_reference import pack
 
 pytestmark = pytest.mark.usefixtures("block")
@@ -21,7 +21,7 @@ HOST = np.empty(0)
 def inputs():
     (q, query_offsets), (k, key_offsets) = pack([1] * COUNT, WIDTH, 1), pack(KEYS, WIDTH, 2)
     v, _ = pack(KEYS, VALUE_WIDTH, 3)
-    return Packed(q, k, v, query_offsets, key_offsets)
+    return PackedAttention(q, k, v, query_offsets, key_offsets)
 
 
 def fresh(packed, value=np.nan):
@@ -49,7 +49,7 @@ def close(found, expected):
 def test_dot_attention_equals_the_general_kernel(scales, blocks):
     packed = inputs()
     sentences = single_query.sentence_of_rows(packed.key_offsets)
-    scoring = Scoring(1, np.broadcast_to(scales, COUNT), [EVERYTHING] * COUNT)
+    scoring = Scoring(1, np.broadcast_to(scales, COUNT), [NO_MASK] * COUNT)
     scratch = np.empty(attention.workspace_backward(HOST, [1] * COUNT, KEYS, 1, scoring.sights))
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty((COUNT, 1))]
     attention.dot_attention(packed, scoring, *expected, scratch)
@@ -60,14 +60,14 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
     dout = np.random.default_rng(9).standard_normal((COUNT, VALUE_WIDTH))
     gradients = fresh(packed)
     attention.dot_attention_backward(
-        packed, scoring, expected[1], dout, Wanted(*gradients), scratch
+        packed, scoring, expected[1], dout, AttentionGradients(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
-    later, at_once = single_query.Later(sum(KEYS)), fresh(packed, 10.0)
+    later, at_once = single_query.DeferredGradients(sum(KEYS)), fresh(packed, 10.0)
     for wanted in (
-        Wanted(*overwritten),
-        Wanted(*at_once, accumulate=True),
-        Wanted(*added, True, later),
+        AttentionGradients(*overwritten),
+        AttentionGradients(*at_once, accumulate=True),
+        AttentionGradients(*added, True, later),
     ):
         single_query.dot_attention_backward(
             packed, scales, sentences, found[1], dout, wanted, room()
@@ -86,7 +86,7 @@ def test_additive_attention_equals_the_general_kernel(blocks):
     elements = additive_attention.workspace_backward(HOST, ones, KEYS, WIDTH, VALUE_WIDTH)
     scratch = np.empty(elements)
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty(sum(KEYS))]
-    additive_attention.additive_attention(packed, vector, [EVERYTHING] * COUNT, *expected, scratch)
+    additive_attention.additive_attention(packed, vector, [NO_MASK] * COUNT, *expected, scratch)
     found = [np.full_like(x, np.nan) for x in expected]
     single_query.additive_attention(packed, vector, sentences, *found, room())
     assert close(found, expected)
@@ -94,14 +94,14 @@ def test_additive_attention_equals_the_general_kernel(blocks):
     dout = np.random.default_rng(9).standard_normal((COUNT, VALUE_WIDTH))
     gradients = fresh(packed)
     dvector = additive_attention.additive_attention_backward(
-        packed, vector, expected[1], dout, Wanted(*gradients), scratch
+        packed, vector, expected[1], dout, AttentionGradients(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
-    later, at_once = single_query.Later(sum(KEYS)), fresh(packed, 10.0)
+    later, at_once = single_query.DeferredGradients(sum(KEYS)), fresh(packed, 10.0)
     for wanted in (
-        Wanted(*overwritten),
-        Wanted(*at_once, accumulate=True),
-        Wanted(*added, True, later),
+        AttentionGradients(*overwritten),
+        AttentionGradients(*at_once, accumulate=True),
+        AttentionGradients(*added, True, later),
     ):
         again = single_query.additive_attention_backward(
             packed, vector, sentences, found[1], dout, wanted, room()
@@ -127,12 +127,12 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
 
     def dot(gradients):
         single_query.dot_attention_backward(
-            packed, SCALES, sentences, log_sums, dout, Wanted(*gradients), room()
+            packed, SCALES, sentences, log_sums, dout, AttentionGradients(*gradients), room()
         )
 
     def additive(gradients):
         single_query.additive_attention_backward(
-            packed, vector, sentences, weights, dout, Wanted(*gradients), room()
+            packed, vector, sentences, weights, dout, AttentionGradients(*gradients), room()
         )
 
     for backward in (dot, additive):

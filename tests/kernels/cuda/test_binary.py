@@ -4,7 +4,7 @@ import pytest
 from dynbatch.kernels import binary
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
-BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.Binary)]
+BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.BinaryFunction)]
 COMPARISONS = (binary.greater, binary.greater_equal, binary.equal, binary.not_equal)
 LENGTHS = (0, 1, 31, 32, 33, 1025)
 

@@ -20,7 +20,7 @@ ARGUMENTS = {
 UNARY = [
     (kernel, arguments)
     for kernel in vars(elementwise).values()
-    if isinstance(kernel, elementwise.Unary)
+    if isinstance(kernel, elementwise.UnaryFunction)
     for arguments in ARGUMENTS.get(kernel.name, [()])
 ]
 # Borders, overflow, and what is not finite.

@@ -5,8 +5,10 @@ import pytest
 from dynbatch.kernels import binary, elementwise
 from dynbatch.kernels.cuda import expressions
 
-UNARY = [value for value in vars(elementwise).values() if isinstance(value, elementwise.Unary)]
-BINARY = [value for value in vars(binary).values() if isinstance(value, binary.Binary)]
+UNARY = [
+    value for value in vars(elementwise).values() if isinstance(value, elementwise.UnaryFunction)
+]
+BINARY = [value for value in vars(binary).values() if isinstance(value, binary.BinaryFunction)]
 
 
 def variables(expression):

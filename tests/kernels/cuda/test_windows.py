@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import windows as kernels
-from dynbatch.kernels.windows import Windows
+from dynbatch.kernels.windows import WindowTable
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 from tests.kernels.cuda.test_segment import normal
 
@@ -19,7 +19,7 @@ POOLS = pytest.mark.parametrize(("size", "stride"), [(1, 1), (3, 1), (3, 2), (2,
 def windows_of(lengths, size, stride, padding=0):
     counts = [kernels.count_windows(n, size, stride, padding) for n in lengths]
     offsets, ends = [np.concatenate(([0], np.cumsum(n))).astype(int) for n in (lengths, counts)]
-    return Windows(offsets, ends, size, stride, padding), int(offsets[-1]), int(ends[-1])
+    return WindowTable(offsets, ends, size, stride, padding), int(offsets[-1]), int(ends[-1])
 
 
 @SEGMENT

@@ -10,7 +10,7 @@ import pytest
 import dynbatch as db
 from dynbatch.kernels import segment
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.runtime.dispatch import TWINS, cuda_twin, twin
+from dynbatch.kernels.runtime.dispatch import CUDA_KERNELS, cuda_version, has_cuda
 
 OFFSETS = np.array([0, 2, 2, 5])
 
@@ -32,8 +32,8 @@ def noting(monkeypatch):
         calls = []
         home = SimpleNamespace(**{name: lambda *args, **named: calls.append((name, args, named))})
         monkeypatch.setitem(sys.modules, f"dynbatch.kernels.cuda.{module}", home)
-        monkeypatch.setitem(TWINS, f"{module}.{name}", kernel)  # put back afterwards
-        return twin(kernel.place)(kernel.__wrapped__), calls
+        monkeypatch.setitem(CUDA_KERNELS, f"{module}.{name}", kernel)  # put back afterwards
+        return has_cuda(kernel.place)(kernel.__wrapped__), calls
 
     return install
 
@@ -44,9 +44,9 @@ def test_arrays_of_the_host_stay_with_numpy():
     assert out[:, 0].tolist() == [2, 0, 3]
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
+@pytest.mark.parametrize("name", sorted(CUDA_KERNELS))
 def test_every_twin_decides_by_a_parameter_that_it_has(name):
-    kernel = TWINS[name]
+    kernel = CUDA_KERNELS[name]
     place = kernel.place
     parameters = list(inspect.signature(kernel).parameters)
     if isinstance(place, str):
@@ -57,10 +57,12 @@ def test_every_twin_decides_by_a_parameter_that_it_has(name):
         }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(TWINS))
+@pytest.mark.parametrize("name", sorted(CUDA_KERNELS))
 def test_every_kernel_has_a_cuda_twin_with_its_parameters(name):
-    twin_of = cuda_twin(*name.rsplit(".", 1))
-    expected = [(p.name, p.default) for p in inspect.signature(TWINS[name]).parameters.values()]
+    twin_of = cuda_version(*name.rsplit(".", 1))
+    expected = [
+        (p.name, p.default) for p in inspect.signature(CUDA_KERNELS[name]).parameters.values()
+    ]
     found = [(p.name, p.default) for p in inspect.signature(twin_of).parameters.values()]
     assert found == expected
 
@@ -76,7 +78,7 @@ def test_a_device_array_goes_to_the_twin_with_all_arguments(noting):
 def test_the_arrays_of_a_packed_argument_decide(noting):
     q = DeviceArray()
     kernel, calls = noting(attention.dot_attention)
-    packed = attention.Packed(q, q, q, OFFSETS, OFFSETS)
+    packed = attention.PackedAttention(q, q, q, OFFSETS, OFFSETS)
     kernel(packed, None, q, None, q)
     assert calls[0][1][0] is packed
 
@@ -84,4 +86,4 @@ def test_the_arrays_of_a_packed_argument_decide(noting):
 @pytest.mark.parametrize("place", ["blas.absent", "absent.matmul"])
 def test_a_kernel_without_a_twin_is_named(place):
     with pytest.raises(db.errors.BackendError, match=rf"{place} has no CUDA twin"):
-        cuda_twin(*place.rsplit(".", 1))
+        cuda_version(*place.rsplit(".", 1))

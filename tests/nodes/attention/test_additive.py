@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, GraphError, ShapeError
-from dynbatch.nodes.attention.additive import AdditiveAttention
+from dynbatch.nodes.attention.additive import BahdanauAttention
 from dynbatch.nodes.batch import Batch
 from dynbatch.testing import check_batching, check_gradient
 from tests.attention_reference import LENGTHS, additive, differentiate
@@ -137,7 +137,7 @@ def test_what_is_saved_is_one_number_for_each_query_and_key():
     with db.Graph() as graph:
         given = [[F.input(graph, x) for x in arrays(*pair)] for pair in ((3, 5), (1, 2))]
         batch = Batch([F.additive_attention(*xs, vector) for xs in given], graph.dtype)
-    assert AdditiveAttention.saved(batch) == {"weights": (3 * 5 + 1 * 2, 1)}
+    assert BahdanauAttention.saved(batch) == {"weights": (3 * 5 + 1 * 2, 1)}
 
 
 def decoder(attend):
@@ -231,7 +231,7 @@ def test_shapes_that_do_not_fit_are_refused_where_the_node_is_made(size, make, w
         with pytest.raises(ShapeError) as raised:
             make(*nodes, vector)
     message = str(raised.value)
-    assert message.startswith("AdditiveAttention") and "fix:" in message and __file__ in message
+    assert message.startswith("BahdanauAttention") and "fix:" in message and __file__ in message
     assert all(word in message for word in words)
 
 

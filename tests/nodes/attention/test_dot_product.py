@@ -4,7 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.nodes.attention.dot_product import DotAttention
+from dynbatch.nodes.attention.dot_product import DotProductAttention
 from dynbatch.nodes.batch import Batch
 from dynbatch.testing import check_batching, check_gradient
 from tests.attention_reference import LENGTHS, differentiate, dot, visible
@@ -117,7 +117,7 @@ def test_scales_windows_and_masks_do_not_keep_sentences_apart():
         ]
         graph.forward()
         assert len({y.sig for y in ys}) == 1
-        assert "DotAttention         x 5" in str(graph.plans[0])
+        assert "DotProductAttention  x 5" in str(graph.plans[0])
         seen = [None, None, visible(3, 5, right=0), visible(3, 5, 1, 1), MASK]
         scales = [0.5, 1.0, 0.5, 0.5, 0.5]
         for y, one, scale in zip(ys, seen, scales, strict=True):
@@ -189,7 +189,7 @@ def test_what_is_saved_is_one_number_for_each_query_and_head():
         q, k, v = [F.input(graph, x) for x in arrays(3, 5)]
         ys = [F.attention(q, k, v, heads=2), F.attention(k, q, q[:, 0:4], heads=2)]
         batch = Batch(ys, graph.dtype)
-        assert DotAttention.saved(batch) == {"log_sums": (3 + 5, 2)}
+        assert DotProductAttention.saved(batch) == {"log_sums": (3 + 5, 2)}
 
 
 def test_a_mask_may_change_after_the_node_was_made():
@@ -219,7 +219,7 @@ def test_shapes_that_do_not_fit_are_refused_where_the_node_is_made(make, words):
         with pytest.raises(ShapeError) as raised:
             make(q, k, v)
     message = str(raised.value)
-    assert message.startswith("DotAttention") and "fix:" in message and __file__ in message
+    assert message.startswith("DotProductAttention") and "fix:" in message and __file__ in message
     assert all(word in message for word in words)
 
 

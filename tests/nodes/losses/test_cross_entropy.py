@@ -129,7 +129,7 @@ def test_sums_over_many_chunks_in_float32_are_those_of_float64(
     targets = kernels.Targets(ids, np.ones(1000, np.float32), smoothing)
     losses, dh, dw, db_ = (np.empty_like(array) for array in (scale, h, weight, bias))
     scratch = np.empty(kernels.workspace(weight, 1000), np.float32)
-    wanted = kernels.Wanted(scale, dh, dw, db_)
+    wanted = kernels.LossGradients(scale, dh, dw, db_)
     kernels.linear_cross_entropy(h, weight, bias, targets, losses, scratch, wanted)
 
     z = h.astype(np.float64) @ weight.T + bias

@@ -1,4 +1,4 @@
-"""`Matrix`: rows on a device, known by address, so that a loop makes no array objects."""
+"""`DeviceMatrix`: rows on a device, known by address, so that a loop makes no array objects."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dynbatch.parameter import Array
 
 
-class Matrix(NamedTuple):
+class DeviceMatrix(NamedTuple):
     """Rows, or a range of columns of wider rows.
 
     array:   the device array that holds them.
@@ -23,11 +23,11 @@ class Matrix(NamedTuple):
     stride: int
     width: int
 
-    def part(self, row: int, column: int, width: int) -> Matrix:
+    def part(self, row: int, column: int, width: int) -> DeviceMatrix:
         """Some columns, from a row on."""
         first = row * self.stride + column
         address = self.address + first * self.array.itemsize
-        return Matrix(self.array, self.offset + first, address, self.stride, width)
+        return DeviceMatrix(self.array, self.offset + first, address, self.stride, width)
 
     def view(self, rows: int) -> Array:
         """The first rows as an array."""
@@ -38,6 +38,6 @@ class Matrix(NamedTuple):
         return self.array[first : first + rows, column : column + self.width]
 
 
-def matrix_of(array: Array) -> Matrix:
+def matrix_of(array: Array) -> DeviceMatrix:
     """A whole contiguous (rows, width) device array."""
-    return Matrix(array, 0, array.data.ptr, array.shape[1], array.shape[1])  # type: ignore[attr-defined]
+    return DeviceMatrix(array, 0, array.data.ptr, array.shape[1], array.shape[1])  # type: ignore[attr-defined]

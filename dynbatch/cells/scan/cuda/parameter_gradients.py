@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.cells.parameter_gradients import ParameterRows
-from dynbatch.cells.scan.cuda.matrix import Matrix, matrix_of
+from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.weights import bias_gradients, weight_gradients
 from dynbatch.compiler.arrays import Scratch
@@ -46,7 +46,7 @@ class Afterwards:
         is_known = base.origin == "prev" and not self.rows.given[base.place] and steps
         return steps[0][2] if is_known else 0
 
-    def _multiplied(self, op: Op) -> Matrix:
+    def _multiplied(self, op: Op) -> DeviceMatrix:
         """All rows that a linear map multiplied, packed."""
         (value,) = op.inputs
         if value.base.origin != "prev":
@@ -61,7 +61,7 @@ class Afterwards:
             rows.pick(rows.whole(state), index, packed, rows.matrices[f"I{part}"])
         return rows.matrix(name).part(0, value.column, value.width)
 
-    def _stream_gradient(self, op: Op, dy: Matrix) -> None:
+    def _stream_gradient(self, op: Op, dy: DeviceMatrix) -> None:
         """dx (+)= dy W for all rows."""
         (x,) = op.inputs
         rows = self.rows

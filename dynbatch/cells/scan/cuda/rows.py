@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.scan.cuda.matrix import Matrix, matrix_of
+from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.weights import wide_bias, wide_weight
 from dynbatch.cells.scan.prefix import PrefixLayout
 from dynbatch.compiler.arrays import Scratch, memory_rows
@@ -44,7 +44,7 @@ class ScanRows:
         self.steps = self._shard.steps
         self.tokens: int = self.layout.order.size
         self.given: tuple[bool, ...] = batch.first.given_states
-        self.matrices: dict[str, Matrix | None] = {}
+        self.matrices: dict[str, DeviceMatrix | None] = {}
         table = [(s, n, p) for s, _, n, p in self.steps]
         self.table = np.array(table, np.int32).reshape(-1, 3)
         self.read(xs)
@@ -57,7 +57,7 @@ class ScanRows:
         self.streams, self.memories = xs[:streams], xs[states:]
         self.inits = [next(inits) if given else None for given in self.given]
 
-    def place(self, name: str, scratch: Scratch, rows: int, width: int) -> Matrix:
+    def place(self, name: str, scratch: Scratch, rows: int, width: int) -> DeviceMatrix:
         """A matrix in the scratch, under a name."""
         matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
         return matrix
@@ -82,7 +82,7 @@ class ScanRows:
 
     # Where things are -----------------------------------------------------------------------------
 
-    def matrix(self, name: str) -> Matrix:
+    def matrix(self, name: str) -> DeviceMatrix:
         """A matrix that is there."""
         found = self.matrices[name]
         assert found is not None
@@ -93,14 +93,14 @@ class ScanRows:
         found = [self.matrices[name] for name in names]
         return [None if matrix is None else matrix.address for matrix in found]
 
-    def whole(self, value: Value) -> Matrix:
+    def whole(self, value: Value) -> DeviceMatrix:
         """All rows of a packed value."""
         if value.base.origin == "stream":
             return self.matrix(f"X{value.base.place}").part(0, value.column, value.width)
         buffer, column = self.loop.places.place(value)
         return self.matrix(buffer.name).part(0, column, value.width)
 
-    def of_step(self, value: Value, t: int) -> Matrix | None:
+    def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None for a state that is all zeros."""
         s, _, _, p = self.steps[t]
         base = value.base
@@ -140,7 +140,13 @@ class ScanRows:
     # Both go by address. A flush before a node type of the user's ends what the queue kept until
     # then, so that arrays of this run only are kept anew for the copy.
 
-    def pick(self, source: Matrix, index: Array, out: Matrix, other: Matrix | None = None) -> None:
+    def pick(
+        self,
+        source: DeviceMatrix,
+        index: Array,
+        out: DeviceMatrix,
+        other: DeviceMatrix | None = None,
+    ) -> None:
         """out[i] = source[index[i]], or other[-1 - index[i]] where the index is negative."""
         self.queue.keep(source.array, out.array)
         place = None if other is None else (other.address, other.stride)
@@ -149,7 +155,7 @@ class ScanRows:
             (out.address, out.stride), out.width,
         )  # fmt: skip
 
-    def move(self, source: Matrix, out: Matrix, rows: int, add: bool) -> None:
+    def move(self, source: DeviceMatrix, out: DeviceMatrix, rows: int, add: bool) -> None:
         """out = source, or out += source, for the first rows."""
         self.queue.keep(source.array, out.array)
         copy_rows(

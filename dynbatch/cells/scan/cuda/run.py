@@ -8,18 +8,18 @@ import numpy as np
 
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.parameter_gradients import ShardGradients
-from dynbatch.cells.scan.cuda.matrix import Matrix, matrix_of
+from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import Afterwards
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import THREADS, Kernel
-from dynbatch.compiler.cuda.lanes import Group
+from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.program import Op, Value
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.items import Repeated
+from dynbatch.kernels.cuda.runtime.items import RepeatedLaunch
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 
@@ -86,11 +86,11 @@ class DeviceScanRun:
             self._launch_tail(f"{self.cell.name}_tail", self.cell.tail.arrays, first)
         self._outputs(y)
 
-    def _step(self, t: int, kernels: dict[int, Repeated]) -> None:
+    def _step(self, t: int, kernels: dict[int, RepeatedLaunch]) -> None:
         rows, loop = self.rows, self.loop
         _, _, n, p = rows.steps[t]
         for number, item in enumerate(loop.items):
-            if isinstance(item, Group):
+            if isinstance(item, KernelGroup):
                 width = self.cell.kernels.groups[number].forward.width
                 kernels[number].launch(-(-n * width // THREADS), THREADS, t)
             elif item.kind == "generic":
@@ -102,7 +102,7 @@ class DeviceScanRun:
                 assert out is not None
                 self._map(item, rows.of_step(item.inputs[0], t), out, n)
 
-    def _map(self, op: Op, x: Matrix | None, out: Matrix, count: int) -> None:
+    def _map(self, op: Op, x: DeviceMatrix | None, out: DeviceMatrix, count: int) -> None:
         """A linear map of some rows; of None, which stands for zeros, it is zeros."""
         number = self.loop.maps[id(op)]
         weight, bias = self.rows.matrix(f"V{number}"), self.rows.matrices[f"b{number}"]
@@ -120,7 +120,7 @@ class DeviceScanRun:
         """Where a node type of the user's computes with CuPy, all before it is started first."""
         return nullcontext() if type(op.node).names_kernels else self.rows.queue.at_once()
 
-    def _repeated(self, kernel: Kernel, turn: int = 0) -> Repeated:
+    def _repeated(self, kernel: Kernel, turn: int = 0) -> RepeatedLaunch:
         """A kernel with its matrices; `turn` says which of two holds the carried gradients."""
         names = [_carried(name, turn) if name[0] in "CN" else name for name in kernel.arrays]
         args = [*self.rows.addresses(names), self.rows.table]
@@ -211,7 +211,9 @@ class DeviceScanRun:
             if memory.cleared and buffer.packed:
                 arrays.fill(matrix.array, 0)
 
-    def _step_backward(self, t: int, turn: int, kernels: dict[tuple[int, int], Repeated]) -> None:
+    def _step_backward(
+        self, t: int, turn: int, kernels: dict[tuple[int, int], RepeatedLaunch]
+    ) -> None:
         loop, n = self.loop, self.rows.steps[t][2]
         for memory in loop.gradients.values():
             name = memory.buffer.name
@@ -220,7 +222,7 @@ class DeviceScanRun:
                 arrays.fill(self.rows.matrix(name).view(n), 0)
         for number in range(len(loop.items) - 1, -1, -1):
             item = loop.items[number]
-            if isinstance(item, Group):
+            if isinstance(item, KernelGroup):
                 backward = self.cell.kernels.groups[number].backward
                 if backward is not None:
                     kernels[number, turn].launch(-(-n * backward.width // THREADS), THREADS, t)
@@ -229,14 +231,14 @@ class DeviceScanRun:
             else:
                 self._generic_backward(item, t, turn)
 
-    def _gradient(self, value: Value, t: int, turn: int) -> Matrix | None:
+    def _gradient(self, value: Value, t: int, turn: int) -> DeviceMatrix | None:
         """Where a value's gradient goes in step t; None where nobody wants it."""
         rows, buffer = self.rows, self.loop.gradient_of(value.base).buffer
         s, _, _, p = rows.steps[t]
         if buffer.name[0] == "N":
             if p < 0 and not rows.given[value.base.place]:
                 return None
-            found: Matrix | None = rows.matrix(_carried(buffer.name, turn))
+            found: DeviceMatrix | None = rows.matrix(_carried(buffer.name, turn))
         else:
             found = rows.matrices[buffer.name]
         return found and found.part(s if buffer.packed else 0, value.column, value.width)

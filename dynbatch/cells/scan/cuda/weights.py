@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dynbatch.cells.parameter_gradients import ParameterRows
-from dynbatch.cells.scan.cuda.matrix import Matrix, matrix_of
+from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.program import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
 
 
-def wide_weight(op: Op, scratch: Scratch) -> Matrix:
+def wide_weight(op: Op, scratch: Scratch) -> DeviceMatrix:
     """(O, K) rows of all pieces; the parameter itself where there is one piece, all of it."""
     piece, inner = op.pieces[0], op.inputs[0].width
     if len(op.pieces) == 1 and piece.width == piece.weight.shape[0]:
@@ -22,7 +22,7 @@ def wide_weight(op: Op, scratch: Scratch) -> Matrix:
     return matrix_of(wide)
 
 
-def wide_bias(op: Op, scratch: Scratch) -> Matrix | None:
+def wide_bias(op: Op, scratch: Scratch) -> DeviceMatrix | None:
     """(1, O) sums of all pieces' biases; None without any."""
     if not any([piece.biases for piece in op.pieces]):
         return None
@@ -44,7 +44,13 @@ def wide_bias(op: Op, scratch: Scratch) -> Matrix | None:
 
 
 def weight_gradients(
-    queue: Queue, rows: ParameterRows, op: Op, x: Matrix, dy: Matrix, zero: int, tokens: int
+    queue: Queue,
+    rows: ParameterRows,
+    op: Op,
+    x: DeviceMatrix,
+    dy: DeviceMatrix,
+    zero: int,
+    tokens: int,
 ) -> None:
     """dW = dyᵀ x of every piece, one product each.
 
@@ -65,7 +71,7 @@ def weight_gradients(
         )  # fmt: skip
 
 
-def bias_gradients(queue: Queue, rows: ParameterRows, op: Op, dy: Matrix) -> None:
+def bias_gradients(queue: Queue, rows: ParameterRows, op: Op, dy: DeviceMatrix) -> None:
     """db = Σ dy over all rows, of every bias."""
     trained = [
         (piece, bias, first)

@@ -8,7 +8,7 @@
 //     query_offsets  first query of each sentence; NULL: every sentence has one query
 //     key_offsets    first key of each sentence, and N_k
 //     pairs          first pair of each sentence
-//     sights, masks  what its queries see: `Sight` in attention.cuh
+//     sights, masks  what its queries see: `Mask` in attention.cuh
 //
 // A block does a query: its warps share the keys, and its threads the columns. Block 512, grid N_q.
 
@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(512, 2) additive_attention(
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const Query query(query_offsets, key_offsets, pairs, sentences);
-    const Sight sight = sight_of(sights, masks, query.sentence);
+    const Mask sight = mask_of(sights, masks, query.sentence);
     const REAL* q = queries + (long long)blockIdx.x * query_stride;
     const Rows<const REAL> k = {keys + query.key * width, width, width};
     const Rows<const REAL> v = {values + query.key * value_width, value_width, value_width};

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.attention.dot_product import Packed, Wanted
-from dynbatch.kernels.attention.mask import Sight
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.cuda.attention.dot_product import sight_tables
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
@@ -38,7 +38,12 @@ def workspace_backward(
 
 
 def additive_attention(
-    packed: Packed, vector: Any, sights: Sequence[Sight], out: Any, weights: Any, scratch: Any
+    packed: PackedAttention,
+    vector: Any,
+    sights: Sequence[Mask],
+    out: Any,
+    weights: Any,
+    scratch: Any,
 ) -> None:
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
 
@@ -52,7 +57,12 @@ def additive_attention(
 
 
 def additive_attention_backward(
-    packed: Packed, vector: Any, weights: Any, dout: Any, wanted: Wanted, scratch: Any
+    packed: PackedAttention,
+    vector: Any,
+    weights: Any,
+    dout: Any,
+    wanted: AttentionGradients,
+    scratch: Any,
 ) -> Any:
     """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
 
@@ -86,7 +96,13 @@ def additive_attention_backward(
 
 
 def _keys_backward(
-    packed: Packed, vector: Any, weights: Any, dout: Any, slopes: Any, wanted: Wanted, tables: Any
+    packed: PackedAttention,
+    vector: Any,
+    weights: Any,
+    dout: Any,
+    slopes: Any,
+    wanted: AttentionGradients,
+    tables: Any,
 ) -> None:
     """Gradients of keys and values of sentences with other than one query."""
     sentences, *widths = _sizes(packed)
@@ -108,7 +124,7 @@ def _rows(array: Any) -> tuple[int | None, int]:
     return array.data.ptr, array.strides[0] // array.itemsize
 
 
-def _pair_tables(packed: Packed) -> tuple[Array | None, Array, Array]:
+def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:
     """First query, key and pair of each sentence; no queries where each has one."""
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     if (queries == 1).all():
@@ -117,6 +133,6 @@ def _pair_tables(packed: Packed) -> tuple[Array | None, Array, Array]:
     return packed.query_offsets, packed.key_offsets, np.cumsum(pairs) - pairs
 
 
-def _sizes(packed: Packed) -> tuple[int, int, int]:
+def _sizes(packed: PackedAttention) -> tuple[int, int, int]:
     """Sentences, and the widths of keys and values."""
     return packed.query_offsets.size - 1, packed.keys.shape[1], packed.values.shape[1]

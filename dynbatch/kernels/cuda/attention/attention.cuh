@@ -1,12 +1,12 @@
 // What the kernels of attention share.
 
-// Which keys of its sentence a query sees, as `Sight` of kernels/attention/mask.py. `sights` has for each
+// Which keys of its sentence a query sees, as `Mask` of kernels/attention/mask.py. `sights` has for each
 // sentence
 //
 //     left  right  first element of its mask (-1: it has none)  mask elements from query to query
 //
 // and is NULL where every query sees every key.
-struct Sight {
+struct Mask {
     int left, right, stride;
     const bool* mask;
 
@@ -16,10 +16,10 @@ struct Sight {
     }
 };
 
-__device__ __forceinline__ Sight sight_of(const long long* sights, const bool* masks,
+__device__ __forceinline__ Mask mask_of(const long long* sights, const bool* masks,
                                           int sentence) {
-    constexpr int FAR = 1 << 30;
-    if (!sights) return {FAR, FAR, 0, nullptr};
+    constexpr int UNBOUNDED = 1 << 30;
+    if (!sights) return {UNBOUNDED, UNBOUNDED, 0, nullptr};
     const long long* entry = sights + 4LL * sentence;
     const bool* mask = entry[2] < 0 ? nullptr : masks + entry[2];
     return {(int)entry[0], (int)entry[1], (int)entry[3], mask};

@@ -8,7 +8,7 @@
 //     tiles          number of the first tile of each sentence; NULL: every sentence has one tile
 //     query_offsets  first query of each sentence, and N_q; key_offsets likewise
 //     scales         of each sentence's scores
-//     sights, masks  what its queries see: `Sight` in attention.cuh
+//     sights, masks  what its queries see: `Mask` in attention.cuh
 //
 // Grid (tiles, heads). A block does a tile of 32 queries of one sentence in one head, or of 32 keys
 // for the gradients of keys and values, and goes through the other side 32 rows at a time:
@@ -43,7 +43,7 @@ struct Work {
     Output y, dq, dk, dv;
     REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
     REAL scale;
-    Sight sight;
+    Mask sight;
     long long query, key;    // first rows of the sentence
     int queries, keys, heads;
     int first;               // row of the sentence in the tile
@@ -85,7 +85,7 @@ struct Tables {
         work.heads = heads;
         work.first = tile * SIDE;
         work.scale = scales[k];
-        work.sight = sight_of(sights, masks, k);
+        work.sight = mask_of(sights, masks, k);
         work.q = head_of(queries, work.query, key_width);
         work.k = head_of(keys, work.key, key_width);
         work.v = head_of(values, work.key, value_width);

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.attention.dot_product import Packed, Scoring, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING, Sight
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.cuda.runtime.queue import launch
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -16,12 +16,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256
 ALONE_THREADS = 512  # where all sentences have one query
-FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
+UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
 
 
 def workspace(
     array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Sight],
+    heads: int, sights: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention`: none."""
     return 0
@@ -29,19 +29,26 @@ def workspace(
 
 def workspace_backward(
     array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Sight],
+    heads: int, sights: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention_backward`: Σ_j p_ij dp_ij of each query and head."""
     return sum(query_lengths) * heads
 
 
-def dot_attention(packed: Packed, scoring: Scoring, out: Any, log_sums: Any, scratch: Any) -> None:
+def dot_attention(
+    packed: PackedAttention, scoring: Scoring, out: Any, log_sums: Any, scratch: Any
+) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head."""
     attend(packed, scoring.heads, scoring.scales, scoring.sights, out, log_sums)
 
 
 def dot_attention_backward(
-    packed: Packed, scoring: Scoring, log_sums: Any, dout: Any, wanted: Wanted, scratch: Any
+    packed: PackedAttention,
+    scoring: Scoring,
+    log_sums: Any,
+    dout: Any,
+    wanted: AttentionGradients,
+    scratch: Any,
 ) -> None:
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
@@ -52,7 +59,12 @@ def dot_attention_backward(
 
 
 def attend(
-    packed: Packed, heads: int, scales: Array, sights: Sequence[Sight], out: Any, log_sums: Any
+    packed: PackedAttention,
+    heads: int,
+    scales: Array,
+    sights: Sequence[Mask],
+    out: Any,
+    log_sums: Any,
 ) -> None:
     """`dot_attention`; no sights mean that every query sees every key."""
     queries = np.diff(packed.query_offsets)
@@ -63,8 +75,8 @@ def attend(
 
 
 def attend_backward(
-    packed: Packed, heads: int, scales: Array, sights: Sequence[Sight],
-    log_sums: Any, dout: Any, wanted: Wanted, means: Any,
+    packed: PackedAttention, heads: int, scales: Array, sights: Sequence[Mask],
+    log_sums: Any, dout: Any, wanted: AttentionGradients, means: Any,
 ) -> None:  # fmt: skip
     """`dot_attention_backward`; no sights mean that every query sees every key.
 
@@ -93,23 +105,30 @@ def tile_table(lengths: Array) -> tuple[Array | None, int]:
     return ends - counts, int(ends[-1])
 
 
-def sight_tables(sights: Sequence[Sight]) -> tuple[Array | None, Array | None]:
-    """What `sight_of` in attention.cuh reads: (K, 4) numbers, and all masks one after the other."""
-    if all([sight is EVERYTHING for sight in sights]):
+def sight_tables(sights: Sequence[Mask]) -> tuple[Array | None, Array | None]:
+    """What `mask_of` in attention.cuh reads: (K, 4) numbers, and all masks one after the other."""
+    if all([sight is NO_MASK for sight in sights]):
         return None, None
     masks = [sight.mask for sight in sights if sight.mask is not None and sight.mask.size]
     table = np.empty((len(sights), 4), np.int64)
     start = 0
     for k, (left, right, mask) in enumerate(sights):
         if mask is None or not mask.size:
-            table[k] = min(left, FAR), min(right, FAR), -1, 0
+            table[k] = min(left, UNBOUNDED), min(right, UNBOUNDED), -1, 0
             continue
-        table[k] = min(left, FAR), min(right, FAR), start, mask.shape[1] if mask.ndim == 2 else 0
+        table[k] = (
+            min(left, UNBOUNDED),
+            min(right, UNBOUNDED),
+            start,
+            mask.shape[1] if mask.ndim == 2 else 0,
+        )
         start += mask.size
     return table, np.concatenate([mask.reshape(-1) for mask in masks]) if masks else None
 
 
-def _tables(packed: Packed, heads: int, scales: Array, sights: Sequence[Sight]) -> tuple[Any, ...]:
+def _tables(
+    packed: PackedAttention, heads: int, scales: Array, sights: Sequence[Mask]
+) -> tuple[Any, ...]:
     """The last parameters of every kernel."""
     count = packed.query_offsets.size - 1
     offsets = (packed.query_offsets, packed.key_offsets)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.kernels.attention.dot_product import Packed, Wanted
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention import additive as general
 from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
 
@@ -30,30 +30,30 @@ def workspace_backward(array: Any, key_lengths: Sequence[int], width: int) -> in
 
 
 def dot_attention(
-    packed: Packed, scales: Array, sentences: Array, out: Any, log_sums: Any, scratch: Any
+    packed: PackedAttention, scales: Array, sentences: Array, out: Any, log_sums: Any, scratch: Any
 ) -> None:
     """out = Σ_j p_j v_j,  p_j = softmax_j(scale · q · k_j): one row a sentence."""
     attend(packed, 1, scales, (), out, log_sums)
 
 
 def dot_attention_backward(
-    packed: Packed, scales: Array, sentences: Array,
-    log_sums: Any, dout: Any, wanted: Wanted, scratch: Any,
+    packed: PackedAttention, scales: Array, sentences: Array,
+    log_sums: Any, dout: Any, wanted: AttentionGradients, scratch: Any,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`, in one launch."""
     attend_backward(packed, 1, scales, (), log_sums, dout, wanted, None)
 
 
 def additive_attention(
-    packed: Packed, vector: Any, sentences: Array, out: Any, weights: Any, scratch: Any
+    packed: PackedAttention, vector: Any, sentences: Array, out: Any, weights: Any, scratch: Any
 ) -> None:
     """out = Σ_j w_j v_j,  w_j = softmax_j(vector · tanh(q + k_j)): one row a sentence."""
     general.additive_attention(packed, vector, (), out, weights, scratch)
 
 
 def additive_attention_backward(
-    packed: Packed, vector: Any, sentences: Array,
-    weights: Any, dout: Any, wanted: Wanted, scratch: Any,
+    packed: PackedAttention, vector: Any, sentences: Array,
+    weights: Any, dout: Any, wanted: AttentionGradients, scratch: Any,
 ) -> Any:  # fmt: skip
     """Gradients of `additive_attention`, in one launch and a sum; returns dvector (D,)."""
     return general.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)

@@ -38,7 +38,7 @@ def workspace(weight: Any, tokens: int) -> int:
 
 def linear_cross_entropy(
     hidden: Any, weight: Any, bias: Any, targets: kernels.Targets, losses: Any,
-    scratch: Any, wanted: kernels.Wanted | None = None,
+    scratch: Any, wanted: kernels.LossGradients | None = None,
 ) -> None:  # fmt: skip
     """losses_t = weights_t · (logsumexp(z_t) - z_t[target]), z_t = W h_t + b, without all z.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.kernels.cuda.segments import Array, over_elements, over_segments, reduce_parts
-from dynbatch.kernels.losses.elementwise import Pair
+from dynbatch.kernels.losses.elementwise import PairLoss
 from dynbatch.kernels.segment import sum_segments
 
 PAIRS = {
@@ -16,7 +16,7 @@ PAIRS = {
 }  # as in elementwise_losses.cu
 
 
-def pair_loss(pair: Pair, x: Any, t: Any, offsets: Array, out: Any) -> None:
+def pair_loss(pair: PairLoss, x: Any, t: Any, offsets: Array, out: Any) -> None:
     """out[k] = Σ f(x_i, t_i) over the elements of segment k: one launch unless one is very long."""
     elements = x.reshape(-1, 1)
 
@@ -30,7 +30,7 @@ def pair_loss(pair: Pair, x: Any, t: Any, offsets: Array, out: Any) -> None:
 
 
 def pair_loss_backward(
-    pair: Pair, of_target: bool, dy: Any, x: Any, t: Any, offsets: Array, out: Any
+    pair: PairLoss, of_target: bool, dy: Any, x: Any, t: Any, offsets: Array, out: Any
 ) -> None:
     """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
     more = (PAIRS[pair.name], of_target)

@@ -1,4 +1,4 @@
-"""`Later`: a device array on its way to the host, waited for when it is read."""
+"""`HostCopy`: a device array on its way to the host, waited for when it is read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class Later:
+class HostCopy:
     """What an array holds once all work that is queued now has run.
 
     The copy takes its turn in the queue. `read` waits for the copy, not for work queued after it: a

@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.backend import is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
 from dynbatch.kernels.cuda.runtime.cublas import Product
-from dynbatch.kernels.cuda.runtime.launch import Argument, Kernels
+from dynbatch.kernels.cuda.runtime.launch import KernelArgument, Kernels
 from dynbatch.kernels.cuda.runtime.staging import Table, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork
 
@@ -30,7 +30,7 @@ class Launch(NamedTuple):
     label: str
 
 
-class Repeated:
+class RepeatedLaunch:
     """A kernel that a run launches many times with the same arguments but the last, an int.
 
     They are staged and cast once for each flush, most often once for the run, so that a launch
@@ -47,7 +47,7 @@ class Repeated:
         queue: Queue,
         kernels: Kernels,
         name: str,
-        arguments: Sequence[Argument],
+        arguments: Sequence[KernelArgument],
         args: Sequence[Any],
     ) -> None:
         self.queue = queue
@@ -80,21 +80,21 @@ class Repeated:
 class Turn(NamedTuple):
     """One launch of a repeated kernel."""
 
-    repeated: Repeated
+    repeated: RepeatedLaunch
     grid: int
     block: int
     last: int
     label: str
 
 
-class Call(NamedTuple):
+class HostCall(NamedTuple):
     """Any other work of the device, in its place between the launches."""
 
     function: Callable[[], None]
     label: str
 
 
-Item = Launch | Turn | Product | Call
+Item = Launch | Turn | Product | HostCall
 
 # What driver and compiler say where the GPU is newer than the compiler.
 NEWER_THAN_COMPILER = (

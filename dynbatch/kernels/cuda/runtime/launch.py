@@ -12,7 +12,7 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.source import Parameter, Source
+from dynbatch.kernels.cuda.runtime.source import CudaSource, KernelParameter
 
 REAL = {"float32": "float", "float64": "double"}
 SCALARS: dict[str, type[np.generic]] = {
@@ -34,7 +34,7 @@ MOST_ACROSS = 65535
 Cast = Callable[[Any], Any]
 
 
-class Argument(NamedTuple):
+class KernelArgument(NamedTuple):
     """What a parameter takes: `cast` makes a value of exactly its type.
 
     `table` is the dtype in which a host array is brought up for a pointer; None for a number.
@@ -67,12 +67,12 @@ class Kernels:
             raise DtypeError(f"CUDA kernels take float32 or float64, not {self.dtype}")
         self.cupy = backend.cupy() if cupy is None else cupy
         self.launches: Counter[str] = Counter()
-        self._generated: dict[str, Source] = {}
+        self._generated: dict[str, CudaSource] = {}
         self._modules: dict[str, Any] = {}
         self._compiled: dict[str, Any] = {}
-        self._arguments: dict[str, tuple[Argument, ...]] = {}
+        self._arguments: dict[str, tuple[KernelArgument, ...]] = {}
 
-    def add(self, generated: Source) -> None:
+    def add(self, generated: CudaSource) -> None:
         """Make the kernels of a generated source known by their names.
 
         Raises:
@@ -112,7 +112,7 @@ class Kernels:
         values = [argument.cast(value) for argument, value in zip(arguments, args, strict=True)]
         self.start(name, grid, block, values, shared)
 
-    def arguments(self, name: str, count: int) -> tuple[Argument, ...]:
+    def arguments(self, name: str, count: int) -> tuple[KernelArgument, ...]:
         """What the parameters of the kernel `name` take, without compiling it.
 
         Raises:
@@ -164,7 +164,7 @@ class Kernels:
         return module.get_function(name)
 
 
-def _argument(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Argument:
+def _argument(kernel: str, parameter: KernelParameter, real: np.dtype[Any]) -> KernelArgument:
     """What a parameter takes, for one element type.
 
     CuPy passes a Python int as 8 bytes and a float as a double, whatever the kernel reads.
@@ -173,11 +173,13 @@ def _argument(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Argumen
     scalar = real.type if parameter.type == "REAL" else SCALARS.get(parameter.type)
     if parameter.is_pointer:
         dtype = np.dtype(scalar) if scalar else None
-        return Argument(_pointer(where, dtype), dtype or np.dtype(np.uint8))
+        return KernelArgument(_pointer(where, dtype), dtype or np.dtype(np.uint8))
     if scalar is None:
-        return Argument(lambda value: value, None)  # a struct; its layout is the caller's affair
+        return KernelArgument(
+            lambda value: value, None
+        )  # a struct; its layout is the caller's affair
     if issubclass(scalar, np.floating):
-        return Argument(scalar, None)
+        return KernelArgument(scalar, None)
 
     def to_integer(value: Any) -> Any:
         try:
@@ -185,7 +187,7 @@ def _argument(kernel: str, parameter: Parameter, real: np.dtype[Any]) -> Argumen
         except TypeError:
             raise DtypeError(f"{where} is an integer, not {value!r}") from None
 
-    return Argument(to_integer, None)
+    return KernelArgument(to_integer, None)
 
 
 def _pointer(where: str, dtype: np.dtype[Any] | None) -> Cast:

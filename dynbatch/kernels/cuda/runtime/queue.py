@@ -21,18 +21,18 @@ from dynbatch import backend
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, Product
 from dynbatch.kernels.cuda.runtime.items import (
-    Call,
+    HostCall,
     Item,
     Launch,
-    Repeated,
+    RepeatedLaunch,
     Turn,
     placed,
     refused,
     what_is,
 )
-from dynbatch.kernels.cuda.runtime.launch import Argument, Kernels
+from dynbatch.kernels.cuda.runtime.launch import KernelArgument, Kernels
 from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
-from dynbatch.kernels.cuda.runtime.streams import Fork, Streams, joined
+from dynbatch.kernels.cuda.runtime.streams import CudaStreams, Fork, joined
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -55,7 +55,7 @@ class Queue:
         self._kernels = {np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")}
         self._waiting: list[Item | Fork] = []
         self._earlier: list[list[Item | Fork]] = []  # within `side_by_side`
-        self._streams = Streams(cupy)
+        self._streams = CudaStreams(cupy)
         self._cublas: dict[np.dtype[Any], Cublas] = {}
         self._handles = Handles(cupy)
         self._products = 0
@@ -109,18 +109,20 @@ class Queue:
         values = self.ready(name, kernels.arguments(name, len(args)), args)
         self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
-    def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> Repeated:
+    def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> RepeatedLaunch:
         """A kernel to launch many times; `args`, all but the last, stay as they are until then."""
         kernels = self.kernels(dtype)
         arguments = kernels.arguments(name, len(args) + 1)[:-1]
-        return Repeated(self, kernels, name, arguments, args)
+        return RepeatedLaunch(self, kernels, name, arguments, args)
 
     @property
     def upload(self) -> int:
         """The number of the upload that brings up what is handed over now."""
         return self._staging.number
 
-    def ready(self, name: str, arguments: Iterable[Argument], args: Sequence[Any]) -> list[Any]:
+    def ready(
+        self, name: str, arguments: Iterable[KernelArgument], args: Sequence[Any]
+    ) -> list[Any]:
         """The values of arguments, and `Table`s of those that the next flush brings up."""
         try:
             return [
@@ -135,7 +137,7 @@ class Queue:
 
     def call(self, function: Callable[[], None]) -> None:
         """Have other work of the device started in its turn, a copy for instance."""
-        self.add(Call(function, self.label))
+        self.add(HostCall(function, self.label))
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
         """Run tasks that queue work; on the device what they queue may run side by side."""

@@ -19,7 +19,7 @@ _KERNEL = re.compile(
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 
 
-class Parameter(NamedTuple):
+class KernelParameter(NamedTuple):
     """One parameter of a kernel: `const REAL* x` is ("x", "REAL", True)."""
 
     name: str
@@ -27,15 +27,15 @@ class Parameter(NamedTuple):
     is_pointer: bool
 
 
-class Source(NamedTuple):
+class CudaSource(NamedTuple):
     """A complete text for the compiler. Kernels are templates over REAL, the element type."""
 
     name: str
     text: str
-    kernels: dict[str, tuple[Parameter, ...]]
+    kernels: dict[str, tuple[KernelParameter, ...]]
 
 
-def join(name: str, body: str) -> Source:
+def join(name: str, body: str) -> CudaSource:
     """The headers and `body`, also one generated at run time.
 
     Args:
@@ -43,11 +43,11 @@ def join(name: str, body: str) -> Source:
         body: CUDA C++ whose kernels are `extern "C" __global__ void NAME(...)`.
     """
     headers = "".join(f'#line 1 "{header}"\n{_read(header)}\n' for header in HEADERS)
-    return Source(name, f'{headers}#line 1 "{name}"\n{body}', signatures(body))
+    return CudaSource(name, f'{headers}#line 1 "{name}"\n{body}', signatures(body))
 
 
 @cache
-def read(name: str) -> Source:
+def read(name: str) -> CudaSource:
     """The source in the package file `name`, e.g. "softmax.cu"."""
     return join(name, _read(name))
 
@@ -59,7 +59,7 @@ def names() -> tuple[str, ...]:
 
 
 @cache
-def home(kernel: str) -> Source:
+def home(kernel: str) -> CudaSource:
     """The source that defines `kernel`.
 
     Raises:
@@ -71,7 +71,7 @@ def home(kernel: str) -> Source:
     raise LookupError(f"no file of {', '.join(names())} defines a kernel {kernel!r}")
 
 
-def signatures(text: str) -> dict[str, tuple[Parameter, ...]]:
+def signatures(text: str) -> dict[str, tuple[KernelParameter, ...]]:
     """The parameters of every `extern "C"` kernel in a CUDA text."""
     return {
         name: tuple(_parameter(p) for p in parameters.split(",") if p.strip())
@@ -79,10 +79,10 @@ def signatures(text: str) -> dict[str, tuple[Parameter, ...]]:
     }
 
 
-def _parameter(text: str) -> Parameter:
+def _parameter(text: str) -> KernelParameter:
     words = _QUALIFIERS.sub(" ", text).replace("*", " * ").split()
     kinds = [word for word in words[:-1] if word != "*"]
-    return Parameter(words[-1], " ".join(kinds), "*" in words)
+    return KernelParameter(words[-1], " ".join(kinds), "*" in words)
 
 
 @cache

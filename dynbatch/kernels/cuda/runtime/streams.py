@@ -21,7 +21,7 @@ class Fork(NamedTuple):
     branches: Sequence[Sequence[Any]]
 
 
-class Streams:
+class CudaStreams:
     """The streams of one queue, made when they are first needed."""
 
     def __init__(self, cupy: Any) -> None:

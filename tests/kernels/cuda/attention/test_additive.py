@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import additive as kernels
-from dynbatch.kernels.attention.dot_product import Packed, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.attention.test_dot_product import (
@@ -117,12 +117,12 @@ def test_forward_and_backward(cupy, dtype, lengths, widths, kind, accumulate):
 def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtype):
     packed = packed_of(dtype, SHORT, (4, 4))
     packed = packed._replace(values=packed.keys)
-    weights = weights_of(packed, [EVERYTHING] * len(SHORT))
+    weights = weights_of(packed, [NO_MASK] * len(SHORT))
     found = []
     for array in (np.array, cupy.asarray):
-        given = Packed(*[array(x) for x in packed[:3]], *packed[3:])
+        given = PackedAttention(*[array(x) for x in packed[:3]], *packed[3:])
         dq, total = array(np.zeros_like(packed.queries)), array(np.ones_like(packed.keys))
-        vector, wanted = array(vector_of(packed)), Wanted(dq, total, total, True)
+        vector, wanted = array(vector_of(packed)), AttentionGradients(dq, total, total, True)
         backward(given, vector, array(weights), array(packed.queries), wanted)
         found.append(total)
     queue().flush()
@@ -133,7 +133,9 @@ def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtyp
 @pytest.mark.parametrize("which", [(), (0,), (1,), (2,)])
 def test_each_gradient_can_be_asked_for_alone(cupy, dtype, which):
     packed, sights = packed_of(dtype, SHORT, (3, 2)), sights_of(SHORT, "masks")
-    wanted = Wanted(*[like(x) if n in which else None for n, x in enumerate(packed[:3])])
+    wanted = AttentionGradients(
+        *[like(x) if n in which else None for n, x in enumerate(packed[:3])]
+    )
     assert_backward(packed, sights, wanted, count=2 + (1 in which or 2 in which))
 
 
@@ -143,8 +145,8 @@ def test_no_queries_or_no_keys(cupy, dtype, lengths):
         packed = packed_of(dtype, lengths, (2, 2))
     else:
         offsets = np.zeros(1, np.int64)
-        packed = Packed(*[np.empty((0, 2), dtype) for _ in range(3)], offsets, offsets)
-    sights = [EVERYTHING] * len(lengths)
+        packed = PackedAttention(*[np.empty((0, 2), dtype) for _ in range(3)], offsets, offsets)
+    sights = [NO_MASK] * len(lengths)
     assert_forward(packed, sights)
     queries, keys = packed.queries.size > 0, packed.keys.size > 0
     assert_backward(packed, sights, wanted_of(packed), count=1 + queries + keys)
@@ -153,7 +155,7 @@ def test_no_queries_or_no_keys(cupy, dtype, lengths):
 @pytest.mark.parametrize("widths", [(0, 2), (2, 0)])
 def test_rows_without_features(cupy, dtype, widths):
     lengths = ((3, 40), (1, 5), (2, 0))
-    packed, sights = packed_of(dtype, lengths, widths), [EVERYTHING] * 3
+    packed, sights = packed_of(dtype, lengths, widths), [NO_MASK] * 3
     assert_forward(packed, sights)
     assert_backward(packed, sights, wanted_of(packed), count=2 + (widths[0] > 0))
 
@@ -166,7 +168,7 @@ def test_infinities_and_nan_give_what_the_reference_gives(cupy, dtype):
     packed.keys[ends[1] + 20] = np.nan
     packed.queries[packed.query_offsets[2]] = np.nan
     packed.values[ends[3]] = np.inf
-    assert_forward(packed, [EVERYTHING] * 4)
+    assert_forward(packed, [NO_MASK] * 4)
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
@@ -177,9 +179,9 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         vector, out = cupy.asarray(vector_of(packed)), cupy.empty(out_of(given).shape, dtype)
         weights = cupy.empty(pairs_of(given).shape, dtype)
         gradients = [cupy.empty(x.shape, dtype) for x in arrays]
-        given = Packed(*arrays, *given[3:])
+        given = PackedAttention(*arrays, *given[3:])
         forward(given, vector, sights, out, weights)
-        backward(given, vector, weights, out, Wanted(*gradients))
+        backward(given, vector, weights, out, AttentionGradients(*gradients))
         queue().flush()
         return [x.get() for x in (out, *gradients)]
 
@@ -188,6 +190,6 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         rows, keys = [slice(*offsets[n : n + 2]) for offsets in packed[3:]]
         offsets = [np.array([0, part.stop - part.start]) for part in (rows, keys)]
         arrays = packed.queries[rows], packed.keys[keys], packed.values[keys]
-        alone = run(Packed(*arrays, *offsets), sights[n : n + 1])
+        alone = run(PackedAttention(*arrays, *offsets), sights[n : n + 1])
         for one, all_, part in zip(alone, together, (rows, rows, keys, keys), strict=True):
             assert one.tobytes() == all_[part].tobytes()

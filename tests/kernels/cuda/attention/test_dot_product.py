@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention.dot_product import Packed, Scoring, Wanted
-from dynbatch.kernels.attention.mask import EVERYTHING, FAR, Sight
+from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.attention_reference import pack
 from tests.cuda import fake_cupy
@@ -41,22 +41,22 @@ def packed_of(dtype, lengths, widths):
     queries, keys = zip(*lengths, strict=True)
     (q, query_offsets), (k, key_offsets) = pack(queries, widths[0], 1), pack(keys, widths[0], 2)
     v, _ = pack(keys, widths[1], 3)
-    return Packed(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
+    return PackedAttention(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
 
 
 def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
     rng = np.random.default_rng(5)
-    masks = [Sight(mask=rng.random(pair) < 0.6) for pair in lengths]
-    rows = [Sight(mask=rng.random(pair[1]) < 0.6) for pair in lengths]
-    causal, window = Sight(FAR, 0), Sight(2, 2)
+    masks = [Mask(mask=rng.random(pair) < 0.6) for pair in lengths]
+    rows = [Mask(mask=rng.random(pair[1]) < 0.6) for pair in lengths]
+    causal, window = Mask(UNBOUNDED, 0), Mask(2, 2)
     both = [row._replace(left=9, right=0) for row in rows]
     sights = {
-        "all": [EVERYTHING] * len(lengths),
+        "all": [NO_MASK] * len(lengths),
         "causal": [causal] * len(lengths),
         "window": [window] * len(lengths),
         "masks": masks,
         "mixed": [
-            (causal, EVERYTHING, window, masks[k], rows[k], both[k])[k % 6]
+            (causal, NO_MASK, window, masks[k], rows[k], both[k])[k % 6]
             for k in range(len(lengths))
         ],
     }[kind]
@@ -96,7 +96,7 @@ def log_sums_of(packed, scoring):
 
 
 def on_device(packed):
-    return Packed(*[Values(x) for x in packed[:3]], *packed[3:])
+    return PackedAttention(*[Values(x) for x in packed[:3]], *packed[3:])
 
 
 def like(x, value=np.nan):
@@ -123,7 +123,9 @@ def assert_backward(packed, scoring, wanted, count=2):
 
 
 def wanted_of(packed, accumulate=False):
-    return Wanted(*[like(x, 10.0 if accumulate else np.nan) for x in packed[:3]], accumulate)
+    return AttentionGradients(
+        *[like(x, 10.0 if accumulate else np.nan) for x in packed[:3]], accumulate
+    )
 
 
 CASES = [
@@ -161,9 +163,9 @@ def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtyp
     log_sums, dout = log_sums_of(packed, scoring), packed.queries[::-1].copy()
     found = []
     for array in (np.array, cupy.asarray):
-        given = Packed(*[array(x) for x in packed[:3]], *packed[3:])
+        given = PackedAttention(*[array(x) for x in packed[:3]], *packed[3:])
         dq, total = array(np.zeros_like(packed.queries)), array(np.ones_like(packed.keys))
-        wanted = Wanted(dq, total, total, True)
+        wanted = AttentionGradients(dq, total, total, True)
         backward(given, scoring, array(log_sums), array(dout), wanted)
         found.append(total)
     queue().flush()
@@ -174,7 +176,9 @@ def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtyp
 @pytest.mark.parametrize("which", [(0,), (1,), (2,), (0, 2)])
 def test_each_gradient_can_be_asked_for_alone(cupy, dtype, which):
     packed, scoring = packed_of(dtype, SHORT, (3, 2)), scoring_of(dtype, SHORT, 1, "mixed")
-    wanted = Wanted(*[like(x) if n in which else None for n, x in enumerate(packed[:3])])
+    wanted = AttentionGradients(
+        *[like(x) if n in which else None for n, x in enumerate(packed[:3])]
+    )
     assert_backward(packed, scoring, wanted, count=1 + (which != (0,)))
 
 
@@ -183,7 +187,10 @@ def test_no_queries_or_no_keys(cupy, dtype, lengths):
     if not lengths:
         offsets = np.zeros(1, np.int64)
         empty = [np.empty((0, 2), dtype) for _ in range(3)]
-        packed, scoring = Packed(*empty, offsets, offsets), Scoring(1, np.empty(0, dtype), [])
+        packed, scoring = (
+            PackedAttention(*empty, offsets, offsets),
+            Scoring(1, np.empty(0, dtype), []),
+        )
     else:
         packed, scoring = packed_of(dtype, lengths, (2, 2)), scoring_of(dtype, lengths)
     assert_forward(packed, scoring)
@@ -195,7 +202,7 @@ def test_no_queries_or_no_keys(cupy, dtype, lengths):
 def test_rows_without_features(cupy, dtype, widths):
     lengths = ((3, 40), (1, 5), (2, 0))
     packed = packed_of(dtype, lengths, widths)
-    scoring = Scoring(1, np.ones(3, dtype), [EVERYTHING] * 3)
+    scoring = Scoring(1, np.ones(3, dtype), [NO_MASK] * 3)
     assert_forward(packed, scoring)
     assert_backward(packed, scoring, wanted_of(packed))
 
@@ -224,7 +231,7 @@ def test_large_scores_neither_overflow_nor_lose_their_order(cupy, dtype):
     lengths = ((3, 70), (1, 300))
     packed = packed_of(dtype, lengths, (2, 3))
     packed = packed._replace(queries=(packed.queries * 1e4).round(), keys=packed.keys.round(2))
-    assert_forward(packed, Scoring(1, np.ones(2, dtype), [EVERYTHING] * 2))
+    assert_forward(packed, Scoring(1, np.ones(2, dtype), [NO_MASK] * 2))
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
@@ -235,9 +242,9 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         out = cupy.empty((arrays[0].shape[0], 4), dtype)
         log_sums = cupy.empty((arrays[0].shape[0], 2), dtype)
         gradients = [cupy.empty(x.shape, dtype) for x in arrays]
-        packed = Packed(*arrays, *given[3:])
+        packed = PackedAttention(*arrays, *given[3:])
         forward(packed, how, out, log_sums)
-        backward(packed, how, log_sums, out, Wanted(*gradients))
+        backward(packed, how, log_sums, out, AttentionGradients(*gradients))
         queue().flush()
         return [x.get() for x in (out, log_sums, *gradients)]
 
@@ -247,7 +254,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         offsets = [np.array([0, part.stop - part.start]) for part in (rows, keys)]
         places = (rows, rows, rows, keys, keys)
         alone = run(
-            Packed(packed.queries[rows], packed.keys[keys], packed.values[keys], *offsets),
+            PackedAttention(packed.queries[rows], packed.keys[keys], packed.values[keys], *offsets),
             Scoring(2, scoring.scales[n : n + 1], scoring.sights[n : n + 1]),
         )
         for one, all_, part in zip(alone, together, places, strict=True):

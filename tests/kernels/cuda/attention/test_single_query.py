@@ -3,7 +3,7 @@ import pytest
 
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import Packed
+from dynbatch.kernels.attention.dot_product import PackedAttention
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.attention.test_dot_product import (
     TOLERANCE,
@@ -91,8 +91,8 @@ def test_dot_attention_has_the_bits_of_the_general_kernel(cupy, dtype):
     q, k, v = [cupy.asarray(x) for x in packed[:3]]
     every, alone = [cupy.empty((len(KEYS) + n, 4), dtype) for n in (2, 0)]
     nothing = cupy.empty(0, dtype)
-    attention.dot_attention(Packed(q, k, v, *packed[3:]), scoring, every, None, nothing)
-    some = Packed(q[:-2], k[:-3], v[:-3], *[offsets[:-1] for offsets in packed[3:]])
+    attention.dot_attention(PackedAttention(q, k, v, *packed[3:]), scoring, every, None, nothing)
+    some = PackedAttention(q[:-2], k[:-3], v[:-3], *[offsets[:-1] for offsets in packed[3:]])
     sentences = single_query.sentence_of_rows(some.key_offsets)
     single_query.dot_attention(some, scoring.scales[:-1], sentences, alone, None, nothing)
     queue().flush()

@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import cross_entropy
-from dynbatch.kernels.losses.cross_entropy import Distributions, Targets, Wanted
+from dynbatch.kernels.losses.cross_entropy import Distributions, LossGradients, Targets
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
 # A warp has up to 1024 logits of a row, a block more.
@@ -173,7 +173,7 @@ def run(make, tokens, vocabulary, dtype, has_bias, gradients, smoothing=0.1, kin
     losses = make(np.full(tokens, np.nan, dtype))
     wanted = None
     if gradients:
-        wanted = Wanted(make(normal(dtype, tokens, seed=3)))
+        wanted = LossGradients(make(normal(dtype, tokens, seed=3)))
         for name, like in (("hidden", hidden), ("weight", weight), ("bias", bias)):
             if name in gradients and like is not None:
                 setattr(wanted, name, make(np.full(like.shape, np.nan, dtype)))

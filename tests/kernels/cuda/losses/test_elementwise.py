@@ -7,7 +7,7 @@ from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
 LENGTHS = (0, 1, 31, 32, 33, 1025, 2, 0)
 OFFSETS = np.concatenate(([0], np.cumsum(LENGTHS)))
-KINDS = [pair for pair in vars(losses).values() if isinstance(pair, losses.Pair)]
+KINDS = [pair for pair in vars(losses).values() if isinstance(pair, losses.PairLoss)]
 rng = np.random.default_rng(0)
 
 

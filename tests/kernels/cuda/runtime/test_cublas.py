@@ -76,10 +76,10 @@ def test_a_product_keeps_its_turn_and_counts_as_a_launch(cupy, dtype):
 
 def test_an_error_names_for_whom_the_product_was_made(cupy, dtype):
     out = cupy.empty((2, 2), dtype)
-    queue().label = "Linear #7, batch 3"
+    queue().label = "LinearMap #7, batch 3"
     queue().cublas(dtype).gemm(0, 0, 2, 2, 2, out.data.ptr, 1, out.data.ptr, 2, 0, out.data.ptr, 2)
     queue().label = ""
-    message = "Linear #7, batch 3: a product of cuBLAS failed"
+    message = "LinearMap #7, batch 3: a product of cuBLAS failed"
     with pytest.raises(BackendError, match=message) as caught:
         queue().flush()
     assert isinstance(caught.value.__cause__, cupy.cuda.cublas.CUBLASError)

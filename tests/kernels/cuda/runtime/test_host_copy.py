@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.optimizers import Part, update
-from dynbatch.kernels.cuda.runtime.host_copy import Later
+from dynbatch.kernels.cuda.optimizers import ParameterSlice, update
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 ONE = (1.0, 0, 1, 0, 0)
 
 
 def count_down(x, ones):
-    update("sgd", [Part(x, ones, (), ONE)])
+    update("sgd", [ParameterSlice(x, ones, (), ONE)])
 
 
 def test_it_is_what_the_array_held_at_that_moment(cupy, dtype):
     x, ones = cupy.asarray(np.arange(5, dtype=dtype)), cupy.asarray(np.ones(5, dtype))
     count_down(x, ones)
-    later = Later(x)
+    later = HostCopy(x)
     count_down(x, ones)
     queue().flush()
     count_down(x, ones)
@@ -31,16 +31,16 @@ def test_it_is_what_the_array_held_at_that_moment(cupy, dtype):
 
 def test_reading_hands_the_queue_over(cupy):
     x = cupy.asarray(np.ones((2, 3)))
-    later = Later(x)
+    later = HostCopy(x)
     del x
     assert later.read().tolist() == [[1] * 3] * 2
-    assert Later(cupy.empty((0, 4))).read().shape == (0, 4)
+    assert HostCopy(cupy.empty((0, 4))).read().shape == (0, 4)
 
 
 def test_reading_waits_for_no_later_work(cupy):
     """The later work of a device that is in no hurry is not done when the value has been read."""
     x = cupy.asarray(np.ones(1))
-    later, done = Later(x), cupy.cuda.Event(disable_timing=True)
+    later, done = HostCopy(x), cupy.cuda.Event(disable_timing=True)
     queue().call(lambda: x.fill(7))
     queue().call(lambda: done.record())
     queue().flush()
@@ -52,18 +52,18 @@ def test_reading_waits_for_no_later_work(cupy):
 
 def test_what_nobody_reads_is_kept_until_it_has_been_written(cupy):
     x = cupy.asarray(np.ones(3))
-    later = Later(x)
+    later = HostCopy(x)
     queue().flush()
     host = weakref.ref(later._host)
     del later
     assert host() is not None
     cupy.cuda.Device().synchronize()
-    Later(x).read()
+    HostCopy(x).read()
     assert host() is None
 
 
 def test_a_run_that_failed_is_told(cupy):
-    later = Later(cupy.asarray(np.ones(1)))
+    later = HostCopy(cupy.asarray(np.ones(1)))
     queue().discard()
     with pytest.raises(BackendError, match="never computed"):
         later.read()

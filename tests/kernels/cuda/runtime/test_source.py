@@ -3,7 +3,7 @@ import re
 import pytest
 
 from dynbatch.kernels.cuda.runtime import source
-from dynbatch.kernels.cuda.runtime.source import Parameter
+from dynbatch.kernels.cuda.runtime.source import KernelParameter
 
 TEXT = """
 __device__ void inner(float* x) {}
@@ -17,11 +17,11 @@ extern "C" __global__ void nothing() {}
 def test_signatures_of_all_kernels_in_a_text():
     assert source.signatures(TEXT) == {
         "scale": (
-            Parameter("x", "REAL", True),
-            Parameter("y", "long long", True),
-            Parameter("n", "unsigned int", False),
-            Parameter("table", "Table", False),
-            Parameter("a", "REAL", False),
+            KernelParameter("x", "REAL", True),
+            KernelParameter("y", "long long", True),
+            KernelParameter("n", "unsigned int", False),
+            KernelParameter("table", "Table", False),
+            KernelParameter("a", "REAL", False),
         ),
         "nothing": (),
     }
