@@ -12,6 +12,9 @@ import numpy as np
 
 from dynbatch.errors import BackendError
 
+Array = np.ndarray[Any, np.dtype[Any]]
+"""An array of NumPy, or of CuPy, whose arrays behave alike. The alias of the whole package."""
+
 NAMES = ("cpu", "cuda")
 
 LEAST_OF_CUDA_13 = 75

@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import Array as Array
 from dynbatch.backend import Device, device_of
 from dynbatch.caller import caller
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
@@ -18,8 +19,6 @@ from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
 from dynbatch.kernels.segment import add_rows, scatter_rows
 from dynbatch.parameter_habits import ParameterHabits
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 _uids = itertools.count()
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.compiler.arrays import add_rows_at, memory_rows
 from dynbatch.compiler.program import Op
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.ragged import Ragged
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Lengths:

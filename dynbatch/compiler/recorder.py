@@ -13,7 +13,7 @@ import numpy as np
 
 from dynbatch.errors import GraphError, MissingParameterError
 from dynbatch.nodes.base import Node, caller
-from dynbatch.parameter import Parameter
+from dynbatch.parameter import Array, Parameter
 
 Path = tuple[tuple[str, Any], ...]
 """How a value is reached: (("attribute", "gates"), ("item", 0)) is params.gates[0]."""
@@ -250,5 +250,5 @@ def _same(now: Any, then: Any) -> bool:
     return isinstance(then, COMPARED) and type(now) is type(then) and bool(now == then)
 
 
-def _bytes(array: np.ndarray[Any, Any]) -> tuple[Any, ...]:
+def _bytes(array: Array) -> tuple[Any, ...]:
     return array.dtype, array.shape, array.tobytes()

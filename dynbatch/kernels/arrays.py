@@ -8,11 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import device_of
+from dynbatch.backend import Array, device_of
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks, rows_of, sum_segments
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @has_cuda()

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import segment
 from dynbatch.kernels.elementwise import blocks_of, is_flat_within, negate, write_over
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)

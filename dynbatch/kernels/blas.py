@@ -30,12 +30,11 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.ragged import Ragged
 from dynbatch.recent import free_at_fork
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # OpenBLAS, kernel/x86_64/sgemm_small_kernel_permit_skylakex.c: M*N*K above this is packed.
 SMALL_PRODUCT = 1_000_000

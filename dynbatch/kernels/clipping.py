@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from math import isfinite
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from dynbatch.backend import Array
 
 # OpenBLAS cuts longer dot products between its threads, and the sum would depend on their number.
 _DOT_ELEMENTS = 8192

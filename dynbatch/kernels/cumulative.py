@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @has_cuda()

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import rows_of
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MODULUS = 1 << 32
 # Elements hashed at a time: enough to hide the calls, few enough to stay in the cache.

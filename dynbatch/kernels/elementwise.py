@@ -15,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import normal, segment
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ROOT_2_OVER_PI = math.sqrt(2 / math.pi)
 GELU_CUBIC = 0.044715

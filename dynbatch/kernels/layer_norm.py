@@ -6,14 +6,11 @@ sum does not depend on the rows beside it, as it may in one matrix-vector produc
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @has_cuda()

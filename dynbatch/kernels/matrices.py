@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from dynbatch.backend import Array
 
 
 class Matrices:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import cuda_version
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
 
 # Bytes below which sharing copies between threads costs more than it saves.
 WORTH_THREADS = 1 << 20

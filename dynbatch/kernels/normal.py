@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from dynbatch.backend import Array
 
 ROOT_2 = math.sqrt(2)
 ROOT_2_PI = math.sqrt(2 * math.pi)

@@ -15,11 +15,12 @@ and their sources, is told in `dynbatch.optim`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from dynbatch.backend import Array
+
 Arrays = Sequence[Array]
 
 

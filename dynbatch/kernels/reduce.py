@@ -5,10 +5,9 @@ Segments are described in `kernels.segment`: a sentence's rows, one row's elemen
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import (
@@ -20,8 +19,6 @@ from dynbatch.kernels.segment import (
     spread_segments,
     sum_segments,
 )
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @has_cuda()

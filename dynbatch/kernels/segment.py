@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.matrices import Segments, by_matrix
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # `reduceat` makes one inner loop along every row: best for narrow rows, but for 64 segments of 22
 # rows of 2048 it takes 14 ms instead of 0.3. Above this width each segment, or each position, is

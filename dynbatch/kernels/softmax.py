@@ -7,15 +7,12 @@ pass but `exp` is bound by the number of calls.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @has_cuda()

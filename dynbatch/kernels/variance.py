@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.matrices import by_matrix
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import combine_segments
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @has_cuda()

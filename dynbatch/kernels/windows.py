@@ -6,15 +6,14 @@ a time. Within one pass no row is met twice, so gradients need no sorting and no
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def count_windows(rows: int, size: int, stride: int, padding: int = 0) -> int:

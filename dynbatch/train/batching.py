@@ -10,10 +10,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.train.digest import data_digest
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Example = TypeVar("Example")
 
 _WORD = (1 << 64) - 1  # a Philox key is two 64-bit words

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.cells.scan.prefix import PrefixLayout, Shard
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Rows of a segment where nothing is made again. A tagger's and a translator's step take
 # as long with 256, 384, 512 or all of them (measured); wider weights, which each segment's products

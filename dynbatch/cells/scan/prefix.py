@@ -7,11 +7,11 @@ gradients of a step are views: no gather, no scatter, no work for sentences that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Array = np.ndarray[Any, np.dtype[Any]]
+from dynbatch.backend import Array
+
 Step = tuple[int, int, int, int]
 Block = tuple[int, int, list[tuple[int, Step]]]
 # Least rows of a block: fewer make more and shorter kernels, more leave the caches (measured).

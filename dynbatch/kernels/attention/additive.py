@@ -7,10 +7,11 @@ queries at a time, and backward makes it again. The weights, one number a pair, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import (
     AttentionGradients,
     PackedAttention,
@@ -19,8 +20,6 @@ from dynbatch.kernels.attention.dot_product import (
 )
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Elements of one block of tanh(q + k): it stays in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17

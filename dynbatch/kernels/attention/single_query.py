@@ -16,15 +16,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import groups
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Elements of one pass over packed rows: it stays in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import places
@@ -15,8 +16,6 @@ from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.segment import sum_segments
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread

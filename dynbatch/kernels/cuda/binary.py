@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
+from dynbatch.backend import Array
 from dynbatch.kernels.binary import BinaryFunction
 from dynbatch.kernels.cuda.elementwise import launch_generated, launch_with_numbers
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def combine(kernel: BinaryFunction, a: Any, b: Any, out: Any) -> None:

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.ragged import Ragged
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 SIDE = 32  # rows and columns of a tile of `matmul_segments`, as in blas.cu
 THREADS = 64

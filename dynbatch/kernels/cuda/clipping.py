@@ -10,8 +10,6 @@ import numpy as np
 from dynbatch.kernels.cuda.runtime.addresses import places
 from dynbatch.kernels.cuda.runtime.queue import launch
 
-Array = np.ndarray[Any, np.dtype[Any]]
-
 THREADS = 256
 NORM_THREADS = 1024
 CHUNK = 4096  # elements of a gradient to a block, as in clipping.cu

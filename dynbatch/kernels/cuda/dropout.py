@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynbatch.kernels.cuda.segments import Array, over_elements
+from dynbatch.backend import Array
+from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.dropout import bounds_and_scales
 
 

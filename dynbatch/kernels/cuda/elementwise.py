@@ -10,16 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 from weakref import WeakSet
 
-import numpy as np
-
+from dynbatch.backend import Array
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, variant
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.segments import over_elements
 from dynbatch.kernels.elementwise import UnaryFunction
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread

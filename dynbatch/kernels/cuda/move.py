@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.move import Move
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 TILE = 1024  # elements of rectangles to a block, as in move.cu

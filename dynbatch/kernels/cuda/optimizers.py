@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.addresses import places
 from dynbatch.kernels.cuda.runtime.queue import launch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 TILE = 1024  # elements of parameters to a block, and the slots of a table row, as in optimizers.cu

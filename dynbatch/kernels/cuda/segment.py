@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
 from dynbatch.kernels.cuda.segments import (
     ROWS_OF_BLOCK,
-    Array,
     over_elements,
     over_segments,
     reduce_parts,

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Warps of a block: each does a short segment, or all share a long one.
 ROWS_OF_BLOCK = 8

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import sum_segments
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Sums over all pairs of tags that `viterbi` holds at a time.
 BLOCK_ELEMENTS = 1 << 18

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import blas
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Bytes of a chunk's logits, unless LEAST_ROWS need more: products of fewer rows are slower. 2,000
 # tokens of 512 features, 32,000 words, one Zen 4 core: 2.01 s with all tokens in one chunk, 2.07 s

@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import exp_rows
 from dynbatch.kernels.runtime.dispatch import has_cuda
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Choices(NamedTuple):

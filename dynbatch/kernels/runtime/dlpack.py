@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import Array
 from dynbatch.errors import BackendError, DtypeError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 # Types of devices in dlpack.h.
 HOST, CUDA, PINNED, MANAGED = 1, 2, 3, 13

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Device, device_of
+from dynbatch.backend import Array, Device, device_of
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def to_host(array: Any) -> Array:

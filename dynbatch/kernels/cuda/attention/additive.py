@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.cuda.attention.dot_product import sight_tables
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.cuda.segments import row_grid
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 512
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.cuda.runtime.queue import launch
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
+from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention import additive as general
 from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def dot_workspace(array: Any, key_lengths: Sequence[int]) -> int:

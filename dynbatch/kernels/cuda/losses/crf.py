@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import gather_rows, reduce_segments
 from dynbatch.kernels.losses.crf import Chain, ends
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 MOST_WARPS = 16
 # Rows whose pairs of tags one thread sums. More rows are shared among blocks, and their sums added.

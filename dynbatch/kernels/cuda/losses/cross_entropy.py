@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.blas import Array, product
+from dynbatch.kernels.cuda.blas import product
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.losses import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynbatch.kernels.cuda.segments import Array, over_elements, over_segments, reduce_parts
+from dynbatch.backend import Array
+from dynbatch.kernels.cuda.segments import over_elements, over_segments, reduce_parts
 from dynbatch.kernels.losses.elementwise import PairLoss
 from dynbatch.kernels.segment import sum_segments
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segments import row_grid
 from dynbatch.kernels.losses.pointer import Choices, num_pairs
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 THREADS = 256
 

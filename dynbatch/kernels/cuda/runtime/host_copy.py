@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.queue import queue
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class HostCopy:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import Array
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, Product
 from dynbatch.kernels.cuda.runtime.items import (
@@ -33,8 +34,6 @@ from dynbatch.kernels.cuda.runtime.items import (
 from dynbatch.kernels.cuda.runtime.launch import KernelArgument, Kernels
 from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
 from dynbatch.kernels.cuda.runtime.streams import CudaStreams, Fork, joined
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Queue:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.errors import BackendError
-
-Array = np.ndarray[Any, np.dtype[Any]]
 
 ALIGNMENT = 16
 FIRST_BYTES = 1 << 16
