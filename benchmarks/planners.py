@@ -24,7 +24,7 @@ from benchmarks.lengths import REAL_TEXT_SIGMA
 from benchmarks.networks import initial_values
 from benchmarks.report import show
 from benchmarks.workloads import WORKLOADS, Workload
-from dynbatch.batcher.planning.memory_plan import Layout
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.memory import Interval, live_peak, plan_offsets
 from dynbatch.memory.planner import by_area, by_size, last_stage, place_in_order
 
@@ -131,15 +131,15 @@ class Row:
 def recorded() -> Iterator[list[tuple[list[Interval], float]]]:
     """Inside, the blocks of every arena and the seconds it took to place them go to a list."""
     found: list[tuple[list[Interval], float]] = []
-    place = Layout.place
+    place = MemoryPlan.place
 
-    def placing(layout: Layout) -> int:
+    def placing(layout: MemoryPlan) -> int:
         begin = time.perf_counter()
         size = place(layout)
         found.append((list(layout.intervals), time.perf_counter() - begin))
         return size
 
-    with patch.object(Layout, "place", placing):
+    with patch.object(MemoryPlan, "place", placing):
         yield found
 
 

@@ -17,7 +17,7 @@ from dynbatch import backend, gc_pause, random
 from dynbatch.arguments import float_dtype, integer, refused, switch
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.memory_use import MemoryUse
-from dynbatch.batcher.planning.micro_batches import Units
+from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
 from dynbatch.batcher.schedule.folds import Folds, compute_again, require_own_readers
@@ -321,7 +321,7 @@ class Graph(Introspection, NamesChecked):
             return Request(
                 lambda count: [nodes], loss, kept, limit, ends, self._nodes, lambda: (1, why)
             )
-        units: list[Units] = []
+        units: list[MicroBatches] = []
 
         def parts(count: int) -> Iterator[list[Node]]:
             for targets in units[0].parts(count) if count > 1 else ():
@@ -330,7 +330,7 @@ class Graph(Introspection, NamesChecked):
 
         def most_parts() -> tuple[int, str]:
             if not units:
-                units.append(Units(self._nodes, loss, alone))
+                units.append(MicroBatches(self._nodes, loss, alone))
             return len(units[0]), units[0].reason
 
         return Request(parts, loss, kept, limit, ends, self._nodes, most_parts)

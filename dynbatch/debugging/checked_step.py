@@ -91,7 +91,7 @@ class CheckedStep(StepRun):
         self.launched = self.checker.kernels()
         # Without any, forward comes later: what needs no values is differentiated first.
         twins = self.twins or self._make_twins()
-        retains = self.kind.retains
+        retains = self.node_type.retains
         places = [place if retains.input(k) else None for k, place in enumerate(self.repacked)]
         inputs = self._inputs(arena, places, retains.input)
         output = to_host(self.block.values().flat) if retains.output else None
@@ -162,7 +162,7 @@ class CheckedStep(StepRun):
     def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
         """Of each node by itself: the block read, elements there, and elements of the output."""
         for node in self.nodes:
-            for r in self.kind.rectangles(Batch([node], self.batch.dtype)):  # type: ignore[attr-defined]
+            for r in self.node_type.rectangles(Batch([node], self.batch.dtype)):  # type: ignore[attr-defined]
                 elements = [
                     x._start
                     + (first + step * np.arange(r.rows))[:, None] * x.width
@@ -244,7 +244,7 @@ class CheckedStep(StepRun):
     def _batch_text(self) -> str:
         count = len(self.nodes)
         return (
-            f"a batch of {count} node{'s' * (count > 1)}, {self.kind.__name__}, "
+            f"a batch of {count} node{'s' * (count > 1)}, {self.node_type.__name__}, "
             f"first {self.nodes[0].label()}"
         )
 
@@ -269,5 +269,5 @@ class CheckedStep(StepRun):
                 raise CheckError(
                     heading(piece.node, f"its {piece.what} is wrong") + f"\n  {where}\n"
                     f"  in {when} of {self._batch_text()}{kernels}\n"
-                    f"  fix:  {self.checker.advice(self.kind)}"
+                    f"  fix:  {self.checker.advice(self.node_type)}"
                 )

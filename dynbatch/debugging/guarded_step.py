@@ -70,7 +70,7 @@ class GuardedStep(StepRun):
     def _added_to(self) -> Iterable[Block]:
         found = dict.fromkeys(
             [block for source, target in zip(self.sources, self.targets, strict=True)
-             if target is not None for block in source.carriers]
+             if target is not None for block in source.gradient_blocks]
         )  # fmt: skip
         return [block for block in found if block.gradient is not None]
 
@@ -110,8 +110,8 @@ class GuardedStep(StepRun):
             if isinstance(node, RegionNode):
                 kind = node.label()
                 node, own = first_call(node, own)
-            batch = f"a batch of {len(self.nodes)} {self.kind.__name__}"
-            batch += "" if self.kind.__name__ == kind else f", {kind} before it"
+            batch = f"a batch of {len(self.nodes)} {self.node_type.__name__}"
+            batch += "" if self.node_type.__name__ == kind else f", {kind} before it"
             self._raise(node, f"{what} {described(own)}", self._known(node, when), when, batch)
 
     def _raise(
@@ -136,7 +136,7 @@ class GuardedStep(StepRun):
     def _known(self, node: Node, when: str) -> list[str]:
         """The ranges of what a node reads, as far as it is still there."""
         lines = []
-        retains = self.kind.retains
+        retains = self.node_type.retains
         for position, x in enumerate(node.inputs[:MOST_VALUES]):
             if len(x.shapes) > 1:
                 continue

@@ -20,10 +20,15 @@ from dynbatch.batcher.planning.out_of_memory import advice
 from dynbatch.batcher.planning.preparation import Preparation, forget
 from dynbatch.batcher.planning.reach import require_gradients
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
-from dynbatch.batcher.planning.stages import Stage, What
+from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.parameter_gradients import Aside, Claim, StepGradients, commit
+from dynbatch.batcher.steps.parameter_gradients import (
+    Claim,
+    StashedGradients,
+    StepGradients,
+    commit,
+)
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays, blas
@@ -46,7 +51,7 @@ class Run:
     scratch:     an arena that nothing needs after the run.
     gradients:   of nodes that were kept, from an earlier backward, and where they begin.
     first:       the first step that it changes: its own, or with a backward perhaps any.
-    aside:       gradients of parameters from before a run in parts.
+    stashed:     gradients of parameters from before a run in parts.
     claim:       of the parameters whose gradients it adds to.
     """
 
@@ -60,7 +65,7 @@ class Run:
     scratch: Array | None = None
     scratch_bytes: int = 0
     first: int = 0
-    aside: Aside = field(default_factory=Aside)
+    stashed: StashedGradients = field(default_factory=StashedGradients)
     gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
     claim: Claim = field(default_factory=Claim)
 
@@ -163,7 +168,7 @@ class Executor:
                 run.claim.take(
                     [p for s in layout.sequence for step in s.steps for p in step.parameters]
                 )
-            self._put_gradients_aside()
+            self._stash_gradients()
             if loss is not None:
                 self._drop_gradients()
             arena = self._allocate(plan)
@@ -188,11 +193,11 @@ class Executor:
             self.undo()
             raise
 
-    def _put_gradients_aside(self) -> None:
+    def _stash_gradients(self) -> None:
         """Of parameters, where a mini-batch runs in parts: each adds before the loss is known."""
         preparation = self._run.preparation
         if len(preparation.parts) > 1:
-            self._run.aside.put([p for step in preparation.steps for p in step.parameters])
+            self._run.stashed.put([p for step in preparation.steps for p in step.parameters])
 
     def _drop_gradients(self) -> None:
         """Take away those of an earlier backward: what is read afterwards is of this one alone."""
@@ -210,7 +215,7 @@ class Executor:
             itemsize,
             held,
             elements * itemsize,
-            sum([step.kind.index_bytes(step.batch) for step in plan.preparation.steps]),
+            sum([step.node_type.index_bytes(step.batch) for step in plan.preparation.steps]),
             layout.block_elements,
             plan.saving,
         )
@@ -241,7 +246,7 @@ class Executor:
         finally:
             self._touched = []
         if not add_gradients:
-            self._run.aside.put_back()
+            self._run.stashed.put_back()
         self._run.claim.release()
         self._settle()
 
@@ -261,8 +266,8 @@ class Executor:
         begin = time.perf_counter()
         with blas.one_thread():
             self._commit_of(self._differentiated)
-            self._touched += self._run.aside.parameters
-            self._run.aside.add()
+            self._touched += self._run.stashed.parameters
+            self._run.stashed.add()
         self.statistics.kernel_seconds += time.perf_counter() - begin
 
     def _commit_of(self, steps: Sequence[StepRun]) -> None:
@@ -341,7 +346,7 @@ class Executor:
 
     def _run_stage(self, stage: Stage, arena: Array) -> float:
         begin = time.perf_counter()
-        if stage.what is What.ADD:
+        if stage.kind is StageKind.ACCUMULATE:
             self._commit_of(stage.steps)
             return time.perf_counter() - begin
         for block in stage.cleared:
@@ -349,9 +354,9 @@ class Executor:
                 self._queue.label = f"the gradient of {block.nodes[0].label()}"
             self._clear(block)
         for step in stage.steps:
-            if step.lives and not stage.is_backward:
-                is_last = stage.what is What.AGAIN
-                step.enter(step.lives[-1 if is_last else 0], arena, keeps=is_last)
+            if step.placements and not stage.is_backward:
+                is_last = stage.kind is StageKind.RECOMPUTE
+                step.enter(step.placements[-1 if is_last else 0], arena, keeps=is_last)
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
             tasks = [partial(step.run_backward, arena) for step in steps]
@@ -382,7 +387,7 @@ class Executor:
     def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
         assert self._queue is not None
         tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
-        if len(tasks) > 1 and all([step.kind.names_kernels for step in steps]):
+        if len(tasks) > 1 and all([step.node_type.names_kernels for step in steps]):
             self._queue.side_by_side(tasks)
         else:
             for task in tasks:
@@ -392,7 +397,7 @@ class Executor:
         queue = self._queue
         assert queue is not None
         self._label(step)
-        with nullcontext() if step.kind.names_kernels else queue.at_once():
+        with nullcontext() if step.node_type.names_kernels else queue.at_once():
             task()
 
     def _label(self, step: StepRun) -> None:
@@ -410,7 +415,7 @@ class Executor:
             self._queue.discard()
         for step in self.steps:
             step.gradients = None
-        run.aside.put_back()
+        run.stashed.put_back()
         run.claim.release()
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :]

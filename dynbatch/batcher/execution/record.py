@@ -141,7 +141,7 @@ def _kind_of(step: StepRun) -> str:
     first = step.nodes[0]
     if isinstance(first, RegionNode):
         return first.label()
-    return step.kind.__name__ + (" +grad" if step.fused else "")
+    return step.node_type.__name__ + (" +grad" if step.fused else "")
 
 
 def names_of(parameters: Sequence[Parameter]) -> Names:

@@ -25,7 +25,7 @@ class InPlace:
         for interval in read:
             key = interval, time
             self._readers[key] = self._readers.get(key, 0) + 1
-        if not step.kind.inplace_forward:
+        if not step.node_type.inplace_forward:
             return
         output = step.block.interval
         assert output is not None
@@ -37,11 +37,11 @@ class InPlace:
     def backward(self, step: StepRun) -> None:
         """The last gradient that a step makes may take the room of its output's."""
         wanted = [
-            (source.carriers[0], target)
+            (source.gradient_blocks[0], target)
             for source, target in zip(step.sources, step.targets, strict=True)
             if target is not None
         ]
-        if not step.kind.inplace_backward or not wanted:
+        if not step.node_type.inplace_backward or not wanted:
             return
         block, target = wanted[-1]
         gradient = step.block.gradient_interval

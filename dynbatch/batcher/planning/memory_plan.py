@@ -9,10 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dynbatch.batcher.planning.in_place import InPlace
-from dynbatch.batcher.planning.stages import Order, Saving, Stage, Stages, What, carries
+from dynbatch.batcher.planning.stages import (
+    MemorySaving,
+    Stage,
+    StageKind,
+    Stages,
+    StageSequence,
+    requires_grad,
+)
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
-from dynbatch.batcher.steps.step import GradientTarget, Life, StepRun
+from dynbatch.batcher.steps.step import GradientTarget, Placement, StepRun
 from dynbatch.memory import Interval
 from dynbatch.memory.offsets import place
 from dynbatch.nodes.base import Node
@@ -21,7 +28,7 @@ from dynbatch.parameter import Parameter
 END = 1 << 60
 
 
-class Layout:
+class MemoryPlan:
     """The stages of one run and the lifetimes of all its blocks.
 
     Args:
@@ -30,7 +37,7 @@ class Layout:
         loss:   block of the loss, or None for a run that only computes values.
         trains: whether a later backward may need what this run leaves.
         in_place: whether blocks may be written over others (see `inplace`).
-        saving: what it does to hold less.
+        saving: what it does to need less memory.
 
     Attributes:
         intervals:      blocks to be placed; `place` does.
@@ -46,7 +53,7 @@ class Layout:
         loss: Block | None,
         trains: bool,
         in_place: bool,
-        saving: Saving,
+        saving: MemorySaving,
     ) -> None:
         self.intervals: list[Interval] = []
         new = [step for part in parts for stage in part for step in stage]
@@ -58,22 +65,22 @@ class Layout:
         self._saving = saving
         self.loss = loss
         for step in new:
-            step.lives = []
-            own = step.kind.recompute_of(step.nodes)
+            step.placements = []
+            own = step.node_type.recompute_of(step.nodes)
             step.batch.recompute = saving.recompute.get(step, own)
         # Earlier steps again, since nodes may have been kept after they ran.
         for step in [*past, *new] if trains else ():
-            step_carries = carries(step)
+            needs_gradient = requires_grad(step)
             for block in step.blocks:
-                block.carries = step_carries
+                block.requires_grad = needs_gradient
                 block.gradient_interval = None
-        order = Order(parts, past, loss, saving)
+        order = StageSequence(parts, past, loss, saving)
         self.sequence = order.sequence
         # When the products that make a parameter's gradient are made, by step; of others at the end
         self._added = {
             step: time
             for time, stage in enumerate(self.sequence)
-            if stage.what is What.ADD
+            if stage.kind is StageKind.ACCUMULATE
             for step in stage.steps
         }
         if loss is not None:
@@ -124,14 +131,14 @@ class Layout:
     def _interval(
         self, size: int, first: int, last: int, width: int, cause: str, owner: StepRun | Node
     ) -> Interval:
-        kind = owner.kind if isinstance(owner, StepRun) else type(owner)
+        kind = owner.node_type if isinstance(owner, StepRun) else type(owner)
         interval = Interval(size, first, last, width or 1, -1, cause, kind.__name__)
         self.intervals.append(interval)
         return interval
 
     def _plan(self) -> None:
         for time, stage in enumerate(self.sequence):
-            if stage.what is What.ADD:
+            if stage.kind is StageKind.ACCUMULATE:
                 continue
             for step in list(stage.steps):
                 if not stage.is_backward:
@@ -157,37 +164,37 @@ class Layout:
                     source.size, time, time, source.width, "copies", step
                 )
         # Without a loss in sight, a node that is kept later may still make this one carry.
-        may_carry = step.block.carries or not self._differentiates
-        again = step in self._saving.again
-        step.batch.keeps = self._trains and may_carry and not step.fused
+        may_require_grad = step.block.requires_grad or not self._differentiates
+        again = step in self._saving.recomputed
+        step.batch.keeps = self._trains and may_require_grad and not step.fused
         if again:
-            step.batch.keeps = stage.what is What.AGAIN
+            step.batch.keeps = stage.kind is StageKind.RECOMPUTE
         step.saved = {}
         if step.batch.keeps:
-            for name, (rows, width) in step.kind.saved(step.batch).items():
+            for name, (rows, width) in step.node_type.saved(step.batch).items():
                 interval = self._interval(
                     rows * width, time, last, width, "kept for backward", step
                 )
                 step.saved[name] = (interval, rows, width)
-        workspace = 0 if step.is_structural else step.kind.workspace(step.batch)
+        workspace = 0 if step.is_structural else step.node_type.workspace(step.batch)
         step.workspace = None
         if workspace:
             step.workspace = Interval(
-                workspace, time, time, 16, -1, "workspace", step.kind.__name__
+                workspace, time, time, 16, -1, "workspace", step.node_type.__name__
             )
             if self._differentiates:
                 self.intervals.append(step.workspace)
         if again:
             packings = [source.packing for source in step.sources]
             intervals = [block.interval for block in step.blocks if block.interval is not None]
-            step.lives.append(Life(intervals, packings, step.saved, step.workspace))
+            step.placements.append(Placement(intervals, packings, step.saved, step.workspace))
         if self._in_place is not None:
             self._in_place.forward(step, time)
         if step.fused:
             self._plan_gradients(step, time, stage)
 
     def _plan_backward(self, step: StepRun, time: int, stage: Stage) -> None:
-        retains = step.kind.retains
+        retains = step.node_type.retains
         deferred = any([self._is_deferred(step, parameter) for parameter in step.parameters])
         until = self._until(step) if deferred else time
         step.repacked = []
@@ -206,7 +213,7 @@ class Layout:
             gradient = block.gradient_interval
             assert gradient is not None
             gradient.last = END if block.kept else max(gradient.last, until)
-        workspace = 0 if step.is_structural else step.kind.workspace_backward(step.batch)
+        workspace = 0 if step.is_structural else step.node_type.workspace_backward(step.batch)
         step.workspace_backward = None
         if workspace:
             step.workspace_backward = self._interval(workspace, time, time, 16, "workspace", step)
@@ -236,16 +243,16 @@ class Layout:
             interval.last = max(interval.last, time)
         step.targets = []
         for source in step.sources:
-            if not source.carries:
+            if not source.requires_grad:
                 step.targets.append(None)
                 continue
             target = GradientTarget()
             step.targets.append(target)
             if step.is_structural:
-                for block in source.carriers:
+                for block in source.gradient_blocks:
                     self._move_target(step, target, block, source.nodes, time, stage)
                 continue
-            block = source.carriers[0]
+            block = source.gradient_blocks[0]
             if source.is_view and source.covers and block.gradient_interval is None:
                 target.direct = True
                 block.gradient_interval = self._gradient(block, time)
@@ -253,7 +260,7 @@ class Layout:
             target.scratch = self._interval(
                 source.size, time, time, source.width, "gradients", step
             )
-            for block in source.carriers:
+            for block in source.gradient_blocks:
                 self._ensure(block, time, stage)
 
     def _gradient(self, block: Block, time: int) -> Interval:
@@ -261,7 +268,7 @@ class Layout:
         return self._interval(block.size, time, last, block.width, "gradients", block.nodes[0])
 
     def _ensure(self, block: Block, time: int, stage: Stage) -> None:
-        if not block.carries:
+        if not block.requires_grad:
             return
         if block.gradient_interval is None:
             block.gradient_interval = self._gradient(block, time)
@@ -271,9 +278,9 @@ class Layout:
         self, step: StepRun, target: GradientTarget, block: Block, nodes: Sequence[object],
         time: int, stage: Stage,
     ) -> None:  # fmt: skip
-        if not block.carries:
+        if not block.requires_grad:
             return
-        if block.gradient_interval is None and step.kind.moves_all:  # type: ignore[attr-defined]
+        if block.gradient_interval is None and step.node_type.moves_all:  # type: ignore[attr-defined]
             positions = [n._position for n in nodes if n._block is block]  # type: ignore[attr-defined]
             # A call is a part of its block: its position is None.
             whole = len(positions) == len(block.nodes) == len(set(positions))

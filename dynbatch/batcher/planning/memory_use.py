@@ -44,7 +44,7 @@ class MemoryUse:
         head = f"peak {self.peak_bytes:,} bytes (live {self.live_bytes:,})"
         causes = "; ".join([f"{cause} {size:,}" for cause, size in self.by_cause.items() if size])
         types = "; ".join([f"{kind} {size:,}" for kind, size in self.by_type.items() if size])
-        head += f"\n  to hold less: {self.saving}" if self.saving else ""
+        head += f"\n  saving: {self.saving}" if self.saving else ""
         return f"{head}\n  by cause: {causes}\n  by type:  {types}"
 
 

@@ -1,4 +1,4 @@
-"""`Units`: the parts that a mini-batch can run in, one after the other."""
+"""`MicroBatches`: the parts that a mini-batch can run in, one after the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dynbatch.nodes.base import Node
 from dynbatch.nodes.stream import Sentences
 
 
-class Units:
+class MicroBatches:
     """The sentences below a loss, and how they are shared out over parts.
 
     A loss can be split where, from it down to one node or more of each sentence, every node's

@@ -21,7 +21,7 @@ def require_gradients(request: Request, steps: Sequence[StepRun]) -> None:
         return
     blocks = {node._block for node in request.ends}
     makers = [step for step in steps if not blocks.isdisjoint(step.blocks)]
-    if any([step.parameters or any([s.carries for s in step.sources]) for step in makers]):
+    if any([step.parameters or any([s.requires_grad for s in step.sources]) for step in makers]):
         return
     read = {p.uid: p for node in request.graph_nodes for p in node.all_parameters()}
     if not read:

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dynbatch.batcher.planning.memory_plan import END, Layout
-from dynbatch.batcher.planning.stages import What
+from dynbatch.batcher.planning.memory_plan import END, MemoryPlan
+from dynbatch.batcher.planning.stages import StageKind
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 
@@ -18,7 +18,7 @@ MOST_OPTIONS = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Option:
+class RecomputeOption:
     """Something that a run can do to hold less.
 
     Args:
@@ -33,13 +33,13 @@ class Option:
     recompute: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        kind = self.steps[0].kind.__name__
+        name = self.steps[0].node_type.__name__
         if not self.recompute:
-            return kind
+            return name
         least, most = min(self.recompute), max(self.recompute)
-        return f"{kind} by segments of {f'{least} to ' * (least < most)}{most}"
+        return f"{name} in segments of {f'{least} to ' * (least < most)}{most} steps"
 
-    def held(self, layout: Layout, peak: int) -> int:
+    def held(self, layout: MemoryPlan, peak: int) -> int:
         """Elements less at a stage with it."""
         own = layout.sequence[peak].steps
         if not self.recompute:
@@ -52,7 +52,9 @@ class Option:
         )
 
 
-def options_of(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> list[Option]:
+def options_of(
+    parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]
+) -> list[RecomputeOption]:
     """All that the steps of a run can do.
 
     Steps of the same place in all parts are one option; in a long graph, those near each other too.
@@ -73,11 +75,11 @@ def options_of(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -
     found = []
     for steps in groups.values():
         cost = sum([costs[step] for step in steps])
-        found.append(Option(tuple(steps), cost))
-        choices = [step.kind.recompute_choices(step.batch) for step in steps]
+        found.append(RecomputeOption(tuple(steps), cost))
+        choices = [step.node_type.recompute_choices(step.batch) for step in steps]
         for k in range(max(map(len, choices)) if all(choices) else 0):
             segments = tuple([some[min(k, len(some) - 1)] for some in choices])
-            found.append(Option(tuple(steps), cost * (1 + k * SLOWER), segments))
+            found.append(RecomputeOption(tuple(steps), cost * (1 + k * SLOWER), segments))
     return found
 
 
@@ -88,7 +90,7 @@ def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> di
     for part in parts:
         for step in part:
             read = {maker[b] for s in step.sources for b in s.blocks if b in maker}
-            costs[step] = step.kind.operations(step.batch) + sum(
+            costs[step] = step.node_type.operations(step.batch) + sum(
                 [costs.get(one, 0) for one in read if one in freed]
             )
     return costs
@@ -96,21 +98,23 @@ def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> di
 
 def can_run_again(step: StepRun) -> bool:
     """Whether a step may free what it made, to make it again in backward."""
-    return step.block.carries and not step.fused and not any([b.kept for b in step.blocks])
+    return step.block.requires_grad and not step.fused and not any([b.kept for b in step.blocks])
 
 
-def freed_after_forward(layout: Layout) -> frozenset[StepRun]:
+def freed_after_forward(layout: MemoryPlan) -> frozenset[StepRun]:
     """Steps whose values no backward reads: they cost nothing to free, and may be made again."""
     stages = layout.sequence
     return frozenset(
         [
             step
             for stage in stages
-            if stage.what is What.FORWARD
+            if stage.kind is StageKind.FORWARD
             for step in stage.steps
             if can_run_again(step)
-            and not step.kind.saves()
-            and all([_last(b) < END and stages[_last(b)].what is What.FORWARD for b in step.blocks])
+            and not step.node_type.saves()
+            and all(
+                [_last(b) < END and stages[_last(b)].kind is StageKind.FORWARD for b in step.blocks]
+            )
         ]
     )
 
@@ -128,9 +132,9 @@ def _segmented(step: StepRun, recompute: int, peak: int, own: Sequence[StepRun])
         return 0
     batch, kept = step.batch, step.batch.recompute
     batch.recompute = recompute
-    after = sum([rows * width for rows, width in step.kind.saved(batch).values()])
+    after = sum([rows * width for rows, width in step.node_type.saved(batch).values()])
     if step in own:
-        after += step.kind.workspace_backward(batch)
+        after += step.node_type.workspace_backward(batch)
         before += 0 if step.workspace_backward is None else step.workspace_backward.size
     batch.recompute = kept
     return before - after

@@ -14,9 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.planning.memory_plan import Layout
-from dynbatch.batcher.planning.recompute import Option, freed_after_forward, options_of
-from dynbatch.batcher.planning.stages import Saving
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
+from dynbatch.batcher.planning.stages import MemorySaving
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.memory.planner import fullest_stage
 
@@ -24,7 +24,7 @@ TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
 
 
-class Fit(NamedTuple):
+class Candidate(NamedTuple):
     """A plan of a run: its layout and what it does to hold less.
 
     Args:
@@ -32,22 +32,22 @@ class Fit(NamedTuple):
         elements: of its arena; not planned while `live` alone is above the limit.
     """
 
-    layout: Layout
+    layout: MemoryPlan
     peak: int
     live: int
     elements: int
     serial: bool
-    options: Sequence[Option]
+    options: Sequence[RecomputeOption]
 
     def __str__(self) -> str:
         counts = Counter([str(option) for option in self.options])
-        again = ", ".join([f"{n} {kind}" if n > 1 else kind for kind, n in counts.items()])
-        told = [f"forward again in backward: {again}"] if again else []
-        told += ["backward one batch at a time"] if self.serial else []
-        return "; ".join(told)
+        steps = ", ".join([f"{n} × {step}" if n > 1 else step for step, n in counts.items()])
+        measures = [f"recompute {steps}"] if steps else []
+        measures += ["backward one batch at a time"] if self.serial else []
+        return "; ".join(measures)
 
 
-class Fitter:
+class RecomputeSearch:
     """Looks for the cheapest plan of one run that fits.
 
     Args:
@@ -60,7 +60,7 @@ class Fitter:
 
     def __init__(
         self,
-        layout_of: Callable[[Saving], Layout],
+        layout_of: Callable[[MemorySaving], MemoryPlan],
         parts: Sequence[Sequence[StepRun]],
         limit: int,
         thorough: bool,
@@ -71,7 +71,7 @@ class Fitter:
         self._wanted = 0 if thorough else limit
         self._freed: frozenset[StepRun] = frozenset()
 
-    def fit(self) -> Fit:
+    def fit(self) -> Candidate:
         """The cheapest found that fits; if none does, the smallest."""
         found = self._plan(False, [])
         if self._fits(found):
@@ -89,7 +89,7 @@ class Fitter:
             options = [option for option in options if option not in found.options]
         return self._taken_back(found)
 
-    def _better(self, found: Fit, options: Sequence[Option]) -> Fit | None:
+    def _better(self, found: Candidate, options: Sequence[RecomputeOption]) -> Candidate | None:
         """With more options, those that free most at the peak for what they cost.
 
         As many at once as free what is too much, if that helps; else one.
@@ -100,7 +100,7 @@ class Fitter:
             if held > 0:
                 gains.append((-held / (option.cost + 1), number, held))
         gains.sort()
-        several: list[Option] = []
+        several: list[RecomputeOption] = []
         wanted = found.live - self._wanted
         for _, number, held in gains:
             if wanted <= 0:
@@ -117,7 +117,7 @@ class Fitter:
         self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
         return None
 
-    def _taken_back(self, found: Fit) -> Fit:
+    def _taken_back(self, found: Candidate) -> Candidate:
         tried = sorted(found.options[:-1], key=lambda option: -option.cost)[:TRIED]
         for option in tried:
             fewer = self._plan(found.serial, [one for one in found.options if one is not option])
@@ -129,10 +129,10 @@ class Fitter:
                 return together
         return self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
 
-    def _fits(self, found: Fit) -> bool:
+    def _fits(self, found: Candidate) -> bool:
         return found.elements <= self._limit
 
-    def _plan(self, serial: bool, options: Sequence[Option]) -> Fit:
+    def _plan(self, serial: bool, options: Sequence[RecomputeOption]) -> Candidate:
         whole = [option.steps for option in options if not option.recompute]
         again = frozenset([step for steps in whole for step in steps])
         segments = {
@@ -140,14 +140,14 @@ class Fitter:
             for option in options
             for step, number in zip(option.steps, option.recompute, strict=False)
         }
-        saving = Saving(self._freed | again if again else again, serial, segments)
+        saving = MemorySaving(self._freed | again if again else again, serial, segments)
         layout = self._layout_of(saving)
         peak, live = fullest_stage(layout.intervals)
         elements = live if live > self._limit else layout.place()
-        return Fit(layout, peak, live, elements, serial, options)
+        return Candidate(layout, peak, live, elements, serial, options)
 
 
-def _with(options: Sequence[Option], new: Option) -> list[Option]:
+def _with(options: Sequence[RecomputeOption], new: RecomputeOption) -> list[RecomputeOption]:
     """One more; a step recomputes in one way only."""
     others = [
         one

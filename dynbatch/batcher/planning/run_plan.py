@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
-from dynbatch.batcher.planning.memory_plan import Layout
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.preparation import Preparation
-from dynbatch.batcher.planning.recompute_search import Fit, Fitter
-from dynbatch.batcher.planning.stages import NOTHING, Saving
+from dynbatch.batcher.planning.recompute_search import Candidate, RecomputeSearch
+from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving
 from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.batcher.steps.alias import AliasStep, are_aliases
 from dynbatch.batcher.steps.step import StepRun
@@ -36,7 +36,8 @@ class Request:
         limit: bytes of all arenas, or None.
         ends:  what the loss is made of: one of these must lead to a gradient (see `reach`).
         graph_nodes: all of the graph, needed or not.
-        units: parts that there can be, and why not more, for errors. Asked only where it matters.
+        micro_batches: how many there can be, and why not more, for errors; asked for only where it
+            matters.
     """
 
     nodes: Callable[[int], Iterable[Sequence[Node]]]
@@ -45,7 +46,7 @@ class Request:
     limit: int | None = None
     ends: Sequence[Node] = ()
     graph_nodes: Sequence[Node] = ()
-    units: Callable[[], tuple[int, str]] = lambda: (1, "")
+    micro_batches: Callable[[], tuple[int, str]] = lambda: (1, "")
 
 
 class RunPlan(NamedTuple):
@@ -57,7 +58,7 @@ class RunPlan(NamedTuple):
     """
 
     preparation: Preparation
-    layout: Layout
+    layout: MemoryPlan
     scheduled: float
     saving: str
 
@@ -101,7 +102,7 @@ class RunPlanner:
                 return self._plan_within(make_step, preparation, request, past, held)
             scheduled = self._prepare(make_step, preparation, request, 1)
             layout = self._layout(preparation, request, past)
-            return RunPlan(preparation, layout(NOTHING), scheduled, "")
+            return RunPlan(preparation, layout(NO_SAVING), scheduled, "")
         except BaseException:
             preparation.forget()
             raise
@@ -118,23 +119,23 @@ class RunPlanner:
         room = (request.limit - held) // self._itemsize
         least = 0
         for thorough in (False, True):
-            for count in _counts(request.units):
+            for count in _counts(request.micro_batches):
                 preparation.forget()
                 scheduled = self._prepare(make_step, preparation, request, count)
                 layout = self._layout(preparation, request, past)
-                fit = Fitter(layout, preparation.by_part, room, thorough).fit()
+                fit = RecomputeSearch(layout, preparation.by_part, room, thorough).fit()
                 if fit.elements <= room:
-                    return RunPlan(preparation, fit.layout, scheduled, _told(fit, count))
+                    return RunPlan(preparation, fit.layout, scheduled, _saving_text(fit, count))
                 if thorough:
                     least = min(least or fit.elements, fit.elements)
         raise _too_low(request, held + least * self._itemsize, held)
 
     def _layout(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
-    ) -> Callable[[Saving], Layout]:
+    ) -> Callable[[MemorySaving], MemoryPlan]:
         block = None if request.loss is None else request.loss._block
         parts = preparation.parts_in_order
-        return partial(Layout, parts, past, block, self._trains, self._in_place)
+        return partial(MemoryPlan, parts, past, block, self._trains, self._in_place)
 
     def _prepare(
         self, make_step: MakeStep, preparation: Preparation, request: Request, count: int
@@ -169,10 +170,10 @@ class RunPlanner:
         return scheduled
 
 
-def _counts(units: Callable[[], tuple[int, str]]) -> Iterator[int]:
+def _counts(most_of: Callable[[], tuple[int, str]]) -> Iterator[int]:
     """1, 2, 4, … and at last as many as there can be, which is asked for only then."""
     yield 1
-    most, _ = units()
+    most, _ = most_of()
     count = 2
     while count < most:
         yield count
@@ -181,19 +182,19 @@ def _counts(units: Callable[[], tuple[int, str]]) -> Iterator[int]:
         yield most
 
 
-def _told(fit: Fit, count: int) -> str:
-    parts = [f"in {count} parts"] if count > 1 else []
-    return "; ".join([*parts, *([str(fit)] if str(fit) else [])])
+def _saving_text(fit: Candidate, count: int) -> str:
+    split = f"{count} micro-batches" if count > 1 else ""
+    return "; ".join([text for text in (split, str(fit)) if text])
 
 
 def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
-    most, whole = request.units()
+    most, whole = request.micro_batches()
     kept = f", {held:,} of them held by earlier runs of the graph" if held else ""
     rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
     return MemoryLimitError(
         f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
-        f"least{kept}: all that can be is freed and made again, in up to {most} "
-        f"part{'s' * (most > 1)}.{rule}\n"
+        f"least{kept}: all that can be is freed and recomputed, in up to {most} "
+        f"micro-batch{'es' * (most > 1)}.{rule}\n"
         f"  fix:  memory_limit={least} or more, or shorter sentences",
         least,
     )

@@ -7,8 +7,8 @@ A run is a sequence of stages. The steps of a stage do not read each other and m
     forward  every step that has not run
     backward the rest, last stage first
 
-To hold less (`Saving`), forward of some steps runs again where backward needs what they made; and a
-mini-batch may run in parts, forward and backward of each before the next.
+To need less memory (`MemorySaving`), forward of some steps runs again where backward needs what
+they made; and a mini-batch may run in parts, forward and backward of each before the next.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from dynbatch.batcher.steps.step import StepRun
 Stages = Sequence[Sequence[StepRun]]
 
 
-class What(Enum):
+class StageKind(Enum):
     """What a stage does with its steps."""
 
     FORWARD = "forward"
     BACKWARD = "backward"
-    AGAIN = "again"
+    RECOMPUTE = "recompute"
     """Forward once more."""
-    ADD = "add"
+    ACCUMULATE = "accumulate"
     """Gradients of parameters, as a part left them, are added up."""
 
 
@@ -38,40 +38,40 @@ class What(Enum):
 class Stage:
     """Steps that run side by side, and gradient blocks to clear before them."""
 
-    what: What
+    kind: StageKind
     steps: list[StepRun]
     cleared: list[Block] = field(default_factory=list)
 
     @property
     def is_backward(self) -> bool:
         """Whether gradients of the steps' inputs are made."""
-        return self.what is What.BACKWARD
+        return self.kind is StageKind.BACKWARD
 
     @property
     def kinds(self) -> tuple[str, list[type]]:
         """For reports: what it does, and with which node types."""
-        return self.what.value, [step.kind for step in self.steps]
+        return self.kind.value, [step.node_type for step in self.steps]
 
 
 @dataclass(frozen=True)
-class Saving:
-    """What a run does to hold less.
+class MemorySaving:
+    """What a run does to need less memory.
 
     Args:
-        again:     steps whose values are freed after forward and made again in backward.
+        recomputed: steps whose values are freed after forward and made again in backward.
         serial:    backward of steps that could run side by side, one after the other.
         recompute: of steps that make again themselves what they left, how: `Batch.recompute`.
     """
 
-    again: frozenset[StepRun] = frozenset()
+    recomputed: frozenset[StepRun] = frozenset()
     serial: bool = False
     recompute: Mapping[StepRun, int] = field(default_factory=dict)
 
 
-NOTHING = Saving()
+NO_SAVING = MemorySaving()
 
 
-class Order:
+class StageSequence:
     """The stages of one run.
 
     Args:
@@ -79,7 +79,7 @@ class Order:
             parts that do not read each other, at last what reads them.
         past:   steps that ran before in this graph, in order.
         loss:   block of the loss, or None for a run that only computes values.
-        saving: what it does to hold less.
+        saving: what it does to need less memory.
 
     Attributes:
         sequence: the stages.
@@ -87,7 +87,11 @@ class Order:
     """
 
     def __init__(
-        self, parts: Sequence[Stages], past: Sequence[StepRun], loss: Block | None, saving: Saving
+        self,
+        parts: Sequence[Stages],
+        past: Sequence[StepRun],
+        loss: Block | None,
+        saving: MemorySaving,
     ) -> None:
         self.sequence: list[Stage] = []
         self.backward: list[list[StepRun]] = []
@@ -102,14 +106,14 @@ class Order:
         self.backward = backward_stages([*past, *new], loss)
         early = _early(self.backward, self._maker)
         for stage in self.backward:
-            self._append(What.BACKWARD, [step for step in stage if step in early])
+            self._append(StageKind.BACKWARD, [step for step in stage if step in early])
         late = [[s for s in stage if s not in early and not s.fused] for stage in self.backward]
         self._forward(parts[0])
         for part in parts[1:-1]:
             members = {step for stage in part for step in stage}
             self._forward(part)
             self._backward([[s for s in stage if s in members] for stage in late])
-            self._append(What.ADD, [s for stage in part for s in stage if s.parameters])
+            self._append(StageKind.ACCUMULATE, [s for stage in part for s in stage if s.parameters])
             late = [[s for s in stage if s not in members] for stage in late]
         if len(parts) > 1:
             self._backward(late)
@@ -117,34 +121,34 @@ class Order:
         else:
             self._backward(late)
 
-    def _append(self, what: What, steps: list[StepRun]) -> None:
+    def _append(self, kind: StageKind, steps: list[StepRun]) -> None:
         if steps:
-            self.sequence.append(Stage(what, steps))
+            self.sequence.append(Stage(kind, steps))
 
     def _forward(self, stages: Stages) -> None:
         for stage in stages:
-            self._append(What.FORWARD, list(stage))
+            self._append(StageKind.FORWARD, list(stage))
 
     def _backward(self, stages: Stages) -> None:
         for stage in stages:
             for steps in [[step] for step in stage] if self._saving.serial else [list(stage)]:
-                if self._saving.again:
+                if self._saving.recomputed:
                     for step in steps:
-                        self._make_again(self._needs(step))
-                self._append(What.BACKWARD, steps)
+                        self._recompute(self._needs(step))
+                self._append(StageKind.BACKWARD, steps)
 
     def _needs(self, step: StepRun) -> list[StepRun]:
         """The steps that are run again and whose values the backward of `step` reads."""
-        found = [step] if step.kind.retains.output or step.kind.saves() else []
+        found = [step] if step.node_type.retains.output or step.node_type.saves() else []
         for position, source in enumerate(step.sources):
-            if step.kind.retains.input(position) and not step.is_structural:
+            if step.node_type.retains.input(position) and not step.is_structural:
                 found += self._makers(source.blocks)
-        return [one for one in found if one in self._saving.again]
+        return [one for one in found if one in self._saving.recomputed]
 
     def _makers(self, blocks: Iterable[Block]) -> list[StepRun]:
         return [self._maker[block] for block in blocks if block in self._maker]
 
-    def _make_again(self, steps: Iterable[StepRun]) -> None:
+    def _recompute(self, steps: Iterable[StepRun]) -> None:
         """Forward of some steps, and before it of those of `again` that they read; once each."""
         done = self._done
         stack = [step for step in steps if step not in done]
@@ -154,7 +158,7 @@ class Order:
             missing = [
                 one
                 for one in self._makers(sources)
-                if one in self._saving.again and one not in done
+                if one in self._saving.recomputed and one not in done
             ]
             if missing:
                 stack += missing
@@ -162,7 +166,7 @@ class Order:
             stack.pop()
             if step not in done:
                 done.add(step)
-                self._append(What.AGAIN, [step])
+                self._append(StageKind.RECOMPUTE, [step])
 
 
 def backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]]:
@@ -171,12 +175,12 @@ def backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]
     stages: list[list[StepRun]] = []
     number = -1
     for step in reversed(steps):
-        if wanted.isdisjoint(step.blocks) or not step.block.carries:
+        if wanted.isdisjoint(step.blocks) or not step.block.requires_grad:
             continue
-        if not step.kind.differentiable:
+        if not step.node_type.differentiable:
             continue  # a kept node, whose gradient ends there
         for source in step.sources:
-            wanted.update(source.carriers)
+            wanted.update(source.gradient_blocks)
         if step.stage != number:
             stages.append([])
             number = step.stage
@@ -191,17 +195,17 @@ def _early(backward: Stages, new: Container[Block]) -> set[StepRun]:
     for stage in backward:
         for step in stage:
             known = late_readers.isdisjoint(step.blocks) and step.block in new
-            step.fused = known and step.kind.fuses_backward
-            if known and not (step.fused or step.parameters or step.kind.reads_values()):
+            step.fused = known and step.node_type.fuses_backward
+            if known and not (step.fused or step.parameters or step.node_type.reads_values()):
                 early.add(step)
                 continue
             for source in step.sources:
-                late_readers.update(source.carriers)
+                late_readers.update(source.gradient_blocks)
     return early
 
 
-def carries(step: StepRun) -> bool:
+def requires_grad(step: StepRun) -> bool:
     """Whether the step's output needs a gradient: it leads to a parameter or a kept node."""
-    if step.block.kept or not step.kind.differentiable:
+    if step.block.kept or not step.node_type.differentiable:
         return step.block.kept
-    return bool(step.parameters) or any([s.carries for s in step.sources])
+    return bool(step.parameters) or any([s.requires_grad for s in step.sources])

@@ -21,8 +21,8 @@ class Block:
     """
 
     __slots__ = (
-        "_view", "array", "carries", "gradient", "gradient_interval", "gradient_start", "interval",
-        "kept", "lengths", "nodes", "offsets", "ports", "size", "start", "width", "widths",
+        "_view", "array", "gradient", "gradient_interval", "gradient_start", "interval", "kept",
+        "lengths", "nodes", "offsets", "ports", "requires_grad", "size", "start", "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], port_width: int = 0) -> None:
@@ -42,7 +42,7 @@ class Block:
         self.gradient: Array | None = None
         self.gradient_start = 0
         self.gradient_interval: Interval | None = None
-        self.carries = False
+        self.requires_grad = False
         self.kept = False
         self._view: View | None = None
         if port_width:
@@ -101,7 +101,7 @@ class View:
     """The values of another block, which carry no gradient."""
 
     __slots__ = ("base", "kept")
-    carries = False
+    requires_grad = False
     gradient = None
 
     def __init__(self, base: Block) -> None:
@@ -127,15 +127,15 @@ class BatchInput:
 
     Attributes:
         blocks:  the distinct blocks read, in order of first use.
-        carriers: those of them to which a gradient can pass.
+        gradient_blocks: those of them to which a gradient can pass.
         is_view: one block, its nodes in order: no copy is made.
         covers:  the view is the whole block.
         packing: where forward packs the copy. Backward has places of its own for what it packs.
     """
 
     __slots__ = (
-        "blocks", "carriers", "covers", "is_view", "lengths", "nodes", "packing", "size", "width",
-        "widths",
+        "blocks", "covers", "gradient_blocks", "is_view", "lengths", "nodes", "packing", "size",
+        "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node]) -> None:
@@ -145,7 +145,7 @@ class BatchInput:
         self.packing: Interval | None = None
         if self.is_view:
             self.blocks = [first.base]
-            self.carriers = [] if isinstance(first, View) else self.blocks
+            self.gradient_blocks = [] if isinstance(first, View) else self.blocks
             self.covers = len(nodes) == len(first.nodes)
             if self.covers:
                 self.lengths, self.width, self.size = first.lengths, first.width, first.size
@@ -154,7 +154,7 @@ class BatchInput:
         else:
             found = dict.fromkeys([node._block for node in nodes])
             self.blocks = list(dict.fromkeys([block.base for block in found]))
-            self.carriers = [block for block in found if not isinstance(block, View)]
+            self.gradient_blocks = [block for block in found if not isinstance(block, View)]
             self.covers = False
         self.lengths = [node.rows for node in nodes]
         self.width = nodes[0].width if same_width(nodes) else 0
@@ -162,9 +162,9 @@ class BatchInput:
         self.size = sum([node.rows * node.width for node in nodes])
 
     @property
-    def carries(self) -> bool:
+    def requires_grad(self) -> bool:
         """Whether some of what is read needs a gradient."""
-        return any([block.carries for block in self.carriers])
+        return any([block.requires_grad for block in self.gradient_blocks])
 
     def view(self) -> Ragged:
         """The packed rows without a copy; only if `is_view`."""

@@ -115,7 +115,7 @@ def _two_at_once(parameter: Parameter) -> GraphError:
     )
 
 
-class Aside:
+class StashedGradients:
     """Gradients from before a run in parts, whose parts add theirs before the loss is known."""
 
     def __init__(self) -> None:

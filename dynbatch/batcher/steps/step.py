@@ -37,7 +37,7 @@ class GradientTarget:
         self.assigned: set[Block] = set()
 
 
-class Life(NamedTuple):
+class Placement(NamedTuple):
     """Where a forward has its arrays: its blocks, packed inputs, what it saves, and scratch."""
 
     blocks: Sequence[Interval]
@@ -51,12 +51,12 @@ class StepRun:
 
     `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran. A
     region of calls counts as the nodes, batches and least batches of its calls. A step has two
-    `lives` if its values are freed after forward and made again in backward.
+    `placements` if its values are freed after forward and made again in backward.
     """
 
     __slots__ = (
-        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "kind",
-        "lives", "lower_bound", "nodes", "num_batches", "num_nodes", "parameters",
+        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "lower_bound",
+        "node_type", "nodes", "num_batches", "num_nodes", "parameters", "placements",
         "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
@@ -64,10 +64,10 @@ class StepRun:
     def __init__(self, nodes: Sequence[Node], dtype: Any, xp: Any) -> None:
         first = nodes[0]
         self.nodes = nodes
-        self.kind = type(first)
+        self.node_type = type(first)
         self.block = Block(nodes)
         self.batch = Batch(nodes, dtype, xp)
-        self.is_structural = issubclass(self.kind, Structural)
+        self.is_structural = issubclass(self.node_type, Structural)
         self.parameters: tuple[Parameter, ...] = first.parameters()
         region = first.region if isinstance(first, RegionNode) else None
         self.num_nodes = len(nodes) if region is None else region.count
@@ -79,14 +79,14 @@ class StepRun:
         self.spans: list[Span] = []
         self.copied_bytes = 0
         self.saved: dict[str, tuple[Interval, int, int]] = {}
-        self.lives: list[Life] = []
+        self.placements: list[Placement] = []
         self.gradients: StepGradients | None = None
         self.workspace: Interval | None = None
         self.scratch: Array | None = None
         self.workspace_backward: Interval | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[Interval | None] = []
-        self.sources = [BatchInput(places) for places in self.kind.sources(nodes)]
+        self.sources = [BatchInput(places) for places in self.node_type.sources(nodes)]
 
     @property
     def blocks(self) -> list[Block]:
@@ -101,24 +101,24 @@ class StepRun:
     @property
     def splits(self) -> bool:
         """Whether a part of the batch is a batch: not if its nodes find their places together."""
-        return self.kind.sources.__func__ is Node.sources.__func__  # type: ignore[attr-defined]
+        return self.node_type.sources.__func__ is Node.sources.__func__  # type: ignore[attr-defined]
 
     def readers(self, position: int) -> list[tuple[Node, Any]]:
         """For each place that an input is packed from, in order, the node that reads it."""
         places = self.sources[position].nodes
         if not self.splits:
             return [(self.nodes[0], x) for x in places]
-        if self.kind.variadic:
+        if self.node_type.variadic:
             return [(node, x) for node in self.nodes for x in node.reads()]
         return list(zip(self.nodes, places, strict=True))
 
-    def enter(self, life: Life, arena: Array, keeps: bool) -> None:
+    def enter(self, placement: Placement, arena: Array, keeps: bool) -> None:
         """Forward runs next, with its arrays there; `keeps`: what it saves will be read."""
-        for block, interval in zip(self.blocks, life.blocks, strict=True):
+        for block, interval in zip(self.blocks, placement.blocks, strict=True):
             block.interval, block.array, block.start = interval, arena, interval.offset
-        for source, packing in zip(self.sources, life.packings, strict=True):
+        for source, packing in zip(self.sources, placement.packings, strict=True):
             source.packing = packing
-        self.saved, self.workspace = life.saved, life.workspace
+        self.saved, self.workspace = placement.saved, placement.workspace
         self.batch.keeps = keeps
 
     # Kernels --------------------------------------------------------------------------------------
@@ -138,9 +138,9 @@ class StepRun:
             if self.fused:
                 self.batch.gradients = self.gradients
                 dy = self.block.gradients()
-                self.kind.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
+                self.node_type.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
             else:
-                self.kind.forward_batch(self.batch, y, *xs)
+                self.node_type.forward_batch(self.batch, y, *xs)
         self.spans.append(("forward", begin, time.perf_counter()))
 
     def run_backward(self, arena: Array) -> None:
@@ -148,7 +148,7 @@ class StepRun:
         begin = time.perf_counter()
         if self.saved and not self.batch.saved:
             raise freed(self.nodes[0])
-        retains = self.kind.retains
+        retains = self.node_type.retains
         batch = self.batch
         batch.inputs = tuple(
             [self._pack(source, self.repacked[position], arena) if retains.input(position) else None
@@ -160,7 +160,7 @@ class StepRun:
         batch.launches += 1
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, self.workspace_backward)
-        self.kind.backward_batch(batch, self.block.gradients(), *self._target_views(arena))
+        self.node_type.backward_batch(batch, self.block.gradients(), *self._target_views(arena))
         self.spans.append(("backward", begin, time.perf_counter()))
 
     def add_gradients(self, arena: Array) -> None:
@@ -216,7 +216,7 @@ class StepRun:
         return views
 
     def _moves(self, gradient: bool) -> Any:
-        rectangles = self.kind.rectangles(self.batch)  # type: ignore[attr-defined]
+        rectangles = self.node_type.rectangles(self.batch)  # type: ignore[attr-defined]
         for r in rectangles:
             source, target = r.source._block, r.target._block
             if gradient:

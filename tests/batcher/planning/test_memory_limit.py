@@ -9,7 +9,7 @@ from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.recompute import freed_after_forward
-from dynbatch.batcher.planning.stages import What
+from dynbatch.batcher.planning.stages import StageKind
 from dynbatch.batcher.steps.parameter_gradients import _add
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import MemoryLimitError, OutOfMemory
@@ -95,9 +95,9 @@ def test_no_limit_between_the_minimum_and_the_peak_is_exceeded_and_gradients_are
             np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
         told.add(use.saving)
     assert "" in told
-    assert any("parts" in saving for saving in told)
+    assert any("micro-batches" in saving for saving in told)
     if kind is Stack:  # forward runs again, and the mini-batch stays whole
-        assert any(saving.startswith("forward again in backward:") for saving in told)
+        assert any(saving.startswith("recompute ") for saving in told)
 
 
 def test_an_estimate_with_a_limit_equals_what_is_measured():
@@ -154,7 +154,7 @@ def test_gradients_add_to_what_was_there_and_stay_if_the_loss_is_not_finite():
     limit = least(model, batch)
     with db.Graph(dtype="float64", seed=3) as graph:
         graph.backward(F.mean([model.loss(graph, *s) for s in batch]), memory_limit=limit)
-        assert "in 3 parts" in graph.memory_use.saving
+        assert "3 micro-batches" in graph.memory_use.saving
     # `least` has left its own backward's gradients, and those of `step` were there before.
     for parameter, one in zip(model.parameters(), gradients, strict=True):
         np.testing.assert_allclose(dense_gradient(parameter), 3 * one, rtol=1e-9, atol=1e-12)
@@ -240,7 +240,7 @@ def test_a_gpu_keeps_to_a_limit(cuda, kind):
         np.testing.assert_allclose(same, loss, rtol=1e-12)
         for one, other in zip(gradients, others, strict=True):
             np.testing.assert_allclose(other, one, rtol=1e-9, atol=1e-12)
-    assert "parts" in use.saving
+    assert "micro-batches" in use.saving
 
 
 def test_where_a_pool_has_no_room_the_error_says_what_would_fit():
@@ -358,9 +358,9 @@ def test_what_backward_reads_is_not_taken_for_free_to_free(monkeypatch):
         for stage in layout.sequence:
             for one in stage.steps if stage.is_backward else ():
                 for position, source in enumerate(one.sources):
-                    if one.kind.retains.input(position) and not one.is_structural:
+                    if one.node_type.retains.input(position) and not one.is_structural:
                         assert blocks.isdisjoint(source.blocks)
-        parts.append(sum(stage.what is What.ADD for stage in layout.sequence))
+        parts.append(sum(stage.kind is StageKind.ACCUMULATE for stage in layout.sequence))
         return freed
 
     monkeypatch.setattr("dynbatch.batcher.planning.recompute_search.freed_after_forward", checked)

@@ -32,7 +32,10 @@ def layouts(monkeypatch):
 def kinds(layout):
     """Each stage as its direction and the kinds that run in it."""
     return [
-        ("backward" if stage.is_backward else "forward", [s.kind.__name__ for s in stage.steps])
+        (
+            "backward" if stage.is_backward else "forward",
+            [s.node_type.__name__ for s in stage.steps],
+        )
         for stage in layout.sequence
     ]
 
@@ -54,7 +57,7 @@ def test_what_leads_from_the_losses_to_their_mean_is_differentiated_before_they_
             ("backward", ["LinearMap"]),
             ("backward", ["Lookup"]),
         ]
-        assert [step.kind.__name__ for stage in layout.sequence for step in stage.steps
+        assert [step.node_type.__name__ for stage in layout.sequence for step in stage.steps
                 if step.fused] == ["LinearCrossEntropy"]  # fmt: skip
 
 
@@ -70,7 +73,7 @@ def test_values_live_from_their_kernel_to_their_last_reader(layouts):
         assert names == [["Sum"], ["Shift"], ["Input"], ["Tanh"], ["Shift"], ["Sum"], ["Tanh"],
                          ["Input"]]  # fmt: skip
         blocks = {
-            step.kind.__name__: step.block
+            step.node_type.__name__: step.block
             for stage in layout.sequence
             for step in stage.steps
             if not stage.is_backward

@@ -123,10 +123,10 @@ def test_tables_of_a_scan_are_those_that_its_run_holds(lengths):
         planned = graph.estimate(loss).tables_bytes
         graph.backward(loss)
         assert graph.memory_use.tables_bytes == planned
-        (step,) = [s for s in graph._executor.steps if s.kind.__name__ == "Scan"]
+        (step,) = [s for s in graph._executor.steps if s.node_type.__name__ == "Scan"]
         run = step.batch.memo["run"]
         held = held_tables([run.layout, run.segments], set())
-        told = step.kind.index_bytes(step.batch)
+        told = step.node_type.index_bytes(step.batch)
         assert held * 0.8 - 200 <= told <= held * 1.25 + 200
 
 
