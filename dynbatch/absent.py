@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.caller import caller
 from dynbatch.errors import DtypeError, MissingAttributeError
 
 
@@ -38,8 +37,8 @@ class Absent:
         own[self._name] = value
 
     def _missing(self, owner: Any) -> MissingAttributeError:
-        return MissingAttributeError(
-            f"{owner!r} has no {self._name!r}.\n  fix:  {self._fix}\n  made at {caller()}"
+        return MissingAttributeError.at_caller(
+            f"{owner!r} has no {self._name!r}.\n  fix:  {self._fix}"
         )
 
 
@@ -118,7 +117,7 @@ class NoOperators:
 
     def _refused(self, problem: str) -> DtypeError:
         """The error for a use of it, which says what to write."""
-        return DtypeError(f"{self!r} {problem}.\n  fix:  {self._instead()}\n  made at {caller()}")
+        return DtypeError.at_caller(f"{self!r} {problem}.\n  fix:  {self._instead()}")
 
     def _instead(self) -> str:
         """What to write."""

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.caller import caller
 from dynbatch.errors import ArgumentError, DtypeError
 
 
@@ -46,9 +45,7 @@ def interval(text: str) -> NumberRange:
 
 def refused(owner: str, problem: str, rule: str, fix: str) -> ArgumentError:
     """The one form of errors about arguments."""
-    return ArgumentError(
-        f"{owner}: {problem}.\n  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
-    )
+    return ArgumentError.at_caller(f"{owner}: {problem}.\n  rule: {rule}\n  fix:  {fix}")
 
 
 def number(owner: object, name: str, value: Any, within: str = "(-inf, inf)") -> float:
@@ -177,9 +174,9 @@ def float_dtype(owner: object, value: Any) -> np.dtype[Any]:
         return found
     meant = str(value).rpartition(".")[2]
     fix = meant if meant in ("float32", "float64") else "float32"
-    raise DtypeError(
+    raise DtypeError.at_caller(
         f"{_named(owner)}: dtype is {value!r}.\n  rule: float32 or float64 expected\n"
-        f'  fix:  give dtype="{fix}"\n  made at {caller()}'
+        f'  fix:  give dtype="{fix}"'
     )
 
 

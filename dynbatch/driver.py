@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dynbatch.cells.calls.arguments import structure_of
 from dynbatch.errors import BackendError, CheckError, DriveError, DtypeError, GraphError
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
 Result = TypeVar("Result")
@@ -69,9 +69,9 @@ def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> lis
         7
     """
     if not isinstance(graph, Graph):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"drive: a graph expected, got {type(graph).__name__}.\n"
-            f"  fix:  db.drive(graph, instances)\n  made at {caller()}"
+            "  fix:  db.drive(graph, instances)"
         )
     graph._open("drive")
     everyone = _instances(graph, instances)
@@ -213,10 +213,9 @@ def _instances(graph: Graph, generators: Iterable[Any]) -> list[_Instance]:
         if not inspect.isgenerator(generator):
             raise _no_generator(f"instance {number}", generator)
         if id(generator) in known or inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
-            raise GraphError(
+            raise GraphError.at_caller(
                 f"drive: instance {number} is a generator that is used already.\n"
-                "  fix:  call the function anew for each instance, and leave the generator alone\n"
-                f"  made at {caller()}"
+                "  fix:  call the function anew for each instance, and leave the generator alone"
             )
         known.add(id(generator))
         found.append(_Instance(graph, number, generator))
@@ -230,9 +229,8 @@ def _no_generator(what: str, value: Any) -> DtypeError:
     elif what == "`instances`" or isinstance(value, Node):
         fix = "db.drive(graph, [parse(graph, s) for s in sentences]): a list, of one perhaps;\n"
         fix += "        each instance a function with `yield` in it, called"
-    return DtypeError(
-        f"drive: {what} is of type {type(value).__name__}; a generator expected.\n"
-        f"  fix:  {fix}\n  made at {caller()}"
+    return DtypeError.at_caller(
+        f"drive: {what} is of type {type(value).__name__}; a generator expected.\n  fix:  {fix}"
     )
 
 

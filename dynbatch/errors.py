@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynbatch.caller import caller
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Self
@@ -11,6 +13,11 @@ if TYPE_CHECKING:
 
 class DynbatchError(Exception):
     """Base of every exception that dynbatch raises on purpose."""
+
+    @classmethod
+    def at_caller(cls, message: str) -> Self:
+        """An error whose last line names the line of the user's code that led to it."""
+        return cls(f"{message}\n  made at {caller()}")
 
 
 class ShapeError(DynbatchError, ValueError):

@@ -34,7 +34,7 @@ from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
-from dynbatch.nodes.base import Node, caller, not_a_node
+from dynbatch.nodes.base import Node, not_a_node
 from dynbatch.nodes.inner_product import LossSum, gradients_given, seed
 from dynbatch.nodes.stream import RandomStreams
 from dynbatch.parameter import Array
@@ -412,9 +412,9 @@ class Graph(Introspection, NamesChecked):
         return index
 
     def _two_at_once(self, node: Node) -> GraphError:
-        return GraphError(
+        return GraphError.at_caller(
             f"{type(node).__name__}: two threads made a node at once, and the graph is spoilt.\n"
-            f"{ONE_THREAD}\n  made at {caller()}"
+            f"{ONE_THREAD}"
         )
 
     def absorb(self, node: Node, reader: Node) -> None:
@@ -575,11 +575,11 @@ class Graph(Introspection, NamesChecked):
                 self._forget(start, count)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{self!r} cannot be copied or pickled.\n"
             "  rule: a graph is one mini-batch of this process, and ends with its `with` block\n"
             "  fix:  store values, node.value, or the model's state_dict(); graph.dump(path) "
-            f"writes\n        what a graph is made of\n  made at {caller()}"
+            "writes\n        what a graph is made of"
         )
 
     def __len__(self) -> int:

@@ -11,7 +11,6 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.backend import Array as Array
 from dynbatch.backend import Device, device_of
-from dynbatch.caller import caller
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -94,11 +93,11 @@ class Parameter(ParameterHabits):
     def __init__(self, value: Any, name: str = UNNAMED) -> None:
         array = _as_array(name, value)
         if array.ndim not in (1, 2):
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"Parameter {name!r}: 1 or 2 dimensions expected, got {array.shape}.\n"
                 "  rule: a vector (D,) or a matrix (rows, columns)\n"
                 f"  fix:  values.reshape({array.shape[0]}, -1), and reshape nodes where they are "
-                f"read\n  made at {caller()}"
+                "read"
             )
         self._value: Array = array
         self.grad: Gradient | None = None
@@ -159,12 +158,12 @@ class Parameter(ParameterHabits):
             kind, found = BackendError, f"an array on the {device_of(array).name}"
         if kind is not None:
             where = self.device.name
-            raise kind(
+            raise kind.at_caller(
                 f"Parameter {self.name!r}: its value cannot become {found}.\n"
                 f"  rule: a {self.dtype} array {self.shape} on the {where}: nodes, gradient and "
                 "optimizer state are made for it\n"
                 "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
-                f"Parameter,\n        and its optimizer after it\n  made at {caller()}"
+                "Parameter,\n        and its optimizer after it"
             )
 
     def replace(self, array: Array) -> None:
@@ -203,10 +202,10 @@ class Parameter(ParameterHabits):
             ShapeError: they have another shape.
         """
         if np.shape(values) != self.shape:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"Parameter {self.name!r}: values {np.shape(values)} for a parameter {self.shape}."
                 f"\n  rule: a value for each element\n  fix:  np.broadcast_to(values, "
-                f"{self.shape}), if they are to be repeated\n  made at {caller()}"
+                f"{self.shape}), if they are to be repeated"
             )
         transfer.overwrite(self.value, values)
 
@@ -297,9 +296,9 @@ def _as_array(name: str, value: Any) -> Array:
     if kind not in ("float32", "float64"):
         if found is not None and found.dtype.kind in "OUS":
             kind = f"a {type(value).__name__}"
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"Parameter {name!r}: {said} {kind}.\n  rule: numbers that can be trained\n"
-            f"  fix:  {fix}\n  made at {caller()}"
+            f"  fix:  {fix}"
         )
     array: Array = device_of(found).xp.ascontiguousarray(found)
     return array

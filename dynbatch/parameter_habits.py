@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.absent import Absent, HidesAbsent, NoOperators
-from dynbatch.caller import caller
 from dynbatch.errors import DtypeError, ShapeError
 
 NODE = "F.parameter(graph, p) makes it a node of a graph; p.value is the array"
@@ -103,10 +102,10 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
         """
         array = self.numpy()  # type: ignore[attr-defined]
         if array.size != 1:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"{self!r} is not one number.\n"
                 "  rule: float(p), int(p) and p.item() read a value of one element\n"
-                f"  fix:  {NODE}\n  made at {caller()}"
+                f"  fix:  {NODE}"
             )
         return float(array.item())
 

@@ -5,6 +5,7 @@ points to the line of the user that made the node.
 """
 
 import inspect
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -291,3 +292,9 @@ def test_the_sentence_is_counted_among_those_of_the_mini_batch():
             F.sum(F.tanh(tokens(graph, length)))
         with pytest.raises(errors.ShapeError, match=r"LinearMap #new, sentence 3: "):
             F.linear(F.tanh(tokens(graph, 1)), BIAS_OF_THREE)
+
+
+def test_the_users_line_is_added_to_messages_in_one_place():
+    package = Path(db.__file__).parent
+    adding = [path.name for path in package.rglob("*.py") if "{caller()}" in path.read_text()]
+    assert adding == ["errors.py"]

@@ -17,7 +17,7 @@ from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Surroundings
 from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.nodes.base import Node, Owner, caller
+from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.shape.structure import Port
 
 CACHED_PROGRAMS = 64
@@ -205,9 +205,8 @@ def scan_node(
 ) -> tuple[Node, Scan]:
     """The outputs and the `Scan` itself, without nodes for the last state."""
     if not isinstance(cell, Cell):
-        raise DtypeError(
-            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell\n"
-            f"  made at {caller()}"
+        raise DtypeError.at_caller(
+            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell"
         )
     sentences = as_sentences(xs)
     graph = sentences[0].graph

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import GraphError, MissingParameterError
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
 
 Path = tuple[tuple[str, Any], ...]
@@ -180,7 +180,7 @@ def _noted(recorder: Recorder, step: tuple[str, Any]) -> Any:
         if is_special or (isinstance(error, TypeError) and step[0] != "item"):
             raise
         reads[path] = _Missing
-        raise MissingParameterError(_missing(path, params)) from error
+        raise MissingParameterError.at_caller(_missing(path, params)) from error
     if isinstance(value, MethodType) and value.__self__ is params:
         return MethodType(value.__func__, recorder)
     if isinstance(value, BuiltinMethodType) and isinstance(params, CONTAINERS):  # items, get, index
@@ -219,7 +219,7 @@ def _missing(path: Path, params: Any) -> str:
         f"a cell reads {asked}, and there is none.\n"
         f"  rule: {owner} is a {type(params).__name__}; its {there}: "
         f"{', '.join(known[:12]) or 'none'}{', …' if len(known) > 12 else ''}\n"
-        f"  fix:  {fix}\n  made at {caller()}"
+        f"  fix:  {fix}"
     )
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from dynbatch.compiler.recorder import Path, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Shape, caller
+from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.parameter import Array
 from dynbatch.parameter_habits import NoPartsError
@@ -158,12 +158,11 @@ def run_traced(function: Callable[..., Any], arguments: Sequence[Any], params: A
         if is_told or not is_leaf(params) or kind not in str(error):
             raise
         given = "none were" if params is None else f"one {kind} was"
-        raise GraphError(
+        raise GraphError.at_caller(
             f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {given} "
             f"given ({error}).\n"
             "  rule: what a cell gets as its parameters comes from the caller\n"
             "  fix:  db.scan(cell, xs, init, params), with a module, a namespace, a dict or a list"
-            f"\n  made at {caller()}"
         ) from error
 
 
@@ -171,11 +170,10 @@ def require_inside(name: str, returned: Sequence[Node], graph: TraceGraph) -> No
     """Raise `GraphError` if a cell returned a node that was made outside it."""
     for node in returned:
         if node.graph is not graph:
-            raise GraphError(
+            raise GraphError.at_caller(
                 f"cell {name!r} returned {node!r}, which was made outside it.\n"
                 "  rule: a cell runs once for many sentences; it reads its arguments only\n"
                 "  fix:  give it what it reads of the sentence as an argument; db.scan has `memory`"
-                f"\n  made at {caller()}"
             )
 
 
@@ -188,11 +186,10 @@ def _returned(
         following = (following,)
     good = good and isinstance(following, tuple) and len(following) == len(states)
     if not good or not all([isinstance(part, Node) for part in following]):
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"cell {name!r} must return (output, next state); the state has {len(states)} part(s)."
             f"\n  got:  {returned!r}\n"
-            "  fix:  `return h, h`, or `return h, (h, c)` for a state of two parts\n"
-            f"  made at {caller()}"
+            "  fix:  `return h, h`, or `return h, (h, c)` for a state of two parts"
         )
     for part, (before, after) in enumerate(zip(states, following, strict=True)):
         if before.shape != after.shape:
@@ -213,9 +210,9 @@ def _another_width(
     else:
         left = f"shape {leaves.shape}"
         fix = f"return a vector of {entered.width} features as the next state"
-    return ShapeError(
+    return ShapeError.at_caller(
         f"cell {name!r}: {which} has width {entered.width}, the cell's next state {left}.\n"
-        f"  rule: a state keeps its width from step to step\n  fix:  {fix}\n  made at {caller()}"
+        f"  rule: a state keeps its width from step to step\n  fix:  {fix}"
     )
 
 
@@ -291,9 +288,8 @@ def ancestors(targets: Sequence[Node]) -> set[int]:
 def require_vector(node: Node) -> None:
     """Raise `ShapeError` if a value of a step is a matrix."""
     if node.ndim > 1:
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"cell: {node.label()} is a matrix (rows, {node.width}), in a step of one sentence.\n"
             "  rule: what reads the token or the state is a vector, and so is the output\n"
-            "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside\n"
-            f"  made at {caller()}"
+            "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside"
         )

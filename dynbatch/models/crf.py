@@ -13,7 +13,7 @@ from dynbatch.errors import EmptyBatchError
 from dynbatch.graph import Graph
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node, caller, require_nodes
+from dynbatch.nodes.base import Node, require_nodes
 from dynbatch.parameter import Array, Parameter
 
 LARGEST = 0.1
@@ -91,7 +91,7 @@ class CRF(Module):
         )
         require_nodes("CRF.decode", *emissions)
         if not emissions:
-            raise EmptyBatchError(f"CRF.decode: no sentences.\n  made at {caller()}")
+            raise EmptyBatchError.at_caller("CRF.decode: no sentences.")
         graph = emissions[0].graph
         assert isinstance(graph, Graph)
         found = graph.values([self.viterbi(one) for one in emissions])

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import ArgumentError
-from dynbatch.nodes.base import caller
 
 # Passed over without a look: most of what long lists hold.
 PLAIN = frozenset({NoneType, bool, bytes, complex, float, int, str})
@@ -145,6 +144,6 @@ def _holds(owner: str, path: str, items: Iterable[Any], kinds: tuple[type, ...])
 
 
 def _refusal(owner: str, path: str, what: str, instead: str) -> ArgumentError:
-    return ArgumentError(
-        f"{owner}.{path} is {what}.\n  rule: {RULE}\n  fix:  give {instead}\n  made at {caller()}"
+    return ArgumentError.at_caller(
+        f"{owner}.{path} is {what}.\n  rule: {RULE}\n  fix:  give {instead}"
     )

@@ -16,7 +16,7 @@ from dynbatch.cells.cell import scan_node
 from dynbatch.errors import ShapeError
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node
 from dynbatch.parameter import Parameter
 
 State = Any
@@ -183,10 +183,10 @@ class Recurrent(Module):
             zeros: State = self.hidden_size if self.parts == 1 else (self.hidden_size,) * self.parts
             return [zeros] * count
         if len(init) != count:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"{type(self).__name__}: {len(init)} initial states.\n"
                 f"  rule: one for each layer and direction, here {count}\n"
-                f"  fix:  give them as return_state=True does, in a list\n  made at {caller()}"
+                "  fix:  give them as return_state=True does, in a list"
             )
         return init
 

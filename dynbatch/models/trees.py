@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.base import Node, as_ids, caller, not_a_node
+from dynbatch.nodes.base import Node, as_ids, not_a_node
 
 ROOT = -1
 """The head of a tree's root."""
@@ -161,4 +161,4 @@ def _few(nodes: Sequence[int], most: int = 8) -> str:
 
 
 def _wrong(problem: str, rule: str, fix: str) -> ShapeError:
-    return ShapeError(f"{problem}.\n  rule: {rule}\n  fix:  {fix}\n  made at {caller()}")
+    return ShapeError.at_caller(f"{problem}.\n  rule: {rule}\n  fix:  {fix}")

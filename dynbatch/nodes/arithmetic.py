@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
+from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
 from dynbatch.nodes.shape.expand import matched
@@ -211,10 +211,9 @@ def number_of(value: Any) -> float:
         isinstance(value, np.ndarray) and value.ndim == 0
     ):
         return float(value)
-    raise DtypeError(
+    raise DtypeError.at_caller(
         f"a node or a number expected, got {type(value).__name__}.\n"
-        "  fix:  turn arrays into nodes with F.input(graph, array)\n"
-        f"  made at {caller()}"
+        "  fix:  turn arrays into nodes with F.input(graph, array)"
     )
 
 

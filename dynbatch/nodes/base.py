@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.caller import caller as caller
 from dynbatch.errors import (
     DtypeError,
     DynbatchError,
@@ -232,12 +231,11 @@ class Node(Methods):
             if graph is None or getattr(node, "graph", None) is not graph:
                 if not isinstance(node, Node):
                     raise not_a_node(type(self).__name__, node)
-                raise GraphError(
+                raise GraphError.at_caller(
                     f"{type(self).__name__}: inputs belong to different graphs ({node!r}).\n"
                     "  rule: every node of an expression has one owner\n"
                     "  fix:  build the sentence in one `with db.Graph()` block; give a cell what\n"
-                    "        it reads of the sentence as `memory` or as a part of its state\n"
-                    f"  made at {caller()}"
+                    "        it reads of the sentence as `memory` or as a part of its state"
                 )
         assert graph is not None
         return graph
@@ -542,38 +540,44 @@ class Node(Methods):
         return OPERATIONS["getitem"](self, rows)
 
     def __iter__(self) -> Any:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{self!r} is not iterable.\n"
             "  fix:  F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is "
-            "db.scan\n"
-            f"  made at {caller()}"
+            "db.scan"
         )
 
     def __bool__(self) -> bool:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{self!r} has no truth value: nothing has been computed yet.\n"
             "  fix:  decide on node.value, which runs the graph up to here; an empty sentence is\n"
-            f"        node.rows == 0; a missing one is None\n  made at {caller()}"
+            "        node.rows == 0; a missing one is None"
         )
 
     def __len__(self) -> int:
         if self.ndim == 0:
-            raise DtypeError(
+            raise DtypeError.at_caller(
                 f"{self!r} is a scalar and has no length.\n"
-                f"  fix:  F.stack makes a vector of scalars\n  made at {caller()}"
+                "  fix:  F.stack makes a vector of scalars"
             )
         return self.rows if self.ndim == 2 else self.width
 
-    def require(self, condition: bool, problem: str, rule: str, fix: str) -> None:
-        """Raise `ShapeError` with node, sentence, inputs, rule and fix unless `condition`."""
+    def require(
+        self,
+        condition: bool,
+        problem: str,
+        rule: str,
+        fix: str,
+        error: type[DynbatchError] = ShapeError,
+    ) -> None:
+        """Raise `error` with node, sentence, inputs, rule and fix unless `condition`."""
         if not condition:
-            raise ShapeError(describe(self, problem, rule, fix))
+            raise error.at_caller(f"{heading(self, problem)}\n  rule: {rule}\n  fix:  {fix}")
 
     def _fixed(self, name: str, fix: str) -> MissingAttributeError:
-        return MissingAttributeError(
+        return MissingAttributeError.at_caller(
             f"{self!r}: its {name} cannot be set.\n"
             "  rule: a node is what its operation gives, and never changes\n"
-            f"  fix:  {fix}\n  made at {caller()}"
+            f"  fix:  {fix}"
         )
 
     def label(self) -> str:
@@ -616,12 +620,6 @@ def signature_parts(signature: int) -> list[tuple[str, Any]]:
     return list(zip(_signature_types[signature].signature_names(values), values, strict=True))
 
 
-def describe(node: Node, problem: str, rule: str, fix: str) -> str:
-    """The one form of dynbatch's messages about a node that is being made."""
-    lines = [heading(node, problem), f"  rule: {rule}", f"  fix:  {fix}", f"  made at {caller()}"]
-    return "\n".join(lines)
-
-
 def heading(node: Node, problem: str) -> str:
     """How every message about a node begins: node, sentence, problem, and its inputs."""
     sentence = node.graph.sentence(node)
@@ -653,8 +651,8 @@ def not_a_node(what: str, value: Any) -> DtypeError:
         fix = "look where it comes from: a function may have forgotten to return its node"
     elif not isinstance(value, list | tuple) and isinstance(getattr(value, "nodes", None), list):
         fix = "the graph stands first where it is needed, as in F.input(graph, array), and not here"
-    return DtypeError(
-        f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}\n  made at {caller()}"
+    return DtypeError.at_caller(
+        f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}"
     )
 
 
@@ -676,10 +674,10 @@ def require_nodes(what: str, *values: Any) -> None:
 def require_graph(what: str, graph: Any) -> None:
     """Raise `DtypeError` for what is no graph where one stands first."""
     if not hasattr(graph, "add_light") or isinstance(graph, type):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: a graph expected, got {type(graph).__name__}.\n"
             "  rule: the graph stands first where no node says which it is\n"
-            f"  fix:  with db.Graph() as graph: {what}(graph, …)\n  made at {caller()}"
+            f"  fix:  with db.Graph() as graph: {what}(graph, …)"
         )
 
 
@@ -696,9 +694,8 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
             found, fix = "text", "give each word's id, from a vocabulary of yours"
         elif array.dtype.kind == "O":
             found = type(ids).__name__
-        raise error(
-            f"{what}: a one-dimensional sequence of integers expected, got {found}.\n"
-            f"  fix:  {fix}\n  made at {caller()}"
+        raise error.at_caller(
+            f"{what}: a one-dimensional sequence of integers expected, got {found}.\n  fix:  {fix}"
         )
     return array.astype(np.int64, copy=False)
 

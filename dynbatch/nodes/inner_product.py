@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.errors import EmptyBatchError, GraphError, NumericError, ShapeError
 from dynbatch.kernels import arrays, binary, segment
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.base import Node, Owner, Shape, caller, not_a_node
+from dynbatch.nodes.base import Node, Owner, Shape, not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -118,9 +118,9 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
         ShapeError:      numbers or shapes differ, or one is missing for more than one element.
     """
     if not outputs:
-        raise EmptyBatchError(
+        raise EmptyBatchError.at_caller(
             "backward: at least one output is needed.\n"
-            f"  fix:  graph.backward(loss), or a list of nodes\n  made at {caller()}"
+            "  fix:  graph.backward(loss), or a list of nodes"
         )
     for node in outputs:
         if not isinstance(node, Node):
@@ -130,11 +130,10 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
     several = isinstance(gradients, list | tuple)
     if not several or len(gradients) != len(outputs):
         found = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"backward: {found} for {len(outputs)} outputs.\n"
             "  rule: a list of one gradient for each output, in their order\n"
-            "  fix:  gradient=[array, …], with None where a scalar's is 1\n"
-            f"  made at {caller()}"
+            "  fix:  gradient=[array, …], with None where a scalar's is 1"
         )
     pairs = zip(outputs, gradients, strict=True)
     return [_gradient_given(node, gradient, graph.dtype) for node, gradient in pairs]
@@ -143,12 +142,11 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
 def _gradient_given(node: Node, gradient: Any, dtype: np.dtype[Any]) -> Array:
     if gradient is None:
         if node.rows * node.width != 1:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"{node.label()}: the loss has shape {node.shape}.\n"
                 "  rule: backward starts from a scalar, or from nodes with a gradient each\n"
                 "  fix:  F.mean([...]) or F.sum([...]) of the sentences' losses; for a\n"
-                "        vector-Jacobian product graph.backward(node, gradient=array)\n"
-                f"  made at {caller()}"
+                "        vector-Jacobian product graph.backward(node, gradient=array)"
             )
         return np.ones(node.shape, dtype)
     try:
@@ -158,19 +156,19 @@ def _gradient_given(node: Node, gradient: Any, dtype: np.dtype[Any]) -> Array:
     if not isinstance(array, np.ndarray):
         array = arrays.download(array)
     if array.shape != node.shape or array.dtype.kind not in "fiub":
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"{node.label()}: the gradient given for it is {array.dtype} of shape {array.shape}.\n"
             "  rule: a gradient has the shape of its node\n"
-            f"  fix:  give numbers of shape {node.shape}\n  made at {caller()}"
+            f"  fix:  give numbers of shape {node.shape}"
         )
     array = array.astype(dtype)
     if not np.isfinite(array).all():
         place = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
         where = f" at {place}" if place else ""
-        raise NumericError(
+        raise NumericError.at_caller(
             f"{node.label()}: the gradient given for it is {array[place]}{where}; no gradient was "
             "added.\n  rule: what is given is finite\n"
-            f"  fix:  look where it was made\n  made at {caller()}"
+            "  fix:  look where it was made"
         )
     return array
 

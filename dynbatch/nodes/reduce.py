@@ -23,7 +23,7 @@ from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
-from dynbatch.nodes.base import ROWS, WIDTH, Node, Retain, Shape, caller, not_a_node, same_width
+from dynbatch.nodes.base import ROWS, WIDTH, Node, Retain, Shape, not_a_node, same_width
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
@@ -341,9 +341,9 @@ def _total(
         raise not_a_node(what, x)
     nodes = list(x)
     if dim is not None:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: a list of scalars has no dim, got dim={dim}.\n"
-            f"  fix:  F.{what}(F.stack(nodes), dim={dim}) for vectors\n  made at {caller()}"
+            f"  fix:  F.{what}(F.stack(nodes), dim={dim}) for vectors"
         )
     if not nodes:
         raise EmptyBatchError(

@@ -14,7 +14,7 @@ from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape, caller
+from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import constant, input
@@ -280,9 +280,9 @@ def where(mask: Any, a: Any, b: Any) -> Node:
     """
     given = [x for x in (a, b, mask) if isinstance(x, Node)]
     if not given:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             "where: at least one node expected, as mask or as what it chooses from.\n"
-            f"  fix:  F.input(graph, array) makes a node of an array\n  made at {caller()}"
+            "  fix:  F.input(graph, array) makes a node of an array"
         )
     first = given[0]
     if isinstance(mask, bool | np.bool):

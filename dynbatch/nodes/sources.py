@@ -20,7 +20,6 @@ from dynbatch.nodes.base import (
     Owner,
     Shape,
     as_ids,
-    caller,
 )
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
@@ -160,11 +159,10 @@ def input(graph: Owner, array: Any) -> Node:
     try:
         value = exchange.view("input", array)
     except ValueError:
-        raise ShapeError(
-            f"input: the rows of the array have different lengths.\n"
+        raise ShapeError.at_caller(
+            "input: the rows of the array have different lengths.\n"
             "  rule: one sentence is a matrix (T, D), a vector (D,) or a number\n"
-            "  fix:  give every sentence an input node of its own\n"
-            f"  made at {caller()}"
+            "  fix:  give every sentence an input node of its own"
         ) from None
     _require_numbers(value)
     return Input(graph=graph, array=np.array(value, graph.dtype, order="C"))
@@ -174,21 +172,20 @@ def _gpu_array(graph: Owner, array: Any) -> Array:
     """The array as one of CuPy, C-contiguous, after what the graph asks of it."""
     device = getattr(graph, "device", None)  # a trace of a cell has none
     if device is None or not device.is_cuda:
-        raise BackendError(
+        raise BackendError.at_caller(
             "input: the array is on a GPU, the graph on the CPU.\n"
             '  fix:  db.Graph(device="cuda"), or bring the array to the host (tensor.cpu(), '
-            f"cupy.asnumpy(array))\n  made at {caller()}"
+            "cupy.asnumpy(array))"
         )
     value = exchange.view("input", array)
     _require_numbers(value)
     if value.dtype != graph.dtype:
         own, theirs = str(value.dtype), str(graph.dtype)
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"input: the array is {own} on the GPU, the graph {theirs}.\n"
             "  rule: only arrays of the host are converted\n"
             f"  fix:  tensor.to(torch.{theirs}) or array.astype({theirs!r})"
             + (f", or db.Graph(dtype={own!r})" if own in ("float32", "float64") else "")
-            + f"\n  made at {caller()}"
         )
     contiguous: Array = device.xp.ascontiguousarray(value)
     return contiguous.reshape(value.shape)  # it makes a vector of a number
@@ -196,9 +193,9 @@ def _gpu_array(graph: Owner, array: Any) -> Array:
 
 def _require_numbers(value: Array) -> None:
     if value.dtype.kind not in "fiub" or value.ndim > 2:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"input: numbers of at most two dimensions expected, got {value.dtype} {value.shape}.\n"
-            f"  fix:  one sentence's matrix (T, D), vector (D,) or number\n  made at {caller()}"
+            "  fix:  one sentence's matrix (T, D), vector (D,) or number"
         )
 
 
@@ -206,7 +203,7 @@ def _not_an_array(given: Node | Parameter) -> DtypeError:
     what, fix = "a node", "use it as it is; F.detach(node) stops its gradient"
     if isinstance(given, Parameter):
         what, fix = "a parameter", "F.parameter(graph, p) makes a parameter a node"
-    return DtypeError(f"input: {what} is no array.\n  fix:  {fix}\n  made at {caller()}")
+    return DtypeError.at_caller(f"input: {what} is no array.\n  fix:  {fix}")
 
 
 def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
@@ -225,10 +222,10 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
         return Input(graph=graph, array=np.full(shape, number, graph.dtype))
     made = input(graph, number)
     if shape not in ((), made.shape):
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"constant: an array of shape {made.shape}, and shape={shape}.\n"
             "  rule: a number is repeated to at most two dimensions; an array has its own shape\n"
-            f"  fix:  leave shape out\n  made at {caller()}"
+            "  fix:  leave shape out"
         )
     return made
 
@@ -253,21 +250,19 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
     array = as_ids("lookup", ids)
     check_parameter("lookup", table, graph)
     if len(table.shape) != 2:
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"lookup: the table {table.name!r} has shape {table.shape}.\n"
-            "  rule: a table is (V, D)\n  fix:  give the parameter two dimensions\n"
-            f"  made at {caller()}"
+            "  rule: a table is (V, D)\n  fix:  give the parameter two dimensions"
         )
     size = table.shape[0]
     # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
     if array.size and int(array.view(np.uint64).max()) >= size:
         position = int(np.flatnonzero((array < 0) | (array >= size))[0])
-        raise VocabularyError(
+        raise VocabularyError.at_caller(
             f"lookup in {table.name!r}: id {array[position]} at position {position} of "
             f"{array.size} is outside the table of {size} rows.\n"
             f"  rule: 0 <= id < {size}\n"
-            "  fix:  map unknown words to one id of the vocabulary (often <unk>)\n"
-            f"  made at {caller()}"
+            "  fix:  map unknown words to one id of the vocabulary (often <unk>)"
         )
     return Lookup(graph=graph, table=table, ids=array)
 
@@ -280,25 +275,22 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
         BackendError: it is on another device.
     """
     if not isinstance(source, Parameter):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: a parameter expected, got {type(source).__name__}.\n"
-            "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes\n"
-            f"  made at {caller()}"
+            "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
         )
     if source.dtype != graph.dtype:
         own, theirs = str(source.dtype), str(graph.dtype)
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: parameter {source.name!r} is {source.dtype}, the graph {graph.dtype}.\n"
-            f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})\n"
-            f"  made at {caller()}"
+            f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
     device = getattr(graph, "device", None)  # a trace of a cell has none
     if device is not None and isinstance(source.value, np.ndarray) is device.is_cuda:
         own, theirs = source.device.name, device.name
-        raise BackendError(
+        raise BackendError.at_caller(
             f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"
-            f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})\n"
-            f"  made at {caller()}"
+            f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})"
         )
 
 

@@ -15,7 +15,7 @@ from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
 from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.variance import spread_backward, squared_deviations
-from dynbatch.nodes.base import Node, Retain, Shape, caller, require_nodes
+from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.reduce import Reduction
 from dynbatch.nodes.shape.axes import ALL, FEATURES, axis, segment_bytes, segments
@@ -168,10 +168,9 @@ def cumsum(x: Node, dim: int | None = None, **habits: Never) -> Node:
         ([[1.0, 2.0], [4.0, 6.0]], [[1.0, 3.0], [3.0, 7.0]])
     """
     if dim is None and not habits:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             "cumsum: dim is missing.\n  rule: a running sum goes along one dim\n"
-            "  fix:  dim=0 for tokens, dim=-1 for features\n"
-            f"  made at {caller()}"
+            "  fix:  dim=0 for tokens, dim=-1 for features"
         )
     return CumSum(x, over=axis("cumsum", x, -1 if dim is None else dim, habits))
 
@@ -222,10 +221,9 @@ def _spread(
         raise not_an_argument(what, habits)
     require_nodes(what, x)
     if isinstance(correction, bool) or not isinstance(correction, int | float | np.number):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: correction={correction!r} is not a number.\n"
-            "  fix:  correction=1 for unbiased=True, correction=0 for unbiased=False\n"
-            f"  made at {caller()}"
+            "  fix:  correction=1 for unbiased=True, correction=0 for unbiased=False"
         )
     over = (FEATURES if x.ndim == 1 else ALL) if dim is None else axis(what, x, dim)
     return kind(x, over=over, correction=float(correction))

@@ -17,7 +17,7 @@ from dynbatch.batcher.steps.block import View
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import GraphError
-from dynbatch.nodes.base import Node, caller, heading
+from dynbatch.nodes.base import Node, heading
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.shape.indexing import Row
 
@@ -124,12 +124,11 @@ def require_own_readers(node: Node, totals: Mapping[int, Any], tables: Sequence[
     total = totals.get(node.index)
     calls = [] if total is None else [call for table in tables for call in table.given(total)]
     if calls:
-        raise GraphError(
+        raise GraphError.at_caller(
             heading(node, f"{calls[0].label()} was given the total that it is a part of")
             + "\n  rule: a call gathers what a total is the sum of, and reads no node; the node's\n"
             "        gradient would lack the call's\n"
             "  fix:  take the parts first and give these: `parts = tuple(db.total(results))`"
-            f"\n  made at {caller()}"
         )
 
 

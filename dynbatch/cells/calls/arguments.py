@@ -11,7 +11,7 @@ from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart, ValueHandle
 from dynbatch.cells.calls.step import Form, MatrixForm, leaves
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner, caller
+from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.reduce import sum as sum_of
 from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.shape.structure import stack as stack_nodes
@@ -155,11 +155,10 @@ def total(results: Sequence[Any]) -> Any:
         "total", "results", results, "give what the calls returned: db.total([h1, h2])"
     )
     if not results:
-        raise EmptyBatchError(
+        raise EmptyBatchError.at_caller(
             "total: the list of results is empty.\n"
             "  rule: a sum of none has no widths; those of zeros stand for it\n"
-            "  fix:  db.total(below) if below else (64, 64), the widths of the state\n"
-            f"  made at {caller()}"
+            "  fix:  db.total(below) if below else (64, 64), the widths of the state"
         )
     if not are_results(results):
         return by_part(_sum, [structure_of(result) for result in results])
@@ -182,9 +181,9 @@ def common_form(what: str, results: Sequence[Any], rule: str, fix: str) -> Form:
     """
     if len({result.kind for result in results}) > 1:  # kinds are of one graph
         require_one_graph(what, results)
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"{what}: the results have different forms: {results[0]!r} and others.\n"
-            f"  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
+            f"  rule: {rule}\n  fix:  {fix}"
         )
     return form_of(results[0])
 
@@ -194,10 +193,10 @@ def require_one_graph(what: str, results: Sequence[Any]) -> None:
     graph = results[0].origin.graph
     for result in results:
         if result.origin.graph is not graph:
-            raise GraphError(
+            raise GraphError.at_caller(
                 f"{what}: the results belong to different graphs ({result!r}).\n"
                 "  rule: every node of an expression has one owner\n"
-                f"  fix:  build the sentence in one `with db.Graph()` block\n  made at {caller()}"
+                "  fix:  build the sentence in one `with db.Graph()` block"
             )
 
 

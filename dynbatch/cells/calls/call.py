@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dynbatch.absent import NoOperators
 from dynbatch.cells.calls.step import Form, leaves
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.base import ROWS, Node, Shape, caller
+from dynbatch.nodes.base import ROWS, Node, Shape
 from dynbatch.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -145,10 +145,10 @@ class Call(ValueHandle):
     def width(self) -> int:  # type: ignore[override]
         form = self.origin.form
         if isinstance(form, tuple):
-            raise DtypeError(
+            raise DtypeError.at_caller(
                 f"{self.label()} stands for {len(form)} values, not one.\n"
                 "  rule: what a cell returned as a tuple is a tuple\n"
-                f"  fix:  h, c = cell(...), or cell(...)[0]\n  made at {caller()}"
+                "  fix:  h, c = cell(...), or cell(...)[0]"
             )
         return int(form) or 1
 

@@ -11,7 +11,7 @@ from dynbatch.cells.calls.arguments import SumArgument, form_given, graphs_of, i
 from dynbatch.cells.calls.call import TuplePart
 from dynbatch.cells.calls.step import Form, trace_step
 from dynbatch.errors import DtypeError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner, caller
+from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.sources import parameter
 from dynbatch.parameter import Parameter
 
@@ -94,21 +94,20 @@ class Roles:
                 "say which are values, F.parameter(graph, p), or give the cell's parameters as a\n"
                 "        module, a namespace or a dict: then a bare parameter is a value"
             )
-        return DtypeError(
+        return DtypeError.at_caller(
             f"cell {self._name!r}: {named} are not values.\n"
             "  rule: a cell is given nodes, results of cells, tuples of them, widths for "
-            f"zeros,\n        and its parameters as one argument\n  fix:  {fix}\n"
-            f"  made at {caller()}"
+            f"zeros,\n        and its parameters as one argument\n  fix:  {fix}"
         )
 
     def _check_no_nodes(self, params: Any) -> None:
         if _holds_nodes(params):
             kind = type(params).__name__
-            raise DtypeError(
+            raise DtypeError.at_caller(
                 f"cell {self._name!r}: a {kind} of nodes is neither a value nor parameters.\n"
                 "  rule: a state of several parts is a tuple of nodes\n"
                 f"  fix:  (h, c) in place of the {kind}; db.stack makes rows of many results, "
-                f"db.total their sum\n  made at {caller()}"
+                "db.total their sum"
             )
 
     def _graph(self, values: Sequence[Any]) -> Any:
@@ -117,16 +116,16 @@ class Roles:
             return graphs[0]
         name = self._name
         if not graphs:
-            raise DtypeError(
+            raise DtypeError.at_caller(
                 f"cell {name!r}: there is no node among its arguments {values!r}.\n"
                 "  rule: a call belongs to the graph of the nodes it is given\n"
-                f"  fix:  give it at least one node, F.input(graph, array)\n  made at {caller()}"
+                "  fix:  give it at least one node, F.input(graph, array)"
             )
-        raise GraphError(
+        raise GraphError.at_caller(
             f"cell {name!r}: its arguments belong to different graphs.\n"
             "  rule: every node of an expression has one owner\n"
             "  fix:  build the sentence in one `with db.Graph()` block; what a cell reads comes\n"
-            f"        in through its arguments\n  made at {caller()}"
+            "        in through its arguments"
         )
 
     def _check_widths(self, values: Sequence[Any]) -> None:
@@ -134,10 +133,10 @@ class Roles:
             if isinstance(value, tuple):
                 self._check_widths(value)
             elif isinstance(value, int | np.integer) and value < 1:
-                raise ShapeError(
+                raise ShapeError.at_caller(
                     f"cell {self._name!r}: zeros of width {value}.\n"
                     "  rule: an integer stands for a vector of that many zeros\n"
-                    f"  fix:  give a width of at least 1\n  made at {caller()}"
+                    "  fix:  give a width of at least 1"
                 )
 
 

@@ -15,7 +15,7 @@ from dynbatch.cells.calls.step import build, leaves
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.arrays import add_rows_at
 from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.nodes.base import OPERATIONS, ROWS, WIDTH, Node, caller, intern_signature
+from dynbatch.nodes.base import OPERATIONS, ROWS, WIDTH, Node, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.shape.structure import stack as stack_nodes
 from dynbatch.nodes.sources import constant
@@ -202,11 +202,10 @@ def stack(results: Sequence[Any], like: Any = None) -> Any:
     if not results and like is not None:
         return by_part(_no_rows, [structure_of(like)])
     if not results:
-        raise EmptyBatchError(
+        raise EmptyBatchError.at_caller(
             "stack: the list of results is empty.\n"
             "  rule: rows of none have no width, unless `like` says what one would look like\n"
             "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
-            f"\n  made at {caller()}"
         )
     if not are_results(results):
         return by_part(stack_nodes, [structure_of(result) for result in results])
@@ -222,11 +221,10 @@ def _no_rows(like: Sequence[Any]) -> Node:
     """A matrix (0, D) for a vector (D,)."""
     (vector,) = like
     if not isinstance(vector, Node) or vector.ndim != 1:
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"stack: like={vector!r} is not a vector.\n"
             "  rule: of no results stack makes (0, D), for a vector (D,) of the graph\n"
-            "  fix:  like=h, with h = db.initial_state(graph, 64); numbers make no empty vector\n"
-            f"  made at {caller()}"
+            "  fix:  like=h, with h = db.initial_state(graph, 64); numbers make no empty vector"
         )
     return constant(vector.graph, 0.0, (0, vector.width))
 

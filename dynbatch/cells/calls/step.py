@@ -31,7 +31,7 @@ from dynbatch.compiler.trace import (
     run_traced,
 )
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner, Shape, caller
+from dynbatch.nodes.base import Node, Owner, Shape
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.shape.expand import Expand
@@ -159,11 +159,11 @@ def trace_step(
                 raise
             break
         if first.form != again.form or operators(first.nodes) != operators(again.nodes):
-            raise GraphError(
+            raise GraphError.at_caller(
                 f"cell {_name(function)!r} built other operators when it was run again.\n"
                 "  rule: a cell runs once for all its calls; equal arguments give equal operators\n"
                 "  fix:  decide outside the cell, between several cells, or give what differs as\n"
-                f"        an argument\n  made at {caller()}"
+                "        an argument"
             )
     return first
 
@@ -213,10 +213,10 @@ def _form_of(name: str, returned: Any, outputs: list[Node]) -> Form:
         return returned.width if returned.ndim else 0
     if isinstance(returned, tuple) and returned:
         return tuple([_form_of(name, part, outputs) for part in returned])
-    raise ShapeError(
+    raise ShapeError.at_caller(
         f"cell {name!r} returned {returned!r}.\n"
         "  rule: a cell returns a vector, a scalar, or a tuple of them\n"
-        f"  fix:  make lists and dicts tuples, and numbers nodes\n  made at {caller()}"
+        "  fix:  make lists and dicts tuples, and numbers nodes"
     )
 
 

@@ -13,7 +13,7 @@ from dynbatch.cells.calls.call import Call, TuplePart, ValueHandle, places_of
 from dynbatch.cells.calls.step import CompiledStep, Form, MatrixForm, StepTrace, leaves
 from dynbatch.compiler.prologue import copy_of_source, once
 from dynbatch.errors import GraphError
-from dynbatch.nodes.base import Node, caller
+from dynbatch.nodes.base import Node
 from dynbatch.nodes.shape.indexing import Row
 from dynbatch.parameter import Array
 
@@ -245,10 +245,9 @@ class _Ended(list[Node]):
     """The nodes of a closed graph: no part of a call can be added to them."""
 
     def __len__(self) -> int:
-        raise GraphError(
+        raise GraphError.at_caller(
             "part of a call: the graph is closed; its nodes ended with the `with` block.\n"
-            "  fix:  h, c = cell(...) inside the block, and keep() what is to be read after it\n"
-            f"  made at {caller()}"
+            "  fix:  h, c = cell(...) inside the block, and keep() what is to be read after it"
         )
 
 

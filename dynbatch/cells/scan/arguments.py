@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.cells.calls.arguments import structure_of
-from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.nodes.base import Node, Owner, caller, not_a_node, require_graph
+from dynbatch.errors import ArgumentError, DtypeError, ShapeError
+from dynbatch.nodes.base import Node, Owner, not_a_node, require_graph
 from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
 
@@ -33,11 +33,10 @@ def as_sentences(xs: Any) -> tuple[Node, ...]:
         ShapeError: one of them is not a matrix, their lengths differ, or there is none.
     """
     if isinstance(xs, list):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             "scan: xs: a node expected, got a list.\n"
             "  rule: one sentence is a node (T, D); several side by side are a tuple of nodes\n"
-            "  fix:  make the list a tuple; F.stack makes a sentence of a list of vectors\n"
-            f"  made at {caller()}"
+            "  fix:  make the list a tuple; F.stack makes a sentence of a list of vectors"
         )
     found = xs if isinstance(xs, tuple) else (xs,)
     for k, x in enumerate(found):
@@ -45,17 +44,16 @@ def as_sentences(xs: Any) -> tuple[Node, ...]:
         if not isinstance(x, Node):
             raise not_a_node(f"scan: {name}", x)
         if x.ndim != 2:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"scan: {name} has shape {x.shape}.\n  rule: one sentence is a matrix (T, D)\n"
-                f"  fix:  give the sentence's tokens, not one token\n  made at {caller()}"
+                "  fix:  give the sentence's tokens, not one token"
             )
     if len({x.rows for x in found}) != 1:
         lengths = ", ".join([f"xs[{k}] has {x.rows} rows" for k, x in enumerate(found)])
-        raise ShapeError(
+        raise ShapeError.at_caller(
             f"scan: {lengths or 'there is no sentence'}.\n"
             "  rule: sentences side by side have equally many rows; a step gets one of each\n"
             "  fix:  cut or shift them to one length; what every step reads as a whole is `memory`"
-            f"\n  made at {caller()}"
         )
     return found
 
@@ -147,10 +145,9 @@ def as_steps(recompute: Any) -> int | str:
     is_number = isinstance(recompute, int | np.integer) and not isinstance(recompute, bool)
     if is_number and recompute >= 0:
         return int(recompute)
-    raise ValueError(
+    raise ArgumentError.at_caller(
         f"scan: recompute={recompute!r}.\n"
-        '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything\n'
-        f"  made at {caller()}"
+        '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything'
     )
 
 
@@ -164,8 +161,8 @@ def _no_state(what: str, init: Any, part: Any) -> ShapeError:
         fix = f"make the list a tuple, init={'tuple(...)' if len(part) > 3 else tuple(part)!r}"
     elif isinstance(part, np.ndarray):
         fix = "F.input(graph, array) makes an array a node"
-    return ShapeError(
+    return ShapeError.at_caller(
         f"{what}: {part!r} is not an initial state.\n"
         "  rule: a vector (D,), node or parameter, or a width for zeros; a tuple of them for\n"
-        f"        several parts\n  fix:  {fix}\n  made at {caller()}"
+        f"        several parts\n  fix:  {fix}"
     )

@@ -18,7 +18,7 @@ from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
-from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, caller, require_nodes
+from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
 from dynbatch.parameter import Array, Parameter
@@ -342,16 +342,15 @@ def sight_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
     if mask is not None:
         mask = np.array(mask)
         if mask.dtype != np.bool_:
-            raise DtypeError(
+            raise DtypeError.at_caller(
                 f"{what}: the mask is {mask.dtype} {mask.shape}; booleans are expected.\n"
                 "  rule: True lets a query see a key, False hides it\n"
-                f"  fix:  pass `mask != 0`, or `mask > -inf` for an added one\n  made at {caller()}"
+                "  fix:  pass `mask != 0`, or `mask > -inf` for an added one"
             )
     if window is not None and not isinstance(window, (int, np.integer)):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: window={window!r}; a whole number of tokens is expected.\n"
-            "  fix:  round it, or leave it out to see every distance\n"
-            f"  made at {caller()}"
+            "  fix:  round it, or leave it out to see every distance"
         )
     reach = UNBOUNDED if window is None else int(window)
     return Mask(reach, 0 if causal else reach, mask)

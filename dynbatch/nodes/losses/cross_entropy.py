@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from dynbatch.errors import ArgumentError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, caller
+from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
@@ -201,15 +202,15 @@ def cross_entropy(
         ShapeError:      numbers of logits rows and targets differ.
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
         NumericError:    a probability is NaN or infinite.
-        ValueError:      another reduction or smoothing; a probability below 0, or an `ignore_index`
+        ArgumentError:   another reduction or smoothing; a probability below 0, or an `ignore_index`
             beside probabilities.
 
     Where a class has probability 0, its logit may be -inf; PyTorch gives NaN there.
     """
     if not 0 <= label_smoothing < 1:
-        raise ValueError(
+        raise ArgumentError.at_caller(
             f"cross_entropy: label_smoothing is {label_smoothing}.\n  rule: 0 <= ε < 1\n"
-            f"  fix:  0.1 is common; 0 switches it off\n  made at {caller()}"
+            "  fix:  0.1 is common; 0 switches it off"
         )
     given = distributions(logits, targets, ignore_index, reduction)
     found = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)

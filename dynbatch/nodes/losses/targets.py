@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import NumericError, VocabularyError
+from dynbatch.errors import ArgumentError, DynbatchError, NumericError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.base import Node, as_ids, caller, require_nodes
+from dynbatch.nodes.base import Node, as_ids, require_nodes
 from dynbatch.parameter import Array
 
 NOTHING_IGNORED = -100
@@ -36,7 +36,7 @@ def class_targets(
     Raises:
         ShapeError:      numbers of rows and targets differ.
         VocabularyError: a target is outside 0 … V - 1 and is not `ignore_index`.
-        ValueError:      unknown reduction.
+        ArgumentError:   unknown reduction.
     """
     require_nodes(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
@@ -60,10 +60,10 @@ def class_targets(
         rule, fix = f"0 <= target < {classes}", "map unknown targets to one class"
         if ignore_index is not None:
             rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
-        raise VocabularyError(
+        raise VocabularyError.at_caller(
             f"{what}: target {ids[place]} at position {place} of {ids.size} is outside the "
             f"{classes} classes.\n"
-            f"  rule: {rule}\n  fix:  {fix}\n  made at {caller()}"
+            f"  rule: {rule}\n  fix:  {fix}"
         )
     count = int(counted.sum())
     scale = 1 / count if reduction == "mean" and count else 1
@@ -78,9 +78,9 @@ def distributions(
     They are probabilities where they are floats and of as many dimensions as the logits.
 
     Raises:
-        ShapeError:   their shape is another.
-        NumericError: one is not finite.
-        ValueError:   one is below 0; unknown reduction; or there is an `ignore_index`.
+        ShapeError:    their shape is another.
+        NumericError:  one is not finite.
+        ArgumentError: one is below 0; unknown reduction; or there is an `ignore_index`.
     """
     if isinstance(targets, Node | int | np.integer):
         return None
@@ -98,20 +98,20 @@ def distributions(
         "give the sentence's own probabilities, unpadded, or ids",
     )
     if ignore_index != NOTHING_IGNORED:
-        raise ValueError(
+        raise ArgumentError.at_caller(
             f"cross_entropy: ignore_index is {ignore_index} beside probabilities.\n"
             "  rule: only ids can be ignored\n"
-            f"  fix:  give rows of zeros, or leave these tokens out\n  made at {caller()}"
+            "  fix:  give rows of zeros, or leave these tokens out"
         )
     array = np.array(arrays.download(found), logits.graph.dtype, order="C")
     if not (array >= 0).all() or not np.isfinite(array).all():
         wrong = ~((array >= 0) & np.isfinite(array))
         place = tuple(int(i) for i in np.argwhere(wrong)[0])
-        kind = ValueError if np.isfinite(array).all() else NumericError
-        raise kind(
+        error: type[DynbatchError] = ArgumentError if np.isfinite(array).all() else NumericError
+        raise error.at_caller(
             f"cross_entropy: the probability at {place} is {array[place]}.\n"
             "  rule: probabilities are finite, and 0 or more\n"
-            f"  fix:  give F.softmax(...).value or counts, no logits\n  made at {caller()}"
+            "  fix:  give F.softmax(...).value or counts, no logits"
         )
     rows = array.reshape(logits.rows, logits.width)
     scale = 1 / logits.rows if reduction == "mean" and logits.rows else 1
@@ -119,9 +119,9 @@ def distributions(
 
 
 def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:
-    """Raise `ValueError` unless the reduction is one of `known`."""
+    """Raise `ArgumentError` unless the reduction is one of `known`."""
     if reduction not in known:
-        raise ValueError(
+        raise ArgumentError.at_caller(
             f"{what}: reduction {reduction!r}.\n  rule: one of {', '.join(known)}\n"
-            f"  fix:  a sentence's loss is a scalar; there is no 'none'\n  made at {caller()}"
+            "  fix:  a sentence's loss is a scalar; there is no 'none'"
         )

@@ -14,7 +14,7 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
-from dynbatch.nodes.base import INDEX_BYTES, Node, caller, require_nodes, same_width
+from dynbatch.nodes.base import INDEX_BYTES, Node, require_nodes, same_width
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -40,20 +40,19 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
         raise not_an_argument(what, habits)
     require_nodes(what, x)
     if not isinstance(dim, int | np.integer):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: dim={dim!r} is not an integer.\n"
             "  rule: dim is one of 0 (tokens) and -1 (features)\n"
-            f"  fix:  for all dimensions leave it out, where it may be None\n  made at {caller()}"
+            "  fix:  for all dimensions leave it out, where it may be None"
         )
     if -x.ndim <= dim < x.ndim:
         return TOKENS if x.ndim == 2 and dim in (0, -2) else FEATURES
     sentence = x.graph.sentence(x)
     where = "" if sentence is None else f", sentence {sentence}"
-    raise ShapeError(
+    raise ShapeError.at_caller(
         f"{what}{where}: {x.label()} of shape {x.shape} has no dim {dim}.\n"
         "  rule: dim=0 means tokens, dim=-1 features; a vector has features only\n"
-        "  fix:  give the dim of a matrix (T, D) or of a vector (D,)\n"
-        f"  made at {caller()}"
+        "  fix:  give the dim of a matrix (T, D) or of a vector (D,)"
     )
 
 

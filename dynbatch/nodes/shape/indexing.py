@@ -23,8 +23,6 @@ from dynbatch.nodes.base import (
     Node,
     Shape,
     as_ids,
-    caller,
-    describe,
     intern_signature,
     require_nodes,
     same_width,
@@ -81,11 +79,9 @@ class Slice(Structural):
     def _range(self, part: Part, size: int, what: str) -> range:
         if isinstance(part, int):
             if not -size <= part < size:
-                problem = f"{what} {part} of {size}"
-                rule = f"{-size} <= index < {size}"
-                raise VocabularyError(
-                    describe(self, problem, rule, f"check the number of {what}s first")
-                )
+                problem, rule = f"{what} {part} of {size}", f"{-size} <= index < {size}"
+                fix = f"check the number of {what}s first"
+                self.require(False, problem, rule, fix, VocabularyError)
             return range(part % size, part % size + 1)
         return range(size) if part is None else range(size)[part]
 
@@ -204,9 +200,8 @@ class GatherRows(Node):
         if wrong.size:
             place = int(wrong[0])
             problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
-            raise VocabularyError(
-                describe(self, problem, f"0 <= id < {rows}", "number the sentence's own tokens")
-            )
+            fix = "number the sentence's own tokens"
+            self.require(False, problem, f"0 <= id < {rows}", fix, VocabularyError)
         return (self.ids.size, shape[-1])
 
     @classmethod
@@ -463,10 +458,8 @@ def _not_a_key(key: Any) -> DtypeError:
     fix = "x[3], x[2:5], x[:, :64] or x[[0, 2, 2]]; a slice's step is not 0"
     if isinstance(key, Node):
         fix = "a key is known when the graph is built: x[key.value.astype(int)], which runs it"
-    return DtypeError(
-        f"a node is indexed by an integer, a slice or a list of ids, not {key!r}.\n"
-        f"  fix:  {fix}\n"
-        f"  made at {caller()}"
+    return DtypeError.at_caller(
+        f"a node is indexed by an integer, a slice or a list of ids, not {key!r}.\n  fix:  {fix}"
     )
 
 

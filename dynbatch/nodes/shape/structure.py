@@ -16,7 +16,6 @@ from dynbatch.nodes.base import (
     WIDTH,
     Node,
     Shape,
-    caller,
     in_order,
     require_nodes,
 )
@@ -370,16 +369,14 @@ def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
     if habits:
         raise not_an_argument(what, habits)
     if isinstance(inputs, Node) or not isinstance(inputs, Iterable):
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{what}: a list of nodes expected, got {type(inputs).__name__}.\n"
-            f"  fix:  F.{what}([a, b])\n  made at {caller()}"
+            f"  fix:  F.{what}([a, b])"
         )
     nodes: Sequence[Node] = inputs if isinstance(inputs, list | tuple) else list(inputs)
     require_nodes(what, *nodes)
     if not nodes:
-        raise EmptyBatchError(
-            f"{what}: at least one input is needed.\n"
-            "  fix:  skip what is empty before joining it\n"
-            f"  made at {caller()}"
+        raise EmptyBatchError.at_caller(
+            f"{what}: at least one input is needed.\n  fix:  skip what is empty before joining it"
         )
     return nodes

@@ -11,7 +11,6 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any, Never, NoReturn
 
 from dynbatch.absent import is_value
-from dynbatch.caller import caller
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.syntax.absences import Absences
 from dynbatch.nodes.syntax.numpy_protocols import NumpyProtocols
@@ -131,11 +130,11 @@ class Methods(Absences, NumpyProtocols):
 
     def _cut(self, name: str, into: Any, dim: Any, habits: Mapping[str, Any]) -> list[Node]:
         if dim is None and self.ndim == 2 and not habits:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"{self!r}: x.{name}({into!r}) of a matrix says not along which dim.\n"
                 f"  rule: PyTorch's method cuts dim 0 then, F.{name} dim -1: say which\n"
                 f"  fix:  x.{name}({into!r}, dim=0) for tokens, x.{name}({into!r}, dim=-1) for "
-                f"features\n  made at {caller()}"
+                "features"
             )
         parts: list[Node] = FUNCTIONS[name](self, into, -1 if dim is None else dim, **habits)
         return parts
@@ -166,10 +165,10 @@ class Methods(Absences, NumpyProtocols):
     def transpose(self, *dims: int) -> Node:
         """`F.transpose(x)`; the two dims, where they are given, must be those of a matrix."""
         if dims and sorted([dim % 2 for dim in dims if type(dim) is int]) != [0, 1]:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"{self.label()}: transpose{dims}.\n"
                 "  rule: a matrix has the dims 0 and 1, which change places\n"
-                f"  fix:  x.T, or F.transpose(x)\n  made at {caller()}"
+                "  fix:  x.T, or F.transpose(x)"
             )
         return self._call("transpose")
 
@@ -214,11 +213,10 @@ class Methods(Absences, NumpyProtocols):
             ShapeError: there are more elements, or none.
         """
         if self.rows * self.width != 1:
-            raise ShapeError(
+            raise ShapeError.at_caller(
                 f"{self!r} is not one number.\n"
                 "  rule: float(x), int(x) and x.item() read a value of one element\n"
-                f"  fix:  x.value is the array; F.sum(x) and F.mean(x) make a number of it\n"
-                f"  made at {caller()}"
+                "  fix:  x.value is the array; F.sum(x) and F.mean(x) make a number of it"
             )
         return float(self.value.item())
 
@@ -277,11 +275,10 @@ class Methods(Absences, NumpyProtocols):
         """
         if isinstance(other, Methods) or not is_value(other):
             return NotImplemented
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{self!r} == {type(other).__name__}: a node is equal to itself only.\n"
             "  rule: == between nodes is identity, so that `in`, sets and dicts work\n"
-            "  fix:  F.equal(x, y) compares elements in the graph, x.value == y their values\n"
-            f"  made at {caller()}"
+            "  fix:  F.equal(x, y) compares elements in the graph, x.value == y their values"
         )
 
     __hash__ = object.__hash__
@@ -310,19 +307,17 @@ class Methods(Absences, NumpyProtocols):
     __rmod__, __rfloordiv__, __rand__, __ror__ = __mod__, __floordiv__, __and__, __or__
 
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{self!r}: parts of a value cannot be set.\n"
             "  rule: values never change: a node is what its operation gives\n"
-            "  fix:  F.where(mask, new, x), or F.concat([x[:k], row, x[k + 1:]], dim=0)\n"
-            f"  made at {caller()}"
+            "  fix:  F.where(mask, new, x), or F.concat([x[:k], row, x[k + 1:]], dim=0)"
         )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        raise DtypeError(
+        raise DtypeError.at_caller(
             f"{self!r} cannot be copied or pickled.\n"
             "  rule: a node belongs to its graph, and ends with it\n"
-            "  fix:  x itself needs no copy, since values never change; store x.value\n"
-            f"  made at {caller()}"
+            "  fix:  x itself needs no copy, since values never change; store x.value"
         )
 
     def _call(self, name: str, *arguments: Any) -> Node:
@@ -333,7 +328,7 @@ class Methods(Absences, NumpyProtocols):
         return self
 
     def _no_operator(self, sign: str, fix: str) -> DtypeError:
-        return DtypeError(f"{self!r} has no operator {sign}.\n  fix:  {fix}\n  made at {caller()}")
+        return DtypeError.at_caller(f"{self!r} has no operator {sign}.\n  fix:  {fix}")
 
 
 def _sizes(shape: tuple[Any, ...]) -> Shape:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from dynbatch.caller import caller
 from dynbatch.errors import DtypeError
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
@@ -53,9 +52,8 @@ class NumpyProtocols:
         raise self._refused("asarray", "node.value is the array; F.stack and F.concat join nodes")
 
     def _refused(self, name: str, fix: str) -> DtypeError:
-        return DtypeError(
-            f"np.{name} of {self!r}: NumPy computes with arrays, not with nodes.\n"
-            f"  fix:  {fix}\n  made at {caller()}"
+        return DtypeError.at_caller(
+            f"np.{name} of {self!r}: NumPy computes with arrays, not with nodes.\n  fix:  {fix}"
         )
 
 

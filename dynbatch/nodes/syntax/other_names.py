@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dynbatch.caller import caller
 from dynbatch.errors import MissingAttributeError
 
 OTHER_NAMES = {
@@ -59,6 +58,4 @@ def missing(name: str) -> AttributeError:
     """The error for a name that `F` has not."""
     if name not in OTHER_NAMES:
         return AttributeError(f"module 'dynbatch.nodes' has no attribute {name!r}")
-    return MissingAttributeError(
-        f"F has no {name!r}.\n  fix:  {OTHER_NAMES[name]}\n  made at {caller()}"
-    )
+    return MissingAttributeError.at_caller(f"F has no {name!r}.\n  fix:  {OTHER_NAMES[name]}")

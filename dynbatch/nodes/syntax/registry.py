@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dynbatch.caller import caller
 from dynbatch.errors import DtypeError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
@@ -27,4 +26,4 @@ def not_an_argument(what: str, given: Mapping[str, Any]) -> DtypeError:
     """The error for keyword arguments that a function does not take."""
     name, value = next(iter(given.items()))
     fix = HABITS.get(name, f"help(F.{what}) names its arguments")
-    return DtypeError(f"{what}: no argument {name}={value!r}.\n  fix:  {fix}\n  made at {caller()}")
+    return DtypeError.at_caller(f"{what}: no argument {name}={value!r}.\n  fix:  {fix}")
