@@ -125,7 +125,7 @@ def test_losses_among_the_outputs_keep_their_gradient_in_one_pass_and_split_over
             graph.backward(losses, memory_limit=1)
         graph.backward(losses, memory_limit=found.value.least_bytes)
         assert "LinearCrossEntropy +grad" in graph.explain()
-        assert "parts" in graph.memory_use.saving
+        assert "micro-batches" in graph.memory_use.saving
 
 
 def test_outputs_of_scans_and_calls_are_ends_of_a_backward():
