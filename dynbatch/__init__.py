@@ -14,6 +14,7 @@ from typing import Any
 
 from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.batcher.planning.memory_use import MemoryUse
+from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
@@ -34,6 +35,7 @@ __all__ = [
     "MemoryUse",
     "Node",
     "Parameter",
+    "Policy",
     "Ragged",
     "Retain",
     "RowSparse",

@@ -21,7 +21,7 @@ from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
 from dynbatch.batcher.schedule.folds import Folds, compute_again, require_own_readers
-from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.batcher.schedule.policies import Policy, as_policy
 from dynbatch.batcher.steps.block import freed
 from dynbatch.cells.calls.table import CallTable, Kinds
 from dynbatch.debugging.check import CheckedExecutor
@@ -55,8 +55,8 @@ class Graph(Introspection, NamesChecked):
     Args:
         device: "cpu", or "cuda" for CuPy's current device; parameters must be there too.
         dtype:  of every value, float32 or float64; parameters must have the same.
-        policy: how nodes are grouped: "by_bound", "by_agenda", "by_depth", "learned" or
-            "one_by_one" (see `dynbatch.batcher.schedule.policies`).
+        policy: how nodes and calls are grouped: "by_bound", "by_agenda", "by_depth", "learned",
+            "one_by_one" (see `dynbatch.batcher.schedule.policies`), or a function (see `Policy`).
         grad:   False keeps nothing for backward (inference).
         seed:   of the dropout masks; by default the next of `dynbatch.random`.
         pool:   where the arenas come from.
@@ -89,7 +89,7 @@ class Graph(Introspection, NamesChecked):
         self,
         device: str | backend.Device = "cpu",
         dtype: Any = "float32",
-        policy: str = "by_bound",
+        policy: str | Policy = "by_bound",
         grad: bool = True,
         seed: int | None = None,
         pool: Pool | None = None,
@@ -98,16 +98,10 @@ class Graph(Introspection, NamesChecked):
     ) -> None:
         self.device = backend.device(device)
         self.dtype = float_dtype(self, dtype)
-        if not isinstance(policy, str) or policy not in POLICIES:
-            known = ", ".join(sorted(POLICIES))
-            raise refused(
-                "Graph", f"policy is {policy!r}", f"known policies are {known}",
-                'leave it out, or give policy="by_agenda"',
-            )  # fmt: skip
         self.uid = next(_uids)
         self.grad = switch(self, "grad", grad)
         check, guard = switch(self, "check", check), switch(self, "guard", guard)
-        self.policy = policy
+        self.policy = as_policy(policy)
         self.seed = random.next_seed() if seed is None else integer(self, "seed", seed) & 0xFFFFFFFF
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
@@ -131,7 +125,9 @@ class Graph(Introspection, NamesChecked):
                 "run the mini-batch twice, a graph with each",
             )  # fmt: skip
         kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
-        self._executor = kind(self.device, self.dtype, policy, pool or pool_of(self.device), grad)
+        self._executor = kind(
+            self.device, self.dtype, self.policy, pool or pool_of(self.device), grad
+        )
         if isinstance(self._executor, GuardedExecutor):
             self._nodes = PlacedNodes(self._executor.places)
         self._differentiated = False

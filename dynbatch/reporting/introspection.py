@@ -13,6 +13,7 @@ from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.schedule.policies import Policy, policy_name
 from dynbatch.debugging.dump import Writer, runs_of, write
 from dynbatch.nodes.base import Node
 from dynbatch.reporting.explain import report
@@ -31,7 +32,7 @@ class Introspection:
 
     device: Device
     dtype: Any
-    policy: str
+    policy: str | Policy
     grad: bool
     seed: int
     tables: list[CallTable]
@@ -142,7 +143,7 @@ class Introspection:
             "tables": writer.calls.tables(),
             "device": self.device.name,
             "dtype": self.dtype.name,
-            "policy": self.policy,
+            "policy": policy_name(self.policy),
             "grad": self.grad,
             "seed": self.seed,
             "folds": self._folds.pairs(),

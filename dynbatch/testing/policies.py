@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.batcher.schedule.policies import POLICIES, Policy, policy_name
 from dynbatch.graph import Graph
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import NanPool
@@ -19,7 +19,7 @@ Outcome = dict[str, Array]
 
 
 def outcome(
-    random_graph: RandomGraph, policy: str, parameters: Iterable[Parameter] = ()
+    random_graph: RandomGraph, policy: str | Policy, parameters: Iterable[Parameter] = ()
 ) -> Outcome:
     """Losses, values and gradients of the kept nodes, and gradients of all parameters, by name.
 
@@ -53,7 +53,7 @@ def outcome(
 def check_policies(
     random_graph: RandomGraph,
     parameters: Iterable[Parameter] = (),
-    policies: Sequence[str] = tuple(POLICIES),
+    policies: Sequence[str | Policy] = tuple(POLICIES),
     inlined: bool = False,
     tolerance: float = 1e-9,
 ) -> None:
@@ -64,6 +64,7 @@ def check_policies(
     Args:
         random_graph: drawn by `strategies.random_graphs`, or by `random_graphs.draw` of a seed.
         parameters:   further ones, which its functions use; in float64.
+        policies:     names, or functions of your own (see `dynbatch.Policy`).
         inlined:      also against the graph in which cells are plain functions. Not where dropout
                       reads what a cell gave: its mask depends on how that was computed.
         tolerance:    times the largest element of an array, but at least 1.
@@ -76,7 +77,7 @@ def check_policies(
     for policy in policies:
         if policy != "one_by_one":
             found = outcome(random_graph, policy, parameters)
-            _compare(f"under {policy}", found, expected, tolerance)
+            _compare(f"under {policy_name(policy)}", found, expected, tolerance)
     if inlined:
         found = outcome(replace(random_graph, inline=True), "one_by_one", parameters)
         # The gradient of what a call returned is that of its readers; a plain function may read

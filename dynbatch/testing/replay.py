@@ -16,7 +16,7 @@ from typing import Any
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.debugging.dump import Reader, read
-from dynbatch.errors import DynbatchError, FreedError
+from dynbatch.errors import DynbatchError, FreedError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
@@ -73,10 +73,17 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
         options: of `Graph`, instead of those of the dumped one: device, policy, check, guard, pool.
 
     Raises:
-        GraphError: the file holds no graph, or a node type cannot be imported.
+        GraphError: the file holds no graph, a node type cannot be imported, or the policy was a
+            function and none is given.
     """
     document, arrays = read(Path(path))
     given = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
+    if given["policy"] not in POLICIES and "policy" not in options:
+        raise GraphError(
+            f"load_graph: {os.fspath(path)!r} was dumped under the policy {given['policy']!r}.\n"
+            "  rule: a file holds no code, so not the function of a policy\n"
+            "  fix:  load_graph(path, policy=the_function), or the name of a policy of ours"
+        )
     graph = Graph(**(given | options))
     reader = Reader(document, arrays, graph.device)
     nodes = reader.graph(document, graph)

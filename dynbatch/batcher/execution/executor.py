@@ -22,6 +22,7 @@ from dynbatch.batcher.planning.reach import require_gradients
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import (
     Claim,
@@ -76,14 +77,16 @@ class Executor:
     Args:
         device: where values live.
         dtype:  of all values.
-        policy: a name of `policies.POLICIES`.
+        policy: a name of `policies.POLICIES`, or a function.
         pool:   where arenas come from.
         trains: whether a backward may follow a run.
     """
 
     writes_in_place: ClassVar[bool] = True
 
-    def __init__(self, device: Device, dtype: Any, policy: str, pool: Pool, trains: bool) -> None:
+    def __init__(
+        self, device: Device, dtype: Any, policy: str | Policy, pool: Pool, trains: bool
+    ) -> None:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
         self.plans: list[Plan] = []

@@ -17,6 +17,7 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.preparation import Preparation
 from dynbatch.batcher.planning.recompute_search import Candidate, RecomputeSearch
 from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving
+from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.batcher.steps.alias import AliasStep, are_aliases
 from dynbatch.batcher.steps.step import StepRun
@@ -70,13 +71,13 @@ class RunPlanner:
     """Plans the runs of one graph.
 
     Args:
-        policy:   a name of `policies.POLICIES`.
+        policy:   a name of `policies.POLICIES`, or a function.
         trains:   whether a backward may follow a run.
         itemsize: bytes of an element.
         in_place: whether kernels may write over what they read for the last time.
     """
 
-    def __init__(self, policy: str, trains: bool, itemsize: int, in_place: bool) -> None:
+    def __init__(self, policy: str | Policy, trains: bool, itemsize: int, in_place: bool) -> None:
         self._policy = policy
         self._trains = trains
         self._itemsize = itemsize

@@ -10,6 +10,7 @@ import numpy as np
 from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.call_regions import RegionPlanner
 from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
+from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls
@@ -48,7 +49,7 @@ def ancestors_with_calls(
     folds: Folds,
     kept: Container[int],
     tables: Sequence[CallTable],
-    policy: str,
+    policy: str | Policy,
 ) -> list[Node]:
     """The same for graphs with calls: these are gathered in regions, one node each.
 

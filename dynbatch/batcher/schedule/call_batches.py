@@ -1,8 +1,9 @@
 """In which batches the calls of a region run.
 
-Calls of a cell that reads none of its readers are batched by the longest chain of such calls below
-each: as many batches as that chain has calls, which is the fewest. Cells that read each other in a
-circle are scheduled by the graph's policy, as nodes are.
+Under a policy of ours, calls of a cell that reads none of its readers are batched by the longest
+chain of such calls below each: as many batches as that chain has calls, which is the fewest that
+any policy could reach. Cells that read each other in a circle are scheduled by the policy, as nodes
+are; so are all calls of a region where each call is a batch, or where the policy is the user's.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from dynbatch.batcher.schedule.argument_arrays import Pending
-from dynbatch.batcher.schedule.plan import Plan, Structure
-from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.batcher.schedule.plan import Structure
+from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.batcher.schedule.schedule import schedule_calls
 from dynbatch.parameter import Array
 
 
@@ -32,22 +34,24 @@ class Ordered:
     lower_bound: int
 
 
-def call_batches(pending: Sequence[Pending], policy: str) -> Ordered:
+def call_batches(pending: Sequence[Pending], policy: str | Policy) -> Ordered:
     """The batches of connected tables.
 
     Args:
-        policy: a name of `policies.POLICIES`. "one_by_one" makes each call a batch.
+        policy: a name of `policies.POLICIES`, or a function.
+
+    Raises:
+        PlanError: a function's batches break a rule.
     """
-    place = {one.table: k for k, one in enumerate(pending)}
-    reads = [[place[table] for table in one.reads_now] for one in pending]
-    if policy == "one_by_one":
-        parts = [list(range(len(pending)))]
-    else:
-        parts = circles(reads)
-    ordered = Ordered([one.rows for one in pending], [], 0)
-    for part in parts:
-        if len(part) == 1 and policy != "one_by_one":
-            _by_depth(part[0], pending[part[0]], ordered)
+    number = {calls.table: k for k, calls in enumerate(pending)}
+    reads = [[number[table] for table in calls.reads_now] for calls in pending]
+    ordered = Ordered([calls.rows for calls in pending], [], 0)
+    if policy == "one_by_one" or not isinstance(policy, str):
+        _by_policy(list(range(len(pending))), pending, policy, ordered)
+        return ordered
+    for part in circles(reads):
+        if len(part) == 1:
+            _by_chain(part[0], pending[part[0]], ordered)
         else:
             _by_policy(part, pending, policy, ordered)
     return ordered
@@ -72,7 +76,7 @@ def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
     return parts
 
 
-def _by_depth(k: int, pending: Pending, ordered: Ordered) -> None:
+def _by_chain(k: int, pending: Pending, ordered: Ordered) -> None:
     depth = _depths(pending)
     memory = pending.by_memory
     order = np.argsort(depth, kind="stable") if memory is None else np.lexsort((memory[1], depth))
@@ -99,34 +103,33 @@ def _depths(pending: Pending) -> Array:
 
 
 def _by_policy(
-    part: Sequence[int], pending: Sequence[Pending], policy: str, ordered: Ordered
+    part: Sequence[int], pending: Sequence[Pending], policy: str | Policy, ordered: Ordered
 ) -> None:
     """Schedule some tables' calls as nodes of a structure, in order of creation."""
     starts = np.cumsum([0, *[pending[k].rows.size for k in part]])
-    calls = [pending[k].table.calls for k in part]
-    index = np.array([calls[i][row].index for i, k in enumerate(part) for row in pending[k].rows])
-    by_creation = np.argsort(index)
-    number = np.empty(index.size, np.int64)
-    number[by_creation] = np.arange(index.size)
-    inputs: list[list[int]] = [[] for _ in index]
+    calls = [pending[k].table.calls[row] for k in part for row in pending[k].rows.tolist()]
+    by_creation = np.argsort([call.index for call in calls])
+    position = np.empty(len(calls), np.int64)
+    position[by_creation] = np.arange(len(calls))
+    inputs: list[list[int]] = [[] for _ in calls]
     for i, k in enumerate(part):
         for j, other in enumerate(part):
             readers, read = pending[k].edges(pending[other])
-            readers, read = number[starts[i] + readers], number[starts[j] + read]
+            readers, read = position[starts[i] + readers], position[starts[j] + read]
             for a, b in zip(readers.tolist(), read.tolist(), strict=True):
                 inputs[a].append(b)
-    owner = np.repeat(np.arange(len(part)), np.diff(starts))[by_creation].tolist()
-    structure = Structure(tuple(owner), tuple(map(tuple, inputs)))
-    steps = tuple(POLICIES[policy](structure))
-    ordered.lower_bound += Plan(structure, steps, policy).lower_bound
+    owner = np.repeat(np.arange(len(part)), np.diff(starts))[by_creation]
+    structure = Structure(tuple(owner.tolist()), tuple(map(tuple, inputs)))
+    plan = schedule_calls(structure, policy, lambda node: calls[by_creation[node]].label())
+    ordered.lower_bound += plan.lower_bound
     taken: list[list[int]] = [[] for _ in part]
-    local = (by_creation - starts[np.array(owner)]).tolist()
-    for step in steps:
-        mine = taken[step.signature]
-        first = len(mine)
-        chosen = [local[node] for node in step.nodes]
+    row_in_table = (by_creation - starts[owner]).tolist()
+    for step in plan.steps:
+        rows = taken[step.signature]
+        first = len(rows)
+        chosen = [row_in_table[node] for node in step.nodes]
         memory = pending[part[step.signature]].by_memory
-        mine += chosen if memory is None else sorted(chosen, key=memory[1].__getitem__)
-        ordered.batches.append((part[step.signature], first, len(mine)))
+        rows += chosen if memory is None else sorted(chosen, key=memory[1].__getitem__)
+        ordered.batches.append((part[step.signature], first, len(rows)))
     for i, k in enumerate(part):
         ordered.order[k] = np.array(taken[i])

@@ -10,6 +10,7 @@ import numpy as np
 
 from dynbatch.batcher.schedule.argument_arrays import Entries, Pending
 from dynbatch.batcher.schedule.call_batches import Ordered, call_batches
+from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.cells.calls.region import (
     CallBatch,
     CallGroup,
@@ -32,10 +33,10 @@ class RegionPlanner:
     """Makes the regions of one run.
 
     Args:
-        policy: a name of `policies.POLICIES`.
+        policy: a name of `policies.POLICIES`, or a function.
     """
 
-    def __init__(self, policy: str) -> None:
+    def __init__(self, policy: str | Policy) -> None:
         self._policy = policy
         self._made = 0
 

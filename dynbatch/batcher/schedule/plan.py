@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -18,7 +18,7 @@ class BatchStep(NamedTuple):
     nodes: tuple[int, ...]
 
 
-Kind = tuple[frozenset[int], frozenset[tuple[int, int]]]
+TypeGraph = tuple[frozenset[int], frozenset[tuple[int, int]]]
 
 
 def _without_sources(edges: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -40,9 +40,13 @@ def _without_sources(edges: Collection[tuple[int, int]]) -> list[tuple[int, int]
 
 @dataclass(frozen=True)
 class Structure:
-    """All a policy sees: a signature and the inputs of each node, in creation order.
+    """All a policy sees of some nodes, which it knows by their positions in creation order.
 
-    Creation order is a topological order. Inputs that are already computed are left out.
+    Creation order is a topological order: a node comes after its inputs.
+
+    Attributes:
+        signatures: of each node an integer; nodes of equal signatures may share a batch.
+        inputs:     of each node the positions of its inputs, without those that have a value.
     """
 
     signatures: tuple[int, ...]
@@ -50,6 +54,21 @@ class Structure:
 
     def __len__(self) -> int:
         return len(self.signatures)
+
+    def batch(self, nodes: Iterable[int]) -> BatchStep:
+        """A batch of the nodes at these positions, all of one signature: what a policy yields.
+
+        Raises:
+            PlanError: there are none, or one is not a position.
+        """
+        members = tuple(nodes)
+        if not members or not all([0 <= node < len(self) for node in members]):
+            raise PlanError(
+                f"batch({list(members)}): a batch holds nodes of the structure.\n"
+                f"  rule: nodes are known by their positions, from 0 to {len(self) - 1}\n"
+                "  fix:  yield structure.batch(nodes) with at least one position"
+            )
+        return BatchStep(self.signatures[members[0]], members)
 
     def depths(self) -> list[int]:
         """Longest path from a node without inputs to each node."""
@@ -64,7 +83,7 @@ class Structure:
         Cost: O(nodes + inputs · signatures that a path can meet twice).
         """
         # A path can meet those twice that are on a cycle of the graph of types, or between two.
-        cyclic = _without_sources([(t, s) for s, t in _without_sources(self.kind()[1])])
+        cyclic = _without_sources([(t, s) for s, t in _without_sources(self.type_graph()[1])])
         recurring = {signature for edge in cyclic for signature in edge}
         chains: list[dict[int, int]] = [{} for _ in self.signatures]
         own = [1] * len(chains)
@@ -77,15 +96,15 @@ class Structure:
             for i in self.inputs[node]:
                 if self.signatures[i] in recurring:
                     above = chains[i]
-                    for kind, length in chain.items():
-                        if length > above.get(kind, 0):
-                            above[kind] = length
+                    for reached, length in chain.items():
+                        if length > above.get(reached, 0):
+                            above[reached] = length
         return own
 
-    def kind(self) -> Kind:
-        """The signatures, and the graph of types: (signature, signature of a node that reads it).
+    def type_graph(self) -> TypeGraph:
+        """The signatures, and as edges (signature, signature of a node that reads such a node).
 
-        Mini-batches of one network are of one kind, whatever their sentences.
+        Mini-batches of one network have one type graph, whatever their sentences.
         """
         signatures = self.signatures
         edges = [
@@ -109,20 +128,51 @@ class Plan:
     policy: str
     part: int = 0
 
-    def validate(self) -> None:
-        """Raise `PlanError` unless every node runs once, after its inputs, with its own kind."""
+    def validate(self, label: Callable[[int], str] = "node {}".format) -> None:
+        """Check what the policy returned.
+
+        Args:
+            label: what an error calls the node at a position.
+
+        Raises:
+            PlanError: not every node runs once, after its inputs, in batches of one signature.
+        """
         done: set[int] = set()
         for number, step in enumerate(self.steps):
-            if len(set(step.nodes)) < len(step.nodes) or not done.isdisjoint(step.nodes):
-                raise PlanError(f"step {number}: some node of {step.nodes} runs twice")
+            if not isinstance(step, BatchStep):
+                raise self._fault(f"batch {number} is {step!r}", "yield structure.batch(nodes)")
             for node in step.nodes:
                 if self.structure.signatures[node] != step.signature:
-                    raise PlanError(f"step {number}: node {node} has another signature")
-                if not done.issuperset(self.structure.inputs[node]):
-                    raise PlanError(f"step {number}: node {node} runs before its inputs")
+                    raise self._fault(
+                        f"batch {number}: {label(node)} has another signature than the batch",
+                        "gather the nodes of a batch by structure.signatures[node]",
+                    )
+                missing = [i for i in self.structure.inputs[node] if i not in done]
+                if missing:
+                    raise self._fault(
+                        f"batch {number}: {label(node)} runs before {label(missing[0])}, its input",
+                        "take a node when all of structure.inputs[node] are in earlier batches",
+                    )
+            before = len(done)
             done.update(step.nodes)
-        if len(done) != len(self.structure):
-            raise PlanError(f"{len(self.structure) - len(done)} nodes never run")
+            if len(done) < before + len(step.nodes):
+                raise self._fault(
+                    f"batch {number}: one of {', '.join(map(label, step.nodes[:8]))} runs twice",
+                    "take the nodes of a batch from what is left when it has been yielded",
+                )
+        if len(done) < len(self.structure):
+            first = next(node for node in range(len(self.structure)) if node not in done)
+            raise self._fault(
+                f"{len(self.structure) - len(done)} nodes never run; the first is {label(first)}",
+                "yield batches until all of range(len(structure)) are in one",
+            )
+
+    def _fault(self, problem: str, fix: str) -> PlanError:
+        return PlanError(
+            f"policy {self.policy!r}: {problem}.\n"
+            "  rule: a policy yields every node once, after its inputs, in batches of one "
+            f"signature\n  fix:  {fix}"
+        )
 
     @cached_property
     def lower_bound(self) -> int:
@@ -140,18 +190,18 @@ class Plan:
     @cached_property
     def stages(self) -> list[tuple[int, ...]]:
         """Positions of consecutive steps that do not read each other, and so may run at once."""
-        found: list[list[int]] = []
+        stages: list[list[int]] = []
         members: set[int] = set()
         for number, step in enumerate(self.steps):
-            if found and not any(
+            if stages and not any(
                 i in members for node in step.nodes for i in self.structure.inputs[node]
             ):
-                found[-1].append(number)
+                stages[-1].append(number)
             else:
-                found.append([number])
+                stages.append([number])
                 members = set()
             members.update(step.nodes)
-        return [tuple(stage) for stage in found]
+        return [tuple(stage) for stage in stages]
 
     def __str__(self) -> str:
         head = (

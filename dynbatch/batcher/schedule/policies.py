@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Hashable, Iterable
+from typing import Protocol, TypeGuard
 
+from dynbatch.arguments import refused
 from dynbatch.batcher.schedule.frontier import Frontier
 from dynbatch.batcher.schedule.machine import Machine, fit
-from dynbatch.batcher.schedule.plan import BatchStep, Kind, Structure
+from dynbatch.batcher.schedule.plan import BatchStep, Structure, TypeGraph
 from dynbatch.recent import Recent
 
-Policy = Callable[[Structure], Iterable[BatchStep]]
 
-FITTED_KINDS = 64
-_fitted: Recent[Kind, Policy] = Recent(FITTED_KINDS)
+class Policy(Protocol):
+    """A function that says which nodes run together, and in which order: `Graph(policy=function)`.
+
+    It takes a structure, which is all that batching depends on: `structure.signatures[node]` is an
+    integer, and nodes of equal ones may share a batch; `structure.inputs[node]` are the positions
+    of the node's inputs; `len(structure)` is the number of nodes, which are in creation order.
+
+    It returns or yields the batches in order, each made by `structure.batch(nodes)`. Every node is
+    in one batch, after its inputs, beside nodes of its signature only.
+
+    A policy is called once for a structure, whatever the lengths of the sentences, and its plan is
+    kept for the next mini-batch of the same structure. So it depends on the structure alone.
+
+    Calls of cells run inside of a region, which is one node for the scheduler: the policy is called
+    for the region as well, with a structure of its calls.
+
+    Raises:
+        PlanError: what it yielded breaks a rule; the first node that does is named.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> def first_ready(structure):
+        ...     left = list(range(len(structure)))
+        ...     while left:
+        ...         ready = [n for n in left if not {*structure.inputs[n]} & {*left}]
+        ...         signature = structure.signatures[ready[0]]
+        ...         batch = [n for n in ready if structure.signatures[n] == signature]
+        ...         left = [n for n in left if n not in batch]
+        ...         yield structure.batch(batch)
+        >>> with db.Graph(policy=first_ready) as graph:
+        ...     ys = [F.tanh(F.input(graph, [0.0] * length)) for length in (1, 3)]
+        ...     ys[1].value.tolist(), [len(step.nodes) for step in graph.plans[0].steps]
+        ([0.0, 0.0, 0.0], [2, 2])
+    """
+
+    def __call__(self, structure: Structure, /) -> Iterable[BatchStep]:
+        """The batches of a structure in order."""
+
+
+FITTED_POLICIES = 64
+_fitted: Recent[TypeGraph, Policy] = Recent(FITTED_POLICIES)
 
 
 def by_depth(structure: Structure) -> Iterable[BatchStep]:
@@ -31,8 +72,8 @@ def by_depth(structure: Structure) -> Iterable[BatchStep]:
 def by_agenda(structure: Structure) -> Iterable[BatchStep]:
     """Among ready nodes, all of the signature with the lowest average depth run next.
 
-    The average is over all nodes of the signature that have not run, so that a kind whose
-    other members come late waits for them. Ties break on the first node created.
+    The average is over all nodes of the signature that have not run, so that a signature whose
+    other nodes come late waits for them. Ties break on the first node created.
 
     Source: Neubig, Goldberg & Dyer 2017, arXiv:1705.07860, section 3.2.
     """
@@ -52,17 +93,21 @@ def by_bound(structure: Structure) -> Iterable[BatchStep]:
 
 
 def learned(structure: Structure) -> Iterable[BatchStep]:
-    """As `by_bound`, corrected by a finite-state machine that is fitted once per kind of structure.
+    """As `by_bound`, corrected by a table that is fitted on the first structure of a type graph.
 
-    A kind is a set of signatures and which reads which. The first structure of a kind is the one it
-    is fitted on, and has no more batches than under any other policy; later ones use what it found.
+    On that structure it has no more batches than any other policy. Later structures of the same
+    signatures, with the same reading which, use what was found.
+
+    Speculative: that the table helps structures which it was not fitted on is measured on lattices
+    and trees of two cells only (docs/design/batching.md); elsewhere `by_bound` is at the bound, and
+    the table is empty.
 
     Source: Chen et al. 2023 (ED-Batch), arXiv:2302.03851; see `dynbatch.batcher.schedule.machine`.
     """
-    kind = structure.kind()
-    policy = _fitted.find(kind)
+    types = structure.type_graph()
+    policy = _fitted.find(types)
     if policy is None:
-        policy = _fitted.enter(kind, _fewest(structure))
+        policy = _fitted.enter(types, _fewest(structure))
     return policy(structure)
 
 
@@ -90,3 +135,44 @@ POLICIES: dict[str, Policy] = {
     "learned": learned,
     "one_by_one": one_by_one,
 }
+
+
+def as_policy(policy: object) -> str | Policy:
+    """The argument of `Graph`: the name of a policy of ours, or a function.
+
+    Raises:
+        ArgumentError: it is an unknown name, not a function, or has no hash to be kept by.
+    """
+    if isinstance(policy, str) and policy in POLICIES:
+        return policy
+    if not _is_function(policy):
+        known = ", ".join(sorted(POLICIES))
+        raise refused(
+            "Graph", f"policy is {policy!r}", f"known policies are {known}; or a function",
+            'leave it out, or give policy="by_agenda"; db.Policy says what a function returns',
+        )  # fmt: skip
+    return next((name for name, function in POLICIES.items() if function is policy), policy)
+
+
+def _is_function(policy: object) -> TypeGuard[Policy]:
+    return callable(policy) and not isinstance(policy, type) and isinstance(policy, Hashable)
+
+
+def policy_name(policy: str | Policy) -> str:
+    """What a plan calls the policy that made it."""
+    if isinstance(policy, str):
+        return policy
+    return str(getattr(policy, "__name__", type(policy).__name__))
+
+
+def function_of(policy: str | Policy) -> Policy:
+    """The function that a name stands for.
+
+    Raises:
+        ValueError: unknown name.
+    """
+    if not isinstance(policy, str):
+        return policy
+    if policy not in POLICIES:
+        raise ValueError(f"unknown policy {policy!r}; known: {sorted(POLICIES)}")
+    return POLICIES[policy]

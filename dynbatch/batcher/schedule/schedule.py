@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from dynbatch.batcher.schedule.plan import BatchStep, Plan, Structure
-from dynbatch.batcher.schedule.policies import POLICIES
-from dynbatch.errors import GraphError
+from dynbatch.batcher.schedule.policies import Policy, function_of, policy_name
+from dynbatch.errors import GraphError, PlanError
 from dynbatch.nodes.base import Node
 from dynbatch.recent import Recent
 
 CACHED_PLANS = 64
-_plans: Recent[tuple[str, Structure], Plan] = Recent(CACHED_PLANS)
+_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
+_call_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
 
 
 def structure_of(nodes: Sequence[Node]) -> Structure:
@@ -27,41 +29,67 @@ def structure_of(nodes: Sequence[Node]) -> Structure:
             for node in nodes
         ]
     )
-    for i, places in enumerate(inputs):
-        if places and max(places) >= i:
+    for i, read in enumerate(inputs):
+        if read and max(read) >= i:
             raise GraphError(
-                f"{nodes[i].label()} reads {nodes[max(places)].label()}, which was made after it.\n"
+                f"{nodes[i].label()} reads {nodes[max(read)].label()}, which was made after it.\n"
                 "  rule: a node reads nodes that were there when it was made: there are no cycles\n"
                 "  fix:  do not assign to `node.inputs`; make a new node"
             )
     return Structure(tuple([node.sig for node in nodes]), inputs)
 
 
-def schedule(nodes: Sequence[Node], policy: str = "by_bound") -> Plan:
+def schedule(nodes: Sequence[Node], policy: str | Policy = "by_bound") -> Plan:
     """Group nodes into batches.
 
     Args:
         nodes:  nodes to run, in creation order.
-        policy: a name of `POLICIES`.
+        policy: a name of `POLICIES`, or a function.
 
     Raises:
         ValueError: unknown policy.
+        PlanError:  a function's batches break a rule.
     """
-    return schedule_structure(structure_of(nodes), policy)
+    return schedule_structure(structure_of(nodes), policy, lambda node: nodes[node].label())
 
 
-def schedule_structure(structure: Structure, policy: str) -> Plan:
-    """The plan of a structure, from the cache where it was planned before."""
-    if policy not in POLICIES:
-        raise ValueError(f"unknown policy {policy!r}; known: {sorted(POLICIES)}")
-    key = (policy, structure)
-    found = _plans.find(key)
-    if found is not None:
-        return found
-    steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))
-    plan = Plan(structure, tuple(steps), policy)
-    plan.validate()
-    return _plans.enter(key, plan)
+def schedule_structure(
+    structure: Structure,
+    policy: str | Policy,
+    label: Callable[[int], str] = "node {}".format,
+) -> Plan:
+    """The plan of a structure, from the cache where it was planned before.
+
+    Args:
+        label: what an error calls the node at a position.
+    """
+    plan = _plans.find((policy, structure))
+    if plan is None:
+        plan = _validated(structure, policy, label)
+        steps = ordered_for_readers(structure, plan.steps)
+        plan = _plans.enter((policy, structure), replace(plan, steps=tuple(steps)))
+    return plan
+
+
+def schedule_calls(structure: Structure, policy: str | Policy, label: Callable[[int], str]) -> Plan:
+    """The plan of calls, whose order within a batch is the policy's; see `call_batches`."""
+    plan = _call_plans.find((policy, structure))
+    if plan is None:
+        plan = _call_plans.enter((policy, structure), _validated(structure, policy, label))
+    return plan
+
+
+def _validated(structure: Structure, policy: str | Policy, label: Callable[[int], str]) -> Plan:
+    batches = function_of(policy)(structure)
+    if not isinstance(batches, Iterable):
+        raise PlanError(
+            f"policy {policy_name(policy)!r} returned {batches!r}.\n"
+            "  rule: a policy returns or yields batches, in order\n"
+            "  fix:  yield structure.batch(nodes); see db.Policy"
+        )
+    plan = Plan(structure, tuple(batches), policy_name(policy))
+    plan.validate(label)
+    return plan
 
 
 def ordered_for_readers(structure: Structure, steps: Sequence[BatchStep]) -> list[BatchStep]:
@@ -71,13 +99,13 @@ def ordered_for_readers(structure: Structure, steps: Sequence[BatchStep]) -> lis
     of them and not a copy. Nodes that nothing reads keep the order of creation.
     """
     never = (len(steps), 0, 0)
-    place = [never] * len(structure)
+    first_read = [never] * len(structure)
     ordered: list[BatchStep] = []
     for number in range(len(steps) - 1, -1, -1):
         step = steps[number]
-        nodes = sorted(step.nodes, key=lambda node: (place[node], node))
+        nodes = sorted(step.nodes, key=lambda node: (first_read[node], node))
         for position, node in enumerate(nodes):
             for slot, source in enumerate(structure.inputs[node]):
-                place[source] = min(place[source], (number, slot, position))
+                first_read[source] = min(first_read[source], (number, slot, position))
         ordered.append(BatchStep(step.signature, tuple(nodes)))
     return ordered[::-1]

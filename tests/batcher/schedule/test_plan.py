@@ -24,9 +24,9 @@ def test_a_plan_that_runs_every_node_after_its_inputs_is_valid():
         ([(7, (0, 3)), (8, (1, 4)), (7, (2,))], "1 nodes never run"),
         ([(7, (0, 3)), (8, (1, 4)), (7, (2, 5)), (7, (0,))], "runs twice"),
         ([(7, (0, 3, 3)), (8, (1, 4)), (7, (2, 5))], "runs twice"),
-        ([(7, (0,)), (8, (1, 4)), (7, (3, 2, 5))], "node 4 runs before its inputs"),
+        ([(7, (0,)), (8, (1, 4)), (7, (3, 2, 5))], "node 4 runs before node 3, its input"),
         ([(7, (0, 3)), (8, (1, 4, 2)), (7, (5,))], "node 2 has another signature"),
-        ([(7, (0, 3, 2)), (8, (1, 4)), (7, (5,))], "node 2 runs before its inputs"),
+        ([(7, (0, 3, 2)), (8, (1, 4)), (7, (5,))], "node 2 runs before node 1, its input"),
     ],
 )
 def test_a_plan_that_breaks_a_rule_is_refused(steps, problem):

@@ -26,7 +26,7 @@ def unfitted(monkeypatch):
         return machine(structure)
 
     machine = module.fit
-    monkeypatch.setattr(module, "_fitted", Recent(module.FITTED_KINDS))
+    monkeypatch.setattr(module, "_fitted", Recent(module.FITTED_POLICIES))
     monkeypatch.setattr(module, "fit", fit)
     return fitted
 
@@ -150,8 +150,8 @@ def test_a_kind_of_structure_is_fitted_once(unfitted):
 
 
 def test_the_kinds_that_are_remembered_are_bounded(unfitted):
-    for kind in range(module.FITTED_KINDS + 3):
+    for kind in range(module.FITTED_POLICIES + 3):
         learned(Structure((kind,), ((),)))
-    assert len(module._fitted) == module.FITTED_KINDS
+    assert len(module._fitted) == module.FITTED_POLICIES
     learned(Structure((0,), ((),)))  # the oldest went first
-    assert len(unfitted) == module.FITTED_KINDS + 4
+    assert len(unfitted) == module.FITTED_POLICIES + 4

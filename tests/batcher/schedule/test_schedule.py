@@ -122,7 +122,7 @@ SHAPES = {
 @pytest.mark.parametrize("name", ["chain", "wide", "wide of as many kinds"])
 def test_a_hundred_thousand_nodes_are_scheduled(name, monkeypatch):
     monkeypatch.setattr(module, "_plans", Recent(module.CACHED_PLANS))
-    monkeypatch.setattr(policies, "_fitted", Recent(policies.FITTED_KINDS))
+    monkeypatch.setattr(policies, "_fitted", Recent(policies.FITTED_POLICIES))
     structure = SHAPES[name](HUGE)
     for policy in ("by_agenda", "learned"):
         plan = schedule_structure(structure, policy)
@@ -154,7 +154,7 @@ def lines_run(function):
 def test_work_grows_with_the_nodes_and_not_with_their_square(name, policy, monkeypatch):
     def work(count):
         structure = SHAPES[name](count)
-        monkeypatch.setattr(policies, "_fitted", Recent(policies.FITTED_KINDS))
+        monkeypatch.setattr(policies, "_fitted", Recent(policies.FITTED_POLICIES))
 
         def plan():
             steps = ordered_for_readers(structure, list(POLICIES[policy](structure)))
