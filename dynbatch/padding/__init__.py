@@ -1,8 +1,9 @@
 """What padding costs: the padded twin of a model, and both measured on the same sentences."""
 
 from dynbatch.padding.compare import compare_padding
-from dynbatch.padding.comparison import Cause, Comparison, Form
+from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.estimate import padded_peak
+from dynbatch.padding.forms import Cause, Form
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import PaddedModel, PaddingError, lengthened, pad_ids, twin_of
 from dynbatch.padding.recurrent import last_states, recurrent

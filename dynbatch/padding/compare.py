@@ -13,9 +13,9 @@ from dynbatch.models.module import Module
 from dynbatch.optim.parameters import Parameters
 from dynbatch.padding.batches import Sample
 from dynbatch.padding.comparison import Comparison
+from dynbatch.padding.forms import FORMS, PADDED_RANDOM
 from dynbatch.padding.measure import Step
 from dynbatch.padding.measured_models import Sides
-from dynbatch.padding.names import FORMS, PADDED_RANDOM
 from dynbatch.padding.padded_model import Loss, PaddingError, twin_of
 
 BATCH_SIZES = (8, 16, 32, 64, 128)

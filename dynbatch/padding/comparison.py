@@ -4,71 +4,24 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dynbatch.atomic import replacing
-from dynbatch.padding import picture, table
-from dynbatch.padding.names import PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
+from dynbatch.padding import picture
+from dynbatch.padding.forms import (
+    MB,
+    PADDED_BUCKETED,
+    PADDED_RANDOM,
+    RECOMPUTE,
+    UNPADDED_RANDOM,
+    Cause,
+    Form,
+)
 
-
-@dataclass(frozen=True)
-class Form:
-    """One way to make batches of the same sentences, and what a training step holds with it.
-
-    All sizes in bytes. "The peak" is the largest of the measured batches, among them the epoch's
-    largest. Means are over 32 batches spread evenly over the epoch, whose peaks are estimated,
-    which equals measuring them; of other programs over those measured.
-
-    Args:
-        name:              one of `FORMS`, or of another program.
-        peak_bytes:        at the peak.
-        mean_bytes:        mean of the batches' own peaks.
-        value_bytes:       most of activations, what is kept for backward, and their gradients:
-                           without workspace of kernels, copies and gaps. None of other programs.
-        by_cause:          the peak by what it is for; sums to `peak_bytes`, but for other programs,
-                           of which only what they keep for backward is known.
-        by_type:           the same peak by node type.
-        stages:            of the peak's batch, (label, bytes) from the first stage to the last.
-        cells_a_token:     tokens that are computed, with padding, for each token of the data.
-        tokens_per_second: tokens of the data; the median batch.
-        requested_bytes, reserved_bytes: of the pool, at most.
-        traced_bytes:      most that NumPy and Python took in forward and backward, the arena as the
-                           pool rounds it and parameters' gradients among it; None on a GPU, and
-                           where a sequence is longer than `sides.MOST_TRACED`.
-        gradient_bytes:    most of the parameters' gradients.
-    """
-
-    name: str
-    peak_bytes: int
-    mean_bytes: float
-    value_bytes: int | None = None
-    by_cause: Mapping[str, int] = field(default_factory=dict)
-    by_type: Mapping[str, int] = field(default_factory=dict)
-    stages: Sequence[tuple[str, int]] = ()
-    cells_a_token: float = 1.0
-    tokens_per_second: float | None = None
-    requested_bytes: int | None = None
-    reserved_bytes: int | None = None
-    traced_bytes: int | None = None
-    gradient_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Cause:
-    """What one way to save takes off the peak of one batch, in bytes.
-
-    Args:
-        name:     one of `CAUSES`.
-        alone:    from a step that saves nothing, with this alone switched on.
-        in_chain: from the step with all causes before it; they add up.
-    """
-
-    name: str
-    alone: int
-    in_chain: int
+_LABEL, _COLUMN = 34, 12
 
 
 @dataclass(frozen=True)
@@ -114,7 +67,7 @@ class Comparison:
 
     def table(self) -> str:
         """Everything but the curves as text; megabytes of 1,000,000 bytes."""
-        return table.table(self)
+        return _table(self)
 
     def __str__(self) -> str:
         return self.table()
@@ -144,4 +97,124 @@ class Comparison:
             ImportError: matplotlib is not installed.
             OSError:     the file cannot be written.
         """
-        picture.draw(self, Path(path))
+        picture.draw(self.forms, self.by_batch_size, self.batch_size, Path(path))
+
+
+def _table(found: Comparison) -> str:
+    forms = [*found.forms.values(), *found.peers]
+    lines = [
+        found.title,
+        f"{found.batch_size} sentences a batch; {found.measured} of {found.epoch} batches "
+        "measured, the largest among them",
+        "",
+        *_heads([form.name for form in forms]),
+        _row("cells for each token", forms, lambda form: f"{form.cells_a_token:.2f}"),
+        _row("peak of a training step, MB", forms, lambda form: _mb(form.peak_bytes)),
+        *_causes_at_the_peak(forms),
+        *_optional("activations, gradients alone, MB", forms, lambda form: form.value_bytes),
+        _row("mean over batches, MB", forms, lambda form: _mb(form.mean_bytes)),
+        *_optional("traced, with parameters' dW, MB", forms, lambda form: form.traced_bytes),
+        *_optional("pool: requested at most, MB", forms, lambda form: form.requested_bytes),
+        *_optional("pool: reserved, MB", forms, lambda form: form.reserved_bytes),
+        *_speed(forms),
+        "",
+        *_savings(found),
+        "",
+        *_held_by_all(found),
+        "",
+        *_chain(found),
+        "",
+        found.note,
+    ]
+    return "\n".join([line.rstrip() for line in lines])
+
+
+def _heads(names: Sequence[str]) -> list[str]:
+    """Two lines of column heads: "padded, random" is split at the comma."""
+    above = [name.partition(", ")[0] for name in names]
+    below = [name.partition(", ")[2] for name in names]
+    return ["".join([" " * _LABEL, *[f"{word:>{_COLUMN}}" for word in h]]) for h in (above, below)]
+
+
+def _row(label: str, forms: Iterable[Form], cell: Callable[[Form], str]) -> str:
+    return f"{label:<{_LABEL}}" + "".join([f"{cell(form):>{_COLUMN}}" for form in forms])
+
+
+def _mb(size: float | None) -> str:
+    return "" if size is None else f"{size / MB:,.1f}"
+
+
+def _causes_at_the_peak(forms: Sequence[Form]) -> list[str]:
+    causes = dict.fromkeys([cause for form in forms for cause in form.by_cause])
+    return [
+        _row(f"  {cause}", forms, lambda f, cause=cause: _mb(f.by_cause.get(cause)))  # type: ignore[misc]
+        for cause in causes
+        if any([form.by_cause.get(cause) for form in forms])
+    ]
+
+
+def _optional(label: str, forms: Sequence[Form], size: Callable[[Form], int | None]) -> list[str]:
+    if all([size(form) is None for form in forms]):
+        return []
+    return [_row(label, forms, lambda form: _mb(size(form)))]
+
+
+def _speed(forms: Sequence[Form]) -> list[str]:
+    if all([form.tokens_per_second is None for form in forms]):
+        return []
+    cell: Callable[[Form], str] = lambda form: (  # noqa: E731
+        "" if form.tokens_per_second is None else f"{form.tokens_per_second:,.0f}"
+    )
+    return [_row("tokens per second", forms, cell)]
+
+
+def _savings(found: Comparison) -> list[str]:
+    own = found.forms[UNPADDED_RANDOM]
+    lines = [f"{UNPADDED_RANDOM}, at the peak"]
+    for other in [*found.forms.values(), *found.peers]:
+        if other.name.startswith("unpadded"):
+            continue
+        said = f"  {_less(own.peak_bytes, other.peak_bytes)} than {other.name}"
+        if own.value_bytes and other.value_bytes:
+            said += f"; activations and gradients {_less(own.value_bytes, other.value_bytes)}"
+        if other not in found.peers:
+            said += f"; on average {_less(own.mean_bytes, other.mean_bytes)}"
+        lines.append(said)
+    return lines
+
+
+def _less(size: float, other: float) -> str:
+    saved = 1 - size / other
+    return f"{abs(saved):.0%} {'more' if saved < 0 else 'less'}"
+
+
+def _held_by_all(found: Comparison) -> list[str]:
+    gradients = max([form.gradient_bytes or 0 for form in found.forms.values()])
+    return [
+        f"beside it, the same for all: parameters {_mb(found.parameter_bytes)} MB, their "
+        f"gradients {_mb(gradients)} MB,\n  the optimizer's state {_mb(found.optimizer_bytes)} MB"
+    ]
+
+
+def _chain(found: Comparison) -> list[str]:
+    """Where the saving comes from, for one batch."""
+    rest = found.without
+    lines = [
+        "where the saving comes from: the random batch with most padding",
+        f"{'':<{_LABEL}}{'alone, MB':>{_COLUMN}}{'in turn, MB':>{_COLUMN}}{'share':>{_COLUMN}}",
+        _sum("nothing saved", rest),
+    ]
+    for cause in found.causes:
+        if cause.name == RECOMPUTE:
+            lines.append(_sum("what is left", rest))
+        share = f"{cause.in_chain / found.without:.0%}"
+        lines.append(
+            f"{'  ' + cause.name:<{_LABEL}}{_mb(-cause.alone):>{_COLUMN}}"
+            f"{_mb(-cause.in_chain):>{_COLUMN}}{share:>{_COLUMN}}"
+        )
+        rest -= cause.in_chain
+    return [*lines, _sum('with recompute="sqrt"', rest)]
+
+
+def _sum(label: str, size: int) -> str:
+    return f"{label:<{_LABEL}}{'':>{_COLUMN}}{_mb(size):>{_COLUMN}}"

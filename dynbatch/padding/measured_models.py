@@ -22,9 +22,8 @@ from dynbatch.padding.batches import (
     sample,
     tokens,
 )
-from dynbatch.padding.comparison import Cause, Form
+from dynbatch.padding.forms import CAUSES, FORMS, VALUES, Cause, Form
 from dynbatch.padding.measure import Examples, Step, Stepper
-from dynbatch.padding.names import CAUSES, FORMS, VALUES
 from dynbatch.padding.padded_model import Loss, PaddedModel, PaddingError
 
 AGREEMENT = 1e-4

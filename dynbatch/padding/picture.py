@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dynbatch.atomic import replacing
 from dynbatch.errors import DataError
-from dynbatch.padding.table import MB
-
-if TYPE_CHECKING:
-    from dynbatch.padding.comparison import Comparison
+from dynbatch.padding.forms import MB, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM, Form
 
 # Okabe & Ito 2008: told apart by colour-blind readers, and in grey by their line styles.
 # The first line is wide, as the second often lies on it: at the peak both are padded alike.
 STYLES: dict[str, dict[str, Any]] = {
-    "padded, random": {"color": "#D55E00", "linewidth": 4},
-    "padded, bucketed": {"color": "#000000", "linewidth": 1.6, "linestyle": "--"},
-    "unpadded, random": {"color": "#0072B2", "linewidth": 2.5},
+    PADDED_RANDOM: {"color": "#D55E00", "linewidth": 4},
+    PADDED_BUCKETED: {"color": "#000000", "linewidth": 1.6, "linestyle": "--"},
+    UNPADDED_RANDOM: {"color": "#0072B2", "linewidth": 2.5},
 }
 FORMATS = (".png", ".svg", ".pdf")
-_MARKERS = {"padded, random": "s", "padded, bucketed": "o", "unpadded, random": "D"}
+_MARKERS = {PADDED_RANDOM: "s", PADDED_BUCKETED: "o", UNPADDED_RANDOM: "D"}
 
 
 def require_format(path: Path) -> None:
@@ -52,7 +49,12 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def draw(found: Comparison, path: Path) -> None:
+def draw(
+    forms: Mapping[str, Form],
+    by_batch_size: Mapping[str, Mapping[int, int]],
+    batch_size: int,
+    path: Path,
+) -> None:
     """Write the picture in the format of the file's ending.
 
     Raises:
@@ -61,21 +63,21 @@ def draw(found: Comparison, path: Path) -> None:
         OSError:     the file cannot be written.
     """
     require_format(path)
-    has_curves = any(found.by_batch_size.values())
+    has_curves = any(by_batch_size.values())
     figure = new_figure(10 if has_curves else 5.4, 4)
     axes = figure.subplots(1, 2 if has_curves else 1, squeeze=False)[0]
-    _over_a_step(found, axes[0])
+    axes[0].set_title(f"memory over one training step, {batch_size} sentences", fontsize=11)
+    _over_a_step(forms, axes[0])
     if has_curves:
-        _against_batch_size(found, axes[1])
+        _against_batch_size(by_batch_size, axes[1])
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=110)
 
 
-def _over_a_step(found: Comparison, axes: Any) -> None:
+def _over_a_step(forms: Mapping[str, Form], axes: Any) -> None:
     for name, style in STYLES.items():
-        heights = [size / MB for _, size in found.forms[name].stages]
-        axes.step(_places(len(heights)), heights, where="mid", label=name, **style)
-    axes.set_title(f"memory over one training step, {found.batch_size} sentences", fontsize=11)
+        heights = [size / MB for _, size in forms[name].stages]
+        axes.step(_shares(len(heights)), heights, where="mid", label=name, **style)
     axes.set_xlabel("forward, then backward (share of the step's stages)")
     axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
     _finish(axes)
@@ -83,10 +85,10 @@ def _over_a_step(found: Comparison, axes: Any) -> None:
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
 
 
-def _against_batch_size(found: Comparison, axes: Any) -> None:
+def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Any) -> None:
     ticks: dict[int, None] = {}
     told: list[float] = []  # ends of curves with a number beside them
-    for name, curve in found.by_batch_size.items():
+    for name, curve in curves.items():
         style, sizes = STYLES[name], list(curve)
         ticks.update(dict.fromkeys(sizes))
         heights = [size / MB for size in curve.values()]
@@ -114,5 +116,5 @@ def _finish(axes: Any) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _places(count: int) -> Sequence[float]:
+def _shares(count: int) -> Sequence[float]:
     return [k / max(1, count - 1) for k in range(count)]

@@ -27,7 +27,7 @@ from dynbatch.padding.batches import (
     sample,
     tokens,
 )
-from dynbatch.padding.comparison import Form
+from dynbatch.padding.forms import Form
 from dynbatch.padding.padded_model import lengths_of
 
 Tensor = Any

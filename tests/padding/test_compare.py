@@ -15,8 +15,8 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.padding import Comparison, LanguageModel, PaddingError, Tagger
+from dynbatch.padding.forms import CAUSES, FORMS, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
 from dynbatch.padding.measure import Stepper
-from dynbatch.padding.names import CAUSES, FORMS, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_RANDOM
 
 WORDS = 30
 

@@ -10,7 +10,7 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 from dynbatch.padding import twin_of
-from dynbatch.padding.names import FORMS
+from dynbatch.padding.forms import FORMS
 from dynbatch.testing.precision import dense_gradient
 
 PAIRS = [([3, 4, 5], [6]), ([7], [8, 9, 3]), ([4, 4], [5, 6])]
