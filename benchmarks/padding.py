@@ -25,6 +25,8 @@ from dynbatch.errors import DynbatchError
 from dynbatch.padding import Comparison, Form
 from dynbatch.padding.batches import bucketed_batches, random_batches, sample
 from dynbatch.padding.compare import BATCH_SIZES
+from dynbatch.padding.pytorch import TorchStep, measure_torch
+from dynbatch.padding.pytorch_forms import torch_form
 
 CORPORA = ("libreoffice", "lognormal")
 PEERS = {"pytorch-padded": False, "pytorch-packed": False, "pytorch-bucketed": True}
@@ -96,8 +98,6 @@ def peer_forms(
         print(f"{name} is left out: {reason}", file=sys.stderr)
     if not peers:
         return []
-    from dynbatch.padding.pytorch import measure_torch, torch_form
-
     lengths = [(len(source), len(target) - 1) for source, target in pairs]  # as dynbatch's
     forms = []
     for peer in peers:
@@ -109,14 +109,16 @@ def peer_forms(
         steps = []
         for batch in tqdm(chosen.batches, desc=peer.name, unit="step"):
             given = Batch([pairs[i][0] for i in batch], [pairs[i][1] for i in batch])
-            steps.append(_measured(peer, peer.prepare(given), measure_torch))
+            steps.append(_measured(peer, peer.prepare(given)))
         name = peer.name.replace("-", ", ")
         forms.append(torch_form(name, chosen, steps, lengths))
     return forms
 
 
-def _measured(peer: Any, prepared: Any, measure: Any) -> Any:
-    return measure(lambda: peer.forward(prepared), list(peer.model.parameters()), peer._adam.step)
+def _measured(peer: Any, prepared: Any) -> TorchStep:
+    return measure_torch(
+        lambda: peer.forward(prepared), list(peer.model.parameters()), peer._adam.step
+    )
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:

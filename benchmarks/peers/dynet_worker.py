@@ -82,7 +82,7 @@ class Seq2Seq:
         self._source = _table(collection, values["source_embedding.weight"])
         self._target = _table(collection, values["target_embedding.weight"])
         self._encoder = BiLstm(collection, values)
-        self._cell = Lstm(collection, values, "", "cell.").builder
+        self._cell = Lstm(collection, values, "", "cells.0.").builder
 
         def weights(*names: str) -> list[Any]:
             return [collection.parameters_from_numpy(values[name]) for name in names]

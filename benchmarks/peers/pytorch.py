@@ -24,8 +24,6 @@ from benchmarks.lengths import Batch
 from benchmarks.measure import Contender
 from benchmarks.networks import LEARNING_RATE, Array
 
-IGNORED = -100  # cross_entropy's default ignore_index: targets that are padding
-
 
 class PyTorchContender(Contender):
     """A `nn.Module` and a fused Adam over it.

@@ -1,73 +1,28 @@
-"""The attentional sequence-to-sequence model in PyTorch, in four ways of dealing with lengths.
-
-The decoder is a loop of `nn.LSTMCell`, as input feeding demands. What can leave the loop has left
-it: keys and values are projected once, and so are all logits, with one cross entropy over all
-steps.
-"""
+"""The attentional sequence-to-sequence model in PyTorch, in four ways of dealing with lengths."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from benchmarks.lengths import Batch
 from benchmarks.networks import START_SYMBOL, Array, Seq2SeqSizes
-from benchmarks.peers.pytorch import IGNORED, PyTorchContender, longest_first, packed, padded
+from benchmarks.peers.pytorch import PyTorchContender, longest_first, packed, padded
+from dynbatch.padding import IGNORED
+from dynbatch.padding.pytorch_networks import decode, mean_loss, seq2seq_network
 
 
-class Seq2Seq(nn.Module):
-    """The network of `Seq2SeqSizes`."""
-
-    def __init__(self, sizes: Seq2SeqSizes) -> None:
-        super().__init__()
-        hidden = sizes.hidden
-        self.source_embedding = nn.Embedding(sizes.source_vocabulary, sizes.embedding)
-        self.target_embedding = nn.Embedding(sizes.target_vocabulary, sizes.embedding)
-        self.encoder = nn.LSTM(sizes.embedding, hidden, bidirectional=True)
-        self.cell = nn.LSTMCell(sizes.embedding + hidden, hidden)
-        self.key = nn.Linear(2 * hidden, hidden, bias=False)
-        self.query = nn.Linear(hidden, hidden, bias=False)
-        self.score = nn.Parameter(torch.empty(hidden))
-        self.context = nn.Linear(2 * hidden, hidden, bias=False)
-        self.state = nn.Linear(hidden, hidden, bias=False)
-        self.output = nn.Linear(hidden, sizes.target_vocabulary)
-
-    def attend(self, state: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """The feed of one step, from the decoder's state (B, H)."""
-        # tanh_ in place: neither the sum nor tanh's backward needs the sum.
-        scores = (keys + self.query(state).unsqueeze(1)).tanh_() @ self.score  # (B, S)
-        weights = torch.softmax(scores + mask, dim=1)
-        context = torch.bmm(weights.unsqueeze(1), values).squeeze(1)  # (B, H)
-        return torch.tanh(context + self.state(state))
-
-    def decode(self, inputs: Tensor, alive: Sequence[int], memory: Tensor, mask: Tensor) -> Tensor:
-        """Feeds of all steps, one below the other, (sum of alive, H).
-
-        Args:
-            inputs: (T, B) ids that the decoder reads.
-            alive:  number of leading rows that step t computes, never rising.
-            memory: (B, S, 2 H);  mask: (B, S), 0 or -inf at padding.
-        """
-        keys, values = self.key(memory), self.context(memory)  # (B, S, H)
-        # Not indexed in the loop: the backward of that would fill a (T, B, E) with zeros a step.
-        embedded = self.target_embedding(inputs).unbind()  # T of (B, E)
-        state = cell_state = feed = memory.new_zeros(memory.shape[0], self.query.in_features)
-        feeds = []
-        for read, rows in zip(embedded, alive, strict=True):
-            if rows < state.shape[0]:  # cut only when rows finish: each cut costs a copy backward
-                state, cell_state, feed = state[:rows], cell_state[:rows], feed[:rows]
-                keys, values, mask = keys[:rows], values[:rows], mask[:rows]
-            step_input = torch.cat((read[:rows], feed), dim=1)
-            state, cell_state = self.cell(step_input, (state, cell_state))
-            feed = self.attend(state, keys, values, mask)
-            feeds.append(feed)
-        return torch.cat(feeds)
+def seq2seq(sizes: Seq2SeqSizes) -> nn.Module:
+    """The network of `Seq2SeqSizes`, at random values."""
+    network: nn.Module = seq2seq_network(
+        sizes.source_vocabulary, sizes.target_vocabulary, sizes.embedding, sizes.hidden
+    )
+    return network
 
 
 @dataclass(frozen=True)
@@ -92,8 +47,6 @@ class Seq2SeqContender(PyTorchContender):
         is_bucketed: timed on length-bucketed batches.
     """
 
-    model: Seq2Seq
-
     def __init__(
         self,
         name: str,
@@ -104,7 +57,7 @@ class Seq2SeqContender(PyTorchContender):
         is_bucketed: bool = False,
         device: str = "cpu",
     ) -> None:
-        super().__init__(name, Seq2Seq(sizes), values, device)
+        super().__init__(name, seq2seq(sizes), values, device)
         self._packs, self._selects = packs, selects
         self.is_bucketed = is_bucketed
         self.is_exact = packs  # a padded encoder's backward direction starts in the padding
@@ -140,7 +93,5 @@ class Seq2SeqContender(PyTorchContender):
         else:
             states, _ = model.encoder(model.source_embedding(words))
         memory = states.transpose(0, 1)[prepared.rows]  # (B, S, 2 H), contiguous
-        feeds = model.decode(prepared.inputs, prepared.alive, memory, prepared.mask)
-        logits = model.output(feeds)  # (N, V)
-        total = cross_entropy(logits, prepared.outputs, reduction="sum")
-        return total / prepared.mask.shape[0]
+        feeds = decode(model, prepared.inputs, memory, prepared.mask, alive=prepared.alive)
+        return mean_loss(model.output(feeds), prepared.outputs, prepared.mask.shape[0])

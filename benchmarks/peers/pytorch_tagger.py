@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import PackedSequence
 
 from benchmarks.lengths import Batch
 from benchmarks.networks import Array, TaggerSizes
-from benchmarks.peers.pytorch import IGNORED, PyTorchContender, longest_first, packed, padded
+from benchmarks.peers.pytorch import PyTorchContender, longest_first, packed, padded
+from dynbatch.padding import IGNORED
+from dynbatch.padding.pytorch_networks import labelling_network, mean_loss
 
 
-class Tagger(nn.Module):
-    """Embedding, bi-LSTM, linear layer."""
-
-    def __init__(self, sizes: TaggerSizes) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(sizes.vocabulary, sizes.embedding)
-        self.encoder = nn.LSTM(sizes.embedding, sizes.hidden, bidirectional=True)
-        self.output = nn.Linear(2 * sizes.hidden, sizes.tags)
+def tagger(sizes: TaggerSizes) -> nn.Module:
+    """The network of `TaggerSizes`, at random values."""
+    network: nn.Module = labelling_network(
+        sizes.vocabulary, sizes.tags, sizes.embedding, sizes.hidden, bidirectional=True
+    )
+    return network
 
 
 class PaddedTagger(PyTorchContender):
@@ -30,7 +29,6 @@ class PaddedTagger(PyTorchContender):
     batched with. Undoing that takes two gathers more; the peer is timed without.
     """
 
-    model: Tagger
     is_exact = False
 
     def __init__(
@@ -41,7 +39,7 @@ class PaddedTagger(PyTorchContender):
         device: str = "cpu",
     ) -> None:
         name = "pytorch-bucketed" if is_bucketed else "pytorch-padded"
-        super().__init__(name, Tagger(sizes), values, device)
+        super().__init__(name, tagger(sizes), values, device)
         self.is_bucketed = is_bucketed
 
     def arrange(self, batch: Batch) -> tuple[Tensor, Tensor, int]:
@@ -52,18 +50,16 @@ class PaddedTagger(PyTorchContender):
         words, tags, num_sentences = prepared
         states, _ = self.model.encoder(self.model.embedding(words))  # (T, B, 2 hidden)
         logits = self.model.output(states).flatten(0, 1)  # (T B, tags)
-        return cross_entropy(logits, tags.flatten(), reduction="sum") / num_sentences
+        return mean_loss(logits, tags.flatten(), num_sentences)
 
 
 class PackedTagger(PyTorchContender):
     """Packed from the ids on, so that embedding, output layer and loss see no padding either."""
 
-    model: Tagger
-
     def __init__(
         self, sizes: TaggerSizes, values: Mapping[str, Array], device: str = "cpu"
     ) -> None:
-        super().__init__("pytorch-packed", Tagger(sizes), values, device)
+        super().__init__("pytorch-packed", tagger(sizes), values, device)
 
     def arrange(self, batch: Batch) -> tuple[PackedSequence, Tensor, int]:
         order = longest_first(batch.sources)
@@ -76,4 +72,4 @@ class PackedTagger(PyTorchContender):
         embedded = PackedSequence(self.model.embedding(words.data), words.batch_sizes)
         states, _ = self.model.encoder(embedded)  # .data (N, 2 hidden)
         logits = self.model.output(states.data)  # (N, tags)
-        return cross_entropy(logits, tags, reduction="sum") / num_sentences
+        return mean_loss(logits, tags, num_sentences)

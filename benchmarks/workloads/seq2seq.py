@@ -44,8 +44,8 @@ class DynbatchSeq2Seq(DynbatchContender):
 def to_dynbatch(values: Mapping[str, Array]) -> dict[str, Array]:
     """The decoder's values under the names of `models.Seq2Seq`; the others keep theirs."""
     renamed = {
-        "cell.weight_hh": "decoder.layers.0.weight_hh",
-        "cell.bias_ih": "decoder.layers.0.bias",
+        "cells.0.weight_hh": "decoder.layers.0.weight_hh",
+        "cells.0.bias_ih": "decoder.layers.0.bias",
         "key.weight": "decoder.attention.key.weight",
         "query.weight": "decoder.attention.query.weight",
         "score": "decoder.attention.vector",
@@ -54,5 +54,5 @@ def to_dynbatch(values: Mapping[str, Array]) -> dict[str, Array]:
     }
     found = {renamed.get(name, name): value for name, value in values.items()}
     embedding = values["target_embedding.weight"].shape[1]
-    word, feed = np.split(found.pop("cell.weight_ih"), [embedding], axis=1)
+    word, feed = np.split(found.pop("cells.0.weight_ih"), [embedding], axis=1)
     return {**found, "decoder.layers.0.weight_ih": word, "decoder.feed.weight": feed}

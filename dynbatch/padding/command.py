@@ -23,7 +23,7 @@ from dynbatch.padding.data import Text, read
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import described
 from dynbatch.padding.picture import require_format
-from dynbatch.padding.pytorch import torch_forms, torch_model
+from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
 from dynbatch.parameter import Array
 
 MODELS = ("seq2seq", "tagger", "language-model")
@@ -140,7 +140,7 @@ def _run(options: argparse.Namespace) -> None:
         print(f"{options.data}: {text.blank_lines} blank lines left out", file=sys.stderr)
     subject = _subject(options, text)
     if options.pytorch:
-        torch_model(subject.model)  # where there is none, it says so before all is measured
+        TorchModel(subject.model)  # where there is none, it says so before all is measured
     subject.model.to(options.device)
     found = compare_padding(
         subject.model,

@@ -12,25 +12,25 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean, median
 from typing import Any
 
-from tqdm import tqdm
-
-from dynbatch.models.module import Module
-from dynbatch.padding.batches import (
-    Lengths,
-    Sample,
-    bucketed_batches,
-    cells,
-    random_batches,
-    sample,
-    tokens,
-)
-from dynbatch.padding.forms import Form
-from dynbatch.padding.padded_model import lengths_of
-
 Tensor = Any
+"""A `torch.Tensor`."""
+
+
+def import_torch() -> Any:
+    """PyTorch, by name: this module can be read where it is not installed.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise ImportError(
+            "PyTorch is not installed, so it cannot be measured.\n"
+            "  fix:  pip install torch, or leave it out"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def measure_torch(
         parameters: of the model; on a GPU its allocator's counters are read.
         update:     the optimizer's step, for the time.
     """
-    torch, parameters = _torch(), list(parameters)
+    torch, parameters = import_torch(), list(parameters)
     _clear(parameters)
     on_gpu = any(p.is_cuda for p in parameters)
     peak = _peak_on_gpu(loss, parameters) if on_gpu else _peak_on_cpu(loss, parameters)
@@ -79,67 +79,6 @@ def measure_torch(
     return TorchStep(peak, saved, gradients, seconds)
 
 
-def torch_form(
-    name: str, found: Sample, steps: Sequence[TorchStep], lengths: Lengths, pads: bool = True
-) -> Form:
-    """What the steps of all of a sample's batches tell, for a `Comparison`."""
-    count = len(found.spread)
-    peak = max(steps, key=lambda step: step.peak_bytes)
-    speeds = [
-        tokens(batch, lengths) / step.seconds
-        for batch, step in zip(found.batches, steps, strict=True)
-    ]
-    computed = sum([cells(batch, lengths) for batch in found.spread])
-    real = sum([tokens(batch, lengths) for batch in found.spread])
-    return Form(
-        name=name,
-        peak_bytes=peak.peak_bytes,
-        mean_bytes=fmean([step.peak_bytes for step in steps[:count]]),
-        by_cause={} if peak.saved_bytes is None else {"kept for backward": peak.saved_bytes},
-        cells_a_token=computed / real if pads else 1.0,
-        tokens_per_second=median(speeds[:count]),
-        gradient_bytes=max([step.gradient_bytes for step in steps]),
-    )
-
-
-def torch_model(model: Module) -> Any:
-    """The same model in PyTorch, with the same values.
-
-    Raises:
-        PaddingError: PyTorch's form of this model is not known.
-        ImportError:  PyTorch is not installed.
-    """
-    _torch()
-    return importlib.import_module("dynbatch.padding.pytorch_models").TorchModel(model)
-
-
-def torch_forms(
-    model: Module, sentences: Sequence[Any], batch_size: int, num_batches: int, seed: int
-) -> list[Form]:
-    """PyTorch's same model on the batches that `compare_padding` measures with these arguments.
-
-    Raises:
-        PaddingError: PyTorch's form of this model is not known.
-        ImportError:  PyTorch is not installed.
-    """
-    torch, peer = _torch(), torch_model(model)
-    adam = torch.optim.Adam(peer.parameters, lr=0.0)
-    lengths = [lengths_of(example) for example in sentences]
-    orders = {
-        "pytorch, padded": random_batches(lengths, batch_size, seed),
-        "pytorch, bucketed": bucketed_batches(lengths, batch_size),
-    }
-    forms = []
-    for name, batches in orders.items():
-        chosen = sample(batches, lengths, num_batches)
-        steps = [
-            measure_torch(peer.loss([sentences[i] for i in batch]), peer.parameters, adam.step)
-            for batch in tqdm(chosen.batches, desc=name, unit="step")
-        ]
-        forms.append(torch_form(name, chosen, steps, lengths))
-    return forms
-
-
 def _clear(parameters: Sequence[Tensor]) -> None:
     for parameter in parameters:
         parameter.grad = None
@@ -151,7 +90,7 @@ def _bytes(tensor: Tensor) -> int:
 
 def _peak_on_gpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
     """By the allocator; all gradients are taken off, though some may come after the peak."""
-    torch = _torch()
+    torch = import_torch()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
@@ -185,7 +124,7 @@ def _saved(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
             found[_key(tensor)] = _bytes(tensor)
         return tensor
 
-    with _torch().autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with import_torch().autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         value = loss()
     del value
     return sum(found.values())
@@ -193,21 +132,6 @@ def _saved(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def _torch() -> Any:
-    """PyTorch, by name: this module can be read where it is not installed.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    try:
-        return importlib.import_module("torch")
-    except ImportError as error:
-        raise ImportError(
-            "PyTorch is not installed, so it cannot be measured.\n"
-            "  fix:  pip install torch, or leave it out"
-        ) from error
 
 
 class _Watch:
@@ -223,7 +147,7 @@ class _Watch:
         self.alive: dict[int, int] = {}
         self._watching: dict[int, Any] = {}
         self._leaves = importlib.import_module("torch.utils._pytree").tree_leaves
-        self._type: Any = _torch().Tensor
+        self._type: Any = import_torch().Tensor
 
     def mode(self) -> Any:
         """Inside it every operator is watched."""

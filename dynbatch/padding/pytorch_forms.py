@@ -1,0 +1,170 @@
+"""PyTorch's same model, padded as its tutorials pad, measured for a `Comparison`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from dynbatch.models.attention import AdditiveAttention
+from dynbatch.models.module import Module
+from dynbatch.models.seq2seq import Seq2Seq
+from dynbatch.padding.batches import (
+    Lengths,
+    Sample,
+    bucketed_batches,
+    cells,
+    random_batches,
+    sample,
+    tokens,
+)
+from dynbatch.padding.forms import Form
+from dynbatch.padding.networks import LanguageModel, Tagger
+from dynbatch.padding.padded_model import PaddingError, lengths_of
+from dynbatch.padding.pytorch import Tensor, TorchStep, import_torch, measure_torch
+from dynbatch.padding.pytorch_networks import decode, labelling_network, mean_loss, seq2seq_network
+from dynbatch.padding.targets import IGNORED
+from dynbatch.parameter import Array
+
+Examples = Sequence[tuple[Array, ...]]
+
+
+class TorchModel:
+    """A PyTorch network with the sizes of one of dynbatch's models, at random values.
+
+    Args:
+        model: a `Seq2Seq` with additive attention, a `Tagger` or a `LanguageModel`.
+
+    Attributes:
+        loss: takes the examples of a mini-batch, and gives a function that computes their loss.
+
+    Raises:
+        PaddingError: another model; PyTorch's form of it is the user's to write.
+        ImportError:  PyTorch is not installed.
+    """
+
+    loss: Callable[[Examples], Callable[[], Tensor]]
+
+    def __init__(self, model: Module) -> None:
+        self.torch = import_torch()
+        self.device = "cuda" if model.parameters()[0].device.is_cuda else "cpu"
+        self.model = model
+        if type(model) is Tagger or type(model) is LanguageModel:
+            lstm = model.encoder
+            network = labelling_network(
+                model.embedding.weight.shape[0],
+                model.output.weight.shape[0],
+                lstm.input_size,
+                lstm.hidden_size,
+                lstm.layers,
+                lstm.bidirectional,
+            )
+            self.loss = self._labels_loss
+        elif type(model) is Seq2Seq and isinstance(model.decoder.attention, AdditiveAttention):
+            lstm = model.encoder
+            network = seq2seq_network(
+                model.source_embedding.weight.shape[0],
+                model.target_embedding.weight.shape[0],
+                lstm.input_size,
+                lstm.hidden_size,
+                lstm.layers,
+                bridge=bool(model.bridges),
+            )
+            self.loss = self._pairs_loss
+        else:
+            raise PaddingError(
+                f"{type(model).__name__} has no form in PyTorch here.\n"
+                "  fix:  leave it out, or give your own model's step to "
+                "dynbatch.padding.pytorch.measure_torch"
+            )
+        self.network = network.to(self.device)
+        self.parameters = list(network.parameters())
+
+    def _labels_loss(self, examples: Examples) -> Callable[[], Tensor]:
+        model, network = self.model, self.network
+        if isinstance(model, LanguageModel):
+            examples = [model.read_and_written(ids) for (ids,) in examples]
+        sentences, targets = zip(*examples, strict=True)
+        words, labels = self._padded(sentences, 0), self._padded(targets, IGNORED)
+
+        def loss() -> Tensor:
+            logits = network.output(network.encoder(network.embedding(words))[0])
+            return mean_loss(logits.flatten(0, 1), labels.flatten(), len(examples))
+
+        return loss
+
+    def _pairs_loss(self, examples: Examples) -> Callable[[], Tensor]:
+        model, network, torch = self.model, self.network, self.torch
+        assert isinstance(model, Seq2Seq)
+        sources, targets = zip(*examples, strict=True)
+        words = self._padded(sources, 0)
+        inputs = self._padded([np.r_[model.begin, ids] for ids in targets], 0)
+        labels = self._padded([np.r_[ids, model.end] for ids in targets], IGNORED)
+        is_padding = self._padded([np.zeros(len(ids)) for ids in sources], 1).T.bool()
+        mask = torch.zeros(is_padding.shape, device=self.device).masked_fill_(
+            is_padding, -torch.inf
+        )
+
+        def loss() -> Tensor:
+            outputs, (last, _) = network.encoder(network.source_embedding(words))
+            feeds = decode(network, inputs, outputs.transpose(0, 1), mask, last)
+            return mean_loss(network.output(feeds), labels.flatten(), len(examples))
+
+        return loss
+
+    def _padded(self, sentences: Sequence[Any], filler: int) -> Tensor:
+        """(T, B) ids."""
+        tensors = [self.torch.from_numpy(np.asarray(s, np.int64)) for s in sentences]
+        pad = self.torch.nn.utils.rnn.pad_sequence
+        return pad(tensors, padding_value=filler).to(self.device)
+
+
+def torch_form(name: str, chosen: Sample, steps: Sequence[TorchStep], lengths: Lengths) -> Form:
+    """What the measured steps of all of a sample's batches tell, for a `Comparison`."""
+    count = len(chosen.spread)
+    peak = max(steps, key=lambda step: step.peak_bytes)
+    speeds = [
+        tokens(batch, lengths) / step.seconds
+        for batch, step in zip(chosen.batches, steps, strict=True)
+    ]
+    computed = sum([cells(batch, lengths) for batch in chosen.spread])
+    real = sum([tokens(batch, lengths) for batch in chosen.spread])
+    return Form(
+        name=name,
+        peak_bytes=peak.peak_bytes,
+        mean_bytes=fmean([step.peak_bytes for step in steps[:count]]),
+        by_cause={} if peak.saved_bytes is None else {"kept for backward": peak.saved_bytes},
+        cells_a_token=computed / real,
+        tokens_per_second=median(speeds[:count]),
+        gradient_bytes=max([step.gradient_bytes for step in steps]),
+    )
+
+
+def torch_forms(
+    model: Module, sentences: Examples, batch_size: int, num_batches: int, seed: int
+) -> list[Form]:
+    """PyTorch's same model on the batches that `compare_padding` measures with these arguments.
+
+    Raises:
+        PaddingError: PyTorch's form of this model is not known.
+        ImportError:  PyTorch is not installed.
+    """
+    peer = TorchModel(model)
+    adam = peer.torch.optim.Adam(peer.parameters, lr=0.0)
+    lengths = [lengths_of(example) for example in sentences]
+    orders = {
+        "pytorch, padded": random_batches(lengths, batch_size, seed),
+        "pytorch, bucketed": bucketed_batches(lengths, batch_size),
+    }
+    forms = []
+    for name, batches in orders.items():
+        chosen = sample(batches, lengths, num_batches)
+        steps = [
+            measure_torch(peer.loss([sentences[i] for i in batch]), peer.parameters, adam.step)
+            for batch in tqdm(chosen.batches, desc=name, unit="step")
+        ]
+        forms.append(torch_form(name, chosen, steps, lengths))
+    return forms
