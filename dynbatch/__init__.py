@@ -64,3 +64,16 @@ def __getattr__(name: str) -> Any:
     if name == "train":
         return importlib.import_module("dynbatch.train")
     raise AttributeError(f"module 'dynbatch' has no attribute {name!r}")
+
+
+def _name_in_memory(name: str) -> Any:
+    """`memory.compare_padding` and its command on first use: they need models and training."""
+    if name == "compare_padding":
+        return importlib.import_module("dynbatch.padding").compare_padding
+    if name == "main":
+        return importlib.import_module("dynbatch.padding.command").memory
+    raise AttributeError(f"module 'dynbatch.memory' has no attribute {name!r}")
+
+
+# What measures padding stands far above `memory`, which therefore cannot import it.
+vars(memory)["__getattr__"] = _name_in_memory

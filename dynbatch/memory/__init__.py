@@ -1,10 +1,10 @@
 """Where bytes lie: planned offsets inside a run's arena, and the pool that arenas come from.
 
-`compare_padding` measures what padding would cost. It is made of everything above this layer, and
-stands here for its users: looked up on first use, the one arrow that points up.
+`compare_padding` measures what padding would cost, and `main` is the command that does so. Both are
+made of everything above this layer, and stand here for users: the package binds them.
 """
 
-import importlib
+from collections.abc import Callable
 from typing import Any
 
 from dynbatch.memory.arena import Arena
@@ -18,6 +18,9 @@ from dynbatch.memory.resource import Adaptor, Buffer, Resource
 from dynbatch.memory.size_classes import SizeClasses
 from dynbatch.memory.statistics import MemoryStatistics, Statistics
 from dynbatch.memory.upstream import DeviceMemory, GivenMemory, HostMemory
+
+compare_padding: Callable[..., Any]
+main: Callable[[], int]
 
 __all__ = [
     "Adaptor",
@@ -45,10 +48,3 @@ __all__ = [
     "read_log",
     "replay",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """`compare_padding` on first use: it needs models, training and tqdm, the rest NumPy alone."""
-    if name == "compare_padding":
-        return importlib.import_module("dynbatch.padding").compare_padding
-    raise AttributeError(f"module 'dynbatch.memory' has no attribute {name!r}")

@@ -1,10 +1,8 @@
-"""`python -m dynbatch.memory DATA`: what a model holds with padding and without (`--help`).
+"""`python -m dynbatch.memory DATA`: what a model holds with padding and without (`--help`)."""
 
-The command stands above this layer, as all it measures with; so it is looked up when it is run.
-"""
-
-import importlib
 import sys
 
+from dynbatch import memory
+
 if __name__ == "__main__":
-    sys.exit(importlib.import_module("dynbatch.padding.command").memory())
+    sys.exit(memory.main())

@@ -33,8 +33,8 @@ from dynbatch.batcher.steps.parameter_gradients import (
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.cuda.runtime.items import refused
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
+from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
 from dynbatch.memory.offsets import place

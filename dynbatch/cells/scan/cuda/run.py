@@ -19,7 +19,7 @@ from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.program import Op, Value
 from dynbatch.kernels import arrays
-from dynbatch.kernels.cuda.runtime.items import RepeatedLaunch
+from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.runtime.cupy_types import address_of
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
-def places(base: Any, arrays: Sequence[Any]) -> list[int]:
+def places(base: Array, arrays: Sequence[Array]) -> list[int]:
     """Where arrays begin, in elements from the beginning of `base`; kept alive until the flush.
 
     Args:
@@ -23,5 +24,5 @@ def places(base: Any, arrays: Sequence[Any]) -> list[int]:
     for array in arrays:
         if not array.flags.c_contiguous:
             raise ShapeError(f"an array {array.shape} of {array.dtype} is not C-contiguous.")
-    start, itemsize = base.data.ptr, base.itemsize
-    return [(array.data.ptr - start) // itemsize for array in arrays]
+    start, itemsize = address_of(base), base.itemsize
+    return [(address_of(array) - start) // itemsize for array in arrays]

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.staging import Upload
+from dynbatch.kernels.cuda.runtime.work import WorkQueue
+
 if TYPE_CHECKING:
-    from dynbatch.kernels.cuda.runtime.queue import Queue
+    from numpy.typing import DTypeLike
 
 PREFIX = {"float32": "s", "float64": "d"}
 # The scalars of a product, read from the host when the product is started.
 SCALARS = {name: np.array([0, 1], name) for name in PREFIX}
-
-
 # What a handle allocates for itself, by the GPU's capability: 32 MiB from Hopper on (cuBLAS's
 # manual, `cublasSetWorkspace`).
 WORKSPACE_BYTES = {True: 32 << 20, False: 4 << 20}
@@ -28,30 +30,34 @@ class Handles:
     A handle owns memory in which a product is added up. Two streams at once would write to the
     same, and the way it is shared out decides the bits of a result. So a product takes its handle
     when it is started, by the stream on which it runs. The null stream's is CuPy's own.
+
+    Attributes:
+        products: started with these handles so far.
     """
 
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
+    def __init__(self, cupy: CupyModule) -> None:
+        self.cupy = cupy
+        self.products = 0
         self._by_stream: dict[int, int] = {}
 
     def of(self, stream: int) -> int:
         """The handle of a stream, by its address; 0 is the null stream."""
-        found = self._by_stream.get(stream)
-        return self._make(stream) if found is None else found
+        handle = self._by_stream.get(stream)
+        return self._make(stream) if handle is None else handle
 
     @property
     def workspace_bytes(self) -> int:
         """What they hold on the device beside all that dynbatch and CuPy allocate."""
-        is_new = int(self._cupy.cuda.Device().compute_capability) >= 90
+        is_new = int(self.cupy.cuda.Device().compute_capability) >= 90
         return len(self._by_stream) * WORKSPACE_BYTES[is_new]
 
     def _make(self, stream: int) -> int:
-        cuda = self._cupy.cuda
+        cuda = self.cupy.cuda
         library = cuda.cublas
-        own = [each for each in self._by_stream if each]
-        if len(own) == MOST_HANDLES:
-            library.destroy(self._by_stream.pop(own[0]))  # which waits for the device
-        handle: int = library.create() if stream else cuda.get_cublas_handle()
+        streams = [address for address in self._by_stream if address]
+        if len(streams) == MOST_HANDLES:
+            library.destroy(self._by_stream.pop(streams[0]))  # which waits for the device
+        handle = library.create() if stream else cuda.get_cublas_handle()
         library.setPointerMode(handle, library.CUBLAS_POINTER_MODE_HOST)
         library.setMathMode(handle, library.CUBLAS_DEFAULT_MATH)
         self._by_stream[stream] = handle
@@ -59,11 +65,19 @@ class Handles:
 
 
 class Product(NamedTuple):
-    """A call of cuBLAS that waits, `function(handle, *args)`; `label` says for whom it is made."""
+    """A call of cuBLAS that waits, `function(handle, *args)`."""
 
     function: Callable[..., None]
-    args: tuple[Any, ...]
+    args: tuple[int, ...]
+    handles: Handles
     label: str
+
+    def __str__(self) -> str:
+        return "a product of cuBLAS"
+
+    def start(self, upload: Upload, stream: int) -> None:
+        self.handles.products += 1
+        self.function(self.handles.of(stream), *self.args)
 
 
 class Cublas:
@@ -78,16 +92,18 @@ class Cublas:
     asked of it is Cᵀ = op(B)ᵀ op(A)ᵀ: the factors exchanged.
 
     Args:
-        queue: to which the products go.
-        dtype: float32 or float64.
+        queue:   to which the products go.
+        handles: of the streams on which they run.
+        dtype:   float32 or float64.
     """
 
-    __slots__ = ("_gemm", "_gemm_planes", "_queue", "_scalars", "dtype")
+    __slots__ = ("_gemm", "_gemm_planes", "_handles", "_queue", "_scalars", "dtype")
 
-    def __init__(self, queue: Queue, dtype: Any) -> None:
+    def __init__(self, queue: WorkQueue, handles: Handles, dtype: DTypeLike) -> None:
         self.dtype = np.dtype(dtype)
-        library, prefix = queue.cupy.cuda.cublas, PREFIX[self.dtype.name]
+        library, prefix = handles.cupy.cuda.cublas, PREFIX[self.dtype.name]
         self._queue = queue
+        self._handles = handles
         self._gemm = getattr(library, f"{prefix}gemm")
         self._gemm_planes = getattr(library, f"{prefix}gemmStridedBatched")
         scalars = SCALARS[self.dtype.name]
@@ -111,6 +127,7 @@ class Cublas:
             self._gemm,
             (transpose_b, transpose_a, n, m, k, scalars[1],
              b, ldb, a, lda, scalars[beta], c, ldc),
+            self._handles,
             self._queue.label,
         ))  # fmt: skip
 
@@ -133,6 +150,7 @@ class Cublas:
             self._gemm_planes,
             (transpose_b, transpose_a, n, m, k, scalars[1],
              b, ldb, step_b, a, lda, step_a, scalars[beta], c, ldc, step_c, planes),
+            self._handles,
             self._queue.label,
         ))  # fmt: skip
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, MemoryPointer
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.queue import queue
 
@@ -22,12 +23,12 @@ class HostCopy:
         array: a device array, C-contiguous.
     """
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Array) -> None:
         self._queue = queue()
-        self._array = array
+        self._array: Array | None = array
         self._host: Array | None = None
-        self._event: Any = None
-        self._queue.call(self._start)
+        self._event: CudaEvent | None = None
+        self._queue.call(partial(self._start, array))
 
     def read(self) -> Array:
         """The host's copy. The first call waits, and hands the queue over where it still holds it.
@@ -45,11 +46,12 @@ class HostCopy:
         assert self._host is not None
         return self._host
 
-    def _start(self) -> None:
-        cupy, array = self._queue.cupy, self._array
+    def _start(self, array: Array) -> None:
+        cupy = self._queue.cupy
         pinned = cupy.cuda.alloc_pinned_memory(max(1, array.nbytes))
         self._host = np.frombuffer(pinned, array.dtype, array.size).reshape(array.shape)
-        stream = cupy.cuda.get_current_stream()
         if array.nbytes:
-            array.data.copy_to_host_async(self._host.ctypes.data, array.nbytes, stream)
+            start: MemoryPointer = array.data  # type: ignore[assignment]
+            stream = cupy.cuda.get_current_stream()
+            start.copy_to_host_async(self._host.ctypes.data, array.nbytes, stream)
         self._event = hold(cupy, self._host)  # even if nobody reads it

@@ -7,15 +7,15 @@ library knows of its own streams only.
 from __future__ import annotations
 
 import threading
-from typing import Any
 
+from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CupyModule
 from dynbatch.recent import free_at_fork
 
-_held: list[tuple[Any, Any]] = []
+_held: list[tuple[CudaEvent, object]] = []
 _lock = free_at_fork(threading.Lock())
 
 
-def hold(cupy: Any, used: Any) -> Any:
+def hold(cupy: CupyModule, used: object) -> CudaEvent:
     """Keep `used` until all that has been started on CuPy's current stream is done.
 
     Returns:

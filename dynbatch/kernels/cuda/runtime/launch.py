@@ -5,14 +5,19 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
+from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
 from dynbatch.kernels.cuda.runtime.source import CudaSource, KernelParameter
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 REAL = {"float32": "float", "float64": "double"}
 SCALARS: dict[str, type[np.generic]] = {
@@ -31,7 +36,10 @@ DEFAULT_SHARED_BYTES = 48 * 1024
 # Blocks that a grid may have in its second and third dimension.
 MOST_ACROSS = 65535
 
-Cast = Callable[[Any], Any]
+Argument = Array | np.generic | float | None
+"""An array of host or device, an address, a number, or None for NULL."""
+
+Cast = Callable[[Any], Argument]
 
 
 class KernelArgument(NamedTuple):
@@ -61,15 +69,15 @@ class Kernels:
         DtypeError: another dtype.
     """
 
-    def __init__(self, dtype: Any, cupy: Any = None) -> None:
+    def __init__(self, dtype: DTypeLike, cupy: CupyModule | None = None) -> None:
         self.dtype = np.dtype(dtype)
         if self.dtype.name not in REAL:
             raise DtypeError(f"CUDA kernels take float32 or float64, not {self.dtype}")
-        self.cupy = backend.cupy() if cupy is None else cupy
+        self.cupy: CupyModule = backend.cupy() if cupy is None else cupy
         self.launches: Counter[str] = Counter()
         self._generated: dict[str, CudaSource] = {}
-        self._modules: dict[str, Any] = {}
-        self._compiled: dict[str, Any] = {}
+        self._modules: dict[str, CudaText] = {}
+        self._compiled: dict[str, CompiledKernel] = {}
         self._arguments: dict[str, tuple[KernelArgument, ...]] = {}
 
     def add(self, generated: CudaSource) -> None:
@@ -88,7 +96,7 @@ class Kernels:
         name: str,
         grid: tuple[int, ...],
         block: tuple[int, ...],
-        args: Sequence[Any],
+        args: Sequence[Argument],
         shared: int = 0,
     ) -> None:
         """Launch the kernel `name`, or nothing where grid or block has a zero.
@@ -132,7 +140,7 @@ class Kernels:
         name: str,
         grid: tuple[int, ...],
         block: tuple[int, ...],
-        values: Sequence[Any],
+        values: Sequence[Argument],
         shared: int = 0,
     ) -> None:
         """Launch with values that were cast; no size is zero.
@@ -154,7 +162,7 @@ class Kernels:
         self.launches[name] += 1
         kernel(grid, block, values, shared_mem=shared)
 
-    def _compile(self, name: str) -> Any:
+    def _compile(self, name: str) -> CompiledKernel:
         text = self._generated.get(name) or source.home(name)
         module = self._modules.get(text.text)
         if module is None:
@@ -175,13 +183,11 @@ def _argument(kernel: str, parameter: KernelParameter, real: np.dtype[Any]) -> K
         dtype = np.dtype(scalar) if scalar else None
         return KernelArgument(_pointer(where, dtype), dtype or np.dtype(np.uint8))
     if scalar is None:
-        return KernelArgument(
-            lambda value: value, None
-        )  # a struct; its layout is the caller's affair
+        return KernelArgument(_as_it_is, None)  # a struct; its layout is the caller's affair
     if issubclass(scalar, np.floating):
         return KernelArgument(scalar, None)
 
-    def to_integer(value: Any) -> Any:
+    def to_integer(value: Any) -> np.generic:
         try:
             return scalar(operator.index(value))
         except TypeError:
@@ -190,8 +196,12 @@ def _argument(kernel: str, parameter: KernelParameter, real: np.dtype[Any]) -> K
     return KernelArgument(to_integer, None)
 
 
+def _as_it_is(value: Argument) -> Argument:
+    return value
+
+
 def _pointer(where: str, dtype: np.dtype[Any] | None) -> Cast:
-    def to_pointer(value: Any) -> Any:
+    def to_pointer(value: Any) -> Argument:
         if value is None:
             return 0  # CuPy would hand the driver no argument at all, instead of a NULL
         if isinstance(value, int):
@@ -201,6 +211,6 @@ def _pointer(where: str, dtype: np.dtype[Any] | None) -> Cast:
             raise DtypeError(f"{where} points to {dtype}, not {given}")
         if given is not None and not value.flags.c_contiguous:
             raise ShapeError(f"{where} is not C-contiguous")
-        return value
+        return value  # type: ignore[no-any-return]
 
     return to_pointer

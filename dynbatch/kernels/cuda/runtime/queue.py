@@ -1,9 +1,9 @@
 """`Queue`: the launches of a run in their order, held until one copy has brought up all tables.
 
-Kernels are called as on the CPU, with offsets and ids as NumPy arrays. On a GPU those are tables. A
-kernel's twin therefore does not launch: it hands launch and tables to the queue. `flush` copies all
-tables of the run to the device at once, from pinned memory, and then launches everything. Nothing
-here waits for the device.
+Kernels are called as on the CPU, with offsets and ids as NumPy arrays. On a GPU those are tables.
+So a kernel's CUDA version does not launch: it hands launch and tables to the queue. `flush` copies
+all tables of the run to the device at once, from pinned memory, and then launches everything.
+Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -13,27 +13,29 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array
 from dynbatch.errors import DynbatchError
-from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles, Product
-from dynbatch.kernels.cuda.runtime.items import (
+from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
+from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
+from dynbatch.kernels.cuda.runtime.launch import Argument, KernelArgument, Kernels
+from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
+from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
+from dynbatch.kernels.cuda.runtime.work import (
     HostCall,
-    Item,
     Launch,
     RepeatedLaunch,
-    Turn,
-    placed,
+    Value,
+    Work,
     refused,
-    what_is,
 )
-from dynbatch.kernels.cuda.runtime.launch import KernelArgument, Kernels
-from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
-from dynbatch.kernels.cuda.runtime.streams import CudaStreams, Fork, joined
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
 
 
 class Queue:
@@ -45,40 +47,41 @@ class Queue:
         uploaded_bytes: their bytes.
     """
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: CupyModule) -> None:
         self.cupy = cupy
         self.label = ""
         self._at_once = False
         self.uploads = 0
         self.uploaded_bytes = 0
-        self._kernels = {np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")}
-        self._waiting: list[Item | Fork] = []
-        self._earlier: list[list[Item | Fork]] = []  # within `side_by_side`
-        self._streams = CudaStreams(cupy)
+        self._kernels: dict[np.dtype[Any], Kernels] = {
+            np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")
+        }
+        self._waiting: list[Work | Fork] = []
+        self._earlier: list[list[Work | Fork]] = []  # within `side_by_side`
+        self._streams = SideStreams(cupy)
         self._cublas: dict[np.dtype[Any], Cublas] = {}
         self._handles = Handles(cupy)
-        self._products = 0
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
-        self._kept: list[Any] = []
+        self._kept: list[Array] = []
 
     @property
     def launches(self) -> int:
         """Kernels launched and products of cuBLAS started so far."""
         counts = [sum(kernels.launches.values()) for kernels in self._kernels.values()]
-        return self._products + sum(counts)
+        return self._handles.products + sum(counts)
 
-    def kernels(self, dtype: Any) -> Kernels:
+    def kernels(self, dtype: DTypeLike) -> Kernels:
         """The kernels for one element type."""
-        known = self._kernels.get(dtype)
+        known = self._kernels.get(dtype)  # type: ignore[arg-type]  # a name is not found
         return self._kernels[np.dtype(dtype)] if known is None else known
 
-    def cublas(self, dtype: Any) -> Cublas:
+    def cublas(self, dtype: DTypeLike) -> Cublas:
         """The matrix products for one element type."""
         dtype = np.dtype(dtype)
         known = self._cublas.get(dtype)
         if known is None:
-            known = self._cublas[dtype] = Cublas(self, dtype)
+            known = self._cublas[dtype] = Cublas(self, self._handles, dtype)
         return known
 
     @property
@@ -88,11 +91,11 @@ class Queue:
 
     def launch(
         self,
-        dtype: Any,
+        dtype: DTypeLike,
         name: str,
         grid: tuple[int, ...],
         block: tuple[int, ...],
-        args: Sequence[Any],
+        args: Sequence[Argument],
         shared: int = 0,
     ) -> None:
         """Have a kernel launched after everything that waits; see `Kernels.launch`.
@@ -108,7 +111,7 @@ class Queue:
         values = self.ready(name, kernels.arguments(name, len(args)), args)
         self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
-    def repeated(self, dtype: Any, name: str, args: Sequence[Any]) -> RepeatedLaunch:
+    def repeated(self, dtype: DTypeLike, name: str, args: Sequence[Argument]) -> RepeatedLaunch:
         """A kernel to launch many times; `args`, all but the last, stay as they are until then."""
         kernels = self.kernels(dtype)
         arguments = kernels.arguments(name, len(args) + 1)[:-1]
@@ -120,21 +123,21 @@ class Queue:
         return self._staging.number
 
     def ready(
-        self, name: str, arguments: Iterable[KernelArgument], args: Sequence[Any]
-    ) -> list[Any]:
+        self, name: str, arguments: Iterable[KernelArgument], args: Sequence[Argument]
+    ) -> list[Value]:
         """The values of arguments, and `Table`s of those that the next flush brings up."""
         try:
             return [
                 self._stage(value, table)
                 if isinstance(value, np.ndarray) and table is not None
-                else cast(value)
-                for (cast, table), value in zip(arguments, args, strict=True)
+                else convert(value)
+                for (convert, table), value in zip(arguments, args, strict=True)
             ]
         except Exception as error:
             error.add_note(f"kernel {name}, for {self.label or 'no node'}")
             raise
 
-    def call(self, function: Callable[[], None]) -> None:
+    def call(self, function: Callable[[], object]) -> None:
         """Have other work of the device started in its turn, a copy for instance."""
         self.add(HostCall(function, self.label))
 
@@ -148,12 +151,13 @@ class Queue:
                 self._waiting = []
         finally:
             before, *branches = self._earlier
-            self._waiting = [*before, *joined(branches), *self._waiting]
+            joint = joined(cast("list[list[Work]]", branches))
+            self._waiting = [*before, *joint, *self._waiting]
             self._earlier = []
 
-    def add(self, item: Item) -> None:
-        """Have an item started after everything that waits."""
-        self._waiting.append(item)
+    def add(self, work: Work) -> None:
+        """Have work started after everything that waits."""
+        self._waiting.append(work)
         if self._at_once:
             self.flush()
 
@@ -170,13 +174,13 @@ class Queue:
         finally:
             self._at_once = False
 
-    def empty(self, shape: Any, dtype: Any) -> Any:
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
         """A device array for this run only: its memory is free again after `flush`."""
         array = self.cupy.empty(shape, dtype)
         self._kept.append(array)
         return array
 
-    def keep(self, *arrays: Any) -> None:
+    def keep(self, *arrays: Array) -> None:
         """Keep arrays alive until `flush`: what waits knows their addresses only."""
         self._kept += arrays
 
@@ -198,7 +202,7 @@ class Queue:
             if upload.copied:
                 self.uploads += 1
                 self.uploaded_bytes += upload.copied
-            stream: int = self.cupy.cuda.get_current_stream().ptr
+            stream = self.cupy.cuda.get_current_stream().ptr
             for item in waiting:
                 if isinstance(item, Fork):
                     self._streams.run(item, partial(self._start, upload))
@@ -217,7 +221,7 @@ class Queue:
 
     def waiting(self) -> list[str]:
         """What waits, in order, as errors call it; nothing has been queued side by side."""
-        return [what_is(item) for item in self._waiting if not isinstance(item, Fork)]
+        return [str(work) for work in self._waiting if not isinstance(work, Fork)]
 
     def discard(self) -> None:
         """Forget everything that waits: its run failed."""
@@ -226,23 +230,14 @@ class Queue:
         self._tables.clear()
         self._kept.clear()
 
-    def _start(self, upload: Upload, stream: int, item: Item) -> None:
+    def _start(self, upload: Upload, stream: int, work: Work) -> None:
         try:
-            if isinstance(item, Turn):
-                item.repeated.start(item, upload)
-            elif isinstance(item, Launch):
-                values = placed(item.values, upload)
-                item.kernels.start(item.name, item.grid, item.block, values, item.shared)
-            elif isinstance(item, Product):
-                self._products += 1
-                item.function(self._handles.of(stream), *item.args)
-            else:
-                item.function()
+            work.start(upload, stream)
         except DynbatchError as error:
-            error.add_note(f"{what_is(item)}, launched for {item.label or 'no node'}")
+            error.add_note(f"{work}, launched for {work.label or 'no node'}")
             raise
         except Exception as error:
-            raise refused(error, what_is(item), item.label) from error
+            raise refused(error, str(work), work.label) from error
 
     def _stage(self, array: Array, dtype: np.dtype[Any]) -> Table:
         """The array's place in the staging buffer; the same for the same array in one run."""
@@ -258,7 +253,7 @@ _local = threading.local()
 
 
 def queue() -> Queue:
-    """The queue of this thread and of CuPy's current device; every twin launches through it."""
+    """The queue of this thread and of CuPy's current device, through which everything launches."""
     cupy = backend.cupy()
     queues: dict[tuple[int, int], Queue] = _local.__dict__.setdefault("queues", {})
     key = (id(cupy), cupy.cuda.runtime.getDevice())
@@ -268,11 +263,11 @@ def queue() -> Queue:
 
 
 def launch(
-    like: Any,
+    like: Array,
     name: str,
     grid: tuple[int, ...],
     block: tuple[int, ...],
-    args: Sequence[Any],
+    args: Sequence[Argument],
     shared: int = 0,
 ) -> None:
     """Queue a kernel for values of `like`'s dtype; see `Queue.launch`."""

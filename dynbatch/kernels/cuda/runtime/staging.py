@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import BackendError
+from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
 
 ALIGNMENT = 16
 FIRST_BYTES = 1 << 16
@@ -52,10 +53,10 @@ class Upload(NamedTuple):
 class Slot:
     """A pinned buffer, the device buffer of its size, and the event after their last use."""
 
-    def __init__(self, cupy: Any, size: int) -> None:
+    def __init__(self, cupy: CupyModule, size: int) -> None:
         pinned = cupy.cuda.alloc_pinned_memory(size)
         self.size = size
-        self.host: Array = np.frombuffer(pinned, np.uint8, size)
+        self.host = np.frombuffer(pinned, np.uint8, size)
         self.pinned = pinned
         self.device = cupy.cuda.alloc(size)
         self.event = cupy.cuda.Event(disable_timing=True)
@@ -71,7 +72,7 @@ class Staging:
         number: of the upload that will bring up what is put now.
     """
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: CupyModule) -> None:
         self._cupy = cupy
         self._slots: list[Slot | None] = [None] * DEPTH
         self._turn = 0
@@ -107,7 +108,7 @@ class Staging:
         )
         slot.is_used = True
         self._tables, self._used = [], 0
-        return Upload(self.number, int(slot.device.ptr), copied)
+        return Upload(self.number, slot.device.ptr, copied)
 
     def done(self) -> None:
         """All work that reads the last upload has been started."""

@@ -1,13 +1,13 @@
-"""Work that does not depend on each other, on streams of its own: the two directions of an LSTM."""
+"""Independent work on streams of its own: the two directions of an LSTM, for instance."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
-if TYPE_CHECKING:
-    from dynbatch.kernels.cuda.runtime.items import Item
+from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CudaStream, CupyModule
+from dynbatch.kernels.cuda.runtime.work import Work
 
 # Streams besides the current one; further branches share them.
 MOST_STREAMS = 4
@@ -18,21 +18,21 @@ WORTH_A_STREAM = 16
 class Fork(NamedTuple):
     """Branches that start when all before them is done; what comes next waits for all of them."""
 
-    branches: Sequence[Sequence[Any]]
+    branches: Sequence[Sequence[Work]]
 
 
-class CudaStreams:
-    """The streams of one queue, made when they are first needed."""
+class SideStreams:
+    """The streams of one queue beside the current one, made when they are first needed."""
 
-    def __init__(self, cupy: Any) -> None:
+    def __init__(self, cupy: CupyModule) -> None:
         self._cupy = cupy
-        self._streams: list[Any] = []
+        self._streams: list[CudaStream] = []
 
-    def run(self, fork: Fork, start: Callable[[int, Item], None]) -> None:
+    def run(self, fork: Fork, start: Callable[[int, Work], None]) -> None:
         """Start the branches in turns, an item of each, so that the device has work of all.
 
         Args:
-            start: (address of the stream, which is the current one then, item).
+            start: (address of the stream, which is the current one then, work).
         """
         cuda = self._cupy.cuda
         count = min(len(fork.branches), MOST_STREAMS)
@@ -54,17 +54,16 @@ class CudaStreams:
             for stream in streams:
                 main.wait_event(self._mark(stream))
 
-    def _mark(self, stream: Any) -> Any:
+    def _mark(self, stream: CudaStream) -> CudaEvent:
         event = self._cupy.cuda.Event(disable_timing=True)
         event.record(stream)
         return event
 
 
-def joined(branches: Sequence[Sequence[Any]]) -> Iterable[Any]:
+def joined(branches: Sequence[Sequence[Work]]) -> Iterable[Work | Fork]:
     """The branches as one fork, or one after the other where only one of them is long."""
-    long = [len(items) >= WORTH_A_STREAM for items in branches]
-    if sum(long) < 2:
+    long = [items for items in branches if len(items) >= WORTH_A_STREAM]
+    if len(long) < 2:
         return chain.from_iterable(branches)
-    short = [item for items, is_long in zip(branches, long, strict=True) if not is_long
-             for item in items]  # fmt: skip
-    return [Fork([items for items, is_long in zip(branches, long, strict=True) if is_long]), *short]
+    short = [items for items in branches if len(items) < WORTH_A_STREAM]
+    return [Fork(long), *chain.from_iterable(short)]

@@ -277,7 +277,7 @@ class Watched(Cublas):
     __slots__ = ("started",)
 
     def __init__(self, queue, pairs):
-        super().__init__(queue, "float32")
+        super().__init__(queue, queue._handles, "float32")
         self.started, gemm = 0, self._gemm
 
         def noted(handle, *args):

@@ -1,0 +1,102 @@
+"""What dynbatch uses of CuPy, as types: CuPy has none, and need not be installed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from dynbatch.backend import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike
+
+
+class CudaStream(Protocol):
+    """A stream; inside a `with` block it is the current one."""
+
+    ptr: int
+
+    def wait_event(self, event: CudaEvent) -> None: ...
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *error: object) -> None: ...
+
+
+class CudaEvent(Protocol):
+    """A point in the work of a stream."""
+
+    @property
+    def done(self) -> bool: ...
+    def record(self, stream: CudaStream) -> None: ...
+    def synchronize(self) -> None: ...
+
+
+class MemoryPointer(Protocol):
+    """Memory of the device from some byte on, kept alive."""
+
+    ptr: int
+
+    def __add__(self, offset: int) -> Self: ...
+    def copy_from_host_async(self, source: int, size: int, stream: CudaStream) -> None: ...
+    def copy_to_host_async(self, target: int, size: int, stream: CudaStream) -> None: ...
+
+
+class CompiledKernel(Protocol):
+    """A kernel that was compiled and loaded."""
+
+    max_dynamic_shared_size_bytes: int
+
+    def __call__(
+        self,
+        grid: tuple[int, ...],
+        block: tuple[int, ...],
+        args: Sequence[object],
+        *,
+        shared_mem: int,
+    ) -> None: ...
+
+
+class CudaText(Protocol):
+    """A CUDA text, compiled when a kernel of it is asked for."""
+
+    def get_function(self, name: str) -> CompiledKernel: ...
+
+
+class CublasLibrary(Protocol):
+    """`cupy.cuda.cublas`, whose products are `sgemm`, `dgemm`, `sgemmStridedBatched`, …."""
+
+    CUBLAS_POINTER_MODE_HOST: int
+    CUBLAS_DEFAULT_MATH: int
+
+    def create(self) -> int: ...
+    def destroy(self, handle: int) -> None: ...
+    def setPointerMode(self, handle: int, mode: int) -> None: ...
+    def setMathMode(self, handle: int, mode: int) -> None: ...
+
+
+class CudaModule(Protocol):
+    """`cupy.cuda`."""
+
+    cublas: CublasLibrary
+    Device: Any
+    runtime: Any
+
+    def get_cublas_handle(self) -> int: ...
+    def get_current_stream(self) -> CudaStream: ...
+    def Stream(self, *, non_blocking: bool) -> CudaStream: ...
+    def Event(self, *, disable_timing: bool) -> CudaEvent: ...
+    def alloc(self, size: int) -> MemoryPointer: ...
+    def alloc_pinned_memory(self, size: int) -> Any: ...
+
+
+class CupyModule(Protocol):
+    """`cupy`, or the stand-in of the tests. Its arrays have the type of NumPy's here."""
+
+    cuda: CudaModule
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array: ...
+    def RawModule(self, *, code: str, options: tuple[str, ...]) -> CudaText: ...
+
+
+def address_of(array: Array) -> int:
+    """Where the first element of an array of CuPy lies."""
+    return array.data.ptr  # type: ignore[attr-defined, no-any-return]
