@@ -8,14 +8,16 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import numpy as np
 
 from dynbatch import backend, gc_pause, random
-from dynbatch.arguments import float_dtype, integer, refused, switch
+from dynbatch.arguments import float_dtype, integer, switch
 from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
@@ -24,8 +26,8 @@ from dynbatch.batcher.schedule.folds import Folds, compute_again, require_own_re
 from dynbatch.batcher.schedule.policies import Policy, as_policy
 from dynbatch.batcher.steps.block import freed
 from dynbatch.cells.calls.table import CallTable, Kinds
-from dynbatch.debugging.check import CheckedExecutor
-from dynbatch.debugging.guard import GuardedExecutor, PlacedNodes
+from dynbatch.debugging.check import Check
+from dynbatch.debugging.guard import Guard, PlacedNodes
 from dynbatch.errors import DtypeError, FreedError, GraphError, NumericError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
@@ -68,11 +70,12 @@ class Graph(Introspection, NamesChecked):
         guard:  True looks for NaN and infinity after each batch; the first, of a value or of a
             gradient, ends the run with a NumericError that names the node that made it, its line,
             its sentence, and what it read (see `dynbatch.debugging.guard`). For finding errors too.
+            With `check`, both look at each batch, and the first fault of either ends the run.
 
     Raises:
         BackendError:  the device is not available.
         DtypeError:    another dtype.
-        ArgumentError: unknown policy, both `check` and `guard`, or another argument's name or type.
+        ArgumentError: unknown policy, or another argument's name or type.
 
     Example:
         >>> import dynbatch as db
@@ -119,17 +122,13 @@ class Graph(Introspection, NamesChecked):
         self.inlined: dict[Any, Any] = {}  # calls that are not nodes of their own, and parameters
         self._runner: dict[str, int] = {}  # the thread in which it runs now
         self._num_regions = 0
-        if check and guard:
-            raise refused(
-                "Graph", "check and guard are both True", "one at a time",
-                "run the mini-batch twice, a graph with each",
-            )  # fmt: skip
-        kind = CheckedExecutor if check else GuardedExecutor if guard else Executor
-        self._executor = kind(
-            self.device, self.dtype, self.policy, pool or pool_of(self.device), grad
-        )
-        if isinstance(self._executor, GuardedExecutor):
-            self._nodes = PlacedNodes(self._executor.places)
+        observers: list[Wrap] = [Check] if check else []
+        if guard:
+            places: dict[int, str] = {}
+            self._nodes = PlacedNodes(places)
+            observers.append(partial(Guard, places=places))
+        pool = pool or pool_of(self.device)
+        self._executor = Executor(self.device, self.dtype, self.policy, pool, grad, observers)
         self._differentiated = False
         self._closed = False
         self._begin = time.perf_counter()

@@ -375,7 +375,6 @@ def test_a_seed_of_the_process_is_an_integer(value):
     Wrong(lambda: db.Graph(requires_grad=False), "Graph: there is no argument", ("grad= is",)),
     Wrong(lambda: db.Graph(policy="x"), "Graph: policy is 'x'.", ("by_agenda",)),
     Wrong(lambda: db.Graph(policy=["x"]), "Graph: policy is ['x'].", ()),
-    Wrong(lambda: db.Graph(check=True, guard=True), "Graph: check and guard are both", ()),
     Wrong(lambda: limited("lots"), "memory_limit: 'lots' is not a number of", ('"2GiB"',)),
     Wrong(lambda: limited(-1), "memory_limit: -1 is not a number of bytes.", ()),
     Wrong(lambda: limited(0), "memory_limit: 0 is not a number of bytes.", ()),

@@ -17,84 +17,82 @@ scan is 0 but for rounding; float64 settles such a case.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.execution.observer import Observer, StepActions
+from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls
-from dynbatch.debugging.checked_region import CheckedRegion, CheckedStack
-from dynbatch.debugging.checked_step import CheckedStep
 from dynbatch.debugging.difference import Checker, differing, magnitude
 from dynbatch.debugging.reference import dense_on_host, totals
+from dynbatch.debugging.region_check import RegionCheck, StackCheck
+from dynbatch.debugging.step_check import StepCheck
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.runtime import transfer
+from dynbatch.kernels.runtime.transfer import to_device, to_host
 from dynbatch.nodes.base import Node, heading
 from dynbatch.parameter import Array, Parameter, RowSparse
 
-CHECKED: dict[type[Node], type[CheckedStep]] = {
-    RegionNode: CheckedRegion,
-    StackCalls: CheckedStack,
-}
+CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls: StackCheck}
 
 
-class CheckedExecutor(Executor):
-    """An `Executor` that computes everything twice, from inputs that are still there then."""
+class Check(Observer):
+    """Computes everything a second time, from inputs that are still there then.
 
-    writes_in_place = False
+    Raises:
+        CheckError: at the first difference; the graph and all gradients are as before the run.
+    """
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.checker = Checker(self._device.is_cuda, self._start)
+    def __init__(self, upstream: StepActions) -> None:
+        super().__init__(upstream)
+        self.checker = Checker(self.device.is_cuda, lambda: ", ".join(dict.fromkeys(self.start())))
+        self._checks: dict[StepRun, StepCheck] = {}
 
-    def run(self, *args: Any) -> None:
-        """As `Executor.run`.
+    def begin(self) -> None:
+        self.checker.copies.clear()
+        super().begin()
 
-        Raises:
-            CheckError: at the first difference; the graph is as it was before the run.
-        """
-        self.checker.copies.clear()  # of parameters, which change between two runs
-        super().run(*args)
+    def close(self) -> None:
+        self._checks.clear()
+        super().close()
 
-    def _start(self) -> str:
-        """Start what waits; what it is, for errors."""
-        names = [] if self._queue is None else self._queue.waiting()
-        self.flush()
-        return ", ".join(dict.fromkeys(names))
+    def forward(self, step: StepRun, arena: Array) -> None:
+        run = partial(super().forward, step, arena)
+        if isinstance(step, AliasStep):  # it computes nothing
+            run()
+            return
+        self._check_of(step).forward(arena, run)
 
-    def _step(self, nodes: Sequence[Node]) -> StepRun:
-        kind = CHECKED.get(type(nodes[0]), CheckedStep)
-        return kind(nodes, self._dtype, self._device.xp, self.checker)
+    def backward(self, step: StepRun, arena: Array) -> None:
+        self._check_of(step).backward(arena, partial(super().backward, step, arena))
 
-    def _clear(self, block: Block) -> None:
-        super()._clear(block)
-        self.flush()
-        found = transfer.to_host(block.gradients().flat)
-        if found.any():
-            node = block.nodes[0]
+    def add_gradients(self, step: StepRun, arena: Array) -> None:
+        self._check_of(step).add_gradients(arena, partial(super().add_gradients, step, arena))
+
+    def _check_of(self, step: StepRun) -> StepCheck:
+        if step not in self._checks:
+            check = CHECKS.get(step.node_type, StepCheck)
+            self._checks[step] = check(step, self.checker)
+        return self._checks[step]
+
+    def clear(self, block: Block) -> None:
+        super().clear(block)
+        self.start()
+        if to_host(block.gradients().flat).any():
             raise CheckError(
-                heading(node, "the block of its gradient holds other numbers than 0")
+                heading(block.nodes[0], "the block of its gradient holds other numbers than 0")
                 + "\n  rule: a gradient that several batches add to begins as zeros"
             )
 
-    def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
-        """One after the other, so that the first difference is the first."""
-        for step, task in zip(steps, tasks, strict=True):
-            self._on_device(step, task)
-
-    def _commit(self, gradients: Sequence[StepGradients]) -> None:
-        """As `Executor._commit`, against sums on the host; differences leave gradients as before.
-
-        Raises:
-            CheckError: at the first difference.
-        """
-        before: dict[int, Any] = {}
+    def commit(self, gradients: Sequence[StepGradients]) -> None:
+        """Compare with sums on the host; at a difference all gradients are as before."""
+        before: dict[int, Array | RowSparse | None] = {}
         expected: dict[int, tuple[Parameter, Array, float]] = {}
         for step in gradients:
             for uid, (parameter, array) in totals(step).items():
@@ -104,15 +102,17 @@ class CheckedExecutor(Executor):
                     expected[uid] = (parameter, start, magnitude(start))
                 _, known, scale = expected[uid]
                 expected[uid] = (parameter, known + array, max(scale, magnitude(array)))
-        terms = [magnitude(transfer.to_host(x)) * magnitude(transfer.to_host(dy))
-                 for step in gradients for _, x, dy in step.products]  # fmt: skip
-        super()._commit(gradients)
-        self.flush()
+        terms = [
+            magnitude(to_host(x)) * magnitude(to_host(dy))
+            for step in gradients
+            for _, x, dy in step.products
+        ]
+        super().commit(gradients)
+        self.start()
         for parameter, wanted, scale in expected.values():
             found = dense_on_host(parameter.grad)
             places = differing(found, wanted, max([scale, *terms]))
             if places.size:
-                self._touched = []
                 for other, _, _ in expected.values():
                     other.grad = restored(before[other.uid], other)
                 flat = found.ravel(), wanted.ravel()
@@ -124,13 +124,14 @@ class CheckedExecutor(Executor):
                 )
 
 
-def saved_gradient(grad: Any) -> Any:
+def saved_gradient(grad: Array | RowSparse | None) -> Array | RowSparse | None:
     """A gradient as it is now: sums write into dense ones only."""
     return grad if grad is None or isinstance(grad, RowSparse) else download(grad)
 
 
-def restored(grad: Any, parameter: Parameter) -> Any:
+def restored(grad: Array | RowSparse | None, parameter: Parameter) -> Array | RowSparse | None:
     """The gradient that `saved_gradient` kept, where the parameter is."""
     if grad is None or isinstance(grad, RowSparse):
         return grad
-    return transfer.to_device(grad, parameter.device)
+    array: Array = to_device(grad, parameter.device)
+    return array

@@ -9,20 +9,21 @@ array of `F.input`, or a parameter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.execution.observer import Observer, StepActions
+from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.debugging.guarded_region import GuardedRegion
-from dynbatch.debugging.guarded_step import GuardedStep, described
+from dynbatch.debugging.finite_region import RegionGuard
+from dynbatch.debugging.finite_step import StepGuard, described
 from dynbatch.debugging.reference import dense_on_host
 from dynbatch.errors import NumericError
 from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
 
 INSIDE = __file__.rsplit("debugging", 1)[0]
 
@@ -47,32 +48,44 @@ class PlacedNodes(list[Node]):
         super().append(node)
 
 
-class GuardedExecutor(Executor):
-    """An `Executor` that looks at every number it makes.
+class Guard(Observer):
+    """Looks at every number that a graph computes.
 
-    Attributes:
+    Args:
         places: where each node was made, by index.
+
+    Raises:
+        NumericError: at the first number that is not finite.
     """
 
-    writes_in_place = False  # what a kernel has read is told if what it wrote is not finite
+    def __init__(self, upstream: StepActions, places: Mapping[int, str]) -> None:
+        super().__init__(upstream)
+        self._places = places
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self.places: dict[int, str] = {}
+    def forward(self, step: StepRun, arena: Array) -> None:
+        super().forward(step, arena)
+        if not isinstance(step, AliasStep):  # it computes nothing
+            self.start()
+            self._guard_of(step).forward(arena)
 
-    def _step(self, nodes: Sequence[Node]) -> StepRun:
-        kind = GuardedRegion if isinstance(nodes[0], RegionNode) else GuardedStep
-        return kind(nodes, self._dtype, self._device.xp, self)
+    def backward(self, step: StepRun, arena: Array) -> None:
+        super().backward(step, arena)
+        self.start()
+        self._guard_of(step).backward(arena)
 
-    def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Any]) -> None:
-        """One after the other, so that the first is the first."""
-        for step, task in zip(steps, tasks, strict=True):
-            self._on_device(step, task)
+    def add_gradients(self, step: StepRun, arena: Array) -> None:
+        super().add_gradients(step, arena)
+        self.start()
+        self._guard_of(step).added_gradients()
 
-    def _commit(self, gradients: Sequence[StepGradients]) -> None:
+    def _guard_of(self, step: StepRun) -> StepGuard:
+        guard = RegionGuard if step.node_type is RegionNode else StepGuard
+        return guard(step, self._places)
+
+    def commit(self, gradients: Sequence[StepGradients]) -> None:
         with np.errstate(all="ignore"):
-            super()._commit(gradients)
-        self.flush()
+            super().commit(gradients)
+        self.start()
         for parameter in {p.uid: p for step in gradients for p in step.parameters()}.values():
             grad = dense_on_host(parameter.grad)
             if not np.isfinite(grad).all():

@@ -145,11 +145,6 @@ def test_a_loss_that_is_not_finite_tells_about_the_guard():
         refused(lambda: graph.backward(loss), "db.Graph(guard=True)")
 
 
-def test_check_and_guard_are_two_runs():
-    with pytest.raises(ValueError, match="one at a time"):
-        db.Graph(check=True, guard=True)
-
-
 # Calls of cells ----------------------------------------------------------------------------------
 
 

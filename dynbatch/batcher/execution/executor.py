@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, ClassVar
+from functools import partial, reduce
+from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Device
+from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
 from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_plan import END
@@ -31,7 +32,7 @@ from dynbatch.batcher.steps.parameter_gradients import (
     commit,
 )
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.errors import MemoryLimitError, OutOfMemory
+from dynbatch.errors import CheckError, MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
@@ -80,12 +81,18 @@ class Executor:
         policy: a name of `policies.POLICIES`, or a function.
         pool:   where arenas come from.
         trains: whether a backward may follow a run.
+        observers: who look at each step, from the innermost to the outermost. Then no value is
+            written over an input, and steps run one after the other.
     """
 
-    writes_in_place: ClassVar[bool] = True
-
     def __init__(
-        self, device: Device, dtype: Any, policy: str | Policy, pool: Pool, trains: bool
+        self,
+        device: Device,
+        dtype: Any,
+        policy: str | Policy,
+        pool: Pool,
+        trains: bool,
+        observers: Sequence[Wrap] = (),
     ) -> None:
         self.statistics = GraphStatistics()
         self.steps: list[StepRun] = []
@@ -94,7 +101,11 @@ class Executor:
         self._dtype = dtype
         self._pool = pool
         itemsize = np.dtype(dtype).itemsize
-        self._planner = RunPlanner(policy, trains, itemsize, self.writes_in_place)
+        self._planner = RunPlanner(policy, trains, itemsize, not observers)
+        self._observed: StepActions | None = None
+        if observers:
+            self._observed = reduce(lambda beneath, wrap: wrap(beneath), observers,
+                                    StepActions(device, self.flush))  # fmt: skip
         self._arenas: list[Array] = []
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
@@ -163,6 +174,8 @@ class Executor:
             len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
         )
         run.first = run.steps if loss is None else 0
+        if self._observed is not None:
+            self._observed.begin()
         try:
             plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
             run.preparation, layout = plan.preparation, plan.layout
@@ -280,7 +293,14 @@ class Executor:
 
     def _commit(self, gradients: Sequence[StepGradients]) -> None:
         self._touched = [parameter for step in gradients for parameter in step.parameters()]
-        commit(gradients)
+        if self._observed is None:
+            commit(gradients)
+            return
+        try:
+            self._observed.commit(gradients)
+        except CheckError:
+            self._touched = []  # it has put the gradients back
+            raise
 
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""
@@ -308,6 +328,8 @@ class Executor:
         for arena in self._arenas:
             self._pool.give(arena)
         self._arenas = []
+        if self._observed is not None:
+            self._observed.close()
 
     # Before ---------------------------------------------------------------------------------------
 
@@ -348,40 +370,49 @@ class Executor:
     # The kernels ----------------------------------------------------------------------------------
 
     def _run_stage(self, stage: Stage, arena: Array) -> float:
-        begin = time.perf_counter()
+        begin, observed = time.perf_counter(), self._observed
         if stage.kind is StageKind.ACCUMULATE:
             self._commit_of(stage.steps)
             return time.perf_counter() - begin
         for block in stage.cleared:
             if self._queue is not None:
                 self._queue.label = f"the gradient of {block.nodes[0].label()}"
-            self._clear(block)
+            if observed is None:
+                arrays.fill(block.gradients().values, 0)
+            else:
+                observed.clear(block)
         for step in stage.steps:
             if step.placements and not stage.is_backward:
                 is_last = stage.kind is StageKind.RECOMPUTE
                 step.enter(step.placements[-1 if is_last else 0], arena, keeps=is_last)
         if stage.is_backward:
             steps = [step for step in stage.steps if not step.is_structural]
-            tasks = [partial(step.run_backward, arena) for step in steps]
+            if observed is None:
+                tasks = [partial(step.run_backward, arena) for step in steps]
+            else:
+                tasks = [partial(observed.backward, step, arena) for step in steps]
         else:
             steps = stage.steps
-            tasks = [partial(step.run_forward, arena) for step in steps]
+            if observed is None:
+                tasks = [partial(step.run_forward, arena) for step in steps]
+            else:
+                tasks = [partial(observed.forward, step, arena) for step in steps]
         run = self._run_on_threads if self._queue is None else self._run_on_device
         run(steps, tasks)
         for step in stage.steps:
             if stage.is_backward or step.fused:
                 self._label(step)
-                step.add_gradients(arena)
+                if observed is None:
+                    step.add_gradients(arena)
+                else:
+                    observed.add_gradients(step, arena)
         return time.perf_counter() - begin
-
-    def _clear(self, block: Block) -> None:
-        arrays.fill(block.gradients().values, 0)
 
     def _run_on_threads(
         self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]
     ) -> None:
         heavy = [step.work >= WORTH_A_THREAD for step in steps]
-        if sum(heavy) > 1:
+        if self._observed is None and sum(heavy) > 1:
             parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
             tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
         for task in tasks:
@@ -390,7 +421,8 @@ class Executor:
     def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
         assert self._queue is not None
         tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
-        if len(tasks) > 1 and all([step.node_type.names_kernels for step in steps]):
+        is_free = self._observed is None and all([step.node_type.names_kernels for step in steps])
+        if len(tasks) > 1 and is_free:
             self._queue.side_by_side(tasks)
         else:
             for task in tasks:

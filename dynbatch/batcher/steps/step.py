@@ -138,7 +138,7 @@ class StepRun:
             if self.fused:
                 self.batch.gradients = self.gradients
                 dy = self.block.gradients()
-                self.node_type.forward_backward(self.batch, y, xs, dy, self._target_views(arena))  # type: ignore[attr-defined]
+                self.node_type.forward_backward(self.batch, y, xs, dy, self.target_views(arena))  # type: ignore[attr-defined]
             else:
                 self.node_type.forward_batch(self.batch, y, *xs)
         self.spans.append(("forward", begin, time.perf_counter()))
@@ -160,7 +160,7 @@ class StepRun:
         batch.launches += 1
         if self.workspace_backward is not None:
             batch.scratch = _part(arena, self.workspace_backward)
-        self.node_type.backward_batch(batch, self.block.gradients(), *self._target_views(arena))
+        self.node_type.backward_batch(batch, self.block.gradients(), *self.target_views(arena))
         self.spans.append(("backward", begin, time.perf_counter()))
 
     def add_gradients(self, arena: Array) -> None:
@@ -203,7 +203,7 @@ class StepRun:
             own = arena if self.scratch is None else self.scratch
             self.batch.scratch = _part(own, self.workspace)
 
-    def _target_views(self, arena: Array) -> list[Ragged | None]:
+    def target_views(self, arena: Array) -> list[Ragged | None]:
         views: list[Ragged | None] = []
         for source, target in zip(self.sources, self.targets, strict=True):
             if target is None:

@@ -1,11 +1,11 @@
-"""`CheckedStep`: a batch step that is run again on the host, and compared."""
+"""`StepCheck`: runs a batch step again on the host, and compares."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,77 +36,80 @@ class ComparedArray(NamedTuple):
         return math.prod(self.shape)
 
 
-class CheckedStep(StepRun):
-    """A batch step that is run again on the host, and compared."""
+class StepCheck:
+    """Runs a batch step again on the host, and compares.
 
-    __slots__ = ("checker", "launched", "twins")
+    Attributes:
+        reference: what the second forward left for the second backward.
+        launched:  the kernels that ran last, for messages.
+    """
 
-    def __init__(self, nodes: Sequence[Node], dtype: Any, xp: Any, checker: Checker) -> None:
-        super().__init__(nodes, dtype, xp)
+    def __init__(self, step: StepRun, checker: Checker) -> None:
+        self.step = step
         self.checker = checker
         self.launched = ""
-        self.twins: ReferenceRun | None = None
+        self.reference: ReferenceRun | None = None
 
-    @property
-    def work(self) -> int:
-        """None that is worth a thread: steps run in order, so that the first is found."""
-        return 0
-
-    def run_forward(self, arena: Array) -> None:
-        super().run_forward(arena)
+    def forward(self, arena: Array, run: Callable[[], None]) -> None:
+        """Run forward, and compare the outputs; of a fused step the gradients too."""
+        run()
         self.launched = self.checker.kernels()
-        if self.is_structural:
+        step = self.step
+        if step.is_structural:
             self._check_moves()
             return
-        xs = self._inputs(arena, [source.packing for source in self.sources])
-        twins = self._make_twins()
+        xs = self._inputs(arena, [source.packing for source in step.sources])
+        reference = self._new_reference()
         dxs: list[Array | None] = []
-        with on_host(self.nodes[0].all_parameters(), self.checker.copies):
-            if self.fused:
-                dy = to_host(self.block.gradients().flat)
-                outputs, dxs, sink = twins.forward_backward(xs, dy, self._wanted())
-                given = totals(sink)
+        with on_host(step.nodes[0].all_parameters(), self.checker.copies):
+            if step.fused:
+                dy = to_host(step.block.gradients().flat)
+                outputs, dxs, sink = reference.forward_backward(xs, dy, self._wanted())
+                expected_sums = totals(sink)
             else:
-                outputs = twins.forward(xs)
-        self.twins = twins if self.batch.keeps else None
-        for number, (block, expected) in enumerate(zip(self.blocks, outputs, strict=True)):
+                outputs = reference.forward(xs)
+        self.reference = reference if step.batch.keeps else None
+        for number, (block, expected) in enumerate(zip(step.blocks, outputs, strict=True)):
             name = f"last state {number - 1}" if number else "value"
             pieces = [
                 ComparedArray(
                     node, name, (block.width,) if number else node.shape, partial(self._terms, node)
                 )
-                for node in self.nodes
+                for node in step.nodes
             ]
             self._compare("forward", pieces, to_host(block.values().flat), expected)
-        if self.fused:
+        if step.fused:
             self._compare_gradients(arena, dxs, [dy])
-            self._compare_parameters(given, [dy], xs)
+            self._compare_parameters(expected_sums, [dy], xs)
 
-    def run_backward(self, arena: Array) -> None:
+    def backward(self, arena: Array, run: Callable[[], None]) -> None:
+        """Run backward, and compare the gradients of inputs and parameters."""
+        step = self.step
         self.checker.kernels()
-        dys = [
-            download(block.gradients().values) for block in self.blocks
-        ]  # calls add to their own
-        super().run_backward(arena)
+        dys = [download(block.gradients().values) for block in step.blocks]  # calls add to theirs
+        run()
         self.launched = self.checker.kernels()
         # Without any, forward comes later: what needs no values is differentiated first.
-        twins = self.twins or self._make_twins()
-        retains = self.node_type.retains
-        places = [place if retains.input(k) else None for k, place in enumerate(self.repacked)]
-        inputs = self._inputs(arena, places, retains.input)
-        output = to_host(self.block.values().flat) if retains.output else None
-        with on_host(self.nodes[0].all_parameters(), self.checker.copies):
-            dxs, sink = twins.backward(inputs, output, dys[0].reshape(-1), dys[1:], self._wanted())
-            given = totals(sink)
+        reference = self.reference or self._new_reference()
+        retains = step.node_type.retains
+        packings = [x if retains.input(k) else None for k, x in enumerate(step.repacked)]
+        inputs = self._inputs(arena, packings, retains.input)
+        output = to_host(step.block.values().flat) if retains.output else None
+        with on_host(step.nodes[0].all_parameters(), self.checker.copies):
+            dxs, sink = reference.backward(
+                inputs, output, dys[0].reshape(-1), dys[1:], self._wanted()
+            )
+            expected_sums = totals(sink)
         self._compare_gradients(arena, dxs, dys)
-        self._compare_parameters(given, dys, inputs)
+        self._compare_parameters(expected_sums, dys, inputs)
 
-    def add_gradients(self, arena: Array) -> None:
+    def add_gradients(self, arena: Array, run: Callable[[], None]) -> None:
+        """Add the gradients of the inputs to where they belong, and compare the sums."""
         expected = self._sums(arena)
-        super().add_gradients(arena)
+        run()
         self.launched = self.checker.kernels()
         for block, (wanted, scale) in expected.items():
-            what = f"gradient, after {self.nodes[0].label()} added to it,"
+            what = f"gradient, after {self.step.nodes[0].label()} added to it,"
             width = block.width if block.nodes[0]._block is not block else 0
             pieces = [
                 ComparedArray(node, what, (width,) if width else node.shape, partial(float, scale))
@@ -116,10 +119,10 @@ class CheckedStep(StepRun):
 
     # What the second run gets ---------------------------------------------------------------------
 
-    def _make_twins(self) -> ReferenceRun:
-        together = self.checker.on_device or not self.splits
-        groups = [self.nodes] if together else [[node] for node in self.nodes]
-        return ReferenceRun(groups, self.batch.dtype, self.batch.keeps)
+    def _new_reference(self) -> ReferenceRun:
+        together = self.checker.on_device or not self.step.splits
+        groups = [self.step.nodes] if together else [[node] for node in self.step.nodes]
+        return ReferenceRun(groups, self.step.batch.dtype, self.step.batch.keeps)
 
     def _inputs(
         self,
@@ -129,7 +132,7 @@ class CheckedStep(StepRun):
     ) -> list[Array | None]:
         """The elements of each input as the kernels had them; copies are compared as well."""
         found: list[Array | None] = []
-        for position, source in enumerate(self.sources):
+        for position, source in enumerate(self.step.sources):
             if not reads(position):
                 found.append(None)
             elif source.is_view:
@@ -139,30 +142,30 @@ class CheckedStep(StepRun):
                 assert place is not None
                 packed = to_host(source.packed(arena, place).flat)
                 values = [to_host(x._block.node_values(x)).ravel() for x in source.nodes]
-                what = f"value, copied for {self.nodes[0].label()},"
+                what = f"value, copied for {self.step.nodes[0].label()},"
                 pieces = [ComparedArray(x, what, x.shape, float) for x in source.nodes]
                 self._compare("packing", pieces, packed, np.concatenate(values))
                 found.append(packed)
         return found
 
     def _wanted(self) -> list[bool]:
-        return [target is not None for target in self.targets]
+        return [target is not None for target in self.step.targets]
 
     def _check_moves(self) -> None:
         """Structural values, by plain indexing."""
-        expected = np.full(self.block.size, np.nan, self.batch.dtype)
+        expected = np.full(self.step.block.size, np.nan, self.step.batch.dtype)
         copies: dict[Block, Array] = {}
         for _, source, rows, columns in self._rectangles():
             if source not in copies:
                 copies[source] = to_host(source.values().flat)
             expected[columns] = copies[source][rows]
-        pieces = [ComparedArray(node, "value", node.shape, float) for node in self.nodes]
-        self._compare("moves", pieces, to_host(self.block.values().flat), expected)
+        pieces = [ComparedArray(node, "value", node.shape, float) for node in self.step.nodes]
+        self._compare("moves", pieces, to_host(self.step.block.values().flat), expected)
 
     def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
         """Of each node by itself: the block read, elements there, and elements of the output."""
-        for node in self.nodes:
-            for r in self.node_type.rectangles(Batch([node], self.batch.dtype)):  # type: ignore[attr-defined]
+        for node in self.step.nodes:
+            for r in self.step.node_type.rectangles(Batch([node], self.step.batch.dtype)):  # type: ignore[attr-defined]
                 elements = [
                     x._start
                     + (first + step * np.arange(r.rows))[:, None] * x.width
@@ -186,16 +189,18 @@ class CheckedStep(StepRun):
                 found[block] = (gradient, magnitude(gradient))
             return found[block][0]
 
-        if self.is_structural:
-            assigned = {block for target in self.targets if target for block in target.assigned}
-            dy = to_host(self.block.gradients().flat)
+        if self.step.is_structural:
+            assigned = {
+                block for target in self.step.targets if target for block in target.assigned
+            }
+            dy = to_host(self.step.block.gradients().flat)
             for _, block, there, here in self._rectangles():
                 if block.gradient is not None:
                     begin(block, block in assigned)[there] += dy[here]
             return {
                 block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in found.items()
             }
-        for source, target in zip(self.sources, self.targets, strict=True):
+        for source, target in zip(self.step.sources, self.step.targets, strict=True):
             if target is None or target.scratch is None:
                 continue
             packed, start = to_host(source.packed(arena, target.scratch).flat), 0
@@ -213,13 +218,13 @@ class CheckedStep(StepRun):
     def _compare_gradients(
         self, arena: Array, dxs: Sequence[Array | None], dys: Sequence[Array]
     ) -> None:
-        views = self._target_views(arena)
+        views = self.step.target_views(arena)
         for position, (view, dx) in enumerate(zip(views, dxs, strict=True)):
             if view is None or dx is None:
                 continue
             pieces = [
                 ComparedArray(node, f"gradient of {x.label()}", x.shape, partial(largest, dys))
-                for node, x in self.readers(position)
+                for node, x in self.step.readers(position)
             ]
             self._compare("backward", pieces, to_host(view.flat), dx)
 
@@ -229,10 +234,10 @@ class CheckedStep(StepRun):
         dys: Sequence[Array],
         inputs: Sequence[Array | None],
     ) -> None:
-        assert self.gradients is not None
-        left = totals(self.gradients)
+        assert self.step.gradients is not None
+        left = totals(self.step.gradients)
         scale = largest(dys) * max(1.0, largest([x for x in inputs if x is not None]))
-        node = self.nodes[0]
+        node = self.step.nodes[0]
         for uid in left.keys() | given.keys():
             parameter = (left.get(uid) or given[uid])[0]
             nothing = (parameter, np.zeros(parameter.shape, parameter.dtype))
@@ -242,10 +247,10 @@ class CheckedStep(StepRun):
             self._compare("backward", [piece], found.ravel(), expected.ravel())
 
     def _batch_text(self) -> str:
-        count = len(self.nodes)
+        count = len(self.step.nodes)
         return (
-            f"a batch of {count} node{'s' * (count > 1)}, {self.node_type.__name__}, "
-            f"first {self.nodes[0].label()}"
+            f"a batch of {count} node{'s' * (count > 1)}, {self.step.node_type.__name__}, "
+            f"first {self.step.nodes[0].label()}"
         )
 
     def _terms(self, node: Node) -> float:
@@ -269,5 +274,5 @@ class CheckedStep(StepRun):
                 raise CheckError(
                     heading(piece.node, f"its {piece.what} is wrong") + f"\n  {where}\n"
                     f"  in {when} of {self._batch_text()}{kernels}\n"
-                    f"  fix:  {self.checker.advice(self.node_type)}"
+                    f"  fix:  {self.checker.advice(self.step.node_type)}"
                 )

@@ -1,4 +1,4 @@
-"""`GuardedRegion`: the first call, or gradient of one, that is not finite."""
+"""`RegionGuard`: the first call, or gradient of one, that is not finite."""
 
 from __future__ import annotations
 
@@ -9,42 +9,45 @@ import numpy as np
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.region_run import RegionRun
-from dynbatch.debugging.checked_region import argument_name, calls_text, result_names
-from dynbatch.debugging.guarded_step import MOST_VALUES, GuardedStep, described, ranges
+from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
 from dynbatch.debugging.one_by_one import calls_of
+from dynbatch.debugging.region_check import argument_name, calls_text, result_names
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.base import Node, Shape
 from dynbatch.parameter import Array
 
 
-class GuardedRegion(GuardedStep):
+class RegionGuard(StepGuard):
     """A region that is looked at call by call: forward from the first, backward from the last."""
 
-    __slots__ = ()
-    nodes: Sequence[RegionNode]
+    @property
+    def node(self) -> RegionNode:
+        """The step's one node."""
+        (node,) = self.step.nodes
+        assert isinstance(node, RegionNode)
+        return node
 
     @property
     def _run(self) -> RegionRun:
-        run: RegionRun = self.batch.memo["run"]
+        run: RegionRun = self.step.batch.memo["run"]
         return run
 
     def _refuse(
         self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
     ) -> None:
         """As for every step; of its own value, name the call."""
-        if when == "forward" and nodes[0] is self.nodes[0]:
-            region = self.nodes[0].region
+        if when == "forward" and nodes[0] is self.node:
+            region = self.node.region
             for number, row, call in calls_of(region):
                 group = region.groups[number]
                 first = group.offset + row * group.cell.width
                 self._look_at_results(when, "its {}", flat[first:], number, row, call)
         super()._refuse(when, what, flat, nodes, shapes)
 
-    def _look_at_gradients(self, arena: Array, when: str) -> None:
-        """Those inside the region, the last call first; then those it gives."""
-        self.executor.flush()
+    def backward(self, arena: Array, when: str = "backward") -> None:
+        """Look at the gradients inside the region, the last call first; then at what it gives."""
         gradients = self._run.gradients()
-        for number, row, call in reversed(calls_of(self.nodes[0].region)):
+        for number, row, call in reversed(calls_of(self.node.region)):
             own, given = gradients[number]
             what = "the sum of the gradients of its {}"
             self._look_at_results(when, what, to_host(own[row]), number, row, call)
@@ -53,7 +56,7 @@ class GuardedRegion(GuardedStep):
                 if not np.isfinite(found).all():
                     what = f"its gradient for {argument_name(call, k)}"
                     self._refuse_call(when, what, found, number, row, call)
-        super()._look_at_gradients(arena, when)
+        super().backward(arena, when)
 
     def _look_at_results(
         self, when: str, what: str, flat: Array, number: int, row: int, call: Call
@@ -68,7 +71,7 @@ class GuardedRegion(GuardedStep):
     def _refuse_call(
         self, when: str, what: str, own: Array, number: int, row: int, call: Call
     ) -> None:
-        group, arrays = self.nodes[0].region.groups[number], self._run.arrays[number]
+        group, arrays = self.node.region.groups[number], self._run.arrays[number]
         known = [
             f"{argument_name(call, k)} {described(to_host(arrays[f'X{k}'][row]))}"
             for k in range(len(group.arguments))[:MOST_VALUES]
@@ -77,5 +80,5 @@ class GuardedRegion(GuardedStep):
             dy, _ = self._run.gradients()[number]
             known.append(f"the gradient of what it returned {described(to_host(dy[row]))}")
         known += ranges(group.cell.all_parameters())
-        text = calls_text(self.nodes[0])
+        text = calls_text(self.node)
         self._raise(call, f"{what} {described(own)}", known, when, text)

@@ -1,9 +1,9 @@
-"""`GuardedStep`: a batch step that looks at what its kernels wrote."""
+"""`StepGuard`: looks at the numbers that a batch step's kernels wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -18,66 +18,52 @@ from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.base import Node, Shape, heading
 from dynbatch.parameter import Array, Parameter
 
-if TYPE_CHECKING:
-    from dynbatch.debugging.guard import GuardedExecutor
-
 MOST_VALUES = 6  # inputs and parameters whose range a message gives
 
 
-class GuardedStep(StepRun):
-    """A batch step that looks at what its kernels wrote."""
+class StepGuard:
+    """Looks at the numbers that one batch step wrote.
 
-    __slots__ = ("executor",)
+    Args:
+        places: where each node was made, by index.
+    """
 
-    def __init__(
-        self, nodes: Sequence[Node], dtype: Any, xp: Any, executor: GuardedExecutor
-    ) -> None:
-        super().__init__(nodes, dtype, xp)
-        self.executor = executor
+    def __init__(self, step: StepRun, places: Mapping[int, str]) -> None:
+        self.step = step
+        self._places = places
 
-    @property
-    def work(self) -> int:
-        """None that is worth a thread: steps run in order, so that the first is found."""
-        return 0
-
-    def run_forward(self, arena: Array) -> None:
-        super().run_forward(arena)
-        self.executor.flush()
-        for number, block in enumerate(self.blocks):
+    def forward(self, arena: Array) -> None:
+        """Look at what forward wrote; of a fused step at the gradients too."""
+        nodes = self.step.nodes
+        for number, block in enumerate(self.step.blocks):
             flat = to_host(block.values().flat)
             if not np.isfinite(flat).all():
                 name = f"last state {number - 1}" if number else "value"
-                shapes = [(block.width,) if number else node.shape for node in self.nodes]
-                self._refuse("forward", f"its {name}", flat, self.nodes, shapes)
-        if self.fused:
-            self._look_at_gradients(arena, "forward and backward")
+                shapes = [(block.width,) if number else node.shape for node in nodes]
+                self._refuse("forward", f"its {name}", flat, nodes, shapes)
+        if self.step.fused:
+            self.backward(arena, "forward and backward")
 
-    def run_backward(self, arena: Array) -> None:
-        super().run_backward(arena)
-        self._look_at_gradients(arena, "backward")
-
-    def add_gradients(self, arena: Array) -> None:
-        super().add_gradients(arena)
-        self.executor.flush()
+    def added_gradients(self) -> None:
+        """Look at the sums of gradients that the step has added to."""
         for block in self._added_to():
             flat = to_host(block.gradients().flat)
             if not np.isfinite(flat).all():
                 owns = block.nodes[0]._block is block  # else it is of last states
                 shapes = [node.shape if owns else (block.width,) for node in block.nodes]
-                what = f"the sum of its gradients, after {self.nodes[0].label()} added to it,"
+                what = f"the sum of its gradients, after {self.step.nodes[0].label()} added to it,"
                 self._refuse("backward", what, flat, block.nodes, shapes)
 
     def _added_to(self) -> Iterable[Block]:
         found = dict.fromkeys(
-            [block for source, target in zip(self.sources, self.targets, strict=True)
+            [block for source, target in zip(self.step.sources, self.step.targets, strict=True)
              if target is not None for block in source.gradient_blocks]
         )  # fmt: skip
         return [block for block in found if block.gradient is not None]
 
-    def _look_at_gradients(self, arena: Array, when: str) -> None:
-        """Gradients of the inputs that carry one, then those of the parameters."""
-        self.executor.flush()
-        views = self._target_views(arena)
+    def backward(self, arena: Array, when: str = "backward") -> None:
+        """Look at the gradients of the inputs that carry one, then at those of the parameters."""
+        views = self.step.target_views(arena)
         for position, view in enumerate(views):
             if view is None:
                 continue
@@ -85,16 +71,16 @@ class GuardedStep(StepRun):
             if np.isfinite(flat).all():
                 continue
             start = 0
-            for node, x in self.readers(position):
+            for node, x in self.step.readers(position):
                 own = flat[start : start + x.rows * x.width]
                 start += own.size
                 if x._block.gradient is not None and not np.isfinite(own).all():
                     self._refuse(when, f"its gradient for {x.label()}", own, [node], [x.shape])
-        if self.gradients is not None:
-            for parameter, array in totals(self.gradients).values():
+        if self.step.gradients is not None:
+            for parameter, array in totals(self.step.gradients).values():
                 if not np.isfinite(array).all():
                     what = f"its gradient for parameter {parameter.name!r}"
-                    self._refuse(when, what, array.ravel(), self.nodes[:1], [parameter.shape])
+                    self._refuse(when, what, array.ravel(), self.step.nodes[:1], [parameter.shape])
 
     def _refuse(
         self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
@@ -110,14 +96,14 @@ class GuardedStep(StepRun):
             if isinstance(node, RegionNode):
                 kind = node.label()
                 node, own = first_call(node, own)
-            batch = f"a batch of {len(self.nodes)} {self.node_type.__name__}"
-            batch += "" if self.node_type.__name__ == kind else f", {kind} before it"
+            batch = f"a batch of {len(self.step.nodes)} {self.step.node_type.__name__}"
+            batch += "" if self.step.node_type.__name__ == kind else f", {kind} before it"
             self._raise(node, f"{what} {described(own)}", self._known(node, when), when, batch)
 
     def _raise(
         self, node: Node, problem: str, known: Sequence[str], when: str, batch: str
     ) -> NoReturn:
-        place = self.executor.places.get(node.index)
+        place = self._places.get(node.index)
         given = not node.inputs
         fix = (
             "correct the array or the parameter; a mask of -inf is a boolean mask here"
@@ -136,13 +122,13 @@ class GuardedStep(StepRun):
     def _known(self, node: Node, when: str) -> list[str]:
         """The ranges of what a node reads, as far as it is still there."""
         lines = []
-        retains = self.node_type.retains
+        retains = self.step.node_type.retains
         for position, x in enumerate(node.inputs[:MOST_VALUES]):
             if len(x.shapes) > 1:
                 continue
             if (when == "forward" or retains.input(position)) and x._block.array is not None:
                 lines.append(f"{x.label()} {described(to_host(x._block.node_values(x)))}")
-        if when != "forward" and node._block is self.block:
+        if when != "forward" and node._block is self.step.block:
             gradient = to_host(node._block.node_gradient(node))
             lines.append(f"the gradient of {node.label()} {described(gradient)}")
         return lines + ranges(node.all_parameters())

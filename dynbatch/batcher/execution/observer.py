@@ -1,0 +1,95 @@
+"""`Observer`: looks at what an executor does with batch steps.
+
+Observers wrap each other, as rmm's adaptors wrap memory resources: each does what lies beneath it
+and adds one thing. At the bottom `StepActions` runs the kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from dynbatch.backend import Device
+from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.parameter import Array
+
+
+class StepActions:
+    """What an executor does with batch steps.
+
+    Args:
+        device: where they run.
+        flush:  starts what waits for the GPU.
+    """
+
+    def __init__(self, device: Device, flush: Callable[[], None]) -> None:
+        self.device = device
+        self.flush = flush
+
+    def begin(self) -> None:
+        """A run begins; parameters may have changed since the last one."""
+
+    def forward(self, step: StepRun, arena: Array) -> None:
+        """Pack the inputs of a step and run its batched forward."""
+        step.run_forward(arena)
+
+    def backward(self, step: StepRun, arena: Array) -> None:
+        """Run the batched backward of a step."""
+        step.run_backward(arena)
+
+    def add_gradients(self, step: StepRun, arena: Array) -> None:
+        """Add what a step's backward left in scratch to the gradients of its inputs."""
+        step.add_gradients(arena)
+
+    def clear(self, block: Block) -> None:
+        """Set a block's gradient to 0."""
+        arrays.fill(block.gradients().values, 0)
+
+    def commit(self, gradients: Sequence[StepGradients]) -> None:
+        """Add what steps left for parameters to their `grad`."""
+        commit(gradients)
+
+    def start(self) -> list[str]:
+        """Start what waits for the GPU; the names of these kernels."""
+        names = queue().waiting() if self.device.is_cuda else []
+        self.flush()
+        return names
+
+    def close(self) -> None:
+        """The graph's runs are over: forget its steps."""
+
+
+class Observer(StepActions):
+    """Passes everything on to `upstream`; a subclass adds what it looks at."""
+
+    def __init__(self, upstream: StepActions) -> None:
+        super().__init__(upstream.device, upstream.flush)
+        self.upstream = upstream
+
+    def begin(self) -> None:
+        self.upstream.begin()
+
+    def forward(self, step: StepRun, arena: Array) -> None:
+        self.upstream.forward(step, arena)
+
+    def backward(self, step: StepRun, arena: Array) -> None:
+        self.upstream.backward(step, arena)
+
+    def add_gradients(self, step: StepRun, arena: Array) -> None:
+        self.upstream.add_gradients(step, arena)
+
+    def clear(self, block: Block) -> None:
+        self.upstream.clear(block)
+
+    def commit(self, gradients: Sequence[StepGradients]) -> None:
+        self.upstream.commit(gradients)
+
+    def close(self) -> None:
+        self.upstream.close()
+
+
+Wrap = Callable[[StepActions], Observer]
+"""Makes an observer around what lies beneath it."""
