@@ -1,4 +1,4 @@
-"""`cell` and `scan`: write one step of one sentence, run it along all sentences."""
+"""`Cell`: one step of one sentence, which can be called on nodes or run along sentences."""
 
 from __future__ import annotations
 
@@ -6,19 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from dynbatch.cells.calls.arguments import structure_of
 from dynbatch.cells.calls.calls import Calls
-from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
+from dynbatch.cells.scan.arguments import ScanForm
 from dynbatch.cells.scan.initial_state import with_right_init
-from dynbatch.cells.scan.scan import Scan
 from dynbatch.cells.traced import Traced
 from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
-from dynbatch.compiler.prologue import Surroundings
 from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.base import Node, Owner
-from dynbatch.nodes.shape.structure import Port
 
 CACHED_PROGRAMS = 64
 
@@ -145,95 +141,3 @@ def cell(function: Callable[..., Any]) -> Cell:
         ([1.0, 3.0, 7.0], [7.0])
     """
     return Cell(function)
-
-
-def scan(
-    cell: Cell,
-    xs: Any,
-    init: Any,
-    params: Any = None,
-    memory: Any = None,
-    reverse: bool = False,
-    recompute: int | str | None = None,
-) -> tuple[Node, Any]:
-    """Run a cell along one sentence.
-
-    Args:
-        cell:    a `Cell`.
-        xs:      the sentence, (T, D); or a tuple of several with equally many rows, whatever their
-                 widths: the cell's first argument is then a tuple of a token of each.
-        init:    the first state: a vector node or parameter, or a width for zeros; a tuple for
-                 several parts.
-        params:  what the cell gets as its third argument: a module, a namespace, a dict, a list,
-                 a single parameter.
-        memory:  what every step of this sentence reads: a matrix node to attend to, or a vector;
-                 a tuple for several.
-        reverse: run from the last token to the first; outputs stay in the sentence's order.
-        recompute: what backward makes again rather than find it kept. None keeps everything that it
-                 reads, for an LSTM about seven vectors a token. A number of steps S keeps the state
-                 once in S steps of the longest sentences, and runs forward again S steps at a time;
-                 1 keeps little else than states, "sqrt" takes √T for T tokens a sentence in the
-                 mean. Gradients are the same but for rounding. On a GPU everything is kept.
-
-    Returns:
-        outputs (T, E), and the state after the last step in the form of `init`. A sentence of
-        length 0 gives (0, E) and its initial state.
-
-    Raises:
-        ShapeError: `xs` is not a matrix, or several of different lengths; a part of `init` neither
-            vector nor width, or the cell breaks its rules (see `cell`).
-        DtypeError: `cell` is not a cell, or `xs` or `memory` no node.
-        GraphError: the cell reads a value, sets a parameter, or uses a node from outside it.
-        ValueError: `recompute` is none of these.
-
-    Source: Chen et al. 2016, arXiv:1604.06174, of keeping one state in √T.
-    """
-    init = structure_of(init)
-    outputs, node = scan_node(cell, xs, init, params, memory, reverse, recompute)
-    parts = tuple([Port(node, part=k) for k in range(len(node.port_widths()))])
-    return outputs, parts if isinstance(init, tuple) else parts[0]
-
-
-def scan_node(
-    cell: Cell,
-    xs: Any,
-    init: Any,
-    params: Any,
-    memory: Any,
-    reverse: bool,
-    recompute: int | str | None = None,
-) -> tuple[Node, Scan]:
-    """The outputs and the `Scan` itself, without nodes for the last state."""
-    if not isinstance(cell, Cell):
-        raise DtypeError.at_caller(
-            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell"
-        )
-    sentences = as_sentences(xs)
-    graph = sentences[0].graph
-    steps = as_steps(recompute)
-    parts, single = as_state(init, graph)
-    memories = as_memories(memory)
-    widths = tuple([x.width for x in sentences])
-    states = tuple([p.width if isinstance(p, Node) else p for p in parts])
-    form = ScanForm(widths if isinstance(xs, tuple) else widths[0], states, single)
-    compiled = cell.compiled(graph, form, memories, params)
-    around = Surroundings(compiled, sentences, memories)
-    streams = [around.rows(node) for node in compiled.program.stream_nodes]
-    given = [p for p in parts if isinstance(p, Node)]
-    kept = [around.whole(node) for node in compiled.program.memory_nodes]
-    node = Scan(
-        *streams,
-        *given,
-        *kept,
-        graph=graph,
-        cell=compiled,
-        uid=compiled.uid,
-        reverse=bool(reverse),
-        given_states=tuple([isinstance(p, Node) for p in parts]),
-        length=sentences[0].rows,
-        recompute=steps,
-    )
-    return around.output(node), node
-
-
-__all__ = ["Cell", "cell", "scan", "scan_node"]

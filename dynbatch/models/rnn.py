@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, overload
 from dynbatch import nodes as F
 from dynbatch.arguments import number, sizes, switch
 from dynbatch.cells import Cell, cell, scan
-from dynbatch.cells.cell import scan_node
 from dynbatch.errors import ShapeError
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
@@ -172,7 +171,7 @@ class Recurrent(Module):
                     ys, state = scan(self.cell, *given)
                     last.append(state)
                 else:
-                    ys, _ = scan_node(self.cell, *given)
+                    ys = scan(self.cell, *given, return_state=False)
                 outputs.append(ys)
             xs = outputs[0] if len(outputs) == 1 else F.concat(outputs)
         return (xs, last) if return_state else xs

@@ -9,8 +9,7 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, size, sizes, switch
-from dynbatch.cells import cell
-from dynbatch.cells.cell import scan_node
+from dynbatch.cells import cell, scan
 from dynbatch.errors import ShapeError
 from dynbatch.models.attention import RowMemories, make_attention
 from dynbatch.models.initial import Rng, generator, normal, uniform
@@ -211,7 +210,10 @@ class Seq2Seq(Module):
         ids = as_ids("Seq2Seq.loss", target)
         state, memory = self.encode(graph, source)
         x = self.dropout(self.target_embedding(graph, np.concatenate(([self.begin], ids))))
-        feeds, _ = scan_node(decoder_cell, x, state, self.decoder, memory, False, self.recompute)
+        feeds = scan(
+            decoder_cell, x, state, self.decoder, memory,
+            recompute=self.recompute, return_state=False,
+        )  # fmt: skip
         return F.cross_entropy(
             self.output(self.dropout(feeds)),
             np.concatenate((ids, [self.end])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.cells.cell import scan_node
+from dynbatch.cells import scan
 from dynbatch.models.rnn import Recurrent
 from dynbatch.nodes.base import Node
 
@@ -30,7 +30,7 @@ def recurrent(rnn: Recurrent, xs: Node, length: int) -> Node:
         for direction in range(rnn.directions):
             weights = rnn._directions.weights[layer * rnn.directions + direction]
             turned = turn(xs, length) if direction else xs
-            ys, _ = scan_node(rnn.cell, turned, init, weights, None, False, rnn.recompute)
+            ys = scan(rnn.cell, turned, init, weights, recompute=rnn.recompute, return_state=False)
             outputs.append(turn(ys, length) if direction else ys)
         xs = outputs[0] if len(outputs) == 1 else F.concat(outputs)
     return xs

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.cells.cell import scan_node
+from dynbatch.cells import scan
 from dynbatch.kernels import arrays
 from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.seq2seq import Seq2Seq, decoder_cell
@@ -62,7 +62,10 @@ class PaddedSeq2Seq:
         targets[written] = model.end
         inputs = model.target_embedding(graph, np.concatenate(([model.begin], target)))
         xs = model.dropout(inputs)
-        feeds, _ = scan_node(decoder_cell, xs, state, decoder, memory, False, model.recompute)
+        feeds = scan(
+            decoder_cell, xs, state, decoder, memory,
+            recompute=model.recompute, return_state=False,
+        )  # fmt: skip
         return F.cross_entropy(
             model.output(model.dropout(feeds)),
             ignored_after(targets, written + 1),

@@ -1,20 +1,27 @@
-"""`Scan`: a cell's loop over the tokens of one sentence, for all sentences at once."""
+"""`scan`: a cell's loop over the tokens of one sentence; `Scan` runs it for all sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
+from dynbatch.arguments import switch
+from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.cells.cell import Cell
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan import chunks as segments
+from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.run import ScanRun
 from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.compiler.prologue import Surroundings
+from dynbatch.errors import DtypeError
 from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, intern_signature
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.structure import Port
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -116,3 +123,123 @@ class Scan(Node):
             ScanBackward(run, batch, dy, dxs).run()
         else:
             run.backward(batch, dy, dxs)
+
+
+@overload
+def scan(
+    cell: Cell,
+    xs: Any,
+    init: Any,
+    params: Any = None,
+    memory: Any = None,
+    reverse: bool = False,
+    recompute: int | str | None = None,
+    return_state: Literal[True] = True,
+) -> tuple[Node, Any]: ...
+
+
+@overload
+def scan(
+    cell: Cell,
+    xs: Any,
+    init: Any,
+    params: Any = None,
+    memory: Any = None,
+    reverse: bool = False,
+    recompute: int | str | None = None,
+    *,
+    return_state: Literal[False],
+) -> Node: ...
+
+
+def scan(
+    cell: Cell,
+    xs: Any,
+    init: Any,
+    params: Any = None,
+    memory: Any = None,
+    reverse: bool = False,
+    recompute: int | str | None = None,
+    return_state: bool = True,
+) -> Any:
+    """Run a cell along one sentence.
+
+    Args:
+        cell:    a `Cell`.
+        xs:      the sentence, (T, D); or a tuple of several with equally many rows, whatever their
+                 widths: the cell's first argument is then a tuple of a token of each.
+        init:    the first state: a vector node or parameter, or a width for zeros; a tuple for
+                 several parts.
+        params:  what the cell gets as its third argument: a module, a namespace, a dict, a list,
+                 a single parameter.
+        memory:  what every step of this sentence reads: a matrix node to attend to, or a vector;
+                 a tuple for several.
+        reverse: run from the last token to the first; outputs stay in the sentence's order.
+        recompute: what backward makes again rather than find it kept. None keeps everything that it
+                 reads, for an LSTM about seven vectors a token. A number of steps S keeps the state
+                 once in S steps of the longest sentences, and runs forward again S steps at a time;
+                 1 keeps little else than states, "sqrt" takes √T for T tokens a sentence in the
+                 mean. Gradients are the same but for rounding. On a GPU everything is kept.
+        return_state: False returns the outputs alone, and makes no nodes of the last state.
+
+    Returns:
+        outputs (T, E), and the state after the last step in the form of `init`. A sentence of
+        length 0 gives (0, E) and its initial state.
+
+    Raises:
+        ShapeError: `xs` is not a matrix, or several of different lengths; a part of `init` is
+            neither a vector nor a width; or the cell breaks its rules (see `cell`).
+        DtypeError: `cell` is not a cell, or `xs` or `memory` is not a node.
+        GraphError: the cell reads a value, sets a parameter, or uses a node from outside it.
+        ValueError: `recompute` is none of these.
+
+    Source: Chen et al. 2016, arXiv:1604.06174, of keeping one state in √T.
+    """
+    init = structure_of(init)
+    outputs, node = _scan_node(cell, xs, init, params, memory, reverse, recompute)
+    if not switch("scan", "return_state", return_state):
+        return outputs
+    parts = tuple([Port(node, part=k) for k in range(len(node.port_widths()))])
+    return outputs, parts if isinstance(init, tuple) else parts[0]
+
+
+def _scan_node(
+    cell: Cell,
+    xs: Any,
+    init: Any,
+    params: Any,
+    memory: Any,
+    reverse: bool,
+    recompute: int | str | None,
+) -> tuple[Node, Scan]:
+    """The outputs and the `Scan` itself."""
+    if not isinstance(cell, Cell):
+        raise DtypeError.at_caller(
+            f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell"
+        )
+    sentences = as_sentences(xs)
+    graph = sentences[0].graph
+    steps = as_steps(recompute)
+    parts, single = as_state(init, graph)
+    memories = as_memories(memory)
+    widths = tuple([x.width for x in sentences])
+    states = tuple([p.width if isinstance(p, Node) else p for p in parts])
+    form = ScanForm(widths if isinstance(xs, tuple) else widths[0], states, single)
+    compiled = cell.compiled(graph, form, memories, params)
+    around = Surroundings(compiled, sentences, memories)
+    streams = [around.rows(node) for node in compiled.program.stream_nodes]
+    given = [p for p in parts if isinstance(p, Node)]
+    kept = [around.whole(node) for node in compiled.program.memory_nodes]
+    node = Scan(
+        *streams,
+        *given,
+        *kept,
+        graph=graph,
+        cell=compiled,
+        uid=compiled.uid,
+        reverse=bool(reverse),
+        given_states=tuple([isinstance(p, Node) for p in parts]),
+        length=sentences[0].rows,
+        recompute=steps,
+    )
+    return around.output(node), node

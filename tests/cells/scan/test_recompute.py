@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.cells.cell import scan_node
 from dynbatch.cells.scan import chunks as segments
 from dynbatch.cells.scan.prefix import PrefixLayout
 from dynbatch.cells.scan.scan import Scan
@@ -164,7 +163,8 @@ def test_gates_of_one_weight_take_no_more_room_than_weights_of_their_own():
         batch = case.batch()
         with db.Graph(dtype="float64") as graph:
             xs = F.constant(graph, 1.0, (3, D))
-            _, node = scan_node(case.cell, xs, (H, H), batch.params, None, False)
+            db.scan(case.cell, xs, (H, H), batch.params, return_state=False)
+            (node,) = [node for node in graph.nodes if isinstance(node, Scan)]
             made = Batch([node], graph.dtype)
             rooms.append((Scan.workspace(made), Scan.workspace_backward(made)))
     assert rooms[0] == rooms[1]

@@ -389,3 +389,18 @@ def test_a_mask_of_one_sentence_is_refused_in_a_cell():
         ys, _ = db.scan(masked, xs_of(graph), 3, memory=xs_of(graph))
         with pytest.raises(GraphError, match="take the hidden rows out of the memory"):
             _ = ys.value
+
+
+def test_without_the_last_state_a_scan_is_its_outputs_and_makes_no_further_nodes():
+    case = CASES["lstm"]
+    batch = case.batch()
+    with db.Graph(dtype="float64") as graph:
+        xs = F.constant(graph, 1.0, (3, D))
+        before = len(graph)
+        ys = db.scan(case.cell, xs, (H, H), batch.params, return_state=False)
+        num_alone = len(graph) - before
+        outputs, _ = db.scan(case.cell, xs, (H, H), batch.params)
+        assert len(graph) - before == 2 * num_alone + 2
+        np.testing.assert_array_equal(ys.value, outputs.value)
+        with pytest.raises(db.errors.ArgumentError, match="return_state"):
+            db.scan(case.cell, xs, (H, H), batch.params, return_state="no")
