@@ -6,6 +6,7 @@ ARGS   ?=
 PARALLEL ?= -n auto --dist worksteal
 
 BIN := $(VENV)/bin
+CUDA := $(shell find dynbatch -name '*.cu' -o -name '*.cuh')
 
 .PHONY: help venv demo test test-all check lint types layers wheel bench gpu-check format clean
 
@@ -16,7 +17,7 @@ help:
 	@echo 'make check   format, lint, strict types, import layers, wheel contents'
 	@echo 'make bench   time dynbatch beside PyTorch: make bench ARGS="tagger --batch 64"'
 	@echo 'make gpu-check  on a machine with an NVIDIA GPU: tests, checks and measurements on it'
-	@echo 'make format  let ruff format the code and sort the imports'
+	@echo 'make format  let ruff and clang-format format the code, and sort the imports'
 	@echo 'make clean   remove .venv and everything that was built'
 
 venv: $(BIN)/pip
@@ -46,6 +47,7 @@ check: lint types layers wheel
 lint: $(VENV)/.ready-tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@$(BIN)/clang-format --dry-run --Werror $(CUDA)
 
 types: $(VENV)/.ready-tests
 	@$(BIN)/mypy
@@ -74,6 +76,7 @@ gpu-check:
 format: $(VENV)/.ready-tests
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
+	@$(BIN)/clang-format -i $(CUDA)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -35,8 +35,7 @@ __device__ __forceinline__ void over_matrix(unsigned width, long long count, Bod
 // Copies rows that lie source_stride elements apart to rows target_stride apart, or adds them if
 // `add`; a source_stride of 0 repeats a row. width < 2^31.
 extern "C" __global__ void copy_rows(const REAL* source, long long source_stride, REAL* target,
-                                     long long target_stride, unsigned width, bool add,
-                                     long long count) {
+    long long target_stride, unsigned width, bool add, long long count) {
     over_matrix(width, count, [=](long long row, unsigned column) {
         REAL* to = target + row * target_stride + column;
         const REAL value = source[row * source_stride + column];
@@ -45,34 +44,31 @@ extern "C" __global__ void copy_rows(const REAL* source, long long source_stride
 }
 
 extern "C" __global__ void add_bias(REAL* rows, const REAL* bias, unsigned width, long long count) {
-    over_matrix(width, count, [=](long long row, unsigned column) {
-        rows[row * width + column] += bias[column];
-    });
+    over_matrix(width, count,
+        [=](long long row, unsigned column) { rows[row * width + column] += bias[column]; });
 }
 
 // out_i = numbers[k] * x_i, or x_i + numbers[k], for every element i of segment k. `out` may be x.
 // Grid and block as for `over_elements`; so also `expand`.
 extern "C" __global__ void scale_segments(const REAL* x, const REAL* numbers, REAL* out,
-                                          const int* offsets, int length, int count, int width,
-                                          long long total) {
+    const int* offsets, int length, int count, int width, long long total) {
     over_elements({offsets, length, count, width}, total,
-                  [=](int k, long long, int, long long i) { out[i] = numbers[k] * x[i]; });
+        [=](int k, long long, int, long long i) { out[i] = numbers[k] * x[i]; });
 }
 
 extern "C" __global__ void shift_segments(const REAL* x, const REAL* numbers, REAL* out,
-                                          const int* offsets, int length, int count, int width,
-                                          long long total) {
+    const int* offsets, int length, int count, int width, long long total) {
     over_elements({offsets, length, count, width}, total,
-                  [=](int k, long long, int, long long i) { out[i] = x[i] + numbers[k]; });
+        [=](int k, long long, int, long long i) { out[i] = x[i] + numbers[k]; });
 }
 
 // Row n of out, in segment k, is row k of x; or, where `column` is set, the one number x[k].
 extern "C" __global__ void expand(const REAL* x, REAL* out, const int* offsets, int length,
-                                  int count, int width, long long total, bool column) {
-    over_elements({offsets, length, count, width}, total,
-                  [=](int k, long long, int d, long long i) {
-                      out[i] = column ? x[k] : x[(long long)k * width + d];
-                  });
+    int count, int width, long long total, bool column) {
+    over_elements(
+        {offsets, length, count, width}, total, [=](int k, long long, int d, long long i) {
+            out[i] = column ? x[k] : x[(long long)k * width + d];
+        });
 }
 
 // Transposes matrices that lie one after the other, each in its place. A row of `matrices` is
@@ -81,8 +77,8 @@ extern "C" __global__ void expand(const REAL* x, REAL* out, const int* offsets, 
 //
 // and a block moves a tile of 32 x 32 elements through shared memory, so that it reads along rows
 // and writes along columns. Tiles of a matrix are counted along its rows. Block (32, 8), grid tiles.
-extern "C" __global__ void transpose_segments(const REAL* x, REAL* out, const long long* matrices,
-                                              int count) {
+extern "C" __global__ void transpose_segments(
+    const REAL* x, REAL* out, const long long* matrices, int count) {
     __shared__ REAL tile[WARP][WARP + 1];  // one more column, against bank conflicts
     const long long* matrix = matrices + 4LL * find_segment(matrices, 4, 0, count, blockIdx.x);
     const long long start = matrix[1], rows = matrix[2], columns = matrix[3];

@@ -2,8 +2,8 @@
 
 // Planes of zeros: rows of `width` that are `ld` elements apart, in planes `step` elements apart.
 // Block (256), grid (total / 256) for `total` elements in all.
-extern "C" __global__ void zero_planes(REAL* out, int rows, int width, long long ld, long long step,
-                                       long long total) {
+extern "C" __global__ void zero_planes(
+    REAL* out, int rows, int width, long long ld, long long step, long long total) {
     const long long i = thread_in_grid(), row = i / width;
     if (i < total) out[row / rows * step + row % rows * ld + i % width] = (REAL)0;
 }
@@ -22,7 +22,7 @@ constexpr int SIDE = 32, DEPTH = 16, ACROSS = 8, SUMS = SIDE / ACROSS;
 // tile[d][i] = matrix[first + i][depth + d], or [depth + d][first + i] where `by_depth`, and 0
 // outside. Neighbours in memory are read by neighbouring threads.
 __device__ __forceinline__ void load(REAL (*tile)[SIDE + 1], const REAL* matrix, int width,
-                                     bool by_depth, int first, int end, int depth, int inner) {
+    bool by_depth, int first, int end, int depth, int inner) {
     for (int t = threadIdx.x; t < SIDE * DEPTH; t += blockDim.x) {
         const int d = by_depth ? t / SIDE : t % DEPTH, i = by_depth ? t % SIDE : t / DEPTH;
         const long long row = by_depth ? depth + d : first + i;
@@ -33,8 +33,7 @@ __device__ __forceinline__ void load(REAL (*tile)[SIDE + 1], const REAL* matrix,
 }
 
 extern "C" __global__ void matmul_segments(const REAL* a, const REAL* b, REAL* out,
-                                           const long long* entries, int count,
-                                           bool transpose_a, bool transpose_b) {
+    const long long* entries, int count, bool transpose_a, bool transpose_b) {
     __shared__ REAL left[DEPTH][SIDE + 1], right[DEPTH][SIDE + 1];
     const long long* entry = entries + 9LL * find_segment(entries, 9, 0, count, blockIdx.x);
     const int rows = (int)entry[4], inner = (int)entry[5];

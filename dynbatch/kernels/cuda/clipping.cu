@@ -9,7 +9,8 @@ constexpr int CHUNK = 4096;
 
 template <class Body>
 __device__ __forceinline__ void over_chunk(const long long* entries, int count, Body body) {
-    const long long* p = entries + find_segment(entries, ENTRY, 0, count, blockIdx.x) * (long long)ENTRY;
+    const long long* p =
+        entries + find_segment(entries, ENTRY, 0, count, blockIdx.x) * (long long)ENTRY;
     const long long begin = (blockIdx.x - p[FIRST]) * CHUNK, end = min(begin + CHUNK, p[SIZE]);
     for (long long i = begin + threadIdx.x; i < end; i += blockDim.x) body(p[START] + i);
 }
@@ -31,8 +32,8 @@ __device__ __forceinline__ double block_sum(double value) {
 }
 
 // partials[b] = Σ x² over chunk b, in double: the squares of floats do not overflow.
-extern "C" __global__ void sum_squares(const REAL* base, const long long* entries, double* partials,
-                                       int count) {
+extern "C" __global__ void sum_squares(
+    const REAL* base, const long long* entries, double* partials, int count) {
     double total = 0;
     over_chunk(entries, count, [&](long long i) { total += (double)base[i] * base[i]; });
     total = block_sum(total);
@@ -48,15 +49,16 @@ extern "C" __global__ void norm_of(const double* partials, double* norm, int cou
 }
 
 // x ← x · min(1, max_norm / (norm + 1e-6)); x stays where the norm is not finite.
-extern "C" __global__ void scale_to_norm(REAL* base, const long long* entries, const double* norm,
-                                         double max_norm, int count) {
+extern "C" __global__ void scale_to_norm(
+    REAL* base, const long long* entries, const double* norm, double max_norm, int count) {
     const double scale = max_norm / (*norm + 1e-6);
     if (!(*norm < infinity()) || !(scale < 1)) return;
     over_chunk(entries, count, [&](long long i) { base[i] *= (REAL)scale; });
 }
 
 // x ← x clipped to [-limit, limit]; NaN stays NaN.
-extern "C" __global__ void clip_values(REAL* base, const long long* entries, REAL limit, int count) {
+extern "C" __global__ void clip_values(
+    REAL* base, const long long* entries, REAL limit, int count) {
     over_chunk(entries, count, [&](long long i) {
         const REAL x = base[i];
         if (x > limit) base[i] = limit;

@@ -51,7 +51,8 @@ __device__ __forceinline__ REAL gelu(REAL x) {
 
 __device__ __forceinline__ REAL gelu_slope(REAL x) {
     const REAL density = exp_of_half_square(x);
-    return normal_distribution(x, density) + x * density * (REAL)0.39894228040143268;  // 1/sqrt(2 pi)
+    return normal_distribution(x, density) +
+           x * density * (REAL)0.39894228040143268;  // 1/sqrt(2 pi)
 }
 
 constexpr REAL GELU_SCALE = (REAL)0.79788456080286536;  // sqrt(2 / pi)
@@ -75,9 +76,7 @@ __device__ __forceinline__ long long thread_in_grid() {
     return (long long)blockIdx.x * blockDim.x + threadIdx.x;
 }
 
-__device__ __forceinline__ long long threads_in_grid() {
-    return (long long)gridDim.x * blockDim.x;
-}
+__device__ __forceinline__ long long threads_in_grid() { return (long long)gridDim.x * blockDim.x; }
 
 // out[i] = value(i) for every i < count, EACH elements to a thread: grid count / (EACH * blockDim.x).
 // A thread reads all before it writes any, so that its reads are under way together; value(i) may
@@ -104,8 +103,8 @@ __device__ __forceinline__ void map_elements(REAL* out, long long count, Value v
 // decrease and begins at or before `position`; of equal starts the last is meant, so that empty
 // entries are passed over.
 template <class Start>
-__device__ __forceinline__ int find_segment(const Start* starts, int step, int low, int high,
-                                            long long position) {
+__device__ __forceinline__ int find_segment(
+    const Start* starts, int step, int low, int high, long long position) {
     while (high - low > 1) {
         const int middle = low + (high - low) / 2;
         if (starts[(long long)middle * step] <= position) low = middle;

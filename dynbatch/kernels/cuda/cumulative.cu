@@ -7,7 +7,7 @@
 //     else        has a lane for a column, which goes down its rows            grid (blocks, width / 32)
 //     matrices    likewise, and has a tile of one                              grid (blocks)
 extern "C" __global__ void cumsum_segments(const REAL* x, REAL* out, const int* offsets, int length,
-                                           int count, int width, bool backwards) {
+    int count, int width, bool backwards) {
     const Segments segments = {offsets, length, count, width};
     const int lane = threadIdx.x, column = blockIdx.y * WARP + lane;
     const int warp = blockIdx.x * blockDim.y + threadIdx.y, warps = gridDim.x * blockDim.y;

@@ -29,7 +29,7 @@ __device__ __forceinline__ void over_rows(int rows, int width, Body body) {
 
 // out = (x - mean) * rstd * weight + bias; weight and bias may be NULL.
 extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const REAL* bias, REAL eps,
-                                      REAL* out, REAL* mean, REAL* rstd, int rows, int width) {
+    REAL* out, REAL* mean, REAL* rstd, int rows, int width) {
     over_rows(rows, width, [&](const Team& team) {
         const long long row = team.row;
         const REAL* from = x + row * width;
@@ -54,8 +54,7 @@ extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const R
 
 // out = rstd * (g - mean(g) - n * mean(g * n)), n = (x - mean) * rstd, g = dy * weight.
 extern "C" __global__ void layer_norm_backward(const REAL* dy, const REAL* x, const REAL* weight,
-                                               const REAL* mean, const REAL* rstd, REAL* out,
-                                               int rows, int width) {
+    const REAL* mean, const REAL* rstd, REAL* out, int rows, int width) {
     over_rows(rows, width, [&](const Team& team) {
         const long long row = team.row;
         const REAL *gradient = dy + row * width, *from = x + row * width;
@@ -110,9 +109,8 @@ struct ParameterSums {
 // dweight = Σ dy * n and dbias = Σ dy within segments, either of which may be NULL. Where mean is
 // NULL, x and dy hold such sums of parts. Grid and block of `over_segments`.
 extern "C" __global__ void layer_norm_parameters(const REAL* dy, const REAL* x, const REAL* mean,
-                                                 const REAL* rstd, REAL* dweight, REAL* dbias,
-                                                 const int* offsets, int length, int count,
-                                                 int width) {
-    run_segments(ParameterSums{dy, x, mean, rstd, dweight, dbias, width},
-                 {offsets, length, count, width});
+    const REAL* rstd, REAL* dweight, REAL* dbias, const int* offsets, int length, int count,
+    int width) {
+    run_segments(
+        ParameterSums{dy, x, mean, rstd, dweight, dbias, width}, {offsets, length, count, width});
 }

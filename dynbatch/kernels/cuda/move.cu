@@ -6,8 +6,7 @@
 //
 // Block (columns, rows): 256 threads, as wide as a row needs. Grid (rows, columns) in blocks.
 extern "C" __global__ void gather_rows(const REAL* source, int source_stride, const REAL* other,
-                                       int other_stride, const int* index, REAL* target,
-                                       int target_stride, int rows, int width) {
+    int other_stride, const int* index, REAL* target, int target_stride, int rows, int width) {
     const int column = blockIdx.y * blockDim.x + threadIdx.x;
     const int n = blockIdx.x * blockDim.y + threadIdx.y;
     if (n >= rows || column >= width) return;
@@ -29,8 +28,7 @@ extern "C" __global__ void gather_rows(const REAL* source, int source_stride, co
 // long one, warp w taking rows w, w + 8, … Grid (blocks, columns / 32), where each block has
 // segments / blocks of the segments, at most 8.
 extern "C" __global__ void add_rows(const REAL* source, const int* sources, const int* offsets,
-                                    const int* targets, REAL* target, int segments, int width,
-                                    int accumulate) {
+    const int* targets, REAL* target, int segments, int width, int accumulate) {
     constexpr int WARPS = 8, LONG = 32;
     __shared__ REAL partial[WARPS][WARP];
     const int lane = threadIdx.x, warp = threadIdx.y;
@@ -82,8 +80,8 @@ extern "C" __global__ void add_rows(const REAL* source, const int* sources, cons
 constexpr int RECTANGLE = 6;
 
 template <class Body>
-__device__ __forceinline__ void over_rectangles(const long long* table, int step, int count,
-                                                long long total, Body body) {
+__device__ __forceinline__ void over_rectangles(
+    const long long* table, int step, int count, long long total, Body body) {
     const long long begin = (long long)blockIdx.x * TILE, end = min(begin + TILE, total);
     const int low = find_segment(table, step, 0, count, begin);
     const int high = find_segment(table, step, low, count, end - 1) + 1;
@@ -94,8 +92,8 @@ __device__ __forceinline__ void over_rectangles(const long long* table, int step
 }
 
 // Copies every rectangle; no two may write the same place. Block 256, grid total / TILE.
-extern "C" __global__ void copy_rectangles(const REAL* source, REAL* target, const long long* table,
-                                           int count, long long total) {
+extern "C" __global__ void copy_rectangles(
+    const REAL* source, REAL* target, const long long* table, int count, long long total) {
     over_rectangles(table, RECTANGLE, count, total, [&](const long long* r, unsigned element) {
         const unsigned width = (unsigned)r[5], row = element / width, column = element % width;
         target[r[3] + row * r[4] + column] = source[r[1] + row * r[2] + column];
@@ -109,7 +107,7 @@ extern "C" __global__ void copy_rectangles(const REAL* source, REAL* target, con
 //
 // No two pieces may share a place. Block 256, grid total / TILE.
 extern "C" __global__ void add_rectangles(const REAL* source, REAL* target, const long long* pieces,
-                                          const long long* sources, int count, long long total) {
+    const long long* sources, int count, long long total) {
     over_rectangles(pieces, RECTANGLE, count, total, [&](const long long* p, unsigned element) {
         const unsigned width = (unsigned)p[3], row = element / width, column = element % width;
         REAL* to = target + p[1] + row * p[2] + column;

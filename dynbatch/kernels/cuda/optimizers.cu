@@ -25,9 +25,8 @@ struct Weight {
 
 template <class Step>
 __device__ __forceinline__ void over_parameters(REAL* base, const long long* entries,
-                                                const int* rows, const REAL* numbers,
-                                                int num_numbers, const double* norm, int count,
-                                                long long total, Step step) {
+    const int* rows, const REAL* numbers, int num_numbers, const double* norm, int count,
+    long long total, Step step) {
     if (norm && !(*norm < infinity())) return;
     const long long begin = (long long)blockIdx.x * TILE, end = min(begin + TILE, total);
     const int low = find_segment(entries, ENTRY, 0, count, begin);
@@ -53,14 +52,13 @@ __device__ __forceinline__ void over_parameters(REAL* base, const long long* ent
             }
         }
         step(Weight{gradient, base[p[VALUE] + at],
-                     {base + p[SLOTS] + at, base + p[SLOTS + 1] + at, base + p[SLOTS + 2] + at},
-                     numbers + (long long)k * num_numbers});
+            {base + p[SLOTS] + at, base + p[SLOTS + 1] + at, base + p[SLOTS + 2] + at},
+            numbers + (long long)k * num_numbers});
     }
 }
 
 extern "C" __global__ void sgd(REAL* base, const long long* entries, const int* rows,
-                               const REAL* numbers, const double* norm, int count,
-                               long long total) {
+    const REAL* numbers, const double* norm, int count, long long total) {
     over_parameters(base, entries, rows, numbers, 5, norm, count, total, [](const Weight& p) {
         const REAL lr = p.numbers[0], momentum = p.numbers[1], share = p.numbers[2];
         const REAL decay = p.numbers[3], nesterov = p.numbers[4];
@@ -76,8 +74,7 @@ extern "C" __global__ void sgd(REAL* base, const long long* entries, const int* 
 }
 
 extern "C" __global__ void adagrad(REAL* base, const long long* entries, const int* rows,
-                                   const REAL* numbers, const double* norm, int count,
-                                   long long total) {
+    const REAL* numbers, const double* norm, int count, long long total) {
     over_parameters(base, entries, rows, numbers, 3, norm, count, total, [](const Weight& p) {
         const REAL lr = p.numbers[0], decay = p.numbers[1], eps = p.numbers[2];
         REAL direction = p.gradient;
@@ -89,8 +86,7 @@ extern "C" __global__ void adagrad(REAL* base, const long long* entries, const i
 }
 
 extern "C" __global__ void rmsprop(REAL* base, const long long* entries, const int* rows,
-                                   const REAL* numbers, const double* norm, int count,
-                                   long long total) {
+    const REAL* numbers, const double* norm, int count, long long total) {
     over_parameters(base, entries, rows, numbers, 7, norm, count, total, [](const Weight& p) {
         const REAL lr = p.numbers[0], alpha = p.numbers[1], rest = p.numbers[2];
         const REAL eps = p.numbers[3], decay = p.numbers[4], momentum = p.numbers[5];
@@ -114,8 +110,7 @@ extern "C" __global__ void rmsprop(REAL* base, const long long* entries, const i
 }
 
 extern "C" __global__ void adam(REAL* base, const long long* entries, const int* rows,
-                                const REAL* numbers, const double* norm, int count,
-                                long long total) {
+    const REAL* numbers, const double* norm, int count, long long total) {
     over_parameters(base, entries, rows, numbers, 6, norm, count, total, [](const Weight& p) {
         const REAL step_size = p.numbers[0], beta1 = p.numbers[1], beta2 = p.numbers[2];
         const REAL eps = p.numbers[3], decay = p.numbers[4], shrink = p.numbers[5];

@@ -21,14 +21,13 @@ struct Mean {
 
 // out[k] = the sum of segment k over rows[k], or over its own rows where `rows` is NULL; 0 of none.
 extern "C" __global__ void mean_segments(const REAL* x, REAL* out, const int* offsets, int length,
-                                         int count, int width, const int* rows) {
+    int count, int width, const int* rows) {
     run_segments(Mean{x, out, rows, width}, {offsets, length, count, width});
 }
 
 // out[n] = dy[k] / rows of segment k.
 extern "C" __global__ void mean_segments_backward(const REAL* dy, REAL* out, const int* offsets,
-                                                  int length, int count, int width,
-                                                  long long total) {
+    int length, int count, int width, long long total) {
     const Segments segments = {offsets, length, count, width};
     over_elements(segments, total, [&](int k, long long, int column, long long i) {
         const REAL rows = segments.start(k + 1) - segments.start(k);
@@ -57,22 +56,20 @@ struct LogSumExp : Normalized {
 };
 
 // out[k] = log Σ exp(x[n]) over segment k; -inf of no rows.
-extern "C" __global__ void logsumexp_segments(const REAL* x, REAL* out, const int* offsets,
-                                              int length, int count, int width) {
+extern "C" __global__ void logsumexp_segments(
+    const REAL* x, REAL* out, const int* offsets, int length, int count, int width) {
     run_segments(LogSumExp{{}, x, out, width}, {offsets, length, count, width});
 }
 
 // out[n] = dy[k] * exp(x[n] - y[k]); an infinite y counts as 0.
-extern "C" __global__ void logsumexp_segments_backward(const REAL* dy, const REAL* x,
-                                                       const REAL* y, REAL* out,
-                                                       const int* offsets, int length, int count,
-                                                       int width, long long total) {
-    over_elements({offsets, length, count, width}, total,
-                  [&](int k, long long, int column, long long i) {
-                      const long long at = (long long)k * width + column;
-                      const REAL peak = isinf(y[at]) ? (REAL)0 : y[at];
-                      out[i] = exp(x[i] - peak) * dy[at];
-                  });
+extern "C" __global__ void logsumexp_segments_backward(const REAL* dy, const REAL* x, const REAL* y,
+    REAL* out, const int* offsets, int length, int count, int width, long long total) {
+    over_elements(
+        {offsets, length, count, width}, total, [&](int k, long long, int column, long long i) {
+            const long long at = (long long)k * width + column;
+            const REAL peak = isinf(y[at]) ? (REAL)0 : y[at];
+            out[i] = exp(x[i] - peak) * dy[at];
+        });
 }
 
 // The largest value and the first row that has it. A NaN is larger than any other.
@@ -110,15 +107,14 @@ struct FirstExtremum {
 };
 
 // out[k] = how many rows into segment k its largest, or smallest, value occurs first.
-extern "C" __global__ void first_extremum(const REAL* x, Place* out, const int* offsets, int length,
-                                          int count, int width, bool largest) {
+extern "C" __global__ void first_extremum(
+    const REAL* x, Place* out, const int* offsets, int length, int count, int width, bool largest) {
     run_segments(FirstExtremum{x, out, width, largest}, {offsets, length, count, width});
 }
 
 // out[n] = dy[k] at the row that `first` names in segment k, else 0.
 extern "C" __global__ void extremum_backward(const REAL* dy, const Place* first, REAL* out,
-                                             const int* offsets, int length, int count, int width,
-                                             long long total) {
+    const int* offsets, int length, int count, int width, long long total) {
     const Segments segments = {offsets, length, count, width};
     over_elements(segments, total, [&](int k, long long n, int column, long long i) {
         const long long at = (long long)k * width + column;

@@ -29,8 +29,12 @@ struct Segments {
 };
 
 // Integers in the room of REALs: where in a segment or window something was found.
-template <int SIZE> struct IntegerOf { typedef int type; };
-template <> struct IntegerOf<8> { typedef long long type; };
+template <int SIZE> struct IntegerOf {
+    typedef int type;
+};
+template <> struct IntegerOf<8> {
+    typedef long long type;
+};
 typedef IntegerOf<sizeof(REAL)>::type Place;
 
 // A maximum and Σ exp(x - maximum), of which parts are put together.
@@ -39,7 +43,11 @@ struct Normalizer {
 
     static __device__ __forceinline__ Normalizer identity() { return {-infinity(), (REAL)0}; }
     static __device__ __forceinline__ Normalizer combine(Normalizer a, Normalizer b) {
-        if (b.peak > a.peak) { const Normalizer swapped = a; a = b; b = swapped; }
+        if (b.peak > a.peak) {
+            const Normalizer swapped = a;
+            a = b;
+            b = swapped;
+        }
         // Equal peaks may both be infinite, whose difference is NaN. A NaN sum stays NaN.
         a.sum += a.peak == b.peak ? b.sum : b.sum * exp(b.peak - a.peak);
         return a;
@@ -131,7 +139,7 @@ __device__ __forceinline__ void over_segments(const Formula formula, Segments se
     for (int k = first + warp; k < last; k += WARPS) {
         const long long begin = segments.start(k);
         const int rows = segments.start(k + 1) - begin;
-        if (rows <= TINY || rows > LONG) continue;     // the same for the whole warp
+        if (rows <= TINY || rows > LONG) continue;  // the same for the whole warp
         const State state = together(reduce(begin, row, rows, STEP));
         if (COLUMNS ? inside : lane == 0) formula.finish(state, k, column, rows);
         write(state, begin, row, rows, STEP);
@@ -139,14 +147,14 @@ __device__ __forceinline__ void over_segments(const Formula formula, Segments se
     for (int k = first; k < last; ++k) {
         const long long begin = segments.start(k);
         const int rows = segments.start(k + 1) - begin;
-        if (rows <= LONG) continue;                    // the same for the whole block
+        if (rows <= LONG) continue;  // the same for the whole block
         const int from = warp * STEP + row;
         const State mine = together(reduce(begin, from, rows, WARPS * STEP));
         if (COLUMNS || lane == 0) partial[warp][slot] = mine;
         __syncthreads();
         State state = partial[0][slot];
         for (int w = 1; w < WARPS; ++w) state = Formula::combine(state, partial[w][slot]);
-        __syncthreads();                               // the next long segment writes `partial` again
+        __syncthreads();  // the next long segment writes `partial` again
         if (warp == 0 && (COLUMNS ? inside : lane == 0)) formula.finish(state, k, column, rows);
         write(state, begin, from, rows, WARPS * STEP);
     }
@@ -170,11 +178,12 @@ __device__ __forceinline__ void over_matrices(const Formula formula, Segments se
         const int* matrix = segments.matrix(k);
         const int column = (tile - matrix[4]) * WARP + lane;
         body(k, (long long)matrix[0] + column, (int)(segments.start(k + 1) - segments.start(k)),
-             column < matrix[3], matrix[3], matrix[2] + column);
+            column < matrix[3], matrix[3], matrix[2] + column);
     };
     auto reduce = [&](long long begin, int width, int from, int rows, int step) {
         State state = Formula::identity();
-        for (int n = from; n < rows; n += step) formula.add(state, {begin + (long long)n * width, n, n});
+        for (int n = from; n < rows; n += step)
+            formula.add(state, {begin + (long long)n * width, n, n});
         return state;
     };
     auto write = [&](State state, long long begin, int width, int from, int rows, int step) {
@@ -191,13 +200,13 @@ __device__ __forceinline__ void over_matrices(const Formula formula, Segments se
     }
     for (int tile = first; tile < last; ++tile) {
         in_tile(tile, [&](int k, long long begin, int rows, bool inside, int width, int sum) {
-            if (rows <= LONG) return;                  // the same for the whole block
+            if (rows <= LONG) return;  // the same for the whole block
             const int end = inside ? rows : 0;
             partial[warp][lane] = reduce(begin, width, warp, end, WARPS);
             __syncthreads();
             State state = partial[0][lane];
             for (int w = 1; w < WARPS; ++w) state = Formula::combine(state, partial[w][lane]);
-            __syncthreads();                           // the next long tile writes `partial` again
+            __syncthreads();  // the next long tile writes `partial` again
             if (warp == 0 && inside) formula.finish(state, k, sum, rows);
             write(state, begin, width, warp, end, WARPS);
         });
@@ -227,7 +236,8 @@ __device__ __forceinline__ void over_elements(Segments segments, long long total
             const int k = segments.find(0, i, low, high);
             const int* matrix = segments.matrix(k);
             const unsigned element = i - matrix[0], across = matrix[3];
-            body(k, (long long)matrix[1] + element / across, matrix[2] + (int)(element % across), i);
+            body(
+                k, (long long)matrix[1] + element / across, matrix[2] + (int)(element % across), i);
         }
         return;
     }

@@ -59,24 +59,22 @@ struct LogSoftmaxBackward : Backward {
     }
 };
 
-extern "C" __global__ void softmax(const REAL* x, REAL* out, const int* offsets, int length,
-                                   int segments, int width) {
+extern "C" __global__ void softmax(
+    const REAL* x, REAL* out, const int* offsets, int length, int segments, int width) {
     run_segments(Softmax{{{}, x, out}}, {offsets, length, segments, width});
 }
 
-extern "C" __global__ void log_softmax(const REAL* x, REAL* out, const int* offsets, int length,
-                                       int segments, int width) {
+extern "C" __global__ void log_softmax(
+    const REAL* x, REAL* out, const int* offsets, int length, int segments, int width) {
     run_segments(LogSoftmax{{{}, x, out}}, {offsets, length, segments, width});
 }
 
 extern "C" __global__ void softmax_backward(const REAL* dy, const REAL* y, REAL* out,
-                                            const int* offsets, int length, int segments,
-                                            int width) {
+    const int* offsets, int length, int segments, int width) {
     run_segments(SoftmaxBackward{{dy, y, out}}, {offsets, length, segments, width});
 }
 
 extern "C" __global__ void log_softmax_backward(const REAL* dy, const REAL* y, REAL* out,
-                                                const int* offsets, int length, int segments,
-                                                int width) {
+    const int* offsets, int length, int segments, int width) {
     run_segments(LogSoftmaxBackward{{dy, y, out}}, {offsets, length, segments, width});
 }

@@ -14,7 +14,8 @@ struct Windows {
     // Σ term(m, position) over the windows m that hold row n of segment k, there as `position`.
     template <class Term>
     __device__ __forceinline__ REAL gather(int k, long long n, Term term) const {
-        const int row = n - rows.start(k) + padding, count = windows.start(k + 1) - windows.start(k);
+        const int row = n - rows.start(k) + padding,
+                  count = windows.start(k + 1) - windows.start(k);
         const int first = row < size ? 0 : (row - size) / stride + 1;
         REAL sum = 0;
         for (int j = min(row / stride, count - 1); j >= first; --j)
@@ -25,8 +26,7 @@ struct Windows {
 
 // out[m] = the rows of window m side by side, `width` elements in all; rows outside are zero.
 extern "C" __global__ void unfold(const REAL* x, REAL* out, const int* windows, int most, int count,
-                                  int width, long long total, const int* offsets, int length,
-                                  int size, int stride, int padding) {
+    int width, long long total, const int* offsets, int length, int size, int stride, int padding) {
     const int features = width / size;
     const Windows all = {
         {offsets, length, count, features}, {windows, most, count, width}, size, stride, padding};
@@ -39,23 +39,20 @@ extern "C" __global__ void unfold(const REAL* x, REAL* out, const int* windows, 
 
 // out[n] = Σ of row n's copies in dy.
 extern "C" __global__ void unfold_backward(const REAL* dy, REAL* out, const int* offsets,
-                                           int length, int count, int width, long long total,
-                                           const int* windows, int most, int size, int stride,
-                                           int padding) {
+    int length, int count, int width, long long total, const int* windows, int most, int size,
+    int stride, int padding) {
     const Windows all = {
         {offsets, length, count, width}, {windows, most, count, width}, size, stride, padding};
     over_elements(all.rows, total, [&](int k, long long n, int column, long long i) {
-        out[i] = all.gather(k, n, [&](long long m, int position) {
-            return dy[(m * size + position) * width + column];
-        });
+        out[i] = all.gather(k, n,
+            [&](long long m, int position) { return dy[(m * size + position) * width + column]; });
     });
 }
 
 // out[m] = the maximum of each column of window m; place[m] = its first position, if not NULL.
 extern "C" __global__ void max_pool(const REAL* x, Place* place, REAL* out, const int* windows,
-                                    int most, int count, int width, long long total,
-                                    const int* offsets, int length, int size, int stride,
-                                    int padding) {
+    int most, int count, int width, long long total, const int* offsets, int length, int size,
+    int stride, int padding) {
     const Windows all = {
         {offsets, length, count, width}, {windows, most, count, width}, size, stride, padding};
     over_elements(all.windows, total, [&](int k, long long m, int column, long long i) {
@@ -74,9 +71,8 @@ extern "C" __global__ void max_pool(const REAL* x, Place* place, REAL* out, cons
 
 // out[n] = Σ of dy over the windows whose maximum is in row n.
 extern "C" __global__ void max_pool_backward(const REAL* dy, const Place* place, REAL* out,
-                                             const int* offsets, int length, int count, int width,
-                                             long long total, const int* windows, int most,
-                                             int size, int stride, int padding) {
+    const int* offsets, int length, int count, int width, long long total, const int* windows,
+    int most, int size, int stride, int padding) {
     const Windows all = {
         {offsets, length, count, width}, {windows, most, count, width}, size, stride, padding};
     over_elements(all.rows, total, [&](int k, long long n, int column, long long i) {
@@ -89,8 +85,8 @@ extern "C" __global__ void max_pool_backward(const REAL* dy, const Place* place,
 
 // out[m] = the mean of each column of window m.
 extern "C" __global__ void mean_pool(const REAL* x, REAL* out, const int* windows, int most,
-                                     int count, int width, long long total, const int* offsets,
-                                     int length, int size, int stride, int padding) {
+    int count, int width, long long total, const int* offsets, int length, int size, int stride,
+    int padding) {
     const Windows all = {
         {offsets, length, count, width}, {windows, most, count, width}, size, stride, padding};
     over_elements(all.windows, total, [&](int k, long long m, int column, long long i) {
@@ -104,9 +100,8 @@ extern "C" __global__ void mean_pool(const REAL* x, REAL* out, const int* window
 
 // out[n] = Σ of dy / size over the windows that hold row n.
 extern "C" __global__ void mean_pool_backward(const REAL* dy, REAL* out, const int* offsets,
-                                              int length, int count, int width, long long total,
-                                              const int* windows, int most, int size, int stride,
-                                              int padding) {
+    int length, int count, int width, long long total, const int* windows, int most, int size,
+    int stride, int padding) {
     const Windows all = {
         {offsets, length, count, width}, {windows, most, count, width}, size, stride, padding};
     const REAL scale = (REAL)1 / (REAL)size;

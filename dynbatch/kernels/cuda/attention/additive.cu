@@ -18,7 +18,7 @@ struct Query {
     int sentence, number, queries, keys;
 
     __device__ __forceinline__ Query(const long long* query_offsets, const long long* key_offsets,
-                                     const long long* pairs, int sentences) {
+        const long long* pairs, int sentences) {
         sentence = blockIdx.x, number = 0, queries = 1;
         if (query_offsets) {
             sentence = find_segment(query_offsets, 1, 0, sentences, blockIdx.x);
@@ -32,11 +32,11 @@ struct Query {
 };
 
 // out = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)).
-extern "C" __global__ void __launch_bounds__(512, 2) additive_attention(
-    const REAL* queries, const REAL* keys, const REAL* values, const REAL* vector, REAL* out,
-    REAL* weights, const long long* query_offsets, const long long* key_offsets,
-    const long long* pairs, const long long* sights, const bool* masks, int sentences, int width,
-    int value_width, int query_stride) {
+extern "C" __global__ void __launch_bounds__(512, 2)
+    additive_attention(const REAL* queries, const REAL* keys, const REAL* values,
+        const REAL* vector, REAL* out, REAL* weights, const long long* query_offsets,
+        const long long* key_offsets, const long long* pairs, const long long* sights,
+        const bool* masks, int sentences, int width, int value_width, int query_stride) {
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const Query query(query_offsets, key_offsets, pairs, sentences);
@@ -82,12 +82,12 @@ struct Slopes {
 // one query also dk_j = vector ⊙ ds_j (1 - u²) and dv_j = w_j dout. Gradients that are NULL are not
 // wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same; so is dvectors if
 // `add_vectors`.
-extern "C" __global__ void __launch_bounds__(512, 2) additive_attention_backward(
-    const REAL* queries, const REAL* keys, const REAL* values, const REAL* vector,
-    const REAL* weights, const REAL* dout, REAL* slopes, REAL* dvectors, REAL* dqueries,
-    REAL* dkeys, REAL* dvalues, bool accumulate, const long long* query_offsets,
-    const long long* key_offsets, const long long* pairs, int sentences, int width,
-    int value_width, int query_stride, int dquery_stride, bool add_vectors) {
+extern "C" __global__ void __launch_bounds__(512, 2)
+    additive_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
+        const REAL* vector, const REAL* weights, const REAL* dout, REAL* slopes, REAL* dvectors,
+        REAL* dqueries, REAL* dkeys, REAL* dvalues, bool accumulate, const long long* query_offsets,
+        const long long* key_offsets, const long long* pairs, int sentences, int width,
+        int value_width, int query_stride, int dquery_stride, bool add_vectors) {
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const Query query(query_offsets, key_offsets, pairs, sentences);
@@ -132,11 +132,10 @@ extern "C" __global__ void __launch_bounds__(512, 2) additive_attention_backward
 // one query. A thread has a column of a key.
 //
 // Block (columns, keys): 256 threads. Grid (keys, columns) in blocks.
-extern "C" __global__ void additive_attention_backward_keys(
-    const REAL* queries, const REAL* keys, const REAL* vector, const REAL* weights,
-    const REAL* dout, const REAL* slopes, REAL* dkeys, REAL* dvalues, bool accumulate,
-    const long long* query_offsets, const long long* key_offsets, const long long* pairs,
-    int sentences, int rows, int width, int value_width, int query_stride) {
+extern "C" __global__ void additive_attention_backward_keys(const REAL* queries, const REAL* keys,
+    const REAL* vector, const REAL* weights, const REAL* dout, const REAL* slopes, REAL* dkeys,
+    REAL* dvalues, bool accumulate, const long long* query_offsets, const long long* key_offsets,
+    const long long* pairs, int sentences, int rows, int width, int value_width, int query_stride) {
     const int c = blockIdx.y * blockDim.x + threadIdx.x;
     const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows) return;

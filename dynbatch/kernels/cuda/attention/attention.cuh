@@ -16,8 +16,7 @@ struct Mask {
     }
 };
 
-__device__ __forceinline__ Mask mask_of(const long long* sights, const bool* masks,
-                                          int sentence) {
+__device__ __forceinline__ Mask mask_of(const long long* sights, const bool* masks, int sentence) {
     constexpr int UNBOUNDED = 1 << 30;
     if (!sights) return {UNBOUNDED, UNBOUNDED, 0, nullptr};
     const long long* entry = sights + 4LL * sentence;
@@ -43,8 +42,8 @@ struct Rows {
 
 // body(n, rows(n) · x) for n < count, each in one thread. A warp reads x once for four rows.
 template <class Body>
-__device__ __forceinline__ void dots_of_rows(Rows<const REAL> rows, int count, const REAL* x,
-                                             Body body) {
+__device__ __forceinline__ void dots_of_rows(
+    Rows<const REAL> rows, int count, const REAL* x, Body body) {
     constexpr int GROUP = 4;
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     for (int n = warp * GROUP; n < count; n += warps * GROUP) {
@@ -53,8 +52,7 @@ __device__ __forceinline__ void dots_of_rows(Rows<const REAL> rows, int count, c
         for (int c = lane; c < rows.width; c += WARP) {
             const REAL factor = x[c];
 #pragma unroll
-            for (int r = 0; r < GROUP; ++r)
-                sum[r] += factor * rows.row(min(n + r, count - 1))[c];
+            for (int r = 0; r < GROUP; ++r) sum[r] += factor * rows.row(min(n + r, count - 1))[c];
         }
 #pragma unroll
         for (int r = 0; r < GROUP; ++r) {

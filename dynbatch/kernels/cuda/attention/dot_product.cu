@@ -44,9 +44,9 @@ struct Work {
     REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
     REAL scale;
     Mask sight;
-    long long query, key;    // first rows of the sentence
+    long long query, key;  // first rows of the sentence
     int queries, keys, heads;
-    int first;               // row of the sentence in the tile
+    int first;  // row of the sentence in the tile
 
     // Queries from `begin` to `end` may see keys from `low` to `high`.
     __device__ __forceinline__ int low(int begin) const { return max(0, begin - sight.left); }
@@ -72,7 +72,7 @@ struct Tables {
     }
 
     __device__ __forceinline__ void find(Work& work, const REAL* queries, const REAL* keys,
-                                         const REAL* values, REAL* log_sums) const {
+        const REAL* values, REAL* log_sums) const {
         int k = blockIdx.x, tile = 0;
         if (tiles) {
             k = find_segment(tiles, 1, 0, sentences, blockIdx.x);
@@ -92,8 +92,8 @@ struct Tables {
         work.log_sums = log_sums ? log_sums + work.query * heads + blockIdx.y : nullptr;
     }
 
-    __device__ __forceinline__ void find_gradients(Work& work, const REAL* dout, REAL* means,
-                                                   REAL* dkeys, REAL* dvalues) const {
+    __device__ __forceinline__ void find_gradients(
+        Work& work, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues) const {
         work.dy = head_of(dout, work.query, value_width);
         work.dk = head_of(dkeys, work.key, key_width);
         work.dv = head_of(dvalues, work.key, value_width);
@@ -149,8 +149,8 @@ __device__ __forceinline__ Four products(Input a, int a_count, Input b, int b_co
 // body(c, sums) for each column c, with sums.of[r] = Σ_n weights[n].of[r] * rows(n)[c]. `weights` is
 // of this warp: all its lanes must call, and meet at a barrier before they write it again.
 template <class Body>
-__device__ __forceinline__ void weighted_sums(const Four* weights, Input rows, int count,
-                                              Body body) {
+__device__ __forceinline__ void weighted_sums(
+    const Four* weights, Input rows, int count, Body body) {
     const int lane = threadIdx.x % WARP;
     __syncwarp();
     for (int c = lane; c < rows.width; c += WARP) {
@@ -273,14 +273,14 @@ __device__ __forceinline__ void attend_alone(const Work& work) {
 }
 
 // out = Σ_j p_ij v_j and log Σ_j exp(score_ij), unless log_sums is NULL.
-extern "C" __global__ void __launch_bounds__(512, 2) dot_attention(
-    const REAL* queries, const REAL* keys, const REAL* values, REAL* out, REAL* log_sums,
-    const long long* tiles, const long long* query_offsets, const long long* key_offsets,
-    const REAL* scales, const long long* sights, const bool* masks, int sentences, int heads,
-    int key_width, int value_width) {
+extern "C" __global__ void __launch_bounds__(512, 2)
+    dot_attention(const REAL* queries, const REAL* keys, const REAL* values, REAL* out,
+        REAL* log_sums, const long long* tiles, const long long* query_offsets,
+        const long long* key_offsets, const REAL* scales, const long long* sights,
+        const bool* masks, int sentences, int heads, int key_width, int value_width) {
     __shared__ Work work;
-    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks,
-                           sentences, heads, key_width, value_width};
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks, sentences,
+        heads, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums);
         work.y = tables.head_of(out, work.query, value_width);
@@ -329,9 +329,8 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r)
                 p.of[r] = slope(p.of[r], dp.of[r], mean.of[r], work.scale);
-            weighted_sums(weights[own / ROWS], work.k.from(start), seen, [&](int c, Four sum) {
-                put(work.dq, row, count - own, c, sum, start > low);
-            });
+            weighted_sums(weights[own / ROWS], work.k.from(start), seen,
+                [&](int c, Four sum) { put(work.dq, row, count - own, c, sum, start > low); });
         }
 #pragma unroll
         for (int r = 0; r < ROWS; ++r)
@@ -360,13 +359,13 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
             const int count = min(CHUNK, high - start);
             const Input rows = work.k.from(start);
             if (pass == 0 || high > CHUNK) {  // the only chunk is still there
-                __syncthreads();  // all have read the chunk before
+                __syncthreads();              // all have read the chunk before
                 dots_of_rows(rows, count, work.q.first, [&](int n, REAL dot) {
                     p[n] = work.sees(0, start + n) ? exp(dot * work.scale - work.log_sums[0])
                                                    : (REAL)0;
                 });
                 dots_of_rows(work.v.from(start), count, work.dy.first,
-                             [&](int n, REAL dot) { dp[n] = dot; });
+                    [&](int n, REAL dot) { dp[n] = dot; });
                 __syncthreads();
             }
             if (pass == 0) {
@@ -434,15 +433,15 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
 // Gradients of queries; where a sentence has one query, of its keys and values too. Those that are
 // NULL are not wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same.
 // Overwrites means.
-extern "C" __global__ void __launch_bounds__(512, 2) dot_attention_backward(
-    const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
-    REAL* means, REAL* dqueries, REAL* dkeys, REAL* dvalues, bool accumulate,
-    const long long* tiles, const long long* query_offsets, const long long* key_offsets,
-    const REAL* scales, const long long* sights, const bool* masks, int sentences, int heads,
-    int key_width, int value_width) {
+extern "C" __global__ void __launch_bounds__(512, 2)
+    dot_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys, REAL* dvalues,
+        bool accumulate, const long long* tiles, const long long* query_offsets,
+        const long long* key_offsets, const REAL* scales, const long long* sights,
+        const bool* masks, int sentences, int heads, int key_width, int value_width) {
     __shared__ Work work;
-    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks,
-                           sentences, heads, key_width, value_width};
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks, sentences,
+        heads, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums);
         tables.find_gradients(work, dout, means, dkeys, dvalues);
@@ -454,15 +453,15 @@ extern "C" __global__ void __launch_bounds__(512, 2) dot_attention_backward(
 }
 
 // Gradients of keys and values of the sentences that have tiles; tiles are 32 keys here.
-extern "C" __global__ void __launch_bounds__(512, 2) dot_attention_backward_keys(
-    const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
-    REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate, const long long* tiles,
-    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
-    const long long* sights, const bool* masks, int sentences, int heads, int key_width,
-    int value_width) {
+extern "C" __global__ void __launch_bounds__(512, 2)
+    dot_attention_backward_keys(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* sights, const bool* masks, int sentences, int heads,
+        int key_width, int value_width) {
     __shared__ Work work;
-    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks,
-                           sentences, heads, key_width, value_width};
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks, sentences,
+        heads, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums);
         tables.find_gradients(work, dout, means, dkeys, dvalues);

@@ -14,16 +14,14 @@ struct Sentence {
     long long first;
     int count, tags;
 
-    __device__ __forceinline__ Sentence(const REAL* all_x, REAL* all_log_sums,
-                                        const long long* offsets, int tags)
+    __device__ __forceinline__ Sentence(
+        const REAL* all_x, REAL* all_log_sums, const long long* offsets, int tags)
         : first(offsets[blockIdx.x]), tags(tags) {
         count = (int)(offsets[blockIdx.x + 1] - first);
         x = all_x + first * tags;
         log_sums = all_log_sums + first * tags;
     }
-    __device__ __forceinline__ REAL score(int t, int j) const {
-        return x[(long long)t * tags + j];
-    }
+    __device__ __forceinline__ REAL score(int t, int j) const { return x[(long long)t * tags + j]; }
     __device__ __forceinline__ REAL& log_sum(int t, int j) const {
         return log_sums[(long long)t * tags + j];
     }
@@ -39,8 +37,8 @@ __device__ __forceinline__ REAL log_sum_exp(const REAL* a, const REAL* column, i
 }
 
 // Probabilities of the last tag, exp(a_j + end_j) / Σ, into `last`, and log Σ_j exp(a_j + end_j).
-__device__ __forceinline__ REAL finish(const REAL* a, const REAL* end, REAL* last, int tags,
-                                       REAL* partial) {
+__device__ __forceinline__ REAL finish(
+    const REAL* a, const REAL* end, REAL* last, int tags, REAL* partial) {
     REAL peak = -infinity(), sum = 0;
     for (int j = threadIdx.x; j < tags; j += blockDim.x) peak = Max::combine(peak, a[j] + end[j]);
     peak = block_reduce<Max>(peak, partial);
@@ -53,8 +51,8 @@ __device__ __forceinline__ REAL finish(const REAL* a, const REAL* end, REAL* las
 
 // The loss. A thread sums over the tags before one.
 extern "C" __global__ void crf(const REAL* x, const REAL* transitions, const REAL* start,
-                               const REAL* end, const int* ids, const long long* offsets,
-                               REAL* log_sums, REAL* shifts, REAL* out, int tags) {
+    const REAL* end, const int* ids, const long long* offsets, REAL* log_sums, REAL* shifts,
+    REAL* out, int tags) {
     extern __shared__ REAL rows[];
     __shared__ REAL partial[WARP];
     const Sentence sentence(x, log_sums, offsets, tags);
@@ -91,8 +89,8 @@ extern "C" __global__ void crf(const REAL* x, const REAL* transitions, const REA
 // exp(a_i + transitions_ij - log_sums_j), so that row t of probabilities gives row t - 1. A warp sums
 // over the tags after one.
 extern "C" __global__ void crf_backward(const REAL* x, const REAL* transitions, const REAL* end,
-                                        const int* ids, const long long* offsets, REAL* log_sums,
-                                        const REAL* shifts, const REAL* dy, REAL* dx, int tags) {
+    const int* ids, const long long* offsets, REAL* log_sums, const REAL* shifts, const REAL* dy,
+    REAL* dx, int tags) {
     extern __shared__ REAL rows[];
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
@@ -131,9 +129,8 @@ extern "C" __global__ void crf_backward(const REAL* x, const REAL* transitions, 
 //
 // Block (32, 8): tags after, tags before. Grid: the same in blocks, and chunks of `chunk` rows.
 extern "C" __global__ void crf_transitions(const REAL* x, const REAL* transitions, const int* ids,
-                                           const long long* offsets, const REAL* log_sums,
-                                           const REAL* shifts, const REAL* dy, const REAL* dx,
-                                           REAL* parts, int sentences, int chunk, int tags) {
+    const long long* offsets, const REAL* log_sums, const REAL* shifts, const REAL* dy,
+    const REAL* dx, REAL* parts, int sentences, int chunk, int tags) {
     const int j = blockIdx.x * blockDim.x + threadIdx.x, i = blockIdx.y * blockDim.y + threadIdx.y;
     if (i >= tags || j >= tags) return;
     const long long begin = (long long)blockIdx.z * chunk, total = offsets[sentences];
@@ -157,8 +154,7 @@ extern "C" __global__ void crf_transitions(const REAL* x, const REAL* transition
 // out_r = the tag of row r in the best sequence of its sentence. origin (N, tags) remembers the best
 // tag before each. A thread finds the first of the best tags before one.
 extern "C" __global__ void viterbi(const REAL* x, const REAL* transitions, const REAL* start,
-                                   const REAL* end, const long long* offsets, int* origin,
-                                   REAL* out, int tags) {
+    const REAL* end, const long long* offsets, int* origin, REAL* out, int tags) {
     extern __shared__ REAL rows[];
     const long long first = offsets[blockIdx.x];
     const int count = (int)(offsets[blockIdx.x + 1] - first);

@@ -11,14 +11,14 @@ __device__ __forceinline__ REAL reduce_row(REAL value, REAL* partial) {
 // `p` is the row's distribution, or NULL.
 template <bool BLOCK>
 __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id, const REAL* p,
-                                         REAL weight, const REAL* scale, REAL* loss,
-                                         int vocabulary, REAL hit, REAL uniform) {
+    REAL weight, const REAL* scale, REAL* loss, int vocabulary, REAL hit, REAL uniform) {
     __shared__ REAL partial[WARP];
     const int own = BLOCK ? threadIdx.x : threadIdx.x % WARP, step = BLOCK ? blockDim.x : WARP;
-    if (weight == 0) {                                         // ignored, whatever its logits are
-        if (scale) for (int i = own; i < vocabulary; i += step) logits[i] = 0;
+    if (weight == 0) {  // ignored, whatever its logits are
+        if (scale)
+            for (int i = own; i < vocabulary; i += step) logits[i] = 0;
         if (own == 0) *loss = 0;
-        return;                                                // the whole warp, or block
+        return;  // the whole warp, or block
     }
     auto logit = [&](int i) { return bias ? logits[i] + bias[i] : logits[i]; };
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
         if (z > peak) {
             sum = sum * exp(peak - z) + ((REAL)1 + (z - z));  // NaN for +inf
             peak = z;
-        } else if (z != -infinity()) {                         // a NaN goes on into the sum
+        } else if (z != -infinity()) {  // a NaN goes on into the sum
             sum += exp(z - peak);
         }
     }
@@ -85,12 +85,11 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
 //
 // Block (256), grid (rows / 8) up to 1024 logits in a row; block (512), grid (rows) above.
 extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const int* ids,
-                                        const REAL* distributions, const REAL* weights,
-                                        const REAL* scale, REAL* losses, int first, int rows,
-                                        int vocabulary, REAL hit, REAL uniform) {
+    const REAL* distributions, const REAL* weights, const REAL* scale, REAL* losses, int first,
+    int rows, int vocabulary, REAL hit, REAL uniform) {
     const bool whole = vocabulary > 1024;
     const int row = whole ? blockIdx.x : blockIdx.x * ROWS + threadIdx.x / WARP;
-    if (row >= rows) return;                                   // the whole warp
+    if (row >= rows) return;  // the whole warp
     REAL* z = logits + (long long)row * vocabulary;
     const int id = ids[first + row];
     const REAL weight = weights[first + row], *own_scale = scale ? scale + row : nullptr;
@@ -103,8 +102,7 @@ extern "C" __global__ void softmax_loss(REAL* logits, const REAL* bias, const in
 // out[t] = weights[t] · dy[k] for the tokens t of sentence k, which begin at offsets[k].
 // Block (256), grid (tokens / 256).
 extern "C" __global__ void token_scales(const REAL* dy, const REAL* weights,
-                                        const long long* offsets, REAL* out, int sentences,
-                                        int tokens) {
+    const long long* offsets, REAL* out, int sentences, int tokens) {
     const long long token = thread_in_grid();
     if (token >= tokens) return;
     out[token] = weights[token] * dy[find_segment(offsets, 1, 0, sentences, token)];

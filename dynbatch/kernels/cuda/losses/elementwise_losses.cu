@@ -54,40 +54,37 @@ __device__ __forceinline__ void sum_segments(Each each, REAL* out, Segments segm
 
 // out[k] = the sum of f(x_i, t_i) over the elements i of segment k; width is 1.
 extern "C" __global__ void pair_loss(const REAL* x, const REAL* t, REAL* out, const int* offsets,
-                                     int length, int count, int width, int pair) {
-    sum_segments([=](long long i) { return loss(pair, x[i], t[i]); }, out,
-                 {offsets, length, count, width});
+    int length, int count, int width, int pair) {
+    sum_segments(
+        [=](long long i) { return loss(pair, x[i], t[i]); }, out, {offsets, length, count, width});
 }
 
 // out_i = dy[k] f'(x_i, t_i), the derivative by t if `of_target`, else by x; width is 1.
 extern "C" __global__ void pair_loss_backward(const REAL* dy, const REAL* x, const REAL* t,
-                                              REAL* out, const int* offsets, int length, int count,
-                                              int width, long long total, int pair,
-                                              bool of_target) {
-    over_elements({offsets, length, count, width}, total,
-                  [=](int k, long long, int, long long i) {
-                      const REAL slope = of_target ? by_target(pair, x[i], t[i])
-                                                   : by_input(pair, x[i], t[i]);
-                      out[i] = slope * dy[k];
-                  });
+    REAL* out, const int* offsets, int length, int count, int width, long long total, int pair,
+    bool of_target) {
+    over_elements({offsets, length, count, width}, total, [=](int k, long long, int, long long i) {
+        const REAL slope = of_target ? by_target(pair, x[i], t[i]) : by_input(pair, x[i], t[i]);
+        out[i] = slope * dy[k];
+    });
 }
 
 // out[k] = -sum of weights[n] x[n, ids[n]] over the rows n of segment k, of x (N, classes); width is 1.
 // A weight of 0 takes a row out, even where x is infinite.
 extern "C" __global__ void pick_loss(const REAL* x, REAL* out, const int* offsets, int length,
-                                     int count, int width, const int* ids, const REAL* weights,
-                                     int classes) {
-    sum_segments([=](long long n) {
-        return weights[n] == 0 ? (REAL)0 : -weights[n] * x[n * classes + ids[n]];
-    }, out, {offsets, length, count, width});
+    int count, int width, const int* ids, const REAL* weights, int classes) {
+    sum_segments(
+        [=](long long n) {
+            return weights[n] == 0 ? (REAL)0 : -weights[n] * x[n * classes + ids[n]];
+        },
+        out, {offsets, length, count, width});
 }
 
 // out[n, ids[n]] = -weights[n] dy[k] for every row n of segment k, and 0 elsewhere.
 extern "C" __global__ void pick_loss_backward(const REAL* dy, REAL* out, const int* offsets,
-                                              int length, int count, int width, long long total,
-                                              const int* ids, const REAL* weights) {
-    over_elements({offsets, length, count, width}, total,
-                  [=](int k, long long n, int d, long long i) {
-                      out[i] = d == ids[n] ? -weights[n] * dy[k] : (REAL)0;
-                  });
+    int length, int count, int width, long long total, const int* ids, const REAL* weights) {
+    over_elements(
+        {offsets, length, count, width}, total, [=](int k, long long n, int d, long long i) {
+            out[i] = d == ids[n] ? -weights[n] * dy[k] : (REAL)0;
+        });
 }

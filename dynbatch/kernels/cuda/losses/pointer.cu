@@ -10,7 +10,7 @@ struct Choice {
     int sentence, keys;
 
     __device__ __forceinline__ Choice(const long long* query_offsets, const long long* key_offsets,
-                                      const long long* pairs, int sentences) {
+        const long long* pairs, int sentences) {
         sentence = find_segment(query_offsets, 1, 0, sentences, blockIdx.x);
         key = key_offsets[sentence];
         keys = (int)(key_offsets[sentence + 1] - key);
@@ -21,20 +21,20 @@ struct Choice {
 // losses_i = weights_i (log Σ_j exp(q_i · k_j) - q_i · k_ids_i), and the probabilities.
 //
 // Block (256) does a query; grid N_q.
-extern "C" __global__ void __launch_bounds__(256) pointer_loss(
-    const REAL* queries, const REAL* keys, REAL* probabilities, REAL* losses, const int* ids,
-    const REAL* weights, const long long* query_offsets, const long long* key_offsets,
-    const long long* pairs, int sentences, int width) {
+extern "C" __global__ void __launch_bounds__(256)
+    pointer_loss(const REAL* queries, const REAL* keys, REAL* probabilities, REAL* losses,
+        const int* ids, const REAL* weights, const long long* query_offsets,
+        const long long* key_offsets, const long long* pairs, int sentences, int width) {
     __shared__ REAL partial[WARP], chosen;
     const Choice choice(query_offsets, key_offsets, pairs, sentences);
     const Rows<const REAL> rows = {keys + choice.key * width, width, width};
     REAL* p = probabilities + choice.pair;
     const int id = ids[blockIdx.x];
-    dots_of_rows(rows, choice.keys, queries + (long long)blockIdx.x * width,
-                 [&](int n, REAL score) {
-                     p[n] = score;
-                     if (n == id) chosen = score;
-                 });
+    dots_of_rows(
+        rows, choice.keys, queries + (long long)blockIdx.x * width, [&](int n, REAL score) {
+            p[n] = score;
+            if (n == id) chosen = score;
+        });
     __syncthreads();
     REAL peak = -infinity(), total = 0;
     for (int n = threadIdx.x; n < choice.keys; n += blockDim.x) peak = Max::combine(peak, p[n]);
@@ -52,10 +52,10 @@ extern "C" __global__ void __launch_bounds__(256) pointer_loss(
 // slopes_ij = dy_k weights_i (p_ij - [ids_i = j]) and, unless NULL, dq_i = Σ_j slopes_ij k_j.
 //
 // Block (256) does a query; grid N_q.
-extern "C" __global__ void __launch_bounds__(256) pointer_loss_backward(
-    const REAL* keys, const REAL* probabilities, const REAL* dy, REAL* slopes, REAL* dqueries,
-    const int* ids, const REAL* weights, const long long* query_offsets,
-    const long long* key_offsets, const long long* pairs, int sentences, int width) {
+extern "C" __global__ void __launch_bounds__(256)
+    pointer_loss_backward(const REAL* keys, const REAL* probabilities, const REAL* dy, REAL* slopes,
+        REAL* dqueries, const int* ids, const REAL* weights, const long long* query_offsets,
+        const long long* key_offsets, const long long* pairs, int sentences, int width) {
     const Choice choice(query_offsets, key_offsets, pairs, sentences);
     const REAL scale = dy[choice.sentence] * weights[blockIdx.x];
     const int id = ids[blockIdx.x];
@@ -63,8 +63,7 @@ extern "C" __global__ void __launch_bounds__(256) pointer_loss_backward(
     const REAL* p = probabilities + choice.pair;
     const bool counts = weights[blockIdx.x] != 0;
     auto slope = [&](int n) { return counts ? scale * p[n] - (n == id ? scale : (REAL)0) : 0; };
-    for (int n = threadIdx.x; n < choice.keys; n += blockDim.x)
-        slopes[choice.pair + n] = slope(n);
+    for (int n = threadIdx.x; n < choice.keys; n += blockDim.x) slopes[choice.pair + n] = slope(n);
     if (!dqueries) return;
     sums_of_columns<REAL>(
         choice.keys, width, [&](int n, int c) { return slope(n) * rows.row(n)[c]; },
@@ -74,9 +73,9 @@ extern "C" __global__ void __launch_bounds__(256) pointer_loss_backward(
 // dk_j = Σ_i slopes_ij q_i. A thread has a column of a key.
 //
 // Block (columns, keys): 256 threads. Grid (keys, columns) in blocks.
-extern "C" __global__ void pointer_loss_backward_keys(
-    const REAL* queries, const REAL* slopes, REAL* dkeys, const long long* query_offsets,
-    const long long* key_offsets, const long long* pairs, int sentences, int rows, int width) {
+extern "C" __global__ void pointer_loss_backward_keys(const REAL* queries, const REAL* slopes,
+    REAL* dkeys, const long long* query_offsets, const long long* key_offsets,
+    const long long* pairs, int sentences, int rows, int width) {
     const int c = blockIdx.y * blockDim.x + threadIdx.x;
     const long long row = (long long)blockIdx.x * blockDim.y + threadIdx.y;
     if (row >= rows || c >= width) return;
