@@ -7,17 +7,18 @@ whole sentences, which stand before them (rows of a matrix) and behind (a stack 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from dynbatch import nodes as F
 from dynbatch.cells import Cell, cell
 from dynbatch.nodes.base import Node
-
-if TYPE_CHECKING:
-    from dynbatch.testing.random_graph import Instruction, SentenceProgram
-
-WIDTHS = (1, 2, 3)
-STATE_WIDTHS = (2, 3)
+from dynbatch.testing.random_program import (
+    STATE_WIDTHS,
+    WIDTHS,
+    Instruction,
+    Operation,
+    SentenceProgram,
+)
 
 
 def _linear(p: Any, kind: str, x: Node, width: int, bias: bool = False) -> Node:
@@ -220,7 +221,7 @@ class Steps:
         if kind is ATTEND:
             fits = [n for n in program.nodes if n.ndim == 2 and n.width == self.width]
             memory = [self.any([*fits, F.stack([self.argument("h")])])]
-        function = kind.cell.function if program.plan.inline else kind.cell
+        function = kind.cell.function if program.inline else kind.cell
         params: Any = program.parameters if kind.has_parameters else None
         if kind is PROJECTED:
             params = params[f"gate{self.width}{self.width}"]
@@ -301,7 +302,7 @@ def begun(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     steps = Steps(program, a, i)
     state: Any = program.parameters["vector"]
     steps.width = state.size
-    if program.plan.inline:
+    if program.inline:
         state = F.parameter(a.graph, state)
     states = []
     for number, token in enumerate(steps.tokens):
@@ -311,7 +312,7 @@ def begun(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
-CELL_OPERATIONS: dict[str, Callable[[SentenceProgram, Node, Instruction], Node]] = {
+CELL_OPERATIONS: dict[str, Operation] = {
     "apply": apply,
     "chain": chain,
     "tree": tree,

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dynbatch import nodes as F
-from dynbatch.cells import cell, scan
+from dynbatch.cells.cell import cell
+from dynbatch.cells.scan.scan import scan
 from dynbatch.nodes.base import Node
-from dynbatch.testing.random_cells import WIDTHS
-
-if TYPE_CHECKING:
-    from dynbatch.testing.random_graph import Instruction, SentenceProgram
+from dynbatch.testing.random_program import WIDTHS, Instruction, Operation, SentenceProgram
 
 
 @cell
@@ -144,7 +142,7 @@ NEED_FEATURES = (
 def _of_matrix(
     name: str,
     function: Callable[[Node, SentenceProgram], Node],
-) -> Callable[[SentenceProgram, Node, Instruction], Node]:
+) -> Operation:
     def operation(program: SentenceProgram, a: Node, i: Instruction) -> Node:
         least = 1 if name in NEED_FEATURES else 0
         matrices = [node for node in program.nodes if node.ndim == 2 and node.width >= least]

@@ -2,48 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.parameter import Parameter
-from dynbatch.testing.probe import probe
-from dynbatch.testing.random_cells import CELL_OPERATIONS, WIDTHS
+from dynbatch.testing.random_cells import CELL_OPERATIONS
 from dynbatch.testing.random_functions import FUNCTION_OPERATIONS
+from dynbatch.testing.random_program import (
+    NODE_OPERATIONS,
+    PARAMETERS,
+    Function,
+    Operation,
+    RandomSentence,
+    SentenceProgram,
+)
 
-Function = Callable[[Node], Node]
-
-VOCABULARY = 5
 TAILS = ("mean", "sum", "square")
 
-# Shapes of the shared parameters: weight12 maps width 1 to width 2.
-PARAMETERS: dict[str, tuple[int, ...]] = {"table": (VOCABULARY, 2), "vector": (3,)}
-PARAMETERS.update({f"weight{i}{o}": (o, i) for i in WIDTHS for o in WIDTHS})
-PARAMETERS.update({f"gate{i}{o}": (o, i) for i in WIDTHS for o in WIDTHS[1:]})
-PARAMETERS.update({f"bias{o}": (o,) for o in WIDTHS})
-
-# Products of products overflow; a program has at most so many, later ones become sums.
-MOST_PRODUCTS = 4
-
-
-class Instruction(NamedTuple):
-    """One operation of a random program; `a` and `b` choose operands among the nodes so far."""
-
-    operation: str
-    a: int
-    b: int
-    number: float
-
-
-class RandomSentence(NamedTuple):
-    """A sentence of a random graph: its length, and the program that it runs."""
-
-    length: int
-    program: tuple[Instruction, ...]
+OPERATIONS: dict[str, Operation] = {**NODE_OPERATIONS, **FUNCTION_OPERATIONS, **CELL_OPERATIONS}
+"""What instructions do, by name."""
 
 
 class Built(NamedTuple):
@@ -104,151 +86,14 @@ class RandomGraph:
         shared = [F.parameter(graph, self.parameters["vector"]), F.input(graph, [0.5, -1.0])]
         built = Built(shared[0], [], {"shared input": shared[1].keep()}, list(shared))
         for number in range(len(self)) if self.numbers is None else self.numbers:
-            program = SentenceProgram(self, graph, number, shared)
-            built.losses.extend(program.run())
+            sentence = self.sentences[number % len(self.sentences)]
+            generator = np.random.default_rng((self.seed, number))
+            program = SentenceProgram(
+                sentence, graph, generator, shared, self.parameters, self.functions, self.inline
+            )
+            built.losses.extend(program.run(OPERATIONS, self.reads))
             built.nodes.extend(program.nodes)
             for place, node in enumerate(program.kept):
                 built.kept[f"sentence {number}, kept node {place} {node.shape}"] = node
         total = F.sum(built.losses) if self.tail == "sum" else F.mean(built.losses)
         return built._replace(loss=total * total if self.tail == "square" else total)
-
-
-class SentenceProgram:
-    """One sentence of a random graph while it is built.
-
-    Attributes:
-        nodes: what later instructions may read.
-        pairs: states of two parts that cells gave, by width.
-        kept:  nodes whose values and gradients are compared.
-    """
-
-    def __init__(self, plan: RandomGraph, graph: Owner, number: int, shared: list[Node]) -> None:
-        self.plan = plan
-        self.parameters = plan.parameters
-        self.graph = graph
-        self.sentence = plan.sentences[number % len(plan.sentences)]
-        self.generator = np.random.default_rng((plan.seed, number))
-        self.products = 0
-        self.nodes = list(shared)
-        self.pairs: dict[int, list[Any]] = {}
-        self.kept: list[Node] = []
-        length = self.sentence.length
-        for shape in ((length, 2), (length, 3), (2,), ()):
-            node = F.input(graph, self.generator.standard_normal(shape))
-            self.nodes.append(node)
-            if self.generator.random() < 0.5:
-                self.kept.append(node.keep())
-        ids = self.generator.integers(0, VOCABULARY, length)
-        self.nodes.append(F.lookup(graph, self.parameters["table"], ids))
-
-    def run(self) -> list[Node]:
-        """Build every node; return the sentence's losses."""
-        for count, instruction in enumerate(self.sentence.program, 1):
-            self.nodes.append(self._apply(instruction))
-            if self.generator.random() < 0.1:
-                self.kept.append(self.nodes[-1].keep())
-            if self.plan.reads and count % self.plan.reads == 0:
-                _ = self.nodes[int(self.generator.integers(len(self.nodes)))].value
-        losses = [node for node in self.nodes if node.shape == () and node.inputs]
-        # Some nodes stay without a reader, as in graphs that people write.
-        probed = [node for node in self.nodes if self.generator.random() < 0.5]
-        probed = probed or self.nodes[-1:]
-        weights = [self.generator.standard_normal(node.shape) for node in probed]
-        return [*losses, probe(probed, weights)]
-
-    def _apply(self, instruction: Instruction) -> Node:
-        a = self.nodes[instruction.a % len(self.nodes)]
-        if instruction.operation == "call":
-            matrix = self.choose(instruction.a, [n for n in self.nodes if n.ndim == 2])
-            functions = self.plan.functions
-            return functions[instruction.b % len(functions)](matrix)
-        return OPERATIONS[instruction.operation](self, a, instruction)
-
-    def choose(self, number: int, candidates: Sequence[Node]) -> Node:
-        """The candidate of a number; numbers may be larger than there are candidates."""
-        return candidates[number % len(candidates)]
-
-    # Operations, each total: it takes any `a`, and finds operands that fit -----------------------
-
-    def same(self, a: Node, i: Instruction) -> Node:
-        """A node of the shape of `a`; `a` itself among them."""
-        return self.choose(i.b, [n for n in self.nodes if n.shape == a.shape])
-
-    def multiply(self, a: Node, i: Instruction) -> Node:
-        self.products += 1
-        b = self.same(a, i)
-        return a * b if self.products <= MOST_PRODUCTS else a + b
-
-    def sum_product(self, a: Node, i: Instruction) -> Node:
-        """A product that reads sums, of tokens or of several numbers."""
-        total = F.sum(a, dim=0) if a.ndim == 2 else F.sum([F.sum(a), F.mean(a), F.sum(a)])
-        self.nodes.append(total)
-        product = self.multiply(total, i)
-        return self.linear(product, i) if a.ndim == 2 else product
-
-    def divide(self, a: Node, i: Instruction) -> Node:
-        return a / (F.sigmoid(self.same(a, i)) + 0.5)
-
-    def broadcast(self, a: Node, i: Instruction) -> Node:
-        """The sum with what can be repeated to the shape of `a`: a vector, a column, a number."""
-        shapes = {(), a.shape, a.shape[-1:], (*a.shape[:-1], 1)}
-        if not a.shape:
-            return a + a
-        fits = [n for n in self.nodes if n.shape in shapes]
-        return a - self.choose(i.b, fits)
-
-    def linear(self, a: Node, i: Instruction) -> Node:
-        if a.ndim == 0 or a.width not in WIDTHS:
-            return F.tanh(a)
-        out = WIDTHS[i.b % len(WIDTHS)]
-        bias = self.parameters[f"bias{out}"] if i.b % 2 else None
-        return F.linear(a, self.parameters[f"weight{a.width}{out}"], bias)
-
-    def matmul(self, a: Node, i: Instruction) -> Node:
-        if a.ndim == 0 or a.width not in WIDTHS:
-            return -a
-        weight = self.parameters[f"weight{WIDTHS[i.b % len(WIDTHS)]}{a.width}"]
-        return a @ F.parameter(self.graph, weight)
-
-    def concat(self, a: Node, i: Instruction) -> Node:
-        if a.ndim == 0:
-            return F.sigmoid(a)
-        fits = [n for n in self.nodes if n.ndim == a.ndim and n.shape[:-1] == a.shape[:-1]]
-        return F.concat([a, self.choose(i.b, fits), self.choose(i.a + i.b, fits)])
-
-    def append(self, a: Node, i: Instruction) -> Node:
-        if a.ndim == 0:
-            return F.softplus(a)
-        fits = [n for n in self.nodes if n.ndim == a.ndim and n.width == a.width]
-        return F.concat([self.choose(i.b, fits), a], dim=0)
-
-    def cross_entropy(self, a: Node, i: Instruction) -> Node:
-        if a.ndim == 0 or not a.width:
-            return F.silu(a)
-        targets = self.generator.integers(0, a.width, a.rows)
-        targets[self.generator.random(a.rows) < 0.2] = -100
-        reduction = "sum" if i.b % 2 else "mean"
-        return F.cross_entropy(a, targets, label_smoothing=0.1 * (i.b % 3), reduction=reduction)
-
-
-OPERATIONS: dict[str, Callable[[SentenceProgram, Node, Instruction], Node]] = {
-    "tanh": lambda program, a, i: F.tanh(a),
-    "sigmoid": lambda program, a, i: F.sigmoid(a),
-    "negative": lambda program, a, i: -a,
-    "detach": lambda program, a, i: F.detach(a),
-    "scale": lambda program, a, i: a * i.number,
-    "shift": lambda program, a, i: a + i.number,
-    "add": lambda program, a, i: a + program.same(a, i),
-    "subtract": lambda program, a, i: program.same(a, i) - a,
-    "multiply": SentenceProgram.multiply,
-    "sum_product": SentenceProgram.sum_product,
-    "divide": SentenceProgram.divide,
-    "broadcast": SentenceProgram.broadcast,
-    "linear": SentenceProgram.linear,
-    "matmul": SentenceProgram.matmul,
-    "concat": SentenceProgram.concat,
-    "append": SentenceProgram.append,
-    "cross_entropy": SentenceProgram.cross_entropy,
-    **FUNCTION_OPERATIONS,
-    **CELL_OPERATIONS,
-}

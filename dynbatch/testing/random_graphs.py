@@ -16,15 +16,8 @@ import numpy as np
 
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.testing.policies import check_policies, check_sentences
-from dynbatch.testing.random_graph import (
-    OPERATIONS,
-    PARAMETERS,
-    TAILS,
-    Function,
-    Instruction,
-    RandomGraph,
-    RandomSentence,
-)
+from dynbatch.testing.random_graph import OPERATIONS, TAILS, RandomGraph
+from dynbatch.testing.random_program import PARAMETERS, Function, Instruction, RandomSentence
 
 Choose = Callable[[Sequence[Any]], Any]
 """Takes one of several: at random, or as hypothesis wants it."""

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.parameter import Array
-from dynbatch.testing.random_graph import OPERATIONS, Function, RandomGraph
+from dynbatch.testing.random_graph import OPERATIONS, RandomGraph
 from dynbatch.testing.random_graphs import write
+from dynbatch.testing.random_program import Function
 
 try:
     from hypothesis import strategies as st
