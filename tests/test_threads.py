@@ -1,7 +1,7 @@
 """Python threads with graphs of their own do not touch each other, and are told where they would.
 
 Each table of the process is looked up and changed by two threads, one of which is interrupted by
-the other at each of its lines. `dynbatch.testing.threads` takes whole steps instead.
+the other at each of its lines. `tests.threads` takes whole steps instead.
 """
 
 import threading

@@ -1,6 +1,6 @@
 """Python threads with graphs of their own do not touch each other: a check that tries to refute it.
 
-    python -m dynbatch.testing.threads --steps 2000
+    python -m tests.threads --steps 2000
 
 Several threads take steps of one kind at once, each with a model of its own or all with the same
 one, while the interpreter hands over from thread to thread a thousand times as often as usual. Each
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from dynbatch.testing.thread_steps import OWN, PERIOD, SHARED, Make, Step
+from tests.thread_steps import OWN, PERIOD, SHARED, Make, Step
 
 SWITCH_INTERVAL = 1e-5
 """Seconds after which a thread lets go of the interpreter; Python's default is 0.005."""
@@ -102,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         SystemExit: the arguments are wrong.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m dynbatch.testing.threads", description=__doc__.split("\n\n")[0]
+        prog="python -m tests.threads", description=__doc__.split("\n\n")[0]
     )
     kinds = {**OWN, **SHARED}
     add = parser.add_argument

@@ -3,8 +3,8 @@ import sys
 import numpy as np
 import pytest
 
-from dynbatch.testing import thread_steps, threads
-from dynbatch.testing.thread_steps import OWN, PERIOD, SHARED
+from tests import thread_steps, threads
+from tests.thread_steps import OWN, PERIOD, SHARED
 
 
 def every_kind(seed):

@@ -1,4 +1,4 @@
-"""Steps that `testing.threads` takes: each kind has a model of a seed, and small mini-batches.
+"""Steps that `tests.threads` takes: each kind has a model of a seed, and small mini-batches.
 
 The cells are those of this module and of `models`: every thread uses the same, with parameters of
 its own. A step gives all that it computed as bytes, and leaves the model as it found it, but for
