@@ -190,7 +190,8 @@ def _begin(value: object) -> str:
     return "a large number" if isinstance(value, int) and abs(value) >> 200 else repr(shown)[:60]
 
 
-def _is_object(value: object) -> bool:
+def is_object(value: object) -> bool:
+    """Whether a value out of JSON is an object."""
     return isinstance(value, dict)
 
 
@@ -211,12 +212,12 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "step": is_count,
     "epoch": is_count,
     "position": is_count,
-    "extra": _is_object,
-    "random_state": _or_none(_is_object),
+    "extra": is_object,
+    "random_state": _or_none(is_object),
     "graph_random": _is_graph_random,
     "optimizer": _or_none(lambda value: isinstance(value, str)),
     "schedule": _or_none(lambda value: isinstance(value, str)),
-    "schedule_state": _or_none(_is_object),
+    "schedule_state": _or_none(is_object),
 }
 
 

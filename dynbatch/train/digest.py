@@ -7,10 +7,10 @@ gigabyte a second on one core.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 
@@ -32,12 +32,12 @@ def array_digest(array: Array) -> str:
     Args:
         array: of numbers or truth values, C-contiguous or not (then it is copied).
     """
-    found = blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=_SIZE)
-    found.update(_bytes(array).data)
-    return found.hexdigest()
+    digest = blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=_SIZE)
+    digest.update(_bytes(array).data)
+    return digest.hexdigest()
 
 
-def data_digest(data: Any) -> str:
+def data_digest(data: object) -> str:
     """The digest of examples: equal for equal data, on every machine and in every process.
 
     What counts are numbers, texts, bytes, None, paths, NumPy arrays with their dtype and shape, and
@@ -52,29 +52,29 @@ def data_digest(data: Any) -> str:
         >>> one == data_digest([("b", np.arange(2)), ("a", np.arange(3))])
         False
     """
-    found = blake2b(digest_size=_SIZE)
+    digest = blake2b(digest_size=_SIZE)
     pending = bytearray()
-    open_: set[int] = set()  # what is being read: a tree whose nodes know their head is a circle
-    waiting: list[Any] = [data]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, _Read):
-            open_.discard(one.which)
+    being_read: set[int] = set()  # a tree whose nodes know their head is a circle
+    to_read: list[object] = [data]
+    while to_read:
+        value = to_read.pop()
+        if isinstance(value, _Read):
+            being_read.discard(value.which)
             continue
-        written, inside = _parts(one)
+        written, inside = _parts(value)
         if inside:
-            if id(one) in open_:
+            if id(value) in being_read:
                 written, inside = b"^", ()
             else:
-                open_.add(id(one))
-                waiting.append(_Read(id(one)))
-                waiting.extend(reversed(inside))
+                being_read.add(id(value))
+                to_read.append(_Read(id(value)))
+                to_read.extend(reversed(inside))
         pending += written
         if len(pending) > _PIECE:
-            found.update(pending)
+            digest.update(pending)
             pending.clear()
-    found.update(pending)
-    return found.hexdigest()
+    digest.update(pending)
+    return digest.hexdigest()
 
 
 class _Read:
@@ -86,42 +86,42 @@ class _Read:
         self.which = which
 
 
-def _parts(one: Any) -> tuple[bytes, Any]:
+def _parts(value: object) -> tuple[bytes, Sequence[object]]:
     """What stands for a value in the hashed bytes, and the values inside it."""
-    if isinstance(one, np.ndarray | np.generic):
-        array = np.asarray(one)
+    if isinstance(value, np.ndarray | np.generic):
+        array = np.asarray(value)
         if array.dtype.hasobject:
             return _tagged("objects", array.shape), array.ravel().tolist()
         return _tagged("array", (array.dtype.str, array.shape)) + _bytes(array).tobytes(), ()
-    if isinstance(one, str):
-        text = one.encode("utf-8", "surrogatepass")
+    if isinstance(value, str):
+        text = value.encode("utf-8", "surrogatepass")
         return _tagged("str", len(text)) + text, ()
-    if isinstance(one, list | tuple):
-        return _tagged("list", len(one)), one
-    if one is None or isinstance(one, bool | int | float | complex):
-        return _tagged("number", repr(one)), ()
-    if isinstance(one, bytes | bytearray | memoryview):
-        return _tagged("bytes", len(one)) + bytes(one), ()
-    if isinstance(one, dict):
-        return _tagged("dict", len(one)), [part for item in one.items() for part in item]
-    if isinstance(one, set | frozenset):
-        return _tagged("set", sorted([data_digest(item) for item in one])), ()
-    if isinstance(one, os.PathLike):
-        return _tagged("path", os.fspath(one)), ()
-    if is_dataclass(one) and not isinstance(one, type):
-        return _tagged("class", type(one).__name__), [
-            getattr(one, name, None) for name in _field_names(type(one))
+    if isinstance(value, list | tuple):
+        return _tagged("list", len(value)), value
+    if value is None or isinstance(value, bool | int | float | complex):
+        return _tagged("number", repr(value)), ()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _tagged("bytes", len(value)) + bytes(value), ()
+    if isinstance(value, dict):
+        return _tagged("dict", len(value)), [part for item in value.items() for part in item]
+    if isinstance(value, set | frozenset):
+        return _tagged("set", sorted([data_digest(item) for item in value])), ()
+    if isinstance(value, os.PathLike):
+        return _tagged("path", os.fspath(value)), ()
+    if is_dataclass(value) and not isinstance(value, type):
+        return _tagged("class", type(value).__name__), [
+            getattr(value, name, None) for name in _field_names(type(value))
         ]
-    return _tagged("object", type(one).__qualname__), ()
+    return _tagged("object", type(value).__qualname__), ()
 
 
-def _tagged(kind: str, what: object) -> bytes:
-    return f"{kind} {what}\n".encode("utf-8", "surrogatepass")
+def _tagged(tag: str, content: object) -> bytes:
+    return f"{tag} {content}\n".encode("utf-8", "surrogatepass")
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple([field.name for field in fields(kind)])
+def _field_names(dataclass_type: type) -> tuple[str, ...]:
+    return tuple([field.name for field in fields(dataclass_type)])
 
 
 def _bytes(array: Array) -> Array:

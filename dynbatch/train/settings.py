@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from dynbatch.arguments import function, number, refused, shown, size, switch
+from dynbatch.errors import ArgumentError
+from dynbatch.graph import Graph
+from dynbatch.memory.sizes import parse_bytes
+from dynbatch.nodes.base import Node
 from dynbatch.optim import Optimizer, Schedule
+from dynbatch.train.protocols import Batches, TrainedModel
 
 # How each function is called.
 FUNCTIONS = {
@@ -19,41 +29,80 @@ FUNCTIONS = {
 COUNTS = {"memory_every": 1, "checkpoint_every": 0, "patience": 0}
 
 
-def check_settings(trainer: Any) -> None:
-    """Check the types of a trainer's settings.
+@dataclass
+class TrainerSettings:
+    """The arguments of `Trainer`, which explains them.
 
     Raises:
         ArgumentError: one is not what it must be.
+        ValueError:    `patience` or the schedule needs a metric, and there is no `validate`.
     """
-    model, optimizer, schedule = trainer.model, trainer.optimizer, trainer.schedule
-    if not all([callable(getattr(model, name, None)) for name in ("train", "eval")]):
-        raise _refused("model", model, "a model with train() and eval()", "give a models.Module")
-    if isinstance(model, type):
-        raise _refused("model", model, "a model, made", f"make it first: {model.__name__}(…)")
-    if not isinstance(optimizer, Optimizer):
-        fix = "give optim.Adam(model)"
-        raise _refused("optimizer", optimizer, "an optimizer of the model's parameters", fix)
-    if schedule is not None and not isinstance(schedule, Schedule):
-        fix = "give optim.Cosine(optimizer, total_steps), or leave it out"
-        raise _refused("schedule", schedule, "a schedule of the optimizer", fix)
-    if not callable(getattr(trainer.batches, "epoch", None)):
-        raise _refused(
-            "batches", trainer.batches,
-            "an object whose epoch(n) gives the mini-batches of epoch n, lists of examples",
-            "train.SentenceBatches(examples, batch_size=32), or train.TokenBatches",
-        )  # fmt: skip
-    for name, form in FUNCTIONS.items():
-        value = getattr(trainer, name)
-        if value is not None or name == "loss_function":
-            function("Trainer", name, value, form)
-    for name, least in COUNTS.items():
-        value = getattr(trainer, name)
-        if value is not None or name == "memory_every":
-            size("Trainer", name, value, least)
-    if trainer.clip_norm is not None:
-        number("Trainer", "clip_norm", trainer.clip_norm, "[0, inf]")
-    switch("Trainer", "higher_is_better", trainer.higher_is_better)
+
+    model: TrainedModel
+    optimizer: Optimizer
+    loss_function: Callable[[Graph, Any, Any], Node]
+    batches: Batches
+    _: KW_ONLY
+    num_tokens: Callable[[Any], int] | None = None
+    schedule: Schedule | None = None
+    clip_norm: float | None = None
+    validate: Callable[[Any], float] | None = None
+    higher_is_better: bool = False
+    patience: int | None = None
+    checkpoint_path: str | os.PathLike[str] | None = None
+    checkpoint_every: int | None = None
+    metrics_path: str | os.PathLike[str] | None = None
+    memory_limit: int | str | None = None
+    padded_bytes: Callable[[Sequence[Any]], int] | None = None
+    memory_every: int = 20
+    random_state: np.random.Generator | None = None
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    other_data: Mapping[str, Any] = field(default_factory=dict)
+    make_graph: Callable[[], Graph] | None = None
+    show_progress: bool = True
+    resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        needs_metric = self.schedule is not None and self.schedule.needs_metric
+        if self.validate is None and (self.patience is not None or needs_metric):
+            what = "patience" if self.patience is not None else type(self.schedule).__name__
+            raise ValueError(f"Trainer: {what} needs a metric.\n  fix: give validate=...")
+        if self.memory_limit is not None:
+            self.memory_limit = parse_bytes("memory_limit", self.memory_limit)
+
+    def _check_types(self) -> None:
+        model, optimizer, schedule = self.model, self.optimizer, self.schedule
+        if not all([callable(getattr(model, name, None)) for name in ("train", "eval")]):
+            raise _refused(
+                "model", model, "a model with train() and eval()", "give a models.Module"
+            )
+        if isinstance(model, type):
+            raise _refused("model", model, "a model, made", f"make it first: {model.__name__}(…)")
+        if not isinstance(optimizer, Optimizer):
+            fix = "give optim.Adam(model)"
+            raise _refused("optimizer", optimizer, "an optimizer of the model's parameters", fix)
+        if schedule is not None and not isinstance(schedule, Schedule):
+            fix = "give optim.Cosine(optimizer, total_steps), or leave it out"
+            raise _refused("schedule", schedule, "a schedule of the optimizer", fix)
+        if not callable(getattr(self.batches, "epoch", None)):
+            raise _refused(
+                "batches", self.batches,
+                "an object whose epoch(n) gives the mini-batches of epoch n, lists of examples",
+                "train.SentenceBatches(examples, batch_size=32), or train.TokenBatches",
+            )  # fmt: skip
+        for name, form in FUNCTIONS.items():
+            value = getattr(self, name)
+            if value is not None or name == "loss_function":
+                function("Trainer", name, value, form)
+        for name, least in COUNTS.items():
+            value = getattr(self, name)
+            if value is not None or name == "memory_every":
+                size("Trainer", name, value, least)
+        if self.clip_norm is not None:
+            number("Trainer", "clip_norm", self.clip_norm, "[0, inf]")
+        switch("Trainer", "higher_is_better", self.higher_is_better)
 
 
-def _refused(name: str, value: Any, rule: str, fix: str) -> Exception:
+def _refused(name: str, value: object, rule: str, fix: str) -> ArgumentError:
     return refused("Trainer", f"{name} is {shown(value)}", rule, fix)

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dynbatch import nodes as F
-from dynbatch import random
 from dynbatch.errors import NumericError
-from dynbatch.graph import Graph
-from dynbatch.memory.sizes import parse_bytes
-from dynbatch.nodes.base import Node
-from dynbatch.optim import Optimizer, Schedule, clip_grad_norm_
-from dynbatch.train.checkpoint import load_checkpoint, read_checkpoint, save_checkpoint
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import MetricsFile, Record
 from dynbatch.train.progress import Progress
-from dynbatch.train.protocols import Batches, TrainedModel
-from dynbatch.train.run_data import Summary, require_same_data, saved_by_trainer, summary_of
-from dynbatch.train.settings import check_settings
+from dynbatch.train.random_states import RandomStates
+from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
+from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
-from dynbatch.train.update import Update
+from dynbatch.train.update import Update, differentiate
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +37,7 @@ class TrainingResult:
 
 
 @dataclass
-class Trainer:
+class Trainer(TrainerSettings):
     """Trains a model: for each mini-batch one graph, one loss, backward, clipping, one update.
 
     Args:
@@ -100,38 +90,8 @@ class Trainer:
     norm are read, written down, and counted in `step`, one update later.
     """
 
-    model: TrainedModel
-    optimizer: Optimizer
-    loss_function: Callable[[Graph, Any, Any], Node]
-    batches: Batches
-    _: KW_ONLY
-    num_tokens: Callable[[Any], int] | None = None
-    schedule: Schedule | None = None
-    clip_norm: float | None = None
-    validate: Callable[[Any], float] | None = None
-    higher_is_better: bool = False
-    patience: int | None = None
-    checkpoint_path: str | os.PathLike[str] | None = None
-    checkpoint_every: int | None = None
-    metrics_path: str | os.PathLike[str] | None = None
-    memory_limit: int | str | None = None
-    padded_bytes: Callable[[Sequence[Any]], int] | None = None
-    memory_every: int = 20
-    random_state: np.random.Generator | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    other_data: Mapping[str, Any] = field(default_factory=dict)
-    make_graph: Callable[[], Graph] | None = None
-    show_progress: bool = True
-    resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"
-
     def __post_init__(self) -> None:
-        check_settings(self)
-        needs_metric = self.schedule is not None and self.schedule.needs_metric
-        if self.validate is None and (self.patience is not None or needs_metric):
-            what = "patience" if self.patience is not None else type(self.schedule).__name__
-            raise ValueError(f"Trainer: {what} needs a metric.\n  fix: give validate=...")
-        if self.memory_limit is not None:
-            self.memory_limit = parse_bytes("memory_limit", self.memory_limit)
+        super().__post_init__()
         self.step = 0
         self.epoch = 0
         self.position = 0
@@ -142,7 +102,7 @@ class Trainer:
         self._saved = "none was saved"
         self._num_batches = 0
         self._data: Summary | None = None
-        self._mark()
+        self._marked = RandomStates.now(self.random_state)
 
     @property
     def best_path(self) -> Path | None:
@@ -166,7 +126,7 @@ class Trainer:
         """
         with locked(self.checkpoint_path), terminable():
             self._settle()
-            self._mark()
+            self._marked = RandomStates.now(self.random_state)
             self._metrics.keep(self._is_done)
             try:
                 with Progress(num_epochs, self.show_progress) as progress:
@@ -200,14 +160,7 @@ class Trainer:
             path = self.checkpoint_path
             if path is None or not Path(path).exists():
                 return False
-        info = read_checkpoint(path)
-        saved = saved_by_trainer(info)
-        if not data_changed:
-            given = saved["data"], self._data_summary(), saved["num_batches"], self.batches
-            require_same_data(info, *given)
-        info.check_random_state(self.random_state)
-        load_checkpoint(path, self.model, self.optimizer, self.schedule)
-        info.restore_random_state(self.random_state)
+        info, saved = load_run(self, path, self._data_summary(), data_changed)
         self._unread = None
         self.step, self.epoch = info.step, info.epoch
         self.position = 0 if data_changed else info.position
@@ -236,7 +189,8 @@ class Trainer:
         """One update. Nothing of it remains unless all of it was done."""
         begin = time.perf_counter()
         try:
-            update = self._differentiate(batch)
+            step = self.step + (1 if self._unread is None else 2)
+            update = differentiate(self, batch, step, self.epoch)
             if not update.is_on_device:
                 update.read()
         except NumericError as error:
@@ -245,7 +199,6 @@ class Trainer:
         with deferred_interrupt():
             update.record["lr"] = float(self.optimizer.lr)
             self.optimizer.step()
-            update.random_states = self._random_states()
             seconds = time.perf_counter() - begin
             update.record["sentences_per_second"] = round(len(batch) / seconds, 1)
             self._unread = update
@@ -254,43 +207,6 @@ class Trainer:
                 self._settle()
             if is_saved:
                 self.save()
-
-    def _differentiate(self, batch: Sequence[Any]) -> Update:
-        """Loss and gradients of one mini-batch, and what there is to say about it."""
-        step = self.step + (1 if self._unread is None else 2)
-        record: Record = {"step": step, "epoch": self.epoch, "sentences": len(batch)}
-        with self._graph() as graph:
-            losses = [self.loss_function(graph, self.model, example) for example in batch]
-            if self.num_tokens is None:
-                loss = F.mean(losses)
-            else:
-                record["tokens"] = sum([self.num_tokens(example) for example in batch])
-                loss = F.sum(losses) / max(1, record["tokens"])
-            memory = self._plan_memory(step, graph, loss, batch)
-            graph.backward(loss, self.memory_limit)
-            record["loss"] = math.nan  # read later; here for its place in the line
-            record["peak_bytes"] = graph.peak_bytes
-        record |= memory
-        record["gradient_norm"] = math.nan
-        limit = math.inf if self.clip_norm is None else self.clip_norm
-        return Update(record, loss, clip_grad_norm_(self.optimizer, limit))
-
-    def _plan_memory(
-        self, step: int, graph: Graph, loss: Node, batch: Sequence[Any]
-    ) -> dict[str, int]:
-        """The peak of some updates as it is planned, and as it would be padded."""
-        if (step - 1) % self.memory_every:
-            return {}
-        planned = {"planned_bytes": graph.estimate(loss, self.memory_limit).peak_bytes}
-        if self.padded_bytes is not None:
-            planned["padded_bytes"] = int(self.padded_bytes(batch))
-        return planned
-
-    def _graph(self) -> Graph:
-        if self.make_graph is not None:
-            return self.make_graph()
-        _, parameter = next(self.optimizer.named_parameters())
-        return Graph(device=parameter.device)
 
     def _settle(self) -> None:
         """Count the last update and write it down, now that its numbers are read.
@@ -333,7 +249,7 @@ class Trainer:
                     self.schedule.step(metric)
             self.epoch += 1
             self.position = 0
-            self._mark()
+            self._marked = RandomStates.now(self.random_state)
             if is_best:
                 self._save(self.best_path)
             self.save()
@@ -355,38 +271,17 @@ class Trainer:
     def _save(self, path: str | os.PathLike[str] | None) -> None:
         if path is None:
             return
-        trainer = {
+        saved = {
             "stopping": self.stopping.state_dict(),
             "num_batches": self._num_batches,
             "data": self._data_summary(),
         }
-        save_checkpoint(
-            path,
-            self.model,
-            self.optimizer,
-            self.schedule,
-            self.step,
-            epoch=self.epoch,
-            position=self.position,
-            random_state=self.random_state,
-            extra={**self.extra, "trainer": trainer},
-        )
-
-    def _mark(self) -> None:
-        """Remember the random states of this moment: an interrupted update goes back to them."""
-        self._marked = self._random_states()
-
-    def _random_states(self) -> tuple[Any, Any]:
-        generator = self.random_state
-        return random.get_state(), None if generator is None else generator.bit_generator.state
+        save_run(self, path, self.step, self.epoch, self.position, saved)
 
     def _save_interrupted(self) -> None:
         with deferred_interrupt():
             self._settle()
-            graph_random, state = self._marked
-            random.set_state(graph_random)
-            if self.random_state is not None and state is not None:
-                self.random_state.bit_generator.state = state
+            self._marked.restore(self.random_state)
             self.optimizer.zero_grad()
             self.save()
         where = f"Interrupted in epoch {self.epoch + 1} after step {self.step}: "

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
+from math import inf, isfinite, nan
 from typing import Any
 
+from dynbatch import nodes as F
 from dynbatch.errors import NumericError
+from dynbatch.graph import Graph
 from dynbatch.nodes.base import Node
-from dynbatch.optim import GradientNorm
+from dynbatch.optim import GradientNorm, clip_grad_norm_
 from dynbatch.train.metrics import Record
+from dynbatch.train.random_states import RandomStates
+from dynbatch.train.settings import TrainerSettings
 
 
 @dataclass(slots=True)
@@ -20,13 +25,13 @@ class Update:
         record:        the line of the metrics file; `read` fills in `loss` and `gradient_norm`.
         loss:          its loss, after backward.
         norm:          of all gradients, before clipping.
-        random_states: those after the update.
+        random_states: after its loss was built, which is where the next update begins.
     """
 
     record: Record
     loss: Node
     norm: float | GradientNorm
-    random_states: Any = None
+    random_states: RandomStates
 
     @property
     def is_on_device(self) -> bool:
@@ -45,3 +50,47 @@ class Update:
         if not isfinite(self.record["loss"]):
             raise NumericError(f"the loss is {self.record['loss']}.")
         self.record["gradient_norm"] = float(self.norm)
+
+
+def differentiate(settings: TrainerSettings, batch: Sequence[Any], step: int, epoch: int) -> Update:
+    """Compute loss and gradients of one mini-batch, clip them, and say what there is to say.
+
+    Raises:
+        NumericError: the loss or a gradient is NaN or infinite; on a GPU `Update.read` raises it.
+    """
+    record: Record = {"step": step, "epoch": epoch, "sentences": len(batch)}
+    with _graph(settings) as graph:
+        losses = [settings.loss_function(graph, settings.model, example) for example in batch]
+        if settings.num_tokens is None:
+            loss = F.mean(losses)
+        else:
+            record["tokens"] = sum([settings.num_tokens(example) for example in batch])
+            loss = F.sum(losses) / max(1, record["tokens"])
+        planned = _planned_memory(settings, step, graph, loss, batch)
+        graph.backward(loss, settings.memory_limit)
+        record["loss"] = nan  # read later; here for its place in the line
+        record["peak_bytes"] = graph.peak_bytes
+    record |= planned
+    record["gradient_norm"] = nan
+    limit = inf if settings.clip_norm is None else settings.clip_norm
+    norm = clip_grad_norm_(settings.optimizer, limit)
+    return Update(record, loss, norm, RandomStates.now(settings.random_state))
+
+
+def _graph(settings: TrainerSettings) -> Graph:
+    if settings.make_graph is not None:
+        return settings.make_graph()
+    _, parameter = next(settings.optimizer.named_parameters())
+    return Graph(device=parameter.device)
+
+
+def _planned_memory(
+    settings: TrainerSettings, step: int, graph: Graph, loss: Node, batch: Sequence[Any]
+) -> dict[str, int]:
+    """The peak as it is planned, and as it would be padded, for every `memory_every`-th update."""
+    if (step - 1) % settings.memory_every:
+        return {}
+    planned = {"planned_bytes": graph.estimate(loss, settings.memory_limit).peak_bytes}
+    if settings.padded_bytes is not None:
+        planned["padded_bytes"] = int(settings.padded_bytes(batch))
+    return planned
