@@ -1,32 +1,38 @@
-"""Filling, copying, repeating: the twins of `kernels/arrays.py`, launching `arrays.cu`."""
+"""Launches of `arrays.cu`: filling, copying, repeating."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.cupy_types import address_of
 from dynbatch.kernels.cuda.runtime.in_flight import hold
+from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
-from dynbatch.kernels.cuda.segments import over_elements
+from dynbatch.kernels.cuda.walks import by_elements, over_elements
 from dynbatch.kernels.segment import sum_segments
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
 
+scale_segments = by_elements(kernels.scale_segments)
+shift_segments = by_elements(kernels.shift_segments)
 
-def fill(out: Any, number: float) -> None:
+
+def fill(out: Array, number: float) -> None:
     """out = number, everywhere."""
     _over_elements(out, "fill", (out, number))
 
 
-def copy(x: Any, out: Any) -> None:
+def copy(x: Array, out: Array) -> None:
     """out = x, of out's shape or of its last dimensions.
 
     Either may be a slice of columns where the shapes are equal. Integers as large as out's elements
@@ -51,17 +57,17 @@ def copy(x: Any, out: Any) -> None:
         _copy_rows(x, _row_stride(x), out, _row_stride(out), out.size // len(out))
 
 
-def _copy_rows(x: Any, x_stride: int, out: Any, out_stride: int, width: int) -> None:
+def _copy_rows(x: Array, x_stride: int, out: Array, out_stride: int, width: int) -> None:
     if not x_stride and not (x.flags.c_contiguous and out.flags.c_contiguous):
         raise ShapeError("copy: only an array without gaps is repeated, into one without gaps")
     queue().keep(x, out)
-    source, target = (x.data.ptr, x_stride), (out.data.ptr, out_stride)
+    source, target = (address_of(x), x_stride), (address_of(out), out_stride)
     copy_rows(queue(), out.dtype, source, target, out.size // width if width else 0, width)
 
 
 def copy_rows(
     queue: Queue,
-    dtype: Any,
+    dtype: DTypeLike,
     source: tuple[int, int],
     target: tuple[int, int],
     rows: int,
@@ -78,44 +84,34 @@ def copy_rows(
     queue.launch(dtype, "copy_rows", (-(-count // TILE),), (THREADS,), args)
 
 
-def _row_stride(array: Any) -> int:
+def _row_stride(array: Array) -> int:
     """From row to row, in elements; a row is contiguous."""
     if not array[:1].flags.c_contiguous:
         raise ShapeError(f"copy: rows of an array {array.shape} with strides {array.strides}")
     return int(array.strides[0] // array.itemsize)
 
 
-def accumulate(x: Any, out: Any) -> None:
+def accumulate(x: Array, out: Array) -> None:
     """out += x, of one shape."""
     _over_elements(out, "accumulate", (x, out))
 
 
-def add_bias(rows: Any, bias: Any) -> None:
+def add_bias(rows: Array, bias: Array) -> None:
     """rows[n] += bias for every row, in place."""
     _over_elements(rows, "add_bias", (rows, bias, rows.shape[1]))
 
 
-def sum_rows(rows: Any, out: Any) -> None:
+def sum_rows(rows: Array, out: Array) -> None:
     """out = Σ_n rows[n]: zeros of no rows."""
     sum_segments(rows, np.array([0, len(rows)]), out.reshape(1, -1))
 
 
-def scale_segments(x: Any, numbers: Array, offsets: Array, out: Any) -> None:
-    """out_i = numbers[k] · x_i for the elements i of segment k."""
-    over_elements("scale_segments", (x, numbers), offsets, out.reshape(-1, 1))
-
-
-def shift_segments(x: Any, numbers: Array, offsets: Array, out: Any) -> None:
-    """out_i = x_i + numbers[k] for the elements i of segment k."""
-    over_elements("shift_segments", (x, numbers), offsets, out.reshape(-1, 1))
-
-
-def expand(x: Any, repeats: Array | None, out: Any) -> None:
+def expand(x: Array, repeats: Array | None, out: Array) -> None:
     """Rows of x, each so often, one after the other; a single column is repeated over out's."""
     over_elements("expand", (x,), _offsets(len(x), repeats), out, x.shape[1] != out.shape[1])
 
 
-def expand_backward(dy: Any, repeats: Array | None, out: Any) -> None:
+def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
     """The gradient of `expand`: sums over what was repeated, in one launch most often."""
     offsets, width = _offsets(len(out), repeats), dy.shape[1]
     if out.shape[1] != width:
@@ -133,7 +129,7 @@ def _offsets(count: int, repeats: Array | None) -> Array:
     return np.concatenate(([0], np.cumsum(repeats)))
 
 
-def transpose_segments(x: Any, shapes: Sequence[tuple[int, ...]], out: Any) -> None:
+def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:
     """Each segment, a (rows, columns) matrix, transposed in its place; one launch."""
     rows, columns = np.array(shapes, np.int64).reshape(-1, 2).T
     tiles, sizes = -(-rows // 32) * -(-columns // 32), rows * columns
@@ -143,7 +139,7 @@ def transpose_segments(x: Any, shapes: Sequence[tuple[int, ...]], out: Any) -> N
     launch(out, "transpose_segments", grid, block, (x, out, matrices, len(matrices)))
 
 
-def upload(out: Any, arrays: Sequence[Any]) -> None:
+def upload(out: Array, arrays: Sequence[Array]) -> None:
     """out = the arrays, one after the other; those of the host come up with the tables of the run.
 
     Those of the device are copied in one launch, and kept until that is done.
@@ -163,17 +159,19 @@ def upload(out: Any, arrays: Sequence[Any]) -> None:
     queue().call(partial(hold, queue().cupy, parts))
 
 
-def collect(parts: Sequence[Any], out: Any) -> None:
+def collect(parts: Sequence[Array], out: Array) -> None:
     """out = the parts, one after the other, wherever they lie: in one launch."""
     _collect(parts, out, np.cumsum([part.size for part in parts]))
 
 
-def _collect(parts: Sequence[Any], out: Any, ends: Array) -> None:
+def _collect(parts: Sequence[Array], out: Array, ends: Array) -> None:
     sizes = np.array([part.size for part in parts], np.int64)
     _copy_parts(out, np.array(places(out, parts), np.int64), out, ends - sizes, sizes)
 
 
-def _copy_parts(source: Any, starts: Array, out: Any, targets: Array, sizes: Any) -> None:
+def _copy_parts(
+    source: Array, starts: Array, out: Array, targets: Array, sizes: Array | list[int]
+) -> None:
     """Copy flat parts of `source` to where they belong in `out`; all counted in elements."""
     rectangles = np.zeros((len(sizes), 6), np.int64)
     rectangles[:, 0], rectangles[:, 2] = starts, targets
@@ -181,12 +179,11 @@ def _copy_parts(source: Any, starts: Array, out: Any, targets: Array, sizes: Any
     copy_rectangles(source, out, rectangles)
 
 
-def download(array: Any) -> Array:
+def download(array: Array) -> Array:
     """A copy on the host. It starts all that waits in the queue, and waits until it is done."""
     queue().flush()
-    copied: Array = array.get()
-    return copied
+    return array.get()  # type: ignore[attr-defined, no-any-return]  # CuPy's
 
 
-def _over_elements(out: Any, name: str, args: tuple[Any, ...]) -> None:
+def _over_elements(out: Array, name: str, args: tuple[Argument, ...]) -> None:
     launch(out, name, (-(-out.size // TILE),), (THREADS,), (*args, out.size))

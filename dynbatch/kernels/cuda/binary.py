@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dynbatch.backend import Array
 from dynbatch.kernels.binary import BinaryFunction
 from dynbatch.kernels.cuda.elementwise import launch_generated, launch_with_numbers
 
 
-def combine(kernel: BinaryFunction, a: Any, b: Any, out: Any) -> None:
+def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
     """out = f(a, b)."""
     launch_generated(kernel.name, (a, b), out)
 
 
-def combine_backward(kernel: BinaryFunction, dy: Any, a: Any, b: Any, out: Any, side: int) -> None:
+def combine_backward(
+    kernel: BinaryFunction, dy: Array, a: Array, b: Array, out: Array, side: int
+) -> None:
     """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1)."""
     launch_generated(f"{kernel.name}_backward_{'ab'[side]}", (dy, a, b), out)
 
 
 def combine_number(
-    kernel: BinaryFunction, x: Any, numbers: Array, offsets: Array, out: Any, side: int
+    kernel: BinaryFunction, x: Array, numbers: Array, offsets: Array, out: Array, side: int
 ) -> None:
     """out_i = f(x_i, numbers[k]) for the elements i of segment k; f(numbers[k], x_i) for side 1."""
     launch_with_numbers(f"{kernel.name}_{'ab'[side]}_with_number", (x,), numbers, offsets, out)
 
 
 def combine_number_backward(
-    kernel: BinaryFunction, dy: Any, x: Any, numbers: Array, offsets: Array, out: Any, side: int
+    kernel: BinaryFunction,
+    dy: Array,
+    x: Array,
+    numbers: Array,
+    offsets: Array,
+    out: Array,
+    side: int,
 ) -> None:
     """out = dy ⊙ ∂f/∂x, as `combine_number`."""
     name = f"{kernel.name}_{'ab'[side]}_with_number_backward"
     launch_with_numbers(name, (dy, x), numbers, offsets, out)
 
 
-def where(mask: Any, a: Any, b: Any, out: Any) -> None:
+def where(mask: Array, a: Array, b: Array, out: Array) -> None:
     """out = a where the mask is not 0, else b."""
     launch_generated("where", (mask, a, b), out)
 
 
-def where_backward(dy: Any, mask: Any, out: Any, side: int) -> None:
+def where_backward(dy: Array, mask: Array, out: Array, side: int) -> None:
     """out = dy where the mask chose a (side 0), or b (side 1), else 0."""
     launch_generated(f"where_backward_{'ab'[side]}", (dy, mask), out)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.runtime.cupy_types import address_of
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.ragged import Ragged
 
@@ -15,12 +14,12 @@ SIDE = 32  # rows and columns of a tile of `matmul_segments`, as in blas.cu
 THREADS = 64
 
 
-def matmul(a: Any, b: Any, out: Any) -> None:
+def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b; see `product`."""
     product(a, b, out)
 
 
-def product(a: Any, b: Any, out: Any, beta: int = 0) -> None:
+def product(a: Array, b: Array, out: Array, beta: int = 0) -> None:
     """out = a @ b + beta out, for a (M, K), b (K, N), out (M, N), beta 0 or 1.
 
     a and b may be transposed views, and all three columns of wider matrices.
@@ -34,12 +33,12 @@ def product(a: Any, b: Any, out: Any, beta: int = 0) -> None:
     transpose_b, ldb = _layout(b)
     queue().keep(a, b, out)
     queue().cublas(out.dtype).gemm(
-        transpose_a, transpose_b, m, n, k, a.data.ptr, lda, b.data.ptr, ldb,
-        beta, out.data.ptr, _row_step(out),
+        transpose_a, transpose_b, m, n, k, address_of(a), lda, address_of(b), ldb,
+        beta, address_of(out), _row_step(out),
     )  # fmt: skip
 
 
-def matmul_planes(a: Any, b: Any, out: Any) -> None:
+def matmul_planes(a: Array, b: Array, out: Array) -> None:
     """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N), in one launch."""
     m, n, k = _sizes(a, b, out)
     size, planes = out.dtype.itemsize, out.shape[0]
@@ -48,13 +47,13 @@ def matmul_planes(a: Any, b: Any, out: Any) -> None:
     queue().keep(a, b, out)
     queue().cublas(out.dtype).gemm_planes(
         transpose_a, transpose_b, m, n, k,
-        a.data.ptr, lda, a.strides[0] // size if a.ndim == 3 else 0,
-        b.data.ptr, ldb, b.strides[0] // size,
-        0, out.data.ptr, _row_step(out), out.strides[0] // size, planes,
+        address_of(a), lda, a.strides[0] // size if a.ndim == 3 else 0,
+        address_of(b), ldb, b.strides[0] // size,
+        0, address_of(out), _row_step(out), out.strides[0] // size, planes,
     )  # fmt: skip
 
 
-def matmul_sum(a: Any, b: Any, scratch: Any, out: Any) -> None:
+def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), out (M, N): a launch for each plane.
 
     `scratch` is not needed: each product is added to those before it.
@@ -63,17 +62,17 @@ def matmul_sum(a: Any, b: Any, scratch: Any, out: Any) -> None:
         product(a[plane], b[plane], out, beta=int(plane > 0))
 
 
-def matmul_rows(a: Any, b: Any, out: Any) -> None:
+def matmul_rows(a: Array, b: Array, out: Array) -> None:
     """out = a @ b."""
     product(a, b, out)
 
 
-def matmul_shared(a: Any, b: Any, out: Any) -> None:
+def matmul_shared(a: Array, b: Array, out: Array) -> None:
     """out = a @ b."""
     product(a, b, out)
 
 
-def matmul_outer(x: Any, dy: Any, out: Any, add: bool = False) -> None:
+def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
     """out (O, I) = dyᵀ x over all rows: the weight gradient; with `add` it is added to `out`."""
     product(dy.T, x, out, beta=int(add))
 
@@ -108,7 +107,7 @@ def _widths(ragged: Ragged) -> Array:
     return np.full(len(ragged), ragged.values.shape[1])
 
 
-def _sizes(a: Any, b: Any, out: Any) -> tuple[int, int, int]:
+def _sizes(a: Array, b: Array, out: Array) -> tuple[int, int, int]:
     """M, N and K of a product, or an error where the matrices do not fit."""
     (m, k), (inner, n) = a.shape[-2:], b.shape[-2:]
     if k != inner or out.shape[-2:] != (m, n):
@@ -118,7 +117,7 @@ def _sizes(a: Any, b: Any, out: Any) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _layout(matrix: Any) -> tuple[bool, int]:
+def _layout(matrix: Array) -> tuple[bool, int]:
     """Whether a matrix is stored by columns, and its leading dimension."""
     rows, columns = matrix.shape[-2:]
     if not matrix.size:
@@ -135,7 +134,7 @@ def _layout(matrix: Any) -> tuple[bool, int]:
     return transposed, step if count > 1 else least
 
 
-def _row_step(out: Any) -> int:
+def _row_step(out: Array) -> int:
     """The leading dimension of an output, which is row-major."""
     transposed, step = _layout(out)
     if transposed:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 
 THREADS = 256
@@ -15,12 +16,12 @@ NORM_THREADS = 1024
 CHUNK = 4096  # elements of a gradient to a block, as in clipping.cu
 
 
-def num_chunks(array: Any) -> int:
+def num_chunks(array: Array) -> int:
     """The chunks that a gradient is cut into."""
     return int(-(-array.size // CHUNK))
 
 
-def sum_squares(gradients: Sequence[Any], partials: Any) -> None:
+def sum_squares(gradients: Sequence[Array], partials: Array) -> None:
     """partials[b] = Σ x² over chunk b of the gradients, one after the other.
 
     Args:
@@ -30,13 +31,13 @@ def sum_squares(gradients: Sequence[Any], partials: Any) -> None:
     _over_chunks("sum_squares", gradients, partials)
 
 
-def norm_of(partials: Any, norm: Any) -> None:
+def norm_of(partials: Array, norm: Array) -> None:
     """norm[0] = √Σ partials, all float64 of the device."""
     args = (partials, norm, partials.size)
     launch(partials, "norm_of", (1,), (NORM_THREADS,), args)
 
 
-def scale_to_norm(gradients: Sequence[Any], norm: Any, max_norm: float) -> None:
+def scale_to_norm(gradients: Sequence[Array], norm: Array, max_norm: float) -> None:
     """Every x ← x · min(1, max_norm / (norm + 1e-6)), unless the norm is not finite.
 
     Args:
@@ -46,12 +47,12 @@ def scale_to_norm(gradients: Sequence[Any], norm: Any, max_norm: float) -> None:
     _over_chunks("scale_to_norm", gradients, norm, max_norm)
 
 
-def clip_values(gradients: Sequence[Any], limit: float) -> None:
+def clip_values(gradients: Sequence[Array], limit: float) -> None:
     """Every x clipped to [-limit, limit]; NaN stays NaN."""
     _over_chunks("clip_values", gradients, limit)
 
 
-def _over_chunks(kernel: str, gradients: Sequence[Any], *args: Any) -> None:
+def _over_chunks(kernel: str, gradients: Sequence[Array], *args: Argument) -> None:
     base = gradients[0]
     counts = [num_chunks(gradient) for gradient in gradients]
     ends = np.cumsum(counts)

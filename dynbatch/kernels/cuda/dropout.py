@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.segments import over_elements
+from dynbatch.kernels.cuda.walks import over_elements
 from dynbatch.kernels.dropout import bounds_and_scales
 
 
-def dropout(x: Any, streams: Array, probabilities: Array, offsets: Array, out: Any) -> None:
+def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
     """out = x / (1 - p) where random bits / 2³² >= p, else 0."""
     tables = (streams, *bounds_and_scales(probabilities, x.dtype))
-    over_elements("dropout", (x, *tables), offsets, out.reshape(-1, 1))
+    over_elements("dropout", (x, *tables), offsets, out)

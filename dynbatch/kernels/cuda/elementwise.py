@@ -15,7 +15,7 @@ from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, variant
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
-from dynbatch.kernels.cuda.segments import over_elements
+from dynbatch.kernels.cuda.walks import over_elements
 from dynbatch.kernels.elementwise import UnaryFunction
 
 THREADS = 256

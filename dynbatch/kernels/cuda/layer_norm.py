@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
-from dynbatch.kernels.cuda.segments import (
+from dynbatch.kernels.cuda.walks import (
     PART_OF_COLUMNS,
     ROWS_OF_BLOCK,
     THREADS,
@@ -18,30 +18,37 @@ from dynbatch.kernels.cuda.segments import (
 WIDE = 1024  # rows beyond are a block's, not a warp's, as in layer_norm.cu
 
 
-def layer_norm(x: Any, weight: Any, bias: Any, eps: float, out: Any, mean: Any, rstd: Any) -> None:
+def layer_norm(
+    x: Array, weight: Array, bias: Array, eps: float, out: Array, mean: Array, rstd: Array
+) -> None:
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row."""
     _over_rows("layer_norm", x, (x, weight, bias, eps, out, mean, rstd))
 
 
-def layer_norm_backward(dy: Any, x: Any, weight: Any, mean: Any, rstd: Any, out: Any) -> None:
+def layer_norm_backward(
+    dy: Array, x: Array, weight: Array, mean: Array, rstd: Array, out: Array
+) -> None:
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight."""
     _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out))
 
 
-def layer_norm_parameters(dy: Any, x: Any, mean: Any, rstd: Any, dweight: Any, dbias: Any) -> None:
+def layer_norm_parameters(
+    dy: Array, x: Array, mean: Array, rstd: Array, dweight: Array, dbias: Array
+) -> None:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows."""
     rows, width = dy.shape
+    statistics: tuple[Array | None, Array | None] = mean, rstd
     while rows > PART_OF_COLUMNS:
         parts, _ = split_segments(np.array([0, rows]), PART_OF_COLUMNS)
         rows = len(parts) - 1
         sums = [queue().empty((rows, width), dy.dtype) for _ in range(2)]
-        over_segments("layer_norm_parameters", (dy, x, mean, rstd, *sums), parts, width)
-        (x, dy), mean, rstd = sums, None, None
-    arrays = (dy, x, mean, rstd, dweight, dbias)
+        over_segments("layer_norm_parameters", (dy, x, *statistics, *sums), parts, width)
+        (x, dy), statistics = sums, (None, None)  # x and dy are sums of parts now
+    arrays = (dy, x, *statistics, dweight, dbias)
     over_segments("layer_norm_parameters", arrays, np.array([0, rows]), width)
 
 
-def _over_rows(name: str, x: Any, arguments: tuple[Any, ...]) -> None:
+def _over_rows(name: str, x: Array, arguments: tuple[Argument, ...]) -> None:
     rows, width = x.shape
     blocks = rows if width > WIDE else -(-rows // ROWS_OF_BLOCK)
     launch(x, name, (blocks,), (THREADS,), (*arguments, rows, width))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def run(moves: list[Move], add: bool = False) -> int:
     return copied
 
 
-def copy_rectangles(source: Any, target: Any, places: Array) -> None:
+def copy_rectangles(source: Array, target: Array, places: Array) -> None:
     """Copy every rectangle, in one launch.
 
     Args:
@@ -107,7 +107,7 @@ def copy_rectangles(source: Any, target: Any, places: Array) -> None:
     launch(target, "copy_rectangles", (-(-total // TILE),), (THREADS,), args)
 
 
-def add_rectangles(source: Any, target: Any, places: Array) -> None:
+def add_rectangles(source: Array, target: Array, places: Array) -> None:
     """Add every source to its target, in the order of the places: one launch most often.
 
     Args:

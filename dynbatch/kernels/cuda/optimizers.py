@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,9 +28,9 @@ class ParameterSlice(NamedTuple):
         every_row:    whether the rows without gradient are stepped too, by a gradient of 0.
     """
 
-    value: Any
-    gradient: Any
-    slots: tuple[Any, ...]
+    value: Array
+    gradient: Array
+    slots: tuple[Array, ...]
     numbers: tuple[float, ...]
     rows: Array | None = None
     every_row: bool = True
@@ -42,7 +42,7 @@ class ParameterSlice(NamedTuple):
         return int(self.value.size if whole else self.gradient.size)
 
 
-def update(kernel: str, parts: Sequence[ParameterSlice], norm: Any = None) -> None:
+def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
     """Step all parameters, which have one dtype, in one launch.
 
     Args:

@@ -1,20 +1,19 @@
-"""Segments and rows by index: the twins of `kernels/segment.py`.
-
-Segments launch `segment.cu`, rows by index `move.cu`.
-"""
+"""Launches of `segment.cu`, for segments of rows, and of `move.cu`, for rows by index."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array
+from dynbatch.kernels import segment as kernels
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
-from dynbatch.kernels.cuda.segments import (
+from dynbatch.kernels.cuda.walks import (
     ROWS_OF_BLOCK,
-    over_elements,
+    by_elements,
     over_segments,
     reduce_parts,
     row_grid,
@@ -22,25 +21,28 @@ from dynbatch.kernels.cuda.segments import (
 )
 from dynbatch.kernels.matrices import Segments
 
-OPERATIONS = {np.add: 0, np.maximum: 1, np.minimum: 2}  # as in segment.cu
+OPERATIONS: dict[np.ufunc, int] = {np.add: 0, np.maximum: 1, np.minimum: 2}  # as in segment.cu
+
+spread_segments = by_elements(kernels.spread_segments)
 
 
-def reduce_segments(ufunc: Any, rows: Any, offsets: Segments, out: Any, empty: float) -> None:
+def reduce_segments(
+    ufunc: np.ufunc, rows: Array, offsets: Segments, out: Array, empty: float
+) -> None:
     """out[k] = the sum, maximum or minimum of the rows of segment k; `empty` of none."""
     reduce = partial(_reduce, OPERATIONS[ufunc], empty)
     reduce(*reduce_parts(rows, offsets, reduce), out)
 
 
-def _reduce(operation: int, empty: float, rows: Any, offsets: Segments, out: Any) -> None:
+def _reduce(operation: int, empty: float, rows: Array, offsets: Segments, out: Array) -> None:
     over_segments("reduce_segments", (rows, out), offsets, out.shape[1], operation, empty)
 
 
-def spread_segments(values: Any, offsets: Segments, out: Any) -> None:
-    """out[n] = values[k] for every row n of segment k."""
-    over_elements("spread_segments", (values,), offsets, out)
+Rows = tuple[Array | int, int]
+"""An array or address, and the elements from a row to the next."""
 
 
-def gather_rows(rows: Any, index: Array, out: Any) -> None:
+def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]]."""
     width = out.shape[1]
     pick_rows(queue(), out.dtype, (rows, rows.shape[1]), None, index, (out, width), width)
@@ -48,19 +50,18 @@ def gather_rows(rows: Any, index: Array, out: Any) -> None:
 
 def pick_rows(
     queue: Queue,
-    dtype: Any,
-    source: tuple[Any, int],
-    other: tuple[Any, int] | None,
+    dtype: DTypeLike,
+    source: Rows,
+    other: Rows | None,
     index: Array,
-    target: tuple[Any, int],
+    target: Rows,
     width: int,
 ) -> None:
     """target[i] = source[index[i]], or other[-1 - index[i]] where the index is negative.
 
     Args:
-        source, target: (array or address, elements from a row to the next).
-        other:          the same, or None for zeros.
-        index:          (rows,) integers of the host.
+        other: None for zeros.
+        index: (rows,) integers of the host.
     """
     grid, block = row_grid(len(index), width)
     args = (*source, *(other or (None, 0)), index, *target, len(index), width)
@@ -98,7 +99,7 @@ def row_table(ids: Array) -> RowTable:
     )
 
 
-def scatter_rows(rows: Any, index: Array, out: Any) -> None:
+def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     """out[i] = sum of the rows[n] with index[n] == i; zero where there is none."""
     count = out.shape[0]
     order = np.argsort(index, kind="stable")
@@ -106,13 +107,13 @@ def scatter_rows(rows: Any, index: Array, out: Any) -> None:
     _add_rows(rows, RowTable(order, offsets, np.arange(count)), out, accumulate=False)
 
 
-def add_rows(rows: Any, index: Array, out: Any) -> None:
+def add_rows(rows: Array, index: Array, out: Array) -> None:
     """out[index[n]] += rows[n], for increasing indices."""
     count = len(index)
     _add_rows(rows, RowTable(None, np.arange(count + 1), index), out, accumulate=True)
 
 
-def sum_rows_by_id(ids: Array, rows: Any) -> tuple[Array, Any]:
+def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """The distinct ids, on the host, and the sums of their rows, on the device."""
     table = row_table(ids)
     sums = queue().cupy.empty((len(table.targets), rows.shape[1]), rows.dtype)
@@ -121,7 +122,7 @@ def sum_rows_by_id(ids: Array, rows: Any) -> tuple[Array, Any]:
     return table.targets.astype(np.int64), sums
 
 
-def _add_rows(rows: Any, table: RowTable, out: Any, accumulate: bool) -> None:
+def _add_rows(rows: Array, table: RowTable, out: Array, accumulate: bool) -> None:
     segments, width = len(table.targets), out.shape[1]
     grid = (segment_blocks(segments), -(-width // 32))
     args = (rows, *table, out, segments, width, accumulate)

@@ -2,47 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from dynbatch.kernels.cuda.segments import over_elements, segment_table
+from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime.launch import Argument
+from dynbatch.kernels.cuda.walks import over_elements, segment_table
 from dynbatch.kernels.windows import WindowTable
 
 
-def unfold(x: Any, windows: WindowTable, out: Any) -> None:
+def unfold(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = the rows of window m side by side; rows outside are zero."""
     _forward("unfold", (x,), windows, out)
 
 
-def unfold_backward(dy: Any, windows: WindowTable, out: Any) -> None:
+def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     """out[n] = sum of row n's copies in `dy`; rows outside are left out."""
     _backward("unfold_backward", (dy,), windows, out)
 
 
-def max_pool(x: Any, windows: WindowTable, out: Any, place: Any) -> None:
+def max_pool(x: Array, windows: WindowTable, out: Array, place: Array) -> None:
     """out[m] = maximum of the rows of window m, column by column, and its place."""
     _forward("max_pool", (x, place), windows, out)
 
 
-def max_pool_backward(dy: Any, windows: WindowTable, place: Any, out: Any) -> None:
+def max_pool_backward(dy: Array, windows: WindowTable, place: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column."""
     _backward("max_pool_backward", (dy, place), windows, out)
 
 
-def mean_pool(x: Any, windows: WindowTable, out: Any) -> None:
+def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = mean of the rows of window m."""
     _forward("mean_pool", (x,), windows, out)
 
 
-def mean_pool_backward(dy: Any, windows: WindowTable, out: Any) -> None:
+def mean_pool_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     """out[n] = sum of dy / size over the windows that hold row n."""
     _backward("mean_pool_backward", (dy,), windows, out)
 
 
-def _forward(name: str, arrays: tuple[Any, ...], windows: WindowTable, out: Any) -> None:
+def _forward(name: str, arrays: tuple[Argument, ...], windows: WindowTable, out: Array) -> None:
     rows, ends, *how = windows
     over_elements(name, arrays, ends, out, *segment_table(rows), *how)
 
 
-def _backward(name: str, arrays: tuple[Any, ...], windows: WindowTable, out: Any) -> None:
+def _backward(name: str, arrays: tuple[Argument, ...], windows: WindowTable, out: Array) -> None:
     rows, ends, *how = windows
     over_elements(name, arrays, rows, out, *segment_table(ends), *how)

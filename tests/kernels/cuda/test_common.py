@@ -3,7 +3,7 @@ import pytest
 
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.launch import Kernels
-from dynbatch.kernels.cuda.segments import matrix_table
+from dynbatch.kernels.cuda.walks import matrix_table
 from dynbatch.kernels.matrices import Matrices
 from tests.cuda import fake_cupy
 

@@ -7,7 +7,7 @@ from dynbatch.errors import ShapeError
 from dynbatch.kernels import segment
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.segment import row_table
-from dynbatch.kernels.cuda.segments import segment_table
+from dynbatch.kernels.cuda.walks import segment_table
 from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
 
 

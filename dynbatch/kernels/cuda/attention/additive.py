@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -11,22 +10,23 @@ from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.cuda.attention.dot_product import sight_tables
+from dynbatch.kernels.cuda.runtime.cupy_types import address_of
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
-from dynbatch.kernels.cuda.segments import row_grid
+from dynbatch.kernels.cuda.walks import row_grid
 
 THREADS = 512
 
 
 def workspace(
-    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
 ) -> int:
     """Elements of scratch of `additive_attention`: none."""
     return 0
 
 
 def workspace_backward(
-    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
     """Elements of scratch of `additive_attention_backward`.
 
@@ -38,11 +38,11 @@ def workspace_backward(
 
 def additive_attention(
     packed: PackedAttention,
-    vector: Any,
+    vector: Array,
     sights: Sequence[Mask],
-    out: Any,
-    weights: Any,
-    scratch: Any,
+    out: Array,
+    weights: Array,
+    scratch: Array,
 ) -> None:
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
 
@@ -57,12 +57,12 @@ def additive_attention(
 
 def additive_attention_backward(
     packed: PackedAttention,
-    vector: Any,
-    weights: Any,
-    dout: Any,
+    vector: Array,
+    weights: Array,
+    dout: Array,
     wanted: AttentionGradients,
-    scratch: Any,
-) -> Any:
+    scratch: Array,
+) -> Array | None:
     """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
 
     The first does all of sentences with one query. Queries and their gradients may be some columns
@@ -96,12 +96,12 @@ def additive_attention_backward(
 
 def _keys_backward(
     packed: PackedAttention,
-    vector: Any,
-    weights: Any,
-    dout: Any,
-    slopes: Any,
+    vector: Array,
+    weights: Array,
+    dout: Array,
+    slopes: Array,
     wanted: AttentionGradients,
-    tables: Any,
+    tables: tuple[Array, ...],
 ) -> None:
     """Gradients of keys and values of sentences with other than one query."""
     sentences, *widths = _sizes(packed)
@@ -115,12 +115,12 @@ def _keys_backward(
     launch(dout, "additive_attention_backward_keys", grid, block, args)
 
 
-def _rows(array: Any) -> tuple[int | None, int]:
+def _rows(array: Array | None) -> tuple[int | None, int]:
     """The address of rows that may be part of wider ones, and the elements from one to the next."""
     if array is None:
         return None, 0
     queue().keep(array)
-    return array.data.ptr, array.strides[0] // array.itemsize
+    return address_of(array), array.strides[0] // array.itemsize
 
 
 def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:

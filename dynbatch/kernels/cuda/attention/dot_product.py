@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
@@ -19,7 +19,7 @@ UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
 
 
 def workspace(
-    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, sights: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention`: none."""
@@ -27,7 +27,7 @@ def workspace(
 
 
 def workspace_backward(
-    array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int],
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, sights: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention_backward`: Σ_j p_ij dp_ij of each query and head."""
@@ -35,7 +35,7 @@ def workspace_backward(
 
 
 def dot_attention(
-    packed: PackedAttention, scoring: Scoring, out: Any, log_sums: Any, scratch: Any
+    packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array, scratch: Array
 ) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head."""
     attend(packed, scoring.heads, scoring.scales, scoring.sights, out, log_sums)
@@ -44,10 +44,10 @@ def dot_attention(
 def dot_attention_backward(
     packed: PackedAttention,
     scoring: Scoring,
-    log_sums: Any,
-    dout: Any,
+    log_sums: Array,
+    dout: Array,
     wanted: AttentionGradients,
-    scratch: Any,
+    scratch: Array,
 ) -> None:
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
@@ -62,8 +62,8 @@ def attend(
     heads: int,
     scales: Array,
     sights: Sequence[Mask],
-    out: Any,
-    log_sums: Any,
+    out: Array,
+    log_sums: Array,
 ) -> None:
     """`dot_attention`; no sights mean that every query sees every key."""
     queries = np.diff(packed.query_offsets)
@@ -75,7 +75,7 @@ def attend(
 
 def attend_backward(
     packed: PackedAttention, heads: int, scales: Array, sights: Sequence[Mask],
-    log_sums: Any, dout: Any, wanted: AttentionGradients, means: Any,
+    log_sums: Array, dout: Array, wanted: AttentionGradients, means: Array | None,
 ) -> None:  # fmt: skip
     """`dot_attention_backward`; no sights mean that every query sees every key.
 
@@ -127,7 +127,7 @@ def sight_tables(sights: Sequence[Mask]) -> tuple[Array | None, Array | None]:
 
 def _tables(
     packed: PackedAttention, heads: int, scales: Array, sights: Sequence[Mask]
-) -> tuple[Any, ...]:
+) -> tuple[Argument, ...]:
     """The last parameters of every kernel."""
     count = packed.query_offsets.size - 1
     offsets = (packed.query_offsets, packed.key_offsets)

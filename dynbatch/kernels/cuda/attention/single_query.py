@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
@@ -11,23 +10,28 @@ from dynbatch.kernels.cuda.attention import additive as general
 from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
 
 
-def dot_workspace(array: Any, key_lengths: Sequence[int]) -> int:
+def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
     """Elements of scratch of `dot_attention`: none."""
     return 0
 
 
-def additive_workspace(array: Any, key_lengths: Sequence[int], width: int) -> int:
+def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch of `additive_attention`: none."""
     return 0
 
 
-def workspace_backward(array: Any, key_lengths: Sequence[int], width: int) -> int:
+def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch of both backward kernels, though only the additive one needs them."""
     return general.workspace_backward(array, [1] * len(key_lengths), key_lengths, width, width)
 
 
 def dot_attention(
-    packed: PackedAttention, scales: Array, sentences: Array, out: Any, log_sums: Any, scratch: Any
+    packed: PackedAttention,
+    scales: Array,
+    sentences: Array,
+    out: Array,
+    log_sums: Array,
+    scratch: Array,
 ) -> None:
     """out = Σ_j p_j v_j,  p_j = softmax_j(scale · q · k_j): one row a sentence."""
     attend(packed, 1, scales, (), out, log_sums)
@@ -35,22 +39,27 @@ def dot_attention(
 
 def dot_attention_backward(
     packed: PackedAttention, scales: Array, sentences: Array,
-    log_sums: Any, dout: Any, wanted: AttentionGradients, scratch: Any,
+    log_sums: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`, in one launch."""
     attend_backward(packed, 1, scales, (), log_sums, dout, wanted, None)
 
 
 def additive_attention(
-    packed: PackedAttention, vector: Any, sentences: Array, out: Any, weights: Any, scratch: Any
+    packed: PackedAttention,
+    vector: Array,
+    sentences: Array,
+    out: Array,
+    weights: Array,
+    scratch: Array,
 ) -> None:
     """out = Σ_j w_j v_j,  w_j = softmax_j(vector · tanh(q + k_j)): one row a sentence."""
     general.additive_attention(packed, vector, (), out, weights, scratch)
 
 
 def additive_attention_backward(
-    packed: PackedAttention, vector: Any, sentences: Array,
-    weights: Any, dout: Any, wanted: AttentionGradients, scratch: Any,
-) -> Any:  # fmt: skip
+    packed: PackedAttention, vector: Array, sentences: Array,
+    weights: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
+) -> Array | None:  # fmt: skip
     """Gradients of `additive_attention`, in one launch and a sum; returns dvector (D,)."""
     return general.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)

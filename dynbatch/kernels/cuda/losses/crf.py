@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import gather_rows, reduce_segments
 from dynbatch.kernels.losses.crf import Chain, ends
@@ -19,21 +18,21 @@ PAIRS = (32, 8)
 
 
 def crf(
-    x: Any, chain: Chain, ids: Array, offsets: Array, log_sums: Any, shifts: Any, out: Any
+    x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array, out: Array
 ) -> None:
     """out_k = log Σ_y exp(score(y)) - score(ids), over all tag sequences y of sentence k."""
     args = (x, *chain, ids, offsets, log_sums, shifts, out, x.shape[1])
     _launch_by_sentence("crf", x, offsets, args, tags_of_warp=32)
 
 
-def workspace_backward(array: Any, tokens: int, tags: int) -> int:
+def workspace_backward(array: Array, tokens: int, tags: int) -> int:
     """Elements of scratch of `crf_backward`: none."""
     return 0
 
 
 def crf_backward(
-    x: Any, chain: Chain, ids: Array, offsets: Array, log_sums: Any, shifts: Any,
-    dy: Any, dx: Any, wanted: Chain, scratch: Any,
+    x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
+    dy: Array, dx: Array, wanted: Chain, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `crf`: a launch for dx, two for the transitions, two each for start and end."""
     transitions, tags = chain.transitions, x.shape[1]
@@ -54,7 +53,7 @@ def crf_backward(
             _sum_rows(picked, out)
 
 
-def viterbi(x: Any, chain: Chain, offsets: Array, out: Any, scratch: Any) -> None:
+def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
     """out_n = the tag of row n in the sentence's sequence of the highest score."""
     origin = scratch[: x.size].view(np.int32)
     args = (x, *chain, offsets, origin, out, x.shape[1])
@@ -62,12 +61,12 @@ def viterbi(x: Any, chain: Chain, offsets: Array, out: Any, scratch: Any) -> Non
 
 
 def _launch_by_sentence(
-    name: str, x: Any, offsets: Array, args: tuple[Any, ...], tags_of_warp: int
+    name: str, x: Array, offsets: Array, args: tuple[Argument, ...], tags_of_warp: int
 ) -> None:
     tags = x.shape[1]
     warps = min(MOST_WARPS, -(-tags // tags_of_warp))
     launch(x, name, (offsets.size - 1,), (32 * warps,), args, 2 * tags * x.itemsize)
 
 
-def _sum_rows(rows: Any, out: Any) -> None:
+def _sum_rows(rows: Array, out: Array) -> None:
     reduce_segments(np.add, rows, np.array([0, rows.shape[0]]), out.reshape(1, -1), 0)

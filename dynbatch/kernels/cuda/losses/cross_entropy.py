@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dynbatch.backend import Array
@@ -22,12 +20,12 @@ SHORT_ROW = 1024
 THREADS_OF_LONG_ROW = 512
 
 
-def chunk_rows(tokens: int, weight: Any) -> int:
+def chunk_rows(tokens: int, weight: Array) -> int:
     """Tokens per chunk."""
     return kernels.chunk_rows(tokens, len(weight), weight.itemsize, CHUNK_BYTES, LEAST_ROWS)
 
 
-def workspace(weight: Any, tokens: int) -> int:
+def workspace(weight: Array, tokens: int) -> int:
     """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk.
 
     Where there are several chunks, cuBLAS adds a chunk's gradients to those of weight and bias, so
@@ -38,8 +36,8 @@ def workspace(weight: Any, tokens: int) -> int:
 
 
 def linear_cross_entropy(
-    hidden: Any, weight: Any, bias: Any, targets: kernels.Targets, losses: Any,
-    scratch: Any, wanted: kernels.LossGradients | None = None,
+    hidden: Array, weight: Array, bias: Array, targets: kernels.Targets, losses: Array,
+    scratch: Array, wanted: kernels.LossGradients | None = None,
 ) -> None:  # fmt: skip
     """losses_t = weights_t · (logsumexp(z_t) - z_t[target]), z_t = W h_t + b, without all z.
 
@@ -55,8 +53,9 @@ def linear_cross_entropy(
         span = slice(start, start + rows)
         h = hidden[span]
         z = scratch[: h.shape[0] * vocabulary].reshape(h.shape[0], vocabulary)
+        scale = None if wanted is None else wanted.scale[span]
         product(h, weight.T, z)
-        _softmax_loss(z, bias, targets, start, losses[span], wanted and wanted.scale[span])
+        _softmax_loss(z, bias, targets, start, losses[span], scale)
         if wanted is None:
             continue
         if wanted.hidden is not None:
@@ -72,14 +71,19 @@ def linear_cross_entropy(
 
 
 def softmax_loss(
-    logits: Any, bias: Any, targets: kernels.Targets, losses: Any, scale: Any = None
+    logits: Array, bias: Array, targets: kernels.Targets, losses: Array, scale: Array | None = None
 ) -> None:
     """Losses of (n, V) logits, which with `scale` become their gradient, in one launch."""
     _softmax_loss(logits, bias, targets, 0, losses, scale)
 
 
 def _softmax_loss(
-    logits: Any, bias: Any, targets: kernels.Targets, first: int, losses: Any, scale: Any
+    logits: Array,
+    bias: Array,
+    targets: kernels.Targets,
+    first: int,
+    losses: Array,
+    scale: Array | None,
 ) -> None:
     """`softmax_loss` of the tokens from `first` on; ids and weights are uploaded once for all."""
     rows, vocabulary = logits.shape
@@ -102,7 +106,7 @@ def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | N
     return targets.distributions.part(slice(first, first + rows)).rows()
 
 
-def token_scales(dy: Any, weights: Array, offsets: Array, out: Any) -> None:
+def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
     """out_t = weights_t · dy_k for the tokens t of sentence k."""
     args = (dy, weights, offsets, out, len(offsets) - 1, len(weights))
     launch(out, "token_scales", (-(-len(weights) // THREADS),), (THREADS,), args)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.queue import launch
-from dynbatch.kernels.cuda.segments import row_grid
+from dynbatch.kernels.cuda.walks import row_grid
 from dynbatch.kernels.losses.pointer import Choices, num_pairs
 
 THREADS = 256
 
 
-def workspace_backward(array: Any, query_lengths: Sequence[int], key_lengths: Sequence[int]) -> int:
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
+) -> int:
     """Elements of scratch of `pointer_loss_backward`: a number for each pair."""
     return sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])
 
 
 def pointer_loss(
-    packed: Choices, ids: Array, weights: Array, probabilities: Any, losses: Any
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, losses: Array
 ) -> None:
     """losses_i = weights_i (log Σ_j exp(q_i · k_j) - q_i · k_ids_i), in one launch."""
     queries, keys, *_ = packed
@@ -30,8 +31,8 @@ def pointer_loss(
 
 
 def pointer_loss_backward(
-    packed: Choices, ids: Array, weights: Array, probabilities: Any, dy: Any, wanted: Choices,
-    scratch: Any,
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices,
+    scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of queries and keys: a launch each."""
     queries, keys, *_ = packed

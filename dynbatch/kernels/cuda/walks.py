@@ -1,17 +1,24 @@
-"""What kernels over ragged segments share: their grids, and how offsets become a table."""
+"""The two walks over ragged segments that most kernels are: their grids, and offsets as a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, cast
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
+from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
+from dynbatch.kernels.runtime.dispatch import Kernel
+
+Reduction = Callable[[Array, Segments, Array], None]
+"""Reduces rows within segments to its third argument."""
 
 # Warps of a block: each does a short segment, or all share a long one.
 ROWS_OF_BLOCK = 8
@@ -86,17 +93,18 @@ def matrix_table(matrices: Matrices) -> Array:
 
 
 def over_segments(
-    name: str, arrays: tuple[Any, ...], offsets: Segments, width: int, *more: Any
+    name: str, arrays: tuple[Array | None, ...], offsets: Segments, width: int, *more: Argument
 ) -> None:
     """Launch a kernel made of `run_segments`, whose parameters are
 
     arrays..., offsets, length, segments, width, more...
     """
+    like = cast(Array, arrays[0])
     if isinstance(offsets, Matrices):
         matrices = matrix_table(offsets)
         tiles = int(matrices[-1, 4])
         args = (*arrays, matrices, 0, len(matrices) - 1, 0, *more)
-        launch(arrays[0], name, (segment_blocks(tiles),), (32, ROWS_OF_BLOCK), args)
+        launch(like, name, (segment_blocks(tiles),), (32, ROWS_OF_BLOCK), args)
         return
     table, length = segment_table(offsets)
     segments = len(offsets) - 1
@@ -104,25 +112,57 @@ def over_segments(
     if width == 1 and table is None and length <= TINY:
         blocks = -(-segments // THREADS)
     args = (*arrays, table, length, segments, width, *more)
-    launch(arrays[0], name, (blocks, -(-width // 32)), (32, ROWS_OF_BLOCK), args)
+    launch(like, name, (blocks, -(-width // 32)), (32, ROWS_OF_BLOCK), args)
 
 
 def over_elements(
-    name: str, arrays: tuple[Any, ...], offsets: Segments, out: Any, *more: Any
+    name: str, arrays: tuple[Argument, ...], offsets: Segments, out: Array, *more: Argument
 ) -> None:
-    """Launch a kernel made of `over_elements` of `out` (N, width), whose parameters are
+    """Launch a kernel made of `over_elements` of `out`, (N, width) or (N,), whose parameters are
 
     arrays..., out, offsets, length, segments, width, total, more...
     """
-    table: Array | None
     if isinstance(offsets, Matrices):
-        table, length, width = matrix_table(offsets), 0, 0
-        count = len(table) - 1
+        table: Array | None = matrix_table(offsets)
+        length, width, count = 0, 0, len(offsets.rows)
     else:
-        (table, length), width = segment_table(offsets), out.shape[1]
-        count = len(offsets) - 1
+        table, length = segment_table(offsets)
+        width, count = out.shape[1] if out.ndim == 2 else 1, len(offsets) - 1
     args = (*arrays, out, table, length, count, width, out.size, *more)
     launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
+
+
+def by_segments(kernel: Kernel) -> Kernel:
+    """The CUDA version of a kernel (arrays..., offsets, more..., out): `run_segments` of its name.
+
+    It takes its arguments by position.
+    """
+
+    def walk(
+        name: str, arrays: tuple[Array, ...], offsets: Segments, out: Array, *more: Argument
+    ) -> None:
+        over_segments(name, (*arrays, out), offsets, out.shape[1], *more)
+
+    return _walked(kernel, walk)
+
+
+def by_elements(kernel: Kernel) -> Kernel:
+    """The CUDA version of a kernel (arrays..., offsets, more..., out): `over_elements` of its name.
+
+    It takes its arguments by position.
+    """
+    return _walked(kernel, over_elements)
+
+
+def _walked(kernel: Kernel, walk: Callable[..., None]) -> Kernel:
+    name, before = kernel.__name__, list(signature(kernel).parameters).index("offsets")
+
+    @wraps(kernel)
+    def launch_by_name(*args: Any) -> None:
+        offsets, *more, out = args[before:]
+        walk(name, args[:before], offsets, out, *more)
+
+    return cast(Kernel, launch_by_name)
 
 
 def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
@@ -132,14 +172,8 @@ def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
     return parts, np.concatenate(([0], np.cumsum(counts)))
 
 
-def reduce_parts(
-    rows: Any, offsets: Segments, reduce: Callable[[Any, Any, Any], None]
-) -> tuple[Any, Any]:
-    """Rows and segments of which every segment is short enough for a block, for the last `reduce`.
-
-    Args:
-        reduce: reduces rows within segments to a third argument.
-    """
+def reduce_parts(rows: Array, offsets: Segments, reduce: Reduction) -> tuple[Array, Segments]:
+    """Rows, and segments that are each short enough for a block, for the last `reduce`."""
     if isinstance(offsets, Matrices):
         return _reduce_parts_of_matrices(rows, offsets, reduce)
     width = rows.shape[1]
@@ -153,8 +187,8 @@ def reduce_parts(
 
 
 def _reduce_parts_of_matrices(
-    rows: Any, matrices: Matrices, reduce: Callable[[Any, Any, Any], None]
-) -> tuple[Any, Matrices]:
+    rows: Array, matrices: Matrices, reduce: Reduction
+) -> tuple[Array, Matrices]:
     """`reduce_parts` of matrices: the parts of one are rows of another, in order."""
     while int(matrices.rows.max(initial=0)) > PART_OF_COLUMNS:
         counts = -(-matrices.rows // PART_OF_COLUMNS)
