@@ -19,8 +19,8 @@ from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeBatch, levels
 from dynbatch import optim
 from dynbatch.kernels import arrays, blas, segment
-from dynbatch.kernels.elementwise import sigmoid
 from dynbatch.kernels.losses import cross_entropy
+from dynbatch.kernels.unary import sigmoid
 from dynbatch.testing.precision import dense_gradient
 
 

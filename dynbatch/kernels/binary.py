@@ -14,8 +14,9 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import segment
-from dynbatch.kernels.elementwise import blocks_of, is_flat_within, negate, write_over
+from dynbatch.kernels.elementwise import blocks_of, is_flat_within, write_over
 from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.unary import negate
 
 
 @dataclass(frozen=True)

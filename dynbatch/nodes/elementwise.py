@@ -1,4 +1,8 @@
-"""Functions of one value, element by element: activations, powers, logarithms."""
+"""Functions of one value, element by element: activations, powers, logarithms.
+
+What a function computes stands in `kernels/unary.py`; its node type is made from that, and
+the function that users call is here. A new one needs these two, and a case of the contract suite.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,31 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.kernels import elementwise as kernels
+from dynbatch.kernels import elementwise, unary
 from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.ragged import Ragged
+
+__all__ = [
+    "abs",
+    "clamp",
+    "clip",
+    "detach",
+    "elu",
+    "exp",
+    "gelu",
+    "leaky_relu",
+    "log",
+    "logsigmoid",
+    "negative",
+    "relu",
+    "sigmoid",
+    "sign",
+    "silu",
+    "softplus",
+    "sqrt",
+    "tanh",
+]
 
 
 class Unary(Node):
@@ -23,7 +48,7 @@ class Unary(Node):
     rowwise = True
     inplace_forward = True
     inplace_backward = True
-    kernel: ClassVar[kernels.UnaryFunction]
+    kernel: ClassVar[type[unary.UnaryFunction]]
 
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
@@ -34,13 +59,13 @@ class Unary(Node):
     def infer_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
 
-    def arguments(self) -> tuple[Any, ...]:
+    def arguments(self) -> tuple[unary.Argument, ...]:
         """Static arguments of the kernel, in order."""
         return tuple([getattr(self, name) for name in self.static])
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        kernels.apply(cls.kernel, xs[0].flat, y.flat, *batch.first.arguments())
+        elementwise.apply(cls.kernel, xs[0].flat, y.flat, *batch.first.arguments())
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -49,35 +74,14 @@ class Unary(Node):
             saved = batch.output if cls.retains.output else batch.inputs[0]
             flat = dy.flat if saved is None else saved.flat
             arguments = batch.first.arguments()
-            kernels.apply_backward(cls.kernel, dy.flat, flat, dx.flat, *arguments)
-
-
-class Sigmoid(Unary):
-    """σ(x) = 1 / (1 + exp(-x))."""
-
-    __slots__ = ()
-    kernel = kernels.sigmoid
-
-
-class Tanh(Unary):
-    """tanh(x)."""
-
-    __slots__ = ()
-    kernel = kernels.tanh
-
-
-class Relu(Unary):
-    """max(x, 0); the derivative at 0 is 0."""
-
-    __slots__ = ()
-    kernel = kernels.relu
+            elementwise.apply_backward(cls.kernel, dy.flat, flat, dx.flat, *arguments)
 
 
 class Negative(Unary):
     """-x."""
 
     __slots__ = ()
-    kernel = kernels.negative
+    kernel = unary.negative
 
 
 class Detach(Unary):
@@ -88,37 +92,16 @@ class Detach(Unary):
     """
 
     __slots__ = ()
-    kernel = kernels.detached
+    kernel = unary.detached
     differentiable = False
     is_alias = True
-
-
-class Exp(Unary):
-    """exp(x)."""
-
-    __slots__ = ()
-    kernel = kernels.exp
-
-
-class Log(Unary):
-    """Natural logarithm."""
-
-    __slots__ = ()
-    kernel = kernels.log
-
-
-class Sqrt(Unary):
-    """√x."""
-
-    __slots__ = ()
-    kernel = kernels.sqrt
 
 
 class Abs(Unary):
     """|x|; the derivative at 0 is 0."""
 
     __slots__ = ()
-    kernel = kernels.absolute
+    kernel = unary.absolute
 
 
 class Power(Unary):
@@ -126,63 +109,7 @@ class Power(Unary):
 
     __slots__ = ("exponent",)
     static = ("exponent",)
-    kernel = kernels.power
-
-
-class Clip(Unary):
-    """min(max(x, low), high); the derivative is 1 on the borders, as in PyTorch."""
-
-    __slots__ = ("high", "low")
-    static = ("low", "high")
-    kernel = kernels.clip
-
-
-class LeakyRelu(Unary):
-    """x where x > 0, else slope · x."""
-
-    __slots__ = ("slope",)
-    static = ("slope",)
-    kernel = kernels.leaky_relu
-
-
-class Elu(Unary):
-    """x where x > 0, else alpha · (exp(x) - 1)."""
-
-    __slots__ = ("alpha",)
-    static = ("alpha",)
-    kernel = kernels.elu
-
-
-class Gelu(Unary):
-    """x Φ(x), exact (`approximate="none"`) or by tanh.
-
-    Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
-    """
-
-    __slots__ = ("approximate",)
-    static = ("approximate",)
-    kernel = kernels.gelu
-
-
-class Silu(Unary):
-    """x σ(x)."""
-
-    __slots__ = ()
-    kernel = kernels.silu
-
-
-class Softplus(Unary):
-    """log(1 + exp(x))."""
-
-    __slots__ = ()
-    kernel = kernels.softplus
-
-
-class LogSigmoid(Unary):
-    """log σ(x) = -log(1 + exp(-x))."""
-
-    __slots__ = ()
-    kernel = kernels.log_sigmoid
+    kernel = unary.power
 
 
 class Sign(Unary):
@@ -190,7 +117,23 @@ class Sign(Unary):
 
     __slots__ = ()
     differentiable = False
-    kernel = kernels.sign
+    kernel = unary.sign
+
+
+def _node_type(kernel: type[unary.UnaryFunction]) -> type[Unary]:
+    """The node type of a function that needs no more: `LeakyRelu` of `leaky_relu`."""
+    name = "".join([word.capitalize() for word in kernel.name.split("_")])
+    body = {"__slots__": kernel.arguments, "static": kernel.arguments, "kernel": kernel}
+    return type(name, (Unary,), {**body, "__doc__": kernel.__doc__, "__module__": __name__})
+
+
+NODE_TYPES: dict[type[unary.UnaryFunction], type[Unary]] = {
+    node_type.kernel: node_type for node_type in (Negative, Detach, Abs, Power, Sign)
+}
+for _kernel in unary.FUNCTIONS.values():
+    if _kernel not in NODE_TYPES:
+        NODE_TYPES[_kernel] = _node_type(_kernel)
+globals().update({node_type.__name__: node_type for node_type in NODE_TYPES.values()})
 
 
 def negative(x: Node) -> Node:
@@ -200,7 +143,7 @@ def negative(x: Node) -> Node:
 
 def sqrt(x: Node) -> Node:
     """Square root."""
-    return Sqrt(x)
+    return NODE_TYPES[unary.sqrt](x)
 
 
 def detach(x: Node) -> Node:
@@ -223,12 +166,12 @@ def detach(x: Node) -> Node:
 
 def exp(x: Node) -> Node:
     """Exponential."""
-    return Exp(x)
+    return NODE_TYPES[unary.exp](x)
 
 
 def log(x: Node) -> Node:
     """Natural logarithm."""
-    return Log(x)
+    return NODE_TYPES[unary.log](x)
 
 
 def abs(x: Node) -> Node:
@@ -238,7 +181,7 @@ def abs(x: Node) -> Node:
 
 def clip(x: Node, low: float | None = None, high: float | None = None) -> Node:
     """x cut off below `low` and above `high`; None leaves a side open."""
-    return Clip(
+    return NODE_TYPES[unary.clip](
         x,
         low=-np.inf if low is None else float(low),
         high=np.inf if high is None else float(high),
@@ -257,42 +200,42 @@ def sign(x: Node) -> Node:
 
 def tanh(x: Node) -> Node:
     """Hyperbolic tangent."""
-    return Tanh(x)
+    return NODE_TYPES[unary.tanh](x)
 
 
 def sigmoid(x: Node) -> Node:
     """Logistic function."""
-    return Sigmoid(x)
+    return NODE_TYPES[unary.sigmoid](x)
 
 
 def relu(x: Node) -> Node:
     """max(x, 0)."""
-    return Relu(x)
+    return NODE_TYPES[unary.relu](x)
 
 
 def leaky_relu(x: Node, negative_slope: float = 0.01) -> Node:
     """x where positive, else `negative_slope` · x."""
-    return LeakyRelu(x, slope=float(negative_slope))
+    return NODE_TYPES[unary.leaky_relu](x, slope=float(negative_slope))
 
 
 def elu(x: Node, alpha: float = 1.0) -> Node:
     """x where positive, else alpha · (exp(x) - 1)."""
-    return Elu(x, alpha=float(alpha))
+    return NODE_TYPES[unary.elu](x, alpha=float(alpha))
 
 
 def gelu(x: Node, approximate: str = "none") -> Node:
     """x Φ(x); `approximate="tanh"` for the tanh form."""
-    return Gelu(x, approximate=approximate)
+    return NODE_TYPES[unary.gelu](x, approximate=approximate)
 
 
 def silu(x: Node) -> Node:
     """x σ(x)."""
-    return Silu(x)
+    return NODE_TYPES[unary.silu](x)
 
 
 def softplus(x: Node) -> Node:
     """log(1 + exp(x))."""
-    return Softplus(x)
+    return NODE_TYPES[unary.softplus](x)
 
 
 def logsigmoid(x: Node) -> Node:
@@ -305,7 +248,7 @@ def logsigmoid(x: Node) -> Node:
         ...     F.logsigmoid(F.input(graph, [-1000.0, 1000.0])).value.tolist()
         [-1000.0, -0.0]
     """
-    return LogSigmoid(x)
+    return NODE_TYPES[unary.log_sigmoid](x)
 
 
 OPERATIONS.update(negative=negative)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Never
 import numpy as np
 
 from dynbatch.errors import DtypeError
-from dynbatch.kernels import arrays, elementwise
+from dynbatch.kernels import arrays, elementwise, unary
 from dynbatch.kernels.cumulative import cumsum_segments
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
 from dynbatch.kernels.reduce import mean_segments
@@ -97,7 +97,7 @@ class Spread(Reduction):
         sum_segments(squares, offsets, y.table)
         cls.scale(y, offsets, batch.first.correction)
         if cls.root:
-            elementwise.apply(elementwise.sqrt, y.flat, y.flat)
+            elementwise.apply(unary.sqrt, y.flat, y.flat)
         batch.launches += 3 + cls.root
 
     @classmethod

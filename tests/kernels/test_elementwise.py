@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from dynbatch.kernels import elementwise
+from dynbatch.kernels import elementwise, unary
 from tests.kernels.columns import columns
 
 mp: Any = pytest.importorskip("mpmath", reason="compares with mpmath, which comes with PyTorch")
@@ -28,7 +28,7 @@ class Function(NamedTuple):
         begin:      the least x of its domain.
     """
 
-    kernel: elementwise.UnaryFunction
+    kernel: type[unary.UnaryFunction]
     value: Callable[[Any], Any]
     slope: Callable[[Any], Any]
     ulps: float = 3
@@ -73,54 +73,54 @@ def terms(gate: Any, rest: Any) -> Any:
 
 quarter = mp.mpf(0.25)
 FUNCTIONS = [
-    Function(elementwise.sigmoid, sigmoid, lambda y: y * (1 - y)),
+    Function(unary.sigmoid, sigmoid, lambda y: y * (1 - y)),
     # PyTorch too takes 1 - y², which near 1 is as good as y is.
-    Function(elementwise.tanh, mp.tanh, lambda y: 1 - y * y, size=lambda y: 1),
-    Function(elementwise.relu, lambda x: max(x, 0), lambda y: mp.sign(y)),
-    Function(elementwise.negative, lambda x: -x, lambda dy: mp.mpf(-1)),
-    Function(elementwise.detached, lambda x: x, lambda dy: mp.mpf(0)),
-    Function(elementwise.exp, mp.exp, lambda y: y),
-    Function(elementwise.log, mp.log, lambda x: 1 / x, begin=0),
-    Function(elementwise.sqrt, mp.sqrt, lambda y: 1 / (2 * y), begin=0),
-    Function(elementwise.absolute, abs, mp.sign),
-    Function(elementwise.sign, mp.sign, lambda dy: mp.mpf(0)),
-    Function(elementwise.power, lambda x: x**3, lambda x: 3 * x * x, arguments=(3.0,)),
+    Function(unary.tanh, mp.tanh, lambda y: 1 - y * y, size=lambda y: 1),
+    Function(unary.relu, lambda x: max(x, 0), lambda y: mp.sign(y)),
+    Function(unary.negative, lambda x: -x, lambda dy: mp.mpf(-1)),
+    Function(unary.detached, lambda x: x, lambda dy: mp.mpf(0)),
+    Function(unary.exp, mp.exp, lambda y: y),
+    Function(unary.log, mp.log, lambda x: 1 / x, begin=0),
+    Function(unary.sqrt, mp.sqrt, lambda y: 1 / (2 * y), begin=0),
+    Function(unary.absolute, abs, mp.sign),
+    Function(unary.sign, mp.sign, lambda dy: mp.mpf(0)),
+    Function(unary.power, lambda x: x**3, lambda x: 3 * x * x, arguments=(3.0,)),
     Function(
-        elementwise.power,
+        unary.power,
         lambda x: x ** mp.mpf(-0.5),
         lambda x: -(x ** mp.mpf(-1.5)) / 2,
         arguments=(-0.5,),
         begin=0,
     ),
     Function(
-        elementwise.clip,
+        unary.clip,
         lambda x: min(max(x, -2), 3),
         lambda x: mp.mpf(-2 <= x <= 3),
         arguments=(-2.0, 3.0),
     ),
     Function(
-        elementwise.leaky_relu,
+        unary.leaky_relu,
         lambda x: x if x > 0 else x / 4,
         lambda x: mp.mpf(1) if x > 0 else quarter,
         arguments=(0.25,),
     ),
     Function(
-        elementwise.elu,
+        unary.elu,
         lambda x: x if x > 0 else quarter * mp.expm1(x),
         lambda x: mp.mpf(1) if x > 0 else quarter * mp.exp(x),
         arguments=(0.25,),
     ),
-    Function(elementwise.softplus, softplus, sigmoid),
-    Function(elementwise.log_sigmoid, lambda x: -softplus(-x), lambda x: sigmoid(-x)),
+    Function(unary.softplus, softplus, sigmoid),
+    Function(unary.log_sigmoid, lambda x: -softplus(-x), lambda x: sigmoid(-x)),
     Function(
-        elementwise.silu,
+        unary.silu,
         lambda x: x * sigmoid(x),
         lambda x: sigmoid(x) * (1 + x * sigmoid(-x)),
         slope_ulps=16,
         size=lambda x: sigmoid(x) * terms(1, x * sigmoid(-x)),
     ),
     Function(
-        elementwise.gelu,
+        unary.gelu,
         lambda x: x * normal(x),
         lambda x: normal(x) + x * density(x),
         ulps=6,
@@ -130,7 +130,7 @@ FUNCTIONS = [
     ),
     # Its argument grows as x³, and with it what the rounding of the argument is worth.
     Function(
-        elementwise.gelu,
+        unary.gelu,
         lambda x: x * sigmoid(inner(x)),
         lambda x: sigmoid(inner(x)) * (1 + x * sigmoid(-inner(x)) * inner_slope(x)),
         ulps=300,
@@ -242,12 +242,12 @@ LOWEST_SIGMOID = {"float32": -87.3, "float64": -708.3}
 def test_the_sigmoid_is_good_down_to_the_smallest_normal_number(dtype):
     x = np.linspace(LOWEST_SIGMOID[dtype], -80, 100).astype(dtype)
     y = np.empty_like(x)
-    elementwise.apply(elementwise.sigmoid, x, y)
+    elementwise.apply(unary.sigmoid, x, y)
     exact = np.array([float(sigmoid(mp.mpf(v))) for v in x.tolist()])
     np.testing.assert_allclose(y, exact, rtol=4 * np.finfo(dtype).eps)
 
 
-UNARY = [f for f in vars(elementwise).values() if isinstance(f, elementwise.UnaryFunction)]
+UNARY = [*unary.FUNCTIONS.values()]
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "power": (3.0,), "clip": (0.8, 1.2), "leaky_relu": (0.1,), "elu": (0.7,), "gelu": ("none",),
 }  # fmt: skip

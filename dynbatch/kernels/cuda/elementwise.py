@@ -1,4 +1,4 @@
-"""Elementwise functions: the twins of `kernels/elementwise.py`, generated from `expressions.py`.
+"""The CUDA version of `kernels/elementwise.py`, generated from `expressions.py`.
 
 The kernels of `binary.py` are generated here too, so that all are one text.
 """
@@ -16,7 +16,7 @@ from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import over_elements
-from dynbatch.kernels.elementwise import UnaryFunction
+from dynbatch.kernels.unary import Argument, UnaryFunction
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread
@@ -44,13 +44,15 @@ extern "C" __global__ void elementwise_{name}({pointers}const REAL* numbers, REA
 """
 
 
-def apply(kernel: UnaryFunction, x: Any, out: Any, *arguments: Any) -> None:
+def apply(kernel: type[UnaryFunction], x: Any, out: Any, *arguments: Argument) -> None:
     """out = f(x; arguments)."""
     name, numbers = variant(kernel.name, arguments)
     launch_generated(name, (x,), out, numbers)
 
 
-def apply_backward(kernel: UnaryFunction, dy: Any, saved: Any, out: Any, *arguments: Any) -> None:
+def apply_backward(
+    kernel: type[UnaryFunction], dy: Any, saved: Any, out: Any, *arguments: Argument
+) -> None:
     """out = dy ⊙ f'(saved; arguments)."""
     name, numbers = variant(kernel.name, arguments)
     launch_generated(f"{name}_backward", (dy, saved), out, numbers)

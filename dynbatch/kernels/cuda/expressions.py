@@ -1,14 +1,17 @@
-"""The functions of `kernels/elementwise.py` and `kernels/binary.py` as CUDA expressions.
+"""The functions of `kernels/unary.py` and `kernels/binary.py` as CUDA expressions.
 
-Kernels are generated from them. Each is one expression in the variables named here, usable in any
-scope; every variable is a REAL and may be read more than once. `common.cuh` defines the functions
-that C++ has not. Numbers are integers or casts to REAL, so that no float is computed as a double.
+Kernels are generated from them, and the loops of cells. Each is one expression in the variables
+named here, usable in any scope; every variable is a REAL and may be read more than once.
+`common.cuh` defines the functions that C++ has not. Numbers are integers or casts to REAL, so that
+no float is computed as a double.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from dynbatch.kernels.unary import FUNCTIONS, Argument
 
 
 class UnaryExpression(NamedTuple):
@@ -36,27 +39,14 @@ class BinaryExpression(NamedTuple):
     backward_b: str = ""
 
 
-UNARY = {
-    "sigmoid": UnaryExpression("sigmoid(x)", "dy * ((1 - s) * s)"),
-    "tanh": UnaryExpression("tanh(x)", "dy * (1 - s * s)"),
-    "relu": UnaryExpression("relu(x)", "dy * (s > 0 ? 1 : s)"),
-    "negative": UnaryExpression("-x", "-dy"),
-    "detached": UnaryExpression("x", "0"),
-    "exp": UnaryExpression("exp(x)", "dy * s"),
-    "log": UnaryExpression("log(x)", "dy / s"),
-    "sqrt": UnaryExpression("sqrt(x)", "dy / s * (REAL)0.5"),
-    "absolute": UnaryExpression("fabs(x)", "dy * sign(s)"),
-    "power": UnaryExpression("pow(x, a0)", "(a0 == 0 ? 0 : pow(s, a0 - 1) * a0 * dy)"),
-    "clip": UnaryExpression("clip(x, a0, a1)", "dy * (s >= a0 && s <= a1)"),
-    "leaky_relu": UnaryExpression("(x > 0 ? x : a0 * x)", "dy * (s > 0 ? 1 : a0)"),
-    "elu": UnaryExpression("(x > 0 ? x : a0 * expm1(x))", "dy * (s > 0 ? 1 : a0 * exp(s))"),
-    "gelu": UnaryExpression("gelu(x)", "dy * gelu_slope(s)"),
-    "gelu_tanh": UnaryExpression("gelu_tanh(x)", "dy * gelu_tanh_slope(s)"),
-    "silu": UnaryExpression("x * sigmoid(x)", "dy * silu_slope(s)"),
-    "softplus": UnaryExpression("softplus(x)", "dy * sigmoid(s)"),
-    "log_sigmoid": UnaryExpression("log_sigmoid(x)", "dy * sigmoid(-s)"),
-    "sign": UnaryExpression("sign(x)", "(dy * 0)"),
-}
+def _unary() -> Iterator[tuple[str, UnaryExpression]]:
+    for name, function in FUNCTIONS.items():
+        yield name, UnaryExpression(function.cuda_forward, function.cuda_backward)
+        for word, expressions in function.cuda_variants.items():
+            yield f"{name}_{word}", UnaryExpression(*expressions)
+
+
+UNARY = dict(_unary())
 
 BINARY = {
     "add": BinaryExpression("a + b", "dy", "dy"),
@@ -88,7 +78,7 @@ BINARY = {
 WHERE = BinaryExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
 
 
-def variant(name: str, arguments: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+def variant(name: str, arguments: Sequence[Argument]) -> tuple[str, tuple[float, ...]]:
     """The key in UNARY of a kernel with its static arguments, and those that are numbers.
 
     A text argument names a variant: gelu with "tanh" is gelu_tanh; "none" is gelu itself.

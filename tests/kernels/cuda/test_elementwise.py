@@ -3,7 +3,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from dynbatch.kernels import elementwise
+from dynbatch.kernels import elementwise, unary
 from dynbatch.kernels.cuda.elementwise import SOURCE
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import nvrtc
@@ -19,8 +19,7 @@ ARGUMENTS = {
 }
 UNARY = [
     (kernel, arguments)
-    for kernel in vars(elementwise).values()
-    if isinstance(kernel, elementwise.UnaryFunction)
+    for kernel in unary.FUNCTIONS.values()
     for arguments in ARGUMENTS.get(kernel.name, [()])
 ]
 # Borders, overflow, and what is not finite.
@@ -53,14 +52,14 @@ def test_one_value(cupy, dtype, kernel, arguments):
 def test_lengths(cupy, dtype, length):
     x, out = normal(dtype, length), np.zeros(length, dtype)
     with launches(bool(length)):
-        assert_equal_twins(elementwise.apply, elementwise.tanh, Values(x), Values(out))
+        assert_equal_twins(elementwise.apply, unary.tanh, Values(x), Values(out))
 
 
 def test_in_place(cupy, dtype):
     x = normal(dtype, 1025)
     device = cupy.asarray(x)
     with launches(1):
-        elementwise.apply(elementwise.exp, device, device)
+        elementwise.apply(unary.exp, device, device)
         queue().flush()
     np.testing.assert_allclose(device.get(), np.exp(x), rtol=1e-6)
 
@@ -78,12 +77,12 @@ def test_generated_kernels_compile_within_the_budget(real, architecture):
 
 
 TAILS = [
-    (elementwise.sigmoid, ()),
-    (elementwise.log_sigmoid, ()),
-    (elementwise.softplus, ()),
-    (elementwise.silu, ()),
-    (elementwise.gelu, ("none",)),
-    (elementwise.gelu, ("tanh",)),
+    (unary.sigmoid, ()),
+    (unary.log_sigmoid, ()),
+    (unary.softplus, ()),
+    (unary.silu, ()),
+    (unary.gelu, ("none",)),
+    (unary.gelu, ("tanh",)),
 ]
 
 

@@ -2,12 +2,10 @@ import re
 
 import pytest
 
-from dynbatch.kernels import binary, elementwise
+from dynbatch.kernels import binary, unary
 from dynbatch.kernels.cuda import expressions
 
-UNARY = [
-    value for value in vars(elementwise).values() if isinstance(value, elementwise.UnaryFunction)
-]
+UNARY = [*unary.FUNCTIONS.values()]
 BINARY = [value for value in vars(binary).values() if isinstance(value, binary.BinaryFunction)]
 
 
