@@ -25,7 +25,8 @@ from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
 from dynbatch.batcher.schedule.folds import Folds, compute_again, require_own_readers
 from dynbatch.batcher.schedule.policies import Policy, as_policy
 from dynbatch.batcher.steps.block import freed
-from dynbatch.cells.calls.table import CallTable, Kinds
+from dynbatch.cells.calls.forms import FormIds
+from dynbatch.cells.calls.table import CallTable
 from dynbatch.debugging.check import Check
 from dynbatch.debugging.guard import Guard, PlacedNodes
 from dynbatch.errors import DtypeError, FreedError, GraphError, NumericError
@@ -117,7 +118,7 @@ class Graph(Introspection, NamesChecked):
         self._streams = RandomStreams(self.seed)
         self.tables: list[CallTable] = []
         self.totals: dict[int, Any] = {}  # by the nodes that are a part of each
-        self.kinds = Kinds()
+        self.kinds = FormIds()
         self.programs: dict[Any, Any] = {}
         self.inlined: dict[Any, Any] = {}  # calls that are not nodes of their own, and parameters
         self._runner: dict[str, int] = {}  # the thread in which it runs now

@@ -11,8 +11,9 @@ from typing import Any
 from dynbatch.cells.calls.arguments import NodeArgument, SumArgument, TupleArgument, form_of
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.calls import maker
+from dynbatch.cells.calls.forms import MatrixForm
 from dynbatch.cells.calls.stack import StackCalls
-from dynbatch.cells.calls.step import Form, MatrixForm, StepTrace
+from dynbatch.cells.calls.step import StepTrace
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.shape.indexing import Row
@@ -46,10 +47,10 @@ class CallWriter:
                 "form": table.trace.form,
                 "leaves": table.forms,
                 "matrices": table.matrices,
-                "constants": _numbers(table.constants),
+                "constants": _numbers(table.hoisted.constants),
                 "of_memories": [
                     [[node.index for node in memory], _numbers(made)]
-                    for memory, made in table.of_memories.items()
+                    for memory, made in table.hoisted.of_memories.items()
                 ],
             }
             for table in self._numbers
@@ -121,10 +122,11 @@ class CallReader:
         """Tell the tables which nodes are in place of what is made once."""
         for table, document in zip(self._tables, documents, strict=True):
             for place, index in document["constants"]:
-                table.constants[place] = self._made[index]
+                table.hoisted.constants[place] = self._made[index]
             for memory, places in document["of_memories"]:
                 key = tuple([self._made[index] for index in memory])
-                table.of_memories[key] = {place: self._made[index] for place, index in places}
+                nodes = {place: self._made[index] for place, index in places}
+                table.hoisted.of_memories[key] = nodes
 
     def node(self, document: Mapping[str, Any]) -> Node | None:
         """The node of a document of `CallWriter.node`; None of another."""
@@ -170,6 +172,6 @@ class CallReader:
         return call
 
 
-def _form(form: Any) -> Form:
+def _form(form: Any) -> Any:
     """A form, of whose tuples JSON made lists."""
     return tuple([_form(part) for part in form]) if isinstance(form, list) else form

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
 from dynbatch.debugging.one_by_one import calls_of
 from dynbatch.debugging.region_check import argument_name, calls_text, result_names
@@ -59,7 +59,7 @@ class RegionGuard(StepGuard):
         super().backward(arena, when)
 
     def _look_at_results(
-        self, when: str, what: str, flat: Array, number: int, row: int, call: Call
+        self, when: str, what: str, flat: Array, number: int, row: int, call: ValueHandle
     ) -> None:
         start = 0
         for name, shape in zip(result_names(call), call.shapes, strict=True):
@@ -69,7 +69,7 @@ class RegionGuard(StepGuard):
                 self._refuse_call(when, what.format(name), own, number, row, call)
 
     def _refuse_call(
-        self, when: str, what: str, own: Array, number: int, row: int, call: Call
+        self, when: str, what: str, own: Array, number: int, row: int, call: ValueHandle
     ) -> None:
         group, arrays = self.node.region.groups[number], self._run.arrays[number]
         known = [

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.calls.arguments import SumArgument, TupleArgument
-from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region import (
     CallBatch,
     CallGroup,
@@ -22,12 +21,12 @@ from dynbatch.cells.calls.region import (
 )
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.step import CompiledStep
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
 
-def calls_of(region: CallRegion) -> list[tuple[int, int, Call]]:
+def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
     """The calls of a region in order of creation: group, row in the group's order, and the call."""
     found = [
         (number, row, group.table.calls[own])
@@ -70,7 +69,7 @@ class _Single:
             self._rows.append({own: row for row, own in enumerate(group.rows.tolist())})
             cell = group.table.compiled(frozenset())
             widths = [value.width for value in cell.program.streams]
-            made = group.table.constants
+            made = group.table.hoisted.constants
             constants = [self._place(group.table, made, x) for x in cell.program.constants]
             arguments = [CallStream(width) for width in widths[: len(widths) - len(constants)]]
             memories, memory_of = self._memories(group.table, cell, group.rows)
@@ -97,9 +96,9 @@ class _Single:
             leaves = [leaf for leaf, is_matrix in _leaves(table, row) if is_matrix]
             given.append(tuple([origin for leaf in leaves for origin, _, _ in leaf]))
         place = {memory: k for k, memory in enumerate(dict.fromkeys(given))}
-        made = [table.of_memories.get(memory, {}) for memory in place]
+        made = [table.hoisted.of_memories.get(memory, {}) for memory in place]
         self._summaries[table] = [
-            [table.node_among(self._sources, each, x) for each in made]
+            [table.hoisted.node_among(self._sources, each, x) for each in made]
             for x in cell.program.summaries
         ]
         sources = [
@@ -109,9 +108,11 @@ class _Single:
 
     def _place(self, table: CallTable, made: dict[int, Node], traced: Node) -> int:
         """The source that is the node in place of a traced one; none is made anew."""
-        return self._sources[table.node_among(self._sources, made, traced)]
+        return self._sources[table.hoisted.node_among(self._sources, made, traced)]
 
-    def _fetches(self, group: CallGroup, call: Call, own: int) -> Iterator[tuple[int, Fetch]]:
+    def _fetches(
+        self, group: CallGroup, call: ValueHandle, own: int
+    ) -> Iterator[tuple[int, Fetch]]:
         """A gather for each value that a call is given, zeros left out; and of its memory."""
         stream = 0
         for terms, is_matrix in _leaves(group.table, call.row):
@@ -138,11 +139,9 @@ class _Single:
             number = self._groups[origin]
             space, row = Inner(number, value), self._rows[number][row]
         else:
-            home = origin.runs[origin.run_of[row]]
-            group = home.places[id(origin)]
-            first = group.cell.columns[value]
+            home, offset, num_calls, cell = origin.runs[origin.run_of[row]]
             source = self._sources[home]
-            space = Earlier(source, group.offset, group.count, group.cell.width, first, width)
+            space = Earlier(source, offset, num_calls, cell.width, cell.columns[value], width)
             row = int(origin.position[row])
         return self._spaces.setdefault(space, len(self._spaces)), row
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
+from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import largest
 from dynbatch.debugging.one_by_one import calls_of, singly
 from dynbatch.debugging.reference import Flats, ReferenceRun, on_host, totals
@@ -160,12 +160,12 @@ class StackCheck(StepCheck):
             assert isinstance(node, StackCalls)
             for result in node.results:
                 table, value = result.origin, result.first + node.leaf
-                home = table.runs[table.run_of[result.row]]
-                first = home.place(table, result.row, value)
-                yield node, home, first + np.arange(table.widths[value] or 1)
+                run = table.runs[table.run_of[result.row]]
+                first = run.element(int(table.position[result.row]), value)
+                yield node, run.node, first + np.arange(table.widths[value] or 1)
 
 
-def values_of(call: Call, what: str, scale: Callable[[], float]) -> list[ComparedArray]:
+def values_of(call: ValueHandle, what: str, scale: Callable[[], float]) -> list[ComparedArray]:
     """A piece for each of the values that a call returned; `what` is told of each."""
     names = result_names(call)
     return [
@@ -174,7 +174,7 @@ def values_of(call: Call, what: str, scale: Callable[[], float]) -> list[Compare
     ]
 
 
-def result_names(call: Call) -> list[str]:
+def result_names(call: ValueHandle) -> list[str]:
     """What messages call the values that a call returned."""
     count = len(call.shapes)
     return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
@@ -186,7 +186,7 @@ def calls_text(node: RegionNode) -> str:
     return f"{batches} batch{'es' * (batches > 1)} of {node.region.count} {node.label()}"
 
 
-def argument_name(call: Call, stream: int) -> str:
+def argument_name(call: ValueHandle, stream: int) -> str:
     """Which argument a stream of a call's table is, and which of its values."""
     names = [
         f"argument {place}" + (f"[{leaf}]" if count > 1 else "")

@@ -24,7 +24,7 @@ from dynbatch.cells.calls.region import (
 )
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.step import CompiledStep
-from dynbatch.cells.calls.table import NOT_RUN, CallTable
+from dynbatch.cells.calls.table import NOT_RUN, CallRun, CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
@@ -118,7 +118,8 @@ class RegionBuilder:
         graph = self._pending[0].table.graph
         made = RegionNode(*inputs, graph=graph, region=region)
         for group in self._groups:
-            group.table.settle(group.rows, made)
+            run = CallRun(made, group.offset, group.count, group.cell)
+            group.table.settle(group.rows, run)
         return made
 
     def _add_group(self, k: int, offset: int) -> int:
@@ -150,7 +151,7 @@ class RegionBuilder:
                 space = self._space(Inner(group, value + read.shift))
                 for number, fetch in cut:
                     fetches[number].append((i, fetch._replace(space=space)))
-        constants = [self._source([node]) for node in table.constant_nodes(cell)]
+        constants = [self._source([node]) for node in table.hoisted.of_constants(cell)]
         memories, memory_of = self._memories(pending, cell, order, arguments)
         self._groups.append(
             CallGroup(
@@ -168,7 +169,7 @@ class RegionBuilder:
             return [], np.zeros(order.size, np.int64)
         given, place = pending.by_memory
         memory_of = place[order]
-        nodes = pending.table.memory_nodes(cell, given)
+        nodes = pending.table.hoisted.of_all(cell, given)
         num_memories = len(cell.program.memory_nodes)
         for node, made in zip(cell.program.summaries, nodes[num_memories:], strict=True):
             space = self._space(PackedRows(self._source(made), node.width))
@@ -217,14 +218,12 @@ class RegionBuilder:
         runs = np.where(chosen, table.run_of[np.where(chosen, rows, 0)], NOT_RUN)
         found = []
         for run in np.unique(runs[chosen]).tolist():
-            home = table.runs[run]
-            group = home.places[id(table)]
-            source = self._source([home])
+            node, offset, num_calls, cell = table.runs[run]
+            source = self._source([node])
             for value in np.unique(leaf[runs == run]).tolist():
-                cell = group.cell
                 space = self._space(
                     Earlier(
-                        source, group.offset, group.count, cell.width, cell.columns[value],
+                        source, offset, num_calls, cell.width, cell.columns[value],
                         cell.program.exports[value].width,
                     )
                 )  # fmt: skip

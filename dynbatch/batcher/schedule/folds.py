@@ -14,6 +14,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from dynbatch.batcher.steps.block import View
+from dynbatch.cells.calls.arguments import calls_given
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import GraphError
@@ -58,7 +59,7 @@ class Folds:
                 yield reader
         if isinstance(node, Row) and _is_there(node.source):
             for table in tables:
-                for call in table.given(node):
+                for call in calls_given(table, node):
                     if call.home is not None:
                         yield call
 
@@ -122,7 +123,9 @@ def require_own_readers(node: Node, totals: Mapping[int, Any], tables: Sequence[
         totals: by the nodes that are a part of each.
     """
     total = totals.get(node.index)
-    calls = [] if total is None else [call for table in tables for call in table.given(total)]
+    calls = (
+        [] if total is None else [call for table in tables for call in calls_given(table, total)]
+    )
     if calls:
         raise GraphError.at_caller(
             heading(node, f"{calls[0].label()} was given the total that it is a part of")

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from dynbatch.arguments import listed
-from dynbatch.cells.calls.call import Call, ResultPart, TuplePart, ValueHandle
-from dynbatch.cells.calls.step import Form, MatrixForm, leaves
+from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
+from dynbatch.cells.calls.forms import NO_FORM, Form, MatrixForm, ResultForm, leaves
+from dynbatch.cells.calls.table import CallTable, ValueHandle, nodes_among
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.reduce import sum as sum_of
@@ -18,9 +19,6 @@ from dynbatch.nodes.shape.structure import stack as stack_nodes
 from dynbatch.nodes.sources import constant
 
 RESULTS = frozenset((Call, ResultPart, TuplePart))
-
-NO_KIND = -1
-"""The kind of what is not an argument of a call; see `call.ValueHandle`."""
 
 
 class NodeArgument:
@@ -35,6 +33,10 @@ class NodeArgument:
         self.first = 0
         self.kind = kind
         self.ready = 0 if origin is None else origin.phase + 1
+
+    def given_nodes(self) -> list[Node]:
+        """The node, where there is one."""
+        return [] if self.origin is None else [self.origin]
 
 
 class TupleArgument:
@@ -54,6 +56,10 @@ class TupleArgument:
         self.kind = kind
         self.ready = max([value.ready for value in values])
 
+    def given_nodes(self) -> list[Node]:
+        """The nodes that its parts are, or are made of."""
+        return nodes_among(self.values)
+
 
 class SumArgument:
     """The sum of what several calls returned, part by part. Made by `total`; see `TupleArgument`.
@@ -65,13 +71,17 @@ class SumArgument:
     __slots__ = ("_nodes", "depths", "form", "kind", "members", "ready")
     origin = None
 
-    def __init__(self, members: Sequence[Any], form: Form) -> None:
+    def __init__(self, members: Sequence[Any], form: ResultForm) -> None:
         self.members = members
         self.depths = depths_of(members)
         self.form = form
         self.kind: int = members[0].kind
         self.ready: int = max([member.ready for member in members])
         self._nodes: Any = None
+
+    def given_nodes(self) -> list[Node]:
+        """The nodes of its members."""
+        return nodes_among(self.members)
 
     @property
     def nodes(self) -> Any:
@@ -82,14 +92,14 @@ class SumArgument:
 
     def _taken(self) -> Any:
         """The nodes of its parts, for somebody who may keep them."""
-        if self.kind != NO_KIND:
-            self.kind = NO_KIND  # so that no table of calls takes it as it is
+        if self.kind != NO_FORM:
+            self.kind = NO_FORM  # so that no table of calls takes it as it is
             graph = self.members[0].origin.graph
             graph.totals.update([(node.index, self) for node in _leaves_of(self.nodes)])
         return self.nodes
 
     def __len__(self) -> int:
-        return len(self.form)
+        return len(self.form) if isinstance(self.form, tuple) else len(self.nodes)
 
     def __getitem__(self, key: Any) -> Any:
         return self._taken()[key]
@@ -111,6 +121,18 @@ def depths_of(values: Sequence[Any]) -> dict[Any, int]:
             for table, depth in value.depths.items():
                 found[table] = max(found.get(table, -1), depth)
     return found
+
+
+def calls_given(table: CallTable, value: Any) -> list[ValueHandle]:
+    """The calls of a table that were given this very value, alone or as part of a tuple."""
+    rows = {
+        row
+        for column in table.columns
+        for row, given in enumerate(column)
+        if given is value
+        or (type(given) is TupleArgument and any([part is value for part in given.values]))
+    }
+    return [table.calls[row] for row in sorted(rows)]
 
 
 def structure_of(value: Any) -> Any:
@@ -172,7 +194,7 @@ def are_results(values: Sequence[Any]) -> bool:
     return all([type(value) in RESULTS for value in values])
 
 
-def common_form(what: str, results: Sequence[Any], rule: str, fix: str) -> Form:
+def common_form(what: str, results: Sequence[Any], rule: str, fix: str) -> ResultForm:
     """The form that all results have.
 
     Raises:
@@ -200,7 +222,7 @@ def require_one_graph(what: str, results: Sequence[Any]) -> None:
             )
 
 
-def form_of(value: Call | TuplePart | ResultPart) -> Form:
+def form_of(value: Call | TuplePart | ResultPart) -> ResultForm:
     """The form of what a call, or a part of it, stands for."""
     if isinstance(value, TuplePart):
         return value.form
@@ -276,7 +298,7 @@ def holds_matrix(value: Any) -> bool:
 
 def wrapped(value: Any, graph: Any) -> Any:
     """An argument with the attributes of a `ValueHandle`."""
-    if isinstance(value, SumArgument) and value.kind == NO_KIND:
+    if isinstance(value, SumArgument) and value.kind == NO_FORM:
         value = value.nodes
     if isinstance(value, ValueHandle | TuplePart | SumArgument | Row):
         return value
@@ -302,22 +324,16 @@ def _is_zeros(value: Any) -> bool:
 
 def _whole(value: tuple[Any, ...]) -> Call | TuplePart | None:
     """The call, or part of it, that was unpacked to this very tuple."""
-    first = value[0]
-    if not isinstance(first, ResultPart | TuplePart):
+    parts = [part for part in value if isinstance(part, ResultPart | TuplePart)]
+    if len(parts) < len(value):
         return None
-    call, start = first.call, first.first
-    forms = tuple([form_given(part) for part in value])
-    firsts, end = [], start
-    for form in forms:
-        firsts.append(end)
-        end += len(leaves(form))
-    for part, place in zip(value, firsts, strict=True):
-        if (
-            not isinstance(part, ResultPart | TuplePart)
-            or part.call is not call
-            or part.first != place
-        ):
+    call, start = parts[0].call, parts[0].first
+    forms = tuple(map(form_of, parts))
+    end = start
+    for part, form in zip(parts, forms, strict=True):
+        if part.call is not call or part.first != end:
             return None
+        end += len(leaves(form))
     if start == 0 and forms == call.origin.form:
         return call
     return TuplePart(call, forms, start, call.origin.graph.kinds.of(forms))

@@ -7,73 +7,14 @@ values are asked for. Then all calls that can run are planned together (see `reg
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from dynbatch.absent import NoOperators
-from dynbatch.cells.calls.step import Form, leaves
+from dynbatch.cells.calls.forms import PartSlot, ResultForm, part_slots
+from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.base import ROWS, Node, Shape
+from dynbatch.nodes.base import Node, Shape
 from dynbatch.parameter import Parameter
-
-if TYPE_CHECKING:
-    from dynbatch.cells.calls.region_node import RegionNode
-    from dynbatch.cells.calls.table import CallTable, Kinds
-
-
-class ValueHandle(Node):
-    """A node that owns no kernel: it is some columns of a row of a region's value.
-
-    A call is given what has these attributes:
-
-    origin: where its value comes from: a table of calls, an ordinary node, or None for zeros.
-    row:    of the call in its table, or of the origin's matrix.
-    first:  the first of the call's values that this stands for.
-    kind:   an integer; equal ones are equal forms in one graph.
-    ready:  the phase in which a call can read it: one more than the ordinary nodes it comes from
-            have, and that of a call itself.
-    """
-
-    stream_name = "Light"
-    __slots__ = ()
-    origin: CallTable
-    row: int
-    first: int
-    kind: int
-    ready: int
-    is_light = True
-    ragged = ROWS
-    rows = 1
-    sig = -1
-
-    @property
-    def graph(self) -> Any:  # type: ignore[override]
-        return self.origin.graph
-
-    @property
-    def home(self) -> RegionNode | None:
-        """The node that has run the call; None if it has not run."""
-        return self.origin.home(self.row)
-
-    def producer(self) -> Node:
-        home: Node = self.origin.runs[self.origin.run_of[self.row]]
-        return home
-
-    @property
-    def phase(self) -> int:  # type: ignore[override]
-        return self.ready
-
-    @property
-    def _block(self) -> Any:
-        home = self.home
-        return None if home is None else home._block
-
-    @property
-    def _start(self) -> int:  # type: ignore[override]
-        home = self.home
-        assert home is not None
-        return home._start + home.place(self.origin, self.row, self.first)
-
-    _position = None  # type: ignore[assignment]
 
 
 class ResultPart(ValueHandle):
@@ -114,8 +55,8 @@ class ResultPart(ValueHandle):
         return b"%d" % self.first
 
     @property
-    def depth(self) -> int:
-        """Of the call."""
+    def depth(self) -> int:  # type: ignore[override]
+        """How many calls of its table the call waits for, one after the other."""
         return self.call.depth
 
     def label(self) -> str:
@@ -182,7 +123,7 @@ class Call(ValueHandle):
         form = self.origin.form
         if not isinstance(form, tuple):
             return super().__iter__()
-        return iter([made(self, place) for place in self.origin.parts])
+        return iter([part_at(self, slot) for slot in self.origin.parts])
 
     def label(self) -> str:
         return f"{self.origin.cell.__name__} #{self.index}"
@@ -196,7 +137,7 @@ class TuplePart(NoOperators):
 
     __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
 
-    def __init__(self, call: Call, form: Form, first: int, kind: int) -> None:
+    def __init__(self, call: Call, form: tuple[ResultForm, ...], first: int, kind: int) -> None:
         self.call = call
         self.origin = call.origin
         self.row = call.row
@@ -210,15 +151,19 @@ class TuplePart(NoOperators):
         return len(self.form)
 
     @property
-    def parts(self) -> list[Place]:
+    def parts(self) -> list[PartSlot]:
         """Where its own parts are."""
-        return places_of(self.form, self.first, self.origin.graph.kinds)
+        return part_slots(self.form, self.first, self.origin.graph.kinds)
 
     def __getitem__(self, key: Any) -> Any:
         return part_of(self.call, self.parts, key)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([made(self.call, place) for place in self.parts])
+        return iter([part_at(self.call, slot) for slot in self.parts])
+
+    def given_nodes(self) -> list[Node]:
+        """The call, where the part is an argument."""
+        return [self.call]
 
     def __repr__(self) -> str:
         return f"{self.form} of {self.call.label()}"
@@ -227,38 +172,18 @@ class TuplePart(NoOperators):
         return "it is a tuple of nodes: h, c = part takes them, and part[0] one"
 
 
-class Place(NamedTuple):
-    """Where a part of a returned tuple is: its first leaf, the integer of its form, and the form.
-
-    `ValueHandle` tells of forms and integers; the form itself is there if the part is a tuple.
-    """
-
-    first: int
-    kind: int
-    form: Form | None
+def part_at(call: Call, slot: PartSlot) -> ResultPart | TuplePart:
+    """The part of what a call returned that is in a slot."""
+    first, form_id, form = slot
+    return ResultPart(call, first) if form is None else TuplePart(call, form, first, form_id)
 
 
-def places_of(form: Form, first: int, kinds: Kinds) -> list[Place]:
-    """The places of a tuple's parts, its first leaf being a call's value number `first`."""
-    found = []
-    for part in form:
-        found.append(Place(first, kinds.of(part), part if isinstance(part, tuple) else None))
-        first += len(leaves(part))
-    return found
-
-
-def made(call: Call, place: Place) -> ResultPart | TuplePart:
-    """The part of what a call returned that is at a place."""
-    first, kind, form = place
-    return ResultPart(call, first) if form is None else TuplePart(call, form, first, kind)
-
-
-def part_of(call: Call, places: Sequence[Place], key: Any) -> Any:
+def part_of(call: Call, slots: Sequence[PartSlot], key: Any) -> Any:
     """The part at an index, or the parts of a slice."""
     if isinstance(key, slice):
-        return tuple([made(call, place) for place in places[key]])
+        return tuple([part_at(call, slot) for slot in slots[key]])
     try:
-        return made(call, places[key])
+        return part_at(call, slots[key])
     except IndexError:
-        message = f"{call.label()} returned {len(places)} values; there is no number {key}"
+        message = f"{call.label()} returned {len(slots)} values; there is no number {key}"
         raise IndexError(message) from None

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from dynbatch.cells.calls.arguments import as_arguments, form_given, holds_matrix, wrapped
 from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.forms import Form
 from dynbatch.cells.calls.roles import Roles
-from dynbatch.cells.calls.step import NOT_TRACED, Form, StepTrace, trace_step
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.step import NOT_TRACED, StepTrace, trace_step
+from dynbatch.cells.calls.table import CallTable, NamedCell
 from dynbatch.cells.traced import Traced
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.trace import run_traced
 from dynbatch.errors import DynbatchError
-
-if TYPE_CHECKING:
-    from dynbatch.cells.cell import Cell
 
 CACHED_TRACES = 64
 
@@ -79,6 +77,13 @@ def maker(
     return made
 
 
+class CallableCell(NamedCell, Protocol):
+    """What calls ask of their cell."""
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+
+
 class Calls:
     """The tables that a cell's calls go to, by what the calls are given.
 
@@ -90,7 +95,7 @@ class Calls:
     its own entries only.
     """
 
-    def __init__(self, cell: Cell) -> None:
+    def __init__(self, cell: CallableCell) -> None:
         self._cell = cell
         self._roles = Roles(cell.function, cell.__name__)
         self._tables: dict[tuple[int, ...], CallTable] = {}

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.region import CallGroup, CallRegion
+from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_run import RegionRun
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.nodes.base import ROWS, Node, Retain, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Parameter
@@ -23,14 +22,12 @@ class RegionNode(Node):
     Batches with:  nothing: it is a batch itself, or as many as its calls need.
     """
 
-    __slots__ = ("places", "region")
+    __slots__ = ("region",)
     retains = Retain(inputs=True)
     joins_sentences = True
     region: CallRegion
-    places: dict[int, CallGroup]
 
     def __init__(self, *inputs: Node, graph: Any, region: CallRegion) -> None:
-        self.places = {id(group.table): group for group in region.groups}
         self.region = region
         self.inputs = inputs
         self.graph = graph
@@ -62,17 +59,11 @@ class RegionNode(Node):
         found = {p.uid: p for g in self.region.groups for p in g.cell.all_parameters()}
         return tuple(found.values())
 
-    def place(self, table: CallTable, row: int, leaf: int) -> int:
-        """First element of a call's value number `leaf`."""
-        group = self.places[id(table)]
-        cell = group.cell
-        return group.offset + int(table.position[row]) * cell.width + cell.columns[leaf]
-
     def label(self) -> str:
         names = dict.fromkeys([group.table.cell.__name__ for group in self.region.groups])
         return f"calls of {', '.join(names)}"
 
-    def calls(self) -> Iterator[tuple[Call, int]]:
+    def calls(self) -> Iterator[tuple[ValueHandle, int]]:
         """The calls in the order in which they run, and in which batch each does, from 0."""
         for number, step in enumerate(self.region.batches):
             group = self.region.groups[step.group]

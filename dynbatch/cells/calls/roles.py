@@ -9,7 +9,8 @@ import numpy as np
 
 from dynbatch.cells.calls.arguments import SumArgument, form_given, graphs_of, is_value
 from dynbatch.cells.calls.call import TuplePart
-from dynbatch.cells.calls.step import Form, trace_step
+from dynbatch.cells.calls.forms import Form
+from dynbatch.cells.calls.step import trace_step
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.sources import parameter

@@ -10,8 +10,7 @@ import numpy as np
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.arguments import are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.step import build, leaves
+from dynbatch.cells.calls.forms import build, leaves
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.arrays import add_rows_at
 from dynbatch.errors import EmptyBatchError, ShapeError
@@ -48,7 +47,7 @@ class StackCalls(Node):
     results: Sequence[Any]
     leaf: int
     tables: Sequence[CallTable]
-    located: tuple[list[RegionNode], list[ResultRows]]
+    located: tuple[list[Node], list[ResultRows]]
 
     def __init__(
         self, results: Sequence[Any], leaf: int, tables: Sequence[CallTable], phase: int
@@ -80,10 +79,10 @@ class StackCalls(Node):
         homes: dict[Node, None] = {}
         for table in self.tables:
             if len(table.runs) == 1:
-                homes[table.runs[0]] = None
+                homes[table.runs[0].node] = None
                 continue
             for run in np.unique(table.run_of[self.rows_of(table)]).tolist():
-                homes[table.runs[run]] = None
+                homes[table.runs[run].node] = None
         return list(homes)
 
     @classmethod
@@ -133,7 +132,7 @@ def _block(packed: Ragged, piece: ResultRows) -> Array:
     return packed.flat[piece.offset : end].reshape(piece.num_calls, piece.total)
 
 
-def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[ResultRows]]:
+def _locate(nodes: Sequence[Node]) -> tuple[list[Node], list[ResultRows]]:
     """Where the rows of a batch of nodes are: the regions read, and the pieces of each."""
     results = [result for node in nodes for result in node.results]  # type: ignore[attr-defined]
     leaves_of = np.array([node.leaf for node in nodes])  # type: ignore[attr-defined]
@@ -145,7 +144,7 @@ def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[ResultRows]]:
         first = first + np.array([result.first for result in results])
     number = {table: k for k, table in enumerate(tables)}
     code = np.array([number[result.origin] for result in results])
-    homes: dict[RegionNode, int] = {}
+    homes: dict[Node, int] = {}
     pieces: list[ResultRows] = []
     for table, k in number.items():
         of_table = np.flatnonzero(code == k) if len(number) > 1 else np.arange(code.size)
@@ -155,13 +154,12 @@ def _locate(nodes: Sequence[Node]) -> tuple[list[RegionNode], list[ResultRows]]:
         for one in distinct:
             chosen = slice(None) if len(distinct) == 1 else place == one
             run, value = divmod(int(one), len(table.widths))
-            home = table.runs[run]
-            group = home.places[id(table)]
+            calls = table.runs[run]
             targets = of_table[chosen]
             pieces.append(
                 ResultRows(
-                    homes.setdefault(home, len(homes)), group.offset, group.count,
-                    group.cell.width, group.cell.columns[value],
+                    homes.setdefault(calls.node, len(homes)), calls.offset, calls.num_calls,
+                    calls.step.width, calls.step.columns[value],
                     None if targets.size == code.size else targets, table.position[own[chosen]],
                 )
             )  # fmt: skip

@@ -10,13 +10,14 @@ nodes, once for each memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from dynbatch.cells.calls.forms import Form, MatrixForm, ResultForm, build, leaves
 from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.program import Program
@@ -38,30 +39,6 @@ from dynbatch.nodes.shape.expand import Expand
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
-Form = Any
-"""What a cell is given or returns: a vector's width, 0 for a scalar, a `MatrixForm`, or a tuple."""
-
-
-@dataclass(frozen=True)
-class MatrixForm:
-    """The form of a matrix of any number of rows."""
-
-    width: int
-
-
-def leaves(form: Form) -> list[Any]:
-    """A form's parts that are no tuples, in order: widths, 0 for a scalar, and `MatrixForm`."""
-    if not isinstance(form, tuple):
-        return [form]
-    return [width for part in form for width in leaves(part)]
-
-
-def build(form: Form, values: Iterator[Any]) -> Any:
-    """The values, one for each leaf, in the structure of the form."""
-    if not isinstance(form, tuple):
-        return next(values)
-    return tuple([build(part, values) for part in form])
-
 
 @dataclass
 class StepTrace:
@@ -77,7 +54,7 @@ class StepTrace:
     arguments: list[Node]
     memories: list[Node]
     outputs: list[Node]
-    form: Form
+    form: ResultForm
     reads: dict[Path, Any]
     compiled: dict[frozenset[int], CompiledStep] = field(default_factory=dict)
 
@@ -128,7 +105,7 @@ def _adds_rows(node: Node) -> bool:
     return node.ndim > 1 and node.inputs[0].ndim < 2
 
 
-NOT_TRACED = StepTrace([], [], [], [], None, {})
+NOT_TRACED = StepTrace([], [], [], [], (), {})
 """That of a function which runs, but cannot be traced."""
 
 
@@ -205,7 +182,7 @@ def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", "cell")
 
 
-def _form_of(name: str, returned: Any, outputs: list[Node]) -> Form:
+def _form_of(name: str, returned: Any, outputs: list[Node]) -> ResultForm:
     """The form of what a cell returned; appends its nodes to `outputs`."""
     if isinstance(returned, Node):
         require_vector(returned)

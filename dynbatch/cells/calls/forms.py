@@ -1,0 +1,75 @@
+"""Forms: what a cell is given or returns, told by widths and structure alone."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+_form_ids = itertools.count(1)
+
+NO_FORM = -1
+"""The form id of what is not an argument of a call; see `table.ValueHandle`."""
+
+
+@dataclass(frozen=True)
+class MatrixForm:
+    """The form of a matrix of any number of rows."""
+
+    width: int
+
+
+Form: TypeAlias = "int | MatrixForm | tuple[Form, ...]"
+"""A vector's width, 0 for a scalar, a `MatrixForm`, or a tuple of forms."""
+
+ResultForm: TypeAlias = "int | tuple[ResultForm, ...]"
+"""The form of what a cell returns: there are no matrices in it."""
+
+
+def leaves(form: Form) -> list[int | MatrixForm]:
+    """A form's parts that are not tuples, in order."""
+    if not isinstance(form, tuple):
+        return [form]
+    return [leaf for part in form for leaf in leaves(part)]
+
+
+def build(form: Form, values: Iterator[Any]) -> Any:
+    """The values, one for each leaf, in the structure of the form."""
+    if not isinstance(form, tuple):
+        return next(values)
+    return tuple([build(part, values) for part in form])
+
+
+class FormIds:
+    """Integers for the forms of one graph: equal ones are equal forms, and no other graph's."""
+
+    def __init__(self) -> None:
+        self._ids: dict[Form, int] = {}
+
+    def of(self, form: Form) -> int:
+        """The integer of a form."""
+        form_id = self._ids.get(form)
+        if form_id is None:
+            form_id = self._ids[form] = next(_form_ids)
+        return form_id
+
+
+class PartSlot(NamedTuple):
+    """Where a part of a returned tuple is: its first leaf, the integer of its form, and the form.
+
+    `table.ValueHandle` tells of these; the form itself is there if the part is a tuple.
+    """
+
+    first: int
+    form_id: int
+    form: tuple[ResultForm, ...] | None
+
+
+def part_slots(form: tuple[ResultForm, ...], first: int, form_ids: FormIds) -> list[PartSlot]:
+    """The slots of a tuple's parts, its first leaf being a call's value number `first`."""
+    slots = []
+    for part in form:
+        slots.append(PartSlot(first, form_ids.of(part), part if isinstance(part, tuple) else None))
+        first += len(leaves(part))
+    return slots
