@@ -1,11 +1,11 @@
-"""What padding costs: the padded twin of a model, and both measured on the same sentences."""
+"""What padding costs: a model and its padded form, measured on the same sentences."""
 
 from dynbatch.padding.compare import compare_padding
 from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.estimate import padded_peak
 from dynbatch.padding.forms import Cause, Form
 from dynbatch.padding.networks import LanguageModel, Tagger
-from dynbatch.padding.padded_model import PaddedModel, PaddingError, lengthened, pad_ids, twin_of
+from dynbatch.padding.padded_model import PaddedModel, PaddingError, lengthened, pad_ids, pad_model
 from dynbatch.padding.recurrent import last_states, recurrent
 from dynbatch.padding.targets import IGNORED, ignored_after
 
@@ -23,7 +23,7 @@ __all__ = [
     "last_states",
     "lengthened",
     "pad_ids",
+    "pad_model",
     "padded_peak",
     "recurrent",
-    "twin_of",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -15,8 +14,8 @@ from dynbatch.padding.batches import Sample
 from dynbatch.padding.comparison import Comparison
 from dynbatch.padding.forms import FORMS, PADDED_RANDOM
 from dynbatch.padding.measure import Step
-from dynbatch.padding.measured_models import Sides
-from dynbatch.padding.padded_model import Loss, PaddingError, twin_of
+from dynbatch.padding.measured_models import MeasuredForms
+from dynbatch.padding.padded_model import Example, Loss, Pad, PaddingError, pad_model
 
 BATCH_SIZES = (8, 16, 32, 64, 128)
 
@@ -24,10 +23,10 @@ BATCH_SIZES = (8, 16, 32, 64, 128)
 def compare_padding(
     model: Module,
     loss: Loss,
-    sentences: Iterable[Any],
+    sentences: Iterable[Example],
     batch_size: int = 64,
     *,
-    pad: Callable[[Any, tuple[int, ...]], Sequence[Any]] | None = None,
+    pad: Pad | None = None,
     padded_loss: Loss | None = None,
     optimizer: Callable[[Parameters, float], optim.Optimizer] = optim.Adam,
     num_batches: int = 8,
@@ -38,7 +37,7 @@ def compare_padding(
     """Measure a training step on padded random, padded bucketed, and unpadded batches.
 
     Each is the same step (graph, forward, backward, optimizer) of the same library, kernels,
-    parameters and sentences; the padded twin gives the same loss and gradients (see `twin_of`).
+    parameters and sentences; the padded form gives the same loss and gradients (see `pad_model`).
     The model's values stay as they are (the learning rate is 0); its gradients are cleared.
 
     Args:
@@ -59,7 +58,7 @@ def compare_padding(
 
     Raises:
         PaddingError: there are fewer sentences than a batch has, they cannot be padded, a number is
-            below 1, or a function is none.
+            below 1, or `loss`, `pad` or `padded_loss` is not a function.
         OutOfMemory:  a batch of one of the forms does not fit.
 
     Example:
@@ -92,23 +91,23 @@ def compare_padding(
     for name, given in (("loss", loss), ("pad", pad), ("padded_loss", padded_loss)):
         if given is not None and not callable(given):
             raise PaddingError(f"compare_padding: {name} is {given!r}, not a function.")
-    twin = twin_of(model, loss, pad, padded_loss)
-    sides = Sides(model, loss, twin, examples, optimizer, seed)
-    if not any(map(sum, sides.lengths)):
+    padded = pad_model(model, loss, pad, padded_loss)
+    measured = MeasuredForms(model, loss, padded, examples, optimizer, seed)
+    if not any(map(sum, measured.lengths)):
         raise PaddingError("compare_padding: no sentence has a token: there is nothing to measure.")
-    samples = {name: sides.batches(name, batch_size, num_batches) for name in FORMS}
+    samples = {name: measured.batches(name, batch_size, num_batches) for name in FORMS}
     with tqdm(total=_work(samples, batch_sizes), disable=not progress, unit="step") as bar:
         most_padded = samples[PADDED_RANDOM].largest[0]
-        losses, note = sides.agreement(most_padded)
-        steps = _measure(sides, samples, bar)
-        forms = {name: sides.form(name, samples[name], steps[name]) for name in FORMS}
-        without, causes = sides.causes(most_padded)
+        losses, note = measured.agreement(most_padded)
+        steps = _measure(measured, samples, bar)
+        forms = {name: measured.form(name, samples[name], steps[name]) for name in FORMS}
+        without, causes = measured.causes(most_padded)
         curves = {}
         for name in FORMS[: -1 if batch_sizes else 0]:
-            curves[name] = sides.curve(name, batch_sizes)
+            curves[name] = measured.curve(name, batch_sizes)
             bar.update(len(batch_sizes))
     first = model.parameters()[0]
-    state = sides.optimizer.state_dict()
+    state = measured.optimizer.state_dict()
     return Comparison(
         title=f"{type(model).__name__}, {model.num_parameters():,} parameters, {first.dtype} on "
         f"{first.device.name}",
@@ -132,16 +131,18 @@ def _work(samples: Mapping[str, Sample], batch_sizes: Sequence[int]) -> int:
     return measured + (len(FORMS) - 1) * len(batch_sizes)
 
 
-def _measure(sides: Sides, samples: Mapping[str, Sample], bar: Any) -> dict[str, list[Step]]:
+def _measure(
+    measured: MeasuredForms, samples: Mapping[str, Sample], bar: tqdm
+) -> dict[str, list[Step]]:
     """Train on every batch of every form, taking turns; a first step of each is not counted."""
     steps: dict[str, list[Step]] = {name: [] for name in FORMS}
     for name in FORMS:
-        sides.warm_up(name, samples[name])
+        measured.warm_up(name, samples[name])
         bar.update()
     for k in range(max([len(sample.batches) for sample in samples.values()])):
         for name in FORMS:
             if k < len(samples[name].batches):
                 bar.set_description(name)
-                steps[name].append(sides.train(name, samples[name].batches[k]))
+                steps[name].append(measured.train(name, samples[name].batches[k]))
                 bar.update()
     return steps

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.module import Module
-from dynbatch.padding.padded_model import Example, Longest, Loss, twin_of
+from dynbatch.padding.padded_model import Example, Loss, Pad, pad_model
 
 
 def padded_peak(
     model: Module,
     loss: Loss,
-    pad: Callable[[Example, Longest], Sequence[Any]] | None = None,
+    pad: Pad | None = None,
     padded_loss: Loss | None = None,
 ) -> Callable[[Sequence[Example]], int]:
-    """A function from the examples of a mini-batch to the peak bytes of its padded step.
+    """A function that takes the examples of a mini-batch and plans the peak of its padded step.
 
-    The padded graph is built and planned, and no kernel is run: some per cent of a step's time on
-    the CPU. `Trainer(padded_bytes=...)` takes the function.
+    It builds and plans the padded graph and runs no kernel, which takes some per cent of a step's
+    time on the CPU. `Trainer(padded_bytes=...)` takes the function.
 
     Args:
         loss, pad, padded_loss: as `compare_padding` takes them.
@@ -34,13 +33,13 @@ def padded_peak(
         >>> padded_bytes([short, long]) == padded_bytes([long, long])
         True
     """
-    twin = twin_of(model, loss, pad, padded_loss)
+    padded = pad_model(model, loss, pad, padded_loss)
 
     def peak(examples: Sequence[Example]) -> int:
         given = [example if isinstance(example, tuple) else (example,) for example in examples]
         first = model.parameters()[0]
         with Graph(first.device, first.dtype, seed=0) as graph:
-            losses = [twin.loss(graph, *example) for example in twin.batch(given)]
+            losses = [padded.loss(graph, *example) for example in padded.batch(given)]
             use = graph.estimate(F.mean(losses))
         return use.peak_bytes
 

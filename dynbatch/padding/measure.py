@@ -1,4 +1,4 @@
-"""One training step of a model on one mini-batch: its bytes and its time, or its bytes alone."""
+"""A training step on one mini-batch: measured in bytes and seconds, or planned in bytes alone."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Stepper:
     Args:
         loss:      (graph, *example) -> the loss of one sentence.
         collect:   run after backward (see `PaddedModel`).
-        optimizer: with a learning rate of 0: all it does is done, and no value changes.
+        optimizer: its learning rate is 0, so that it works as ever and changes no value.
         seed:      of the dropout masks.
 
     Attributes:
-        pool: where the arenas come from; nobody else's do.
+        pool: gives the arenas of this form, and of no other.
     """
 
     def __init__(
@@ -91,8 +91,8 @@ class Stepper:
             return float(self._mean(graph, examples).value)
 
     def traced(self, examples: Examples) -> int | None:
-        """Most bytes that NumPy and Python take in forward and backward: the arena, parameters'
-        gradients, and all that is outside. None on a GPU.
+        """The most bytes that NumPy and Python hold in forward and backward, all counted: the
+        arena, parameters' gradients and the rest. None on a GPU.
         """
         if self._device.is_cuda:
             return None
@@ -121,7 +121,7 @@ class Stepper:
 
 
 def bytes_of_gradient(parameter: Parameter) -> int:
-    """Of a dense gradient, or of the rows and their numbers."""
+    """The bytes of a dense gradient, or of the rows of a sparse one and their numbers."""
     gradient = parameter.grad
     if isinstance(gradient, RowSparse):
         return int(gradient.values.nbytes + gradient.rows.nbytes)

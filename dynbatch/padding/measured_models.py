@@ -1,4 +1,4 @@
-"""`Sides`: the padded and the unpadded form of one model on the same sentences, to be measured."""
+"""`MeasuredForms`: the padded and the unpadded form of a model on the same sentences, measured."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ objects in each of its steps, and `tracemalloc` looks up the line of each one: o
 four traced steps took longer than all others together."""
 
 
-class Sides:
+class MeasuredForms:
     """All forms of a model, and its sentences.
 
     Args:
         loss:      (graph, *example) -> loss of one sentence.
-        twin:      its padded form.
+        padded:    the padded form of the model.
         examples:  tuples.
         optimizer: (parameters, learning rate) -> optimizer.
         seed:      of the shuffled order and of dropout.
@@ -56,20 +56,20 @@ class Sides:
         self,
         model: Module,
         loss: Loss,
-        twin: PaddedModel,
+        padded: PaddedModel,
         examples: Sequence[tuple[Any, ...]],
         optimizer: Callable[[Parameters, float], Optimizer],
         seed: int,
     ) -> None:
         self.model = model
-        self.examples, self.twin, self.seed = examples, twin, seed
-        self.lengths = _lengths(twin, examples)
+        self.examples, self.padded, self.seed = examples, padded, seed
+        self.lengths = _lengths(padded, examples)
         self.optimizer = optimizer(model, 0.0)
         first = model.parameters()[0]
         self._steppers = {
             name: Stepper(
-                twin.loss if is_padded(name) else loss,
-                twin.collect,
+                padded.loss if is_padded(name) else loss,
+                padded.collect,
                 self.optimizer, first.device, first.dtype, seed,
             )
             for name in FORMS
@@ -186,7 +186,7 @@ class Sides:
 
     def _given(self, name: str, batch: Batch) -> Examples:
         chosen = [self.examples[i] for i in batch]
-        return self.twin.batch(chosen) if is_padded(name) else chosen
+        return self.padded.batch(chosen) if is_padded(name) else chosen
 
 
 @contextmanager
@@ -207,24 +207,24 @@ def is_padded(name: str) -> bool:
     return name.startswith("padded")
 
 
-def _lengths(twin: PaddedModel, examples: Sequence[Any]) -> list[tuple[int, ...]]:
-    """Of every example's sequences.
+def _lengths(padded: PaddedModel, examples: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The lengths of every example's sequences.
 
     Raises:
-        PaddingError: an example has none, or another number of them than the first; names it.
+        PaddingError: an example has none, or not as many as the first; names the example.
     """
-    found: list[tuple[int, ...]] = []
+    lengths: list[tuple[int, ...]] = []
     for number, example in enumerate(examples):
         try:
-            found.append(twin.lengths(example))
+            lengths.append(padded.lengths(example))
         except PaddingError as error:
             raise PaddingError(f"example {number}: {error}") from None
-        if len(found[-1]) != len(found[0]):
+        if len(lengths[-1]) != len(lengths[0]):
             raise PaddingError(
-                f"example {number} has {len(found[-1])} sequences, the first {len(found[0])}.\n"
-                "  rule: all examples are made alike\n  fix:  look at how this one was read"
+                f"example {number} has {len(lengths[-1])} sequences, the first {len(lengths[0])}.\n"
+                "  rule: all examples have as many\n  fix:  look at how this one was read"
             )
-    return found
+    return lengths
 
 
 def _total(use: MemoryUse) -> int:
@@ -242,5 +242,5 @@ def _note(padded: float, unpadded: float) -> str:
     return (
         f"NOTE: the padded form's loss is {padded:.4f} nats, the unpadded one's {unpadded:.4f}: "
         "the model reads\nits padding (attention without a mask, a direction that begins in it, a "
-        "mean over tokens).\nThe bytes stand. For an exact twin give pad= and padded_loss=."
+        "mean over tokens).\nThe bytes stand. For an exact padded form give pad= and padded_loss=."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from dynbatch.padding.targets import IGNORED, ignored_after
 from dynbatch.parameter import Array
 
 Example = Any
+"""Ids of one sentence, or a tuple of them with others; what a loss takes behind the graph."""
+
 Longest = tuple[int, ...]
 Loss = Callable[..., Node]
+Pad = Callable[[Example, Longest], Sequence[Any]]
 
 
 class PaddingError(DynbatchError, ValueError):
@@ -29,7 +33,7 @@ class PaddingError(DynbatchError, ValueError):
 
 
 def _nothing() -> None:
-    """What most twins have to collect."""
+    """Most padded models have nothing to collect."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +41,14 @@ class PaddedModel:
     """A model on padded sentences.
 
     Args:
-        lengths: of an example's sequences; sentences of a batch are padded to the longest of each.
+        lengths: gives the lengths of an example's sequences; a batch is padded to the longest.
         pad:     (example, longest) -> the padded example: a tuple, what `loss` takes.
         loss:    (graph, *padded example) -> the loss of one padded sentence.
         collect: after backward, gives the model's parameters gradients that went elsewhere.
     """
 
     lengths: Callable[[Example], Longest]
-    pad: Callable[[Example, Longest], Sequence[Any]]
+    pad: Pad
     loss: Loss
     collect: Callable[[], None] = _nothing
 
@@ -52,7 +56,7 @@ class PaddedModel:
         """The examples of a mini-batch, each padded to the longest of them.
 
         Raises:
-            PaddingError: `pad` gave no arguments of a loss, or lengthened nothing.
+            PaddingError: `pad` did not give the arguments of a loss, or lengthened nothing.
         """
         longest = tuple([max(side) for side in zip(*map(self.lengths, examples), strict=True)])
         padded = [self.pad(example, longest) for example in examples]
@@ -60,48 +64,48 @@ class PaddedModel:
         return padded
 
 
-def twin_of(
+def pad_model(
     model: Module,
     loss: Loss,
-    pad: Callable[[Example, Longest], Sequence[Any]] | None = None,
+    pad: Pad | None = None,
     padded_loss: Loss | None = None,
 ) -> PaddedModel:
     """The padded form of a model.
 
-    Models of the library have one of their own, exact: attention sees no padding, a backward LSTM
-    begins at the last token, padded targets do not count. Any other model gets its own loss on
-    padded examples, which is exact if nothing in it looks ahead but what is masked.
+    For a `Seq2Seq`, a `Tagger` or a `LanguageModel` it is exact: attention does not see padding, a
+    backward LSTM begins at the last token, padded targets do not count. For any other model it is
+    the model's own loss on padded examples. That is exact if what looks ahead is masked.
 
     Args:
-        loss:        the model's, (graph, *example) -> the loss of one sentence.
+        loss:        (graph, *example) -> the loss of one sentence.
         pad:         (example, longest) -> padded example; `pad_ids` by default.
         padded_loss: the loss of a padded example, where it needs masks; `loss` by default.
     """
-    own = getattr(loss, "__self__", None) is model and getattr(loss, "__name__", "") == "loss"
-    if pad is None and padded_loss is None and own:
+    is_own = getattr(loss, "__self__", None) is model and getattr(loss, "__name__", "") == "loss"
+    if pad is None and padded_loss is None and is_own:
         if type(model) is Seq2Seq:
-            twin = PaddedSeq2Seq(model)
-            return PaddedModel(lengths_of, _with_lengths, twin, twin.collect)
+            padded = PaddedSeq2Seq(model)
+            return PaddedModel(lengths_of, _with_lengths, padded, padded.collect)
         if type(model) is Tagger:
-            return PaddedModel(lengths_of, _with_lengths, _TaggerTwin(model))
+            return PaddedModel(lengths_of, _with_lengths, partial(_tagger_loss, model))
         if type(model) is LanguageModel:
-            return PaddedModel(lengths_of, _with_lengths, _LanguageModelTwin(model))
+            return PaddedModel(lengths_of, _with_lengths, partial(_language_model_loss, model))
     return PaddedModel(lengths_of, pad or pad_ids, padded_loss or loss)
 
 
 def lengths_of(example: Example) -> Longest:
-    """Tokens of each sequence of an example: those of its parts that are lists or arrays of ids.
+    """The length of each sequence of an example; lists and arrays of ids are sequences.
 
     Raises:
-        PaddingError: there is no sequence in it: a tree, an object, a number.
+        PaddingError: the example has none; it is a tree, an object or a number.
     """
     lengths = tuple([len(part) for part in _parts(example) if _is_sequence(part)])
     if not lengths:
         raise PaddingError(
             f"an example is {described(example)}: it has no sequence of tokens that could be "
             "padded.\n"
-            "  rule: padding lengthens lists or arrays; a tree or a graph has none that does not\n"
-            "        change its shape\n"
+            "  rule: padding lengthens lists or arrays; to lengthen those of a tree or a graph\n"
+            "        would change its shape\n"
             "  fix:  give pad=, a function (example, longest) -> padded example, if the model has\n"
             "        a padded form; without one there is nothing to compare with"
         )
@@ -109,23 +113,23 @@ def lengths_of(example: Example) -> Longest:
 
 
 def pad_ids(example: Example, longest: Longest) -> Sequence[Any]:
-    """Each sequence of the example lengthened by zeros; the last of several by `IGNORED` targets.
+    """Lengthen each sequence of the example by zeros, and the last of several by `IGNORED` targets.
 
-    A matrix (T, D) gets rows of zeros. What is no sequence stays as it is.
+    A matrix (T, D) gets rows of zeros. Parts that are not sequences stay as they are.
     """
     parts = list(_parts(example))
-    places = [k for k, part in enumerate(parts) if _is_sequence(part)]
-    for place, length in zip(places, longest, strict=True):
-        filler = IGNORED if place == places[-1] and len(places) > 1 else 0
-        parts[place] = lengthened(parts[place], length, filler)
+    sequences = [k for k, part in enumerate(parts) if _is_sequence(part)]
+    for k, length in zip(sequences, longest, strict=True):
+        filler = IGNORED if k == sequences[-1] and len(sequences) > 1 else 0
+        parts[k] = lengthened(parts[k], length, filler)
     return parts
 
 
 def lengthened(ids: Any, length: int, filler: float) -> Array:
-    """The array, and behind it rows of `filler`, so that it has `length` rows."""
+    """The array with rows of `filler` behind it, so that it has `length` rows."""
     array = np.asarray(ids)
     if array.size == 0 and array.dtype.kind == "f":
-        array = array.astype(np.int64)  # NumPy takes [] for numbers
+        array = array.astype(np.int64)  # NumPy makes floats of []
     rest = np.full((length - len(array), *array.shape[1:]), filler, array.dtype)
     return np.concatenate([array, rest])
 
@@ -134,22 +138,22 @@ def _require_padded(batch: Sequence[Any]) -> None:
     for example in batch:
         if not isinstance(example, list | tuple):
             raise PaddingError(
-                f"pad gave {described(example)}.\n"
-                "  rule: it gives a tuple, with which the loss is called: (graph, *padded example)"
+                f"pad returned {described(example)}.\n"
+                "  rule: it returns a tuple, and the loss is called with (graph, *padded example)"
             )
     lengths = [[len(part) for part in example if _is_sequence(part)] for example in batch]
     sides = [set(side) for side in zip(*lengths, strict=False)]
     if sides and all([len(side) > 1 for side in sides]):
         raise PaddingError(
-            f"pad gave sequences of {lengths[0]} tokens for one example, and others for the rest "
-            "of\n  its batch: it does not pad.\n"
-            "  rule: (example, longest lengths) -> the example, with sequences of those lengths\n"
+            f"pad returned sequences of {lengths[0]} tokens for one example, and of other lengths "
+            "for\n  the rest of its batch: it does not pad.\n"
+            "  rule: (example, longest lengths) -> the example with sequences of these lengths\n"
             "  fix:  dynbatch.padding.pad_ids does so"
         )
 
 
 def _with_lengths(example: Example, longest: Longest) -> Sequence[Any]:
-    """Padded ids, then the true lengths."""
+    """The padded ids, then the lengths without padding."""
     parts = _parts(example)
     padded = [lengthened(ids, length, 0) for ids, length in zip(parts, longest, strict=True)]
     return [*padded, *map(len, parts)]
@@ -166,30 +170,21 @@ def _is_sequence(part: Any) -> bool:
 
 
 def described(example: Example) -> str:
-    """Its type; of a tuple, those of its parts."""
+    """The type of an example, or the types of a tuple's parts."""
     kinds = ", ".join([type(part).__name__ for part in _parts(example)])
     return f"({kinds})" if isinstance(example, tuple) else f"a {kinds}"
 
 
-class _TaggerTwin:
-    def __init__(self, model: Tagger) -> None:
-        self.model = model
-
-    def __call__(self, graph: Owner, words: Array, tags: Array, length: int, _: int) -> Node:
-        model = self.model
-        states = recurrent(model.encoder, model.embedding(graph, words), length)
-        targets = ignored_after(tags, length)
-        return F.cross_entropy(model.output(states), targets, reduction="sum")
+def _tagger_loss(
+    model: Tagger, graph: Owner, words: Array, tags: Array, length: int, _: int
+) -> Node:
+    states = recurrent(model.encoder, model.embedding(graph, words), length)
+    return F.cross_entropy(model.output(states), ignored_after(tags, length), reduction="sum")
 
 
-class _LanguageModelTwin:
-    def __init__(self, model: LanguageModel) -> None:
-        self.model = model
-
-    def __call__(self, graph: Owner, words: Array, length: int) -> Node:
-        model = self.model
-        read, written = model.read_and_written(words)
-        written[length] = model.mark
-        states = recurrent(model.encoder, model.embedding(graph, read), length + 1)
-        targets = ignored_after(written, length + 1)
-        return F.cross_entropy(model.output(states), targets, reduction="sum")
+def _language_model_loss(model: LanguageModel, graph: Owner, words: Array, length: int) -> Node:
+    read, written = model.read_and_written(words)
+    written[length] = model.mark
+    states = recurrent(model.encoder, model.embedding(graph, read), length + 1)
+    targets = ignored_after(written, length + 1)
+    return F.cross_entropy(model.output(states), targets, reduction="sum")

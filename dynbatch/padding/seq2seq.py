@@ -1,4 +1,4 @@
-"""The padded twin of `models.Seq2Seq`: attention over padded sources, with a mask."""
+"""`models.Seq2Seq` padded: attention over padded sources, with a mask."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class MaskedAttention:
         return F.concat([keys, F.input(keys.graph, feature)])
 
     def attend(self, query: Node, memory: tuple[Node, ...]) -> Node:
-        """As `Attention.attend`, of a step of the decoder."""
+        """What `Attention.attend` computes in a step of the decoder."""
         weight, vector = self._wide
         keys, values = memory
         return F.additive_attention(F.linear(query, weight), keys, values, vector)

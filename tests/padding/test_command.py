@@ -71,7 +71,7 @@ def test_pytorch_is_measured_beside_it(model: str, pairs: str, sentences: str, c
 
 
 OWN = """
-from dynbatch.padding import Tagger, pad_ids, twin_of
+from dynbatch.padding import Tagger, pad_ids, pad_model
 
 def make(words, tags):
     model = Tagger(words, tags, 4, 4)

@@ -185,8 +185,8 @@ def test_numbers_of_batches_and_sentences_are_1_or_more(number: Any) -> None:
 @pytest.mark.parametrize(
     ("pad", "said"),
     [
-        (lambda example, longest: example, r"pad gave sequences of \[1\] tokens .*does not pad"),
-        (lambda example, longest: 3, "pad gave a int"),
+        (lambda example, longest: example, r"pad returned sequences of \[1\] tok.*does not pad"),
+        (lambda example, longest: 3, "pad returned a int"),
         ("zeros", "pad is 'zeros', not a function"),
     ],
 )

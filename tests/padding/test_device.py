@@ -1,4 +1,4 @@
-"""The padded twin on a device gives what it gives on the CPU, and its bytes are counted there."""
+"""The padded padded on a device gives what it gives on the CPU, and its bytes are counted there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.padding import twin_of
+from dynbatch.padding import pad_model
 from dynbatch.padding.forms import FORMS
 from dynbatch.testing.precision import dense_gradient
 
@@ -18,18 +18,18 @@ PAIRS = [([3, 4, 5], [6]), ([7], [8, 9, 3]), ([4, 4], [5, 6])]
 
 def gradients(model: models.Seq2Seq, device: str) -> dict[str, Any]:
     model.to(device)
-    twin = twin_of(model, model.loss)
+    padded = pad_model(model, model.loss)
     with db.Graph(device) as graph:
-        losses = [twin.loss(graph, *pair) for pair in twin.batch(PAIRS)]
+        losses = [padded.loss(graph, *pair) for pair in padded.batch(PAIRS)]
         graph.backward(F.mean(losses))
-    twin.collect()
+    padded.collect()
     found = {name: dense_gradient(p) for name, p in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = None
     return found
 
 
-def test_masked_attention_of_the_twin_runs_on_a_device(cuda: Any) -> None:
+def test_masked_attention_of_the_padded_form_runs_on_a_device(cuda: Any) -> None:
     model = models.Seq2Seq(10, 10, 4, 5, rng=0)
     expected = gradients(model, "cpu")
     for name, gradient in gradients(model, "cuda").items():

@@ -1,4 +1,4 @@
-"""A padded twin computes what its model computes: loss and all gradients, in float64."""
+"""A padded model computes what its model computes: loss and all gradients, in float64."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dynbatch.padding import (
     Tagger,
     lengthened,
     pad_ids,
-    twin_of,
+    pad_model,
 )
 
 WORDS, TAGS = 20, 6
@@ -43,16 +43,18 @@ def loss_and_gradients(
     return float(loss.value), found
 
 
-def assert_equal(model: models.Module, twin: PaddedModel, examples: Sequence[Any]) -> None:
+def assert_equal(model: models.Module, padded: PaddedModel, examples: Sequence[Any]) -> None:
     model.astype("float64")
     own, expected = loss_and_gradients(
         model,
         lambda graph: [model.loss(graph, *example) for example in examples],  # type: ignore[attr-defined]
     )
-    padded = twin.batch(examples)
-    assert len({tuple([np.shape(part) for part in example]) for example in padded}) == 1
+    examples_padded = padded.batch(examples)
+    assert len({tuple([np.shape(part) for part in example]) for example in examples_padded}) == 1
     loss, gradients = loss_and_gradients(
-        model, lambda graph: [twin.loss(graph, *example) for example in padded], twin.collect
+        model,
+        lambda graph: [padded.loss(graph, *example) for example in examples_padded],
+        padded.collect,
     )
     assert loss == pytest.approx(own, rel=1e-13)
     for name, gradient in expected.items():
@@ -72,12 +74,12 @@ def test_padded_tagger_of_two_layers_equals_the_unpadded() -> None:
     rng = np.random.default_rng(0)
     examples = [(ids(rng, n), ids(rng, n, TAGS)) for n, _ in LENGTHS]
     model = Tagger(WORDS, TAGS, embed=4, hidden=5, layers=2, rng=1)
-    assert_equal(model, twin_of(model, model.loss), examples)
+    assert_equal(model, pad_model(model, model.loss), examples)
 
 
 def test_padded_language_model_equals_the_unpadded() -> None:
     model = LanguageModel(WORDS, embed=4, hidden=5, layers=2, rng=1)
-    assert_equal(model, twin_of(model, model.loss), [example[:1] for example in pairs()])
+    assert_equal(model, pad_model(model, model.loss), [example[:1] for example in pairs()])
 
 
 @pytest.mark.parametrize("attention", ["additive", "general"])
@@ -85,7 +87,7 @@ def test_padded_language_model_equals_the_unpadded() -> None:
 def test_padded_seq2seq_equals_the_unpadded(attention: str, bridge: bool) -> None:
     layers = 2 if bridge else 1
     model = models.Seq2Seq(WORDS, WORDS, 4, 6, layers, attention, bridge=bridge, rng=1)
-    assert_equal(model, twin_of(model, model.loss), pairs())
+    assert_equal(model, pad_model(model, model.loss), pairs())
 
 
 class Encoder(models.Module):
@@ -115,7 +117,7 @@ def test_masked_transformer_layer_equals_the_unpadded() -> None:
         return (*pad_ids(example, longest), seen)
 
     model = Encoder()
-    assert_equal(model, twin_of(model, model.loss, pad), examples)
+    assert_equal(model, pad_model(model, model.loss, pad), examples)
 
 
 def test_default_padding_is_exact_where_nothing_looks_ahead() -> None:
@@ -131,16 +133,16 @@ def test_default_padding_is_exact_where_nothing_looks_ahead() -> None:
     rng = np.random.default_rng(0)
     examples = [(ids(rng, n).tolist(), ids(rng, n, TAGS).tolist()) for n, _ in LENGTHS]
     model = Causal()
-    assert_equal(model, twin_of(model, model.loss), examples)
+    assert_equal(model, pad_model(model, model.loss), examples)
 
 
-def test_own_loss_function_of_a_known_model_is_not_replaced_by_its_twin() -> None:
+def test_own_loss_function_of_a_known_model_is_not_replaced_by_its_padded_form() -> None:
     model = Tagger(WORDS, TAGS, embed=4, hidden=5)
 
     def loss(graph: db.Graph, words: Any, tags: Any) -> db.Node:
         return model.loss(graph, words, tags) * 2.0
 
-    assert twin_of(model, loss).loss is loss
+    assert pad_model(model, loss).loss is loss
 
 
 def test_sequences_are_lengthened_by_zeros_and_targets_by_what_does_not_count() -> None:
@@ -156,5 +158,5 @@ def test_sequences_are_lengthened_by_zeros_and_targets_by_what_does_not_count() 
 
 def test_tree_cannot_be_padded_and_the_error_says_why() -> None:
     with pytest.raises(PaddingError, match="no sequence of tokens") as error:
-        twin_of(Encoder(), Encoder().loss).batch([([1, [2, 3]],)])
+        pad_model(Encoder(), Encoder().loss).batch([([1, [2, 3]],)])
     assert "pad=" in str(error.value)
