@@ -24,7 +24,7 @@ from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
 from dynbatch.batcher.schedule.folds import Folds, compute_again, require_own_readers
 from dynbatch.batcher.schedule.policies import Policy, as_policy
-from dynbatch.batcher.steps.block import freed
+from dynbatch.batcher.steps.block import View, freed
 from dynbatch.cells.calls.forms import FormIds
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.debugging.check import Check
@@ -272,7 +272,10 @@ class Graph(Introspection, NamesChecked):
         gradients = gradient if several and gradient is not None else [gradient] * len(outputs)
         given = gradients_given(self, outputs, gradients)
         if gradient is None and not several:
-            return outputs[0], ()
+            start = outputs[0]
+            if start.is_alias and isinstance(start._block, View):
+                start._block = None  # it is computed again, with memory and a gradient of its own
+            return start, ()
         return seed(outputs, given, are_losses=gradient is None), outputs
 
     def _differentiate(self, start: Node, outputs: Sequence[Node], request: Request) -> None:

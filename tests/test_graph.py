@@ -328,3 +328,12 @@ def test_a_graph_says_what_it_is():
     assert len(graph) == 1
     graph.close()
     assert repr(graph).startswith("Graph(closed")
+
+
+def test_backward_may_start_from_a_detached_value_that_was_read():
+    with db.Graph() as graph:
+        x = F.input(graph, 2.0).keep()
+        loss = F.detach(x * 3)
+        assert loss.value == 6
+        graph.backward(loss)
+        assert loss.value == 6 and x.gradient == 0
