@@ -87,7 +87,7 @@ def workspace_backward(
 
 @has_cuda("queries")
 def additive_attention(
-    packed: PackedAttention, vector: Array, sights: Sequence[Mask],
+    packed: PackedAttention, vector: Array, masks: Sequence[Mask],
     out: Array, weights: Array, scratch: Array,
 ) -> None:  # fmt: skip
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
@@ -96,14 +96,14 @@ def additive_attention(
 
     Args:
         vector:  (D,).
-        sights:  K, which keys each sentence's queries see.
+        masks:   K, which keys each sentence's queries see.
         out:     (N_q, E), overwritten.
         weights: (Σ T_q T_k,) overwritten, each sentence's (T_q, T_k) after the other.
         scratch: `workspace` elements.
 
     Cost: a loop over sentences: NumPy has no product of matrices of different shapes.
     """
-    for sentence, sight in zip(_sentences(packed, weights), sights, strict=True):
+    for sentence, mask in zip(_sentences(packed, weights), masks, strict=True):
         w = sentence.weights
         if not w.size:
             out[sentence.rows] = 0
@@ -111,8 +111,8 @@ def additive_attention(
         for rows, hidden in sentence.blocks(scratch):
             scores = w[rows].reshape(-1)
             np.dot(hidden.reshape(scores.size, -1), vector, out=scores)
-        if sight is not NO_MASK:
-            sight.hide(w, 0, 0)
+        if mask is not NO_MASK:
+            mask.hide(w, 0, 0)
         _, total = exp_rows(w)
         np.copyto(total, 1, where=total == 0)
         np.divide(w, total, out=w)

@@ -50,7 +50,7 @@ class Scoring(NamedTuple):
 
     heads: int
     scales: Array
-    sights: Sequence[Mask]
+    masks: Sequence[Mask]
 
 
 class AttentionGradients(NamedTuple):
@@ -80,7 +80,7 @@ class Tile(NamedTuple):
 
 
 class AttentionSentence(NamedTuple):
-    """One sentence by heads: q (H, T_q, d), k (H, T_k, d), v (H, T_k, e); its scale and sight."""
+    """One sentence by heads: q (H, T_q, d), k (H, T_k, d), v (H, T_k, e); its scale and mask."""
 
     rows: slice
     keys: slice
@@ -88,12 +88,12 @@ class AttentionSentence(NamedTuple):
     k: Array
     v: Array
     scale: Any
-    sight: Mask
+    mask: Mask
 
     def block_shape(self) -> tuple[int, int]:
         """Queries of one block, and the most keys they see."""
         heads, count = self.q.shape[:2]
-        return block_shape(count, self.k.shape[1], heads, self.sight)
+        return block_shape(count, self.k.shape[1], heads, self.mask)
 
     def blocks(self) -> Iterator[Tile]:
         """The sentence's queries, block by block."""
@@ -101,7 +101,7 @@ class AttentionSentence(NamedTuple):
         rows, _ = self.block_shape()
         for first in range(0, count, max(1, rows)):
             last = min(count, first + rows)
-            yield Tile(first, last, *self.sight.keys(first, last, keys))
+            yield Tile(first, last, *self.mask.keys(first, last, keys))
 
     def scores(self, block: Tile, scratch: Array) -> Array:
         """scale · q kᵀ of one block, -inf where hidden: (H, queries, keys) in `scratch`."""
@@ -111,14 +111,14 @@ class AttentionSentence(NamedTuple):
         np.matmul(self.q[:, block.first : block.last], k.swapaxes(1, 2), out=scores)
         if self.scale != 1:
             np.multiply(scores, self.scale, out=scores)
-        if self.sight is not NO_MASK:
-            self.sight.hide(scores, block.first, block.low)
+        if self.mask is not NO_MASK:
+            self.mask.hide(scores, block.first, block.low)
         return scores
 
 
-def block_shape(queries: int, keys: int, heads: int, sight: Mask) -> tuple[int, int]:
+def block_shape(queries: int, keys: int, heads: int, mask: Mask) -> tuple[int, int]:
     """Queries of one block of a sentence's scores, and the most keys they see."""
-    span = min(keys, sight.left + sight.right + BAND_ROWS)
+    span = min(keys, mask.left + mask.right + BAND_ROWS)
     rows = max(1, BLOCK_ELEMENTS // max(1, heads * span))
     if span < keys:
         rows = min(rows, BAND_ROWS)
@@ -128,14 +128,14 @@ def block_shape(queries: int, keys: int, heads: int, sight: Mask) -> tuple[int, 
 @has_cuda()
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Mask],
+    heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention`, whose values live where those of `array` do.
 
     One block of scores, of the sentence that has the largest, a thread.
     """
     lengths = list(zip(query_lengths, key_lengths, strict=True))
-    shapes = [block_shape(*pair, heads, sight) for pair, sight in zip(lengths, sights, strict=True)]
+    shapes = [block_shape(*pair, heads, mask) for pair, mask in zip(lengths, masks, strict=True)]
     threads = num_shards(len(lengths), heads * sum([a * b for a, b in lengths]))
     return threads * max([heads * rows * span for rows, span in shapes], default=0)
 
@@ -143,10 +143,10 @@ def workspace(
 @has_cuda()
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Mask],
+    heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
     """The same of `dot_attention_backward`."""
-    return 2 * workspace(array, query_lengths, key_lengths, heads, sights)
+    return 2 * workspace(array, query_lengths, key_lengths, heads, masks)
 
 
 def num_shards(sentences: int, scores: int) -> int:
@@ -310,14 +310,14 @@ def _sentences(
         keys = slice(key_edges[i], key_edges[i + 1])
         q, k, v = packed.queries[rows], packed.keys[keys], packed.values[keys]
         q, k, v = [_heads(array, scoring.heads) for array in (q, k, v)]
-        yield AttentionSentence(rows, keys, q, k, v, scoring.scales[i], scoring.sights[i])
+        yield AttentionSentence(rows, keys, q, k, v, scoring.scales[i], scoring.masks[i])
 
 
 def _share(
     packed: PackedAttention, scoring: Scoring, scratch: Array, shard: Callable[[range, Array], None]
 ) -> None:
     """Run `shard` over ranges of sentences of about equal work, each with its part of scratch."""
-    count = len(scoring.sights)
+    count = len(scoring.masks)
     pairs = np.diff(packed.query_offsets) * np.diff(packed.key_offsets)
     shards = num_shards(count, scoring.heads * int(pairs.sum()))
     if shards == 1:

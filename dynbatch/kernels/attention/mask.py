@@ -15,12 +15,12 @@ UNBOUNDED = 1 << 40
 class Mask(NamedTuple):
     """Which keys a sentence's queries see: query i sees key j if i - left <= j <= i + right.
 
-    mask: boolean (T_q, T_k) or (T_k,), False hides a key; None hides none.
+    visible: boolean (T_q, T_k) or (T_k,), False hides a key; None hides none.
     """
 
     left: int = UNBOUNDED
     right: int = UNBOUNDED
-    mask: Array | None = None
+    visible: Array | None = None
 
     def keys(self, first: int, last: int, count: int) -> tuple[int, int]:
         """The range of keys, of `count`, that holds all that queries first … last - 1 see."""
@@ -35,8 +35,8 @@ class Mask(NamedTuple):
             distance = np.arange(low, high) - np.arange(first, last)[:, None]
             outside = (distance < -self.left) | (distance > self.right)
             np.copyto(scores, -np.inf, where=outside)
-        if self.mask is not None:
-            seen = self.mask[..., low:high]
+        if self.visible is not None:
+            seen = self.visible[..., low:high]
             np.copyto(scores, -np.inf, where=~(seen[first:last] if seen.ndim == 2 else seen))
 
 

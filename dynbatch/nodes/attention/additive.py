@@ -11,7 +11,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.dot_product import AttentionGradients
-from dynbatch.nodes.attention.dot_product import AttentionBase, sight_of
+from dynbatch.nodes.attention.dot_product import AttentionBase, mask_of
 from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.sources import check_parameter
@@ -55,14 +55,14 @@ class BahdanauAttention(AttentionBase):
         queries, keys = cls.lengths(batch)
         weights = 0 if batch.keeps else _pairs(queries, keys)
         width = batch.first.vector.size
-        if cls.is_single_query(batch, queries, keys, cls.sights(batch, len(keys))):
+        if cls.is_single_query(batch, queries, keys, cls.masks(batch, len(keys))):
             return weights + single_query.additive_workspace(batch.scratch, keys, width)
         return weights + kernels.workspace(batch.scratch, queries, keys, width)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        if cls.is_single_query(batch, queries, keys, cls.sights(batch, len(keys))):
+        if cls.is_single_query(batch, queries, keys, cls.masks(batch, len(keys))):
             return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
         width, values = batch.first.vector.size, batch.first.inputs[2].width
         return kernels.workspace_backward(batch.scratch, queries, keys, width, values)
@@ -70,25 +70,25 @@ class BahdanauAttention(AttentionBase):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
-        packed, vector, sights = cls.packed(xs), batch.first.vector.value, cls.sights(batch, len(k))
+        packed, vector, masks = cls.packed(xs), batch.first.vector.value, cls.masks(batch, len(k))
         scratch = batch.scratch
         if batch.keeps:
             weights = batch.saved["weights"].reshape(-1)
         else:
             pairs = _pairs(q.lengths, k.lengths)
             weights, scratch = scratch[:pairs], scratch[pairs:]
-        if cls.is_single_query(batch, q.lengths, k.lengths, sights):
+        if cls.is_single_query(batch, q.lengths, k.lengths, masks):
             sentences = cls.sentence_of_rows(batch, k)
             single_query.additive_attention(packed, vector, sentences, y.values, weights, scratch)
         else:
-            kernels.additive_attention(packed, vector, sights, y.values, weights, scratch)
+            kernels.additive_attention(packed, vector, masks, y.values, weights, scratch)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         q, k, _ = xs = cls.retained(batch)
         packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
         weights = batch.saved["weights"].reshape(-1)
-        if cls.is_single_query(batch, q.lengths, k.lengths, cls.sights(batch, len(k))):
+        if cls.is_single_query(batch, q.lengths, k.lengths, cls.masks(batch, len(k))):
             dvector = single_query.additive_attention_backward(
                 packed, vector.value, cls.sentence_of_rows(batch, k), weights, dy.values, wanted,
                 cls.scratch(batch),
@@ -156,5 +156,5 @@ def additive_attention(
     values = keys if values is None else values
     require_nodes("additive_attention", query, keys, values)
     check_parameter("additive_attention", vector, query.graph)
-    sight = sight_of("additive_attention", False, None, mask)
-    return BahdanauAttention(query, keys, values, vector=vector, sight=sight)
+    mask = mask_of("additive_attention", False, None, mask)
+    return BahdanauAttention(query, keys, values, vector=vector, mask=mask)

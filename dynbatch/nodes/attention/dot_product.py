@@ -31,10 +31,10 @@ class AttentionBase(Node):
     accumulates: inputs whose gradients backward adds to where `batch.accumulate` is set.
     """
 
-    __slots__ = ("sight",)
+    __slots__ = ("mask",)
     retains = Retain(inputs=True)
     accumulates: ClassVar[tuple[int, ...]] = (1, 2)
-    sight: Mask
+    mask: Mask
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         q, k, v = shapes
@@ -56,16 +56,17 @@ class AttentionBase(Node):
             "keys.shape[0] == values.shape[0]",
             "take keys and values from the same positions of one sentence",
         )
-        mask, pairs = self.sight.mask, (q[0] if len(q) == 2 else 1, k[0])
+        pairs = (q[0] if len(q) == 2 else 1, k[0])
+        seen = pairs if self.mask.visible is None else self.mask.visible.shape
         self.require(
-            mask is None or mask.shape in (pairs, pairs[1:]),
-            f"mask {None if mask is None else mask.shape} for {pairs[0]} queries, {pairs[1]} keys",
+            seen in (pairs, pairs[1:]),
+            f"mask {seen} for {pairs[0]} queries, {pairs[1]} keys",
             "mask.shape is (T_q, T_k) or (T_k,)",
             "give this sentence's own mask, unpadded",
         )
         self.require(
-            self.sight.left >= 0,
-            f"window {self.sight.left}",
+            self.mask.left >= 0,
+            f"window {self.mask.left}",
             "0 <= window; 0 sees the own position only",
             "count the tokens to see on each side",
         )
@@ -78,17 +79,17 @@ class AttentionBase(Node):
         return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
 
     @classmethod
-    def sights(cls, batch: Batch, count: int) -> list[Mask]:
+    def masks(cls, batch: Batch, count: int) -> list[Mask]:
         """Each sentence's. In a scan one traced node stands for all."""
         if batch.cache is not None:
-            sight: Mask = batch.first.sight
-            if sight.mask is not None:
+            mask: Mask = batch.first.mask
+            if mask.visible is not None:
                 raise GraphError(
                     f"{cls.__name__} in a cell: a mask belongs to one sentence, a cell to all.\n"
                     "  fix:  take the hidden rows out of the memory before the scan"
                 )
-            return [sight] * count
-        return [node.sight for node in batch.nodes]  # type: ignore[attr-defined]
+            return [mask] * count
+        return [node.mask for node in batch.nodes]  # type: ignore[attr-defined]
 
     @classmethod
     def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:
@@ -109,7 +110,7 @@ class AttentionBase(Node):
 
     @classmethod
     def is_single_query(
-        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], sights: Sequence[Mask]
+        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
     ) -> bool:
         """Whether the kernels of `single_query` apply: to all steps of a scan if to the first."""
         cache = {} if batch.cache is None else batch.cache
@@ -117,7 +118,7 @@ class AttentionBase(Node):
             cache["single"] = (
                 max(queries) == min(queries) == 1
                 and min(keys) > 0
-                and all([sight is NO_MASK for sight in sights])
+                and all([mask is NO_MASK for mask in masks])
             )
         single: bool = cache["single"]
         return single
@@ -221,18 +222,18 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        sights, heads = cls.sights(batch, len(keys)), batch.first.heads
-        if heads == 1 and cls.is_single_query(batch, queries, keys, sights):
+        masks, heads = cls.masks(batch, len(keys)), batch.first.heads
+        if heads == 1 and cls.is_single_query(batch, queries, keys, masks):
             return single_query.dot_workspace(batch.scratch, keys)
-        return kernels.workspace(batch.scratch, queries, keys, heads, sights)
+        return kernels.workspace(batch.scratch, queries, keys, heads, masks)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        sights, heads = cls.sights(batch, len(keys)), batch.first.heads
-        if heads == 1 and cls.is_single_query(batch, queries, keys, sights):
+        masks, heads = cls.masks(batch, len(keys)), batch.first.heads
+        if heads == 1 and cls.is_single_query(batch, queries, keys, masks):
             return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
-        return kernels.workspace_backward(batch.scratch, queries, keys, heads, sights)
+        return kernels.workspace_backward(batch.scratch, queries, keys, heads, masks)
 
     @classmethod
     def scales(cls, batch: Batch) -> Array:
@@ -244,30 +245,30 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
-        sights, heads = cls.sights(batch, len(k)), batch.first.heads
+        masks, heads = cls.masks(batch, len(k)), batch.first.heads
         packed, scales, scratch = cls.packed(xs), cls.scales(batch), batch.scratch
         log_sums = batch.saved["log_sums"] if batch.keeps else None
-        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, sights):
+        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, masks):
             sentences, scores = cls.sentence_of_rows(batch, k), scratch[: k.values.shape[0]]
             single_query.dot_attention(packed, scales, sentences, y.values, log_sums, scores)
         else:
-            scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), sights)
+            scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), masks)
             kernels.dot_attention(packed, scoring, y.values, log_sums, scratch)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         q, k, _ = xs = cls.retained(batch)
-        sights, heads = cls.sights(batch, len(k)), batch.first.heads
+        masks, heads = cls.masks(batch, len(k)), batch.first.heads
         packed, wanted, scales = cls.packed(xs), cls.wanted(batch, dxs), cls.scales(batch)
         log_sums = batch.saved["log_sums"]
-        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, sights):
+        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, masks):
             sentences = cls.sentence_of_rows(batch, k)
             single_query.dot_attention_backward(
                 packed, scales, sentences, log_sums, dy.values, wanted, cls.scratch(batch)
             )
         else:
             scratch = cls.scratch(batch)
-            scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), sights)
+            scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), masks)
             kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
 
 
@@ -305,10 +306,10 @@ def attention(
     """
     values = keys if values is None else values
     require_nodes("attention", query, keys, values)
-    sight = sight_of("attention", causal, window, mask)
+    mask = mask_of("attention", causal, window, mask)
     if scale is None:
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0
-    return DotProductAttention(query, keys, values, heads=heads, scale=float(scale), sight=sight)
+    return DotProductAttention(query, keys, values, heads=heads, scale=float(scale), mask=mask)
 
 
 def general_attention(
@@ -335,7 +336,7 @@ def general_attention(
     return attention(linear(query, weight), keys, values, scale=1.0, mask=mask)
 
 
-def sight_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
+def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
     """What the queries of a sentence see, from the arguments of the function `what`."""
     if not causal and window is None and mask is None:
         return NO_MASK

@@ -11,11 +11,11 @@ WIDTH, VALUE_WIDTH = 5, 4
 HOST = np.empty(0)
 
 
-def sights_of(name):
+def masks_of(name):
     if name == "all":
         return [NO_MASK] * len(LENGTHS)
     rng = np.random.default_rng(5)
-    return [NO_MASK] + [Mask(mask=rng.random(pair) < 0.6) for pair in LENGTHS[1:]]
+    return [NO_MASK] + [Mask(visible=rng.random(pair) < 0.6) for pair in LENGTHS[1:]]
 
 
 def inputs():
@@ -25,11 +25,11 @@ def inputs():
     return PackedAttention(q, k, v, query_offsets, key_offsets), vector
 
 
-def forward(packed, vector, sights):
+def forward(packed, vector, masks):
     out = np.full((packed.queries.shape[0], VALUE_WIDTH), np.nan)
     weights = np.full(sum(a * b for a, b in LENGTHS), np.nan)
     scratch = np.empty(kernels.workspace(HOST, QUERIES, KEYS, WIDTH))
-    kernels.additive_attention(packed, vector, sights, out, weights, scratch)
+    kernels.additive_attention(packed, vector, masks, out, weights, scratch)
     return out, weights
 
 
@@ -38,12 +38,12 @@ def backward(packed, vector, weights, dout, wanted):
     return kernels.additive_attention_backward(packed, vector, weights, dout, wanted, scratch)
 
 
-def written_out(packed, vector, sights):
+def written_out(packed, vector, masks):
     rows = []
     for k, (queries, keys) in enumerate(LENGTHS):
         q = sentence(packed.queries, packed.query_offsets, k)
         key, value = [sentence(x, packed.key_offsets, k) for x in packed[1:3]]
-        seen = visible(queries, keys, mask=sights[k].mask)
+        seen = visible(queries, keys, mask=masks[k].visible)
         rows.append(additive(q, key, value, vector, seen))
     return np.concatenate(rows)
 
@@ -55,19 +55,19 @@ def blocks(request, monkeypatch):
         monkeypatch.setattr(kernels, "BLOCK_ELEMENTS", 60)
 
 
-@pytest.mark.parametrize("sights", ["all", "masks"])
-def test_values_equal_attention_written_out(sights, blocks):
+@pytest.mark.parametrize("masks", ["all", "masks"])
+def test_values_equal_attention_written_out(masks, blocks):
     packed, vector = inputs()
-    out, _ = forward(packed, vector, sights_of(sights))
-    expected = written_out(packed, vector, sights_of(sights))
+    out, _ = forward(packed, vector, masks_of(masks))
+    expected = written_out(packed, vector, masks_of(masks))
     assert np.allclose(out, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("sights", ["all", "masks"])
-def test_gradients_equal_central_differences(sights, blocks):
+@pytest.mark.parametrize("masks", ["all", "masks"])
+def test_gradients_equal_central_differences(masks, blocks):
     packed, vector = inputs()
-    sights = sights_of(sights)
-    out, weights = forward(packed, vector, sights)
+    masks = masks_of(masks)
+    out, weights = forward(packed, vector, masks)
     rng = np.random.default_rng(7)
     dout = rng.standard_normal(out.shape)
     gradients = [np.full_like(x, np.nan) for x in packed[:3]]
@@ -75,7 +75,7 @@ def test_gradients_equal_central_differences(sights, blocks):
 
     def loss(q, k, v, u):
         changed = packed._replace(queries=q, keys=k, values=v)
-        return (written_out(changed, u, sights) * dout).sum()
+        return (written_out(changed, u, masks) * dout).sum()
 
     arrays = [*packed[:3], vector]
     for which in range(4):
@@ -87,12 +87,12 @@ def test_gradients_equal_central_differences(sights, blocks):
 
 def test_weights_of_a_query_sum_to_one_or_to_zero_where_it_sees_nothing():
     packed, vector = inputs()
-    sights = sights_of("masks")
-    _, weights = forward(packed, vector, sights)
+    masks = masks_of("masks")
+    _, weights = forward(packed, vector, masks)
     start = 0
-    for (queries, keys), sight in zip(LENGTHS, sights, strict=True):
+    for (queries, keys), mask in zip(LENGTHS, masks, strict=True):
         rows = weights[start : start + queries * keys].reshape(queries, keys)
-        seen = visible(queries, keys, mask=sight.mask)
+        seen = visible(queries, keys, mask=mask.visible)
         assert np.allclose(rows.sum(axis=1), seen.any(axis=1))
         assert (rows[~seen] == 0).all()
         start += queries * keys
@@ -100,7 +100,7 @@ def test_weights_of_a_query_sum_to_one_or_to_zero_where_it_sees_nothing():
 
 def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(blocks):
     packed, vector = inputs()
-    out, weights = forward(packed, vector, sights_of("masks"))
+    out, weights = forward(packed, vector, masks_of("masks"))
     dout = np.random.default_rng(3).standard_normal(out.shape)
     fresh = [np.full_like(x, np.nan) for x in packed[:3]]
     backward(packed, vector, weights, dout, AttentionGradients(*fresh))
@@ -116,7 +116,7 @@ def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(blocks):
 )
 def test_each_gradient_can_be_asked_for_alone(wanted):
     packed, vector = inputs()
-    out, weights = forward(packed, vector, sights_of("masks"))
+    out, weights = forward(packed, vector, masks_of("masks"))
     dout = np.random.default_rng(3).standard_normal(out.shape)
     every = [np.empty_like(x) for x in packed[:3]]
     whole = backward(packed, vector, weights, dout, AttentionGradients(*every))

@@ -13,11 +13,11 @@ WIDTH, VALUE_WIDTH = 6, 4
 HOST = np.empty(0)
 
 
-def sights_of(name):
+def masks_of(name):
     rng = np.random.default_rng(5)
     if name == "mixed":  # another one for each sentence
         masks = [rng.random(pair) < 0.6 for pair in LENGTHS]
-        return [Mask(UNBOUNDED, 0), NO_MASK, Mask(1, 1)] + [Mask(mask=m) for m in masks[3:]]
+        return [Mask(UNBOUNDED, 0), NO_MASK, Mask(1, 1)] + [Mask(visible=m) for m in masks[3:]]
     one = {"all": NO_MASK, "causal": Mask(UNBOUNDED, 0), "window": Mask(2, 2)}[name]
     return [one] * len(LENGTHS)
 
@@ -28,27 +28,27 @@ def packed_of(dtype=np.float64):
     return PackedAttention(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
 
 
-def forward(packed, heads, sights):
-    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), sights)
+def forward(packed, heads, masks):
+    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), masks)
     out = np.full((packed.queries.shape[0], VALUE_WIDTH), np.nan, packed.queries.dtype)
     log_sums = np.full((packed.queries.shape[0], heads), np.nan, packed.queries.dtype)
-    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, heads, sights), out.dtype)
+    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, heads, masks), out.dtype)
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
     return out, log_sums
 
 
-def backward(packed, heads, sights, log_sums, dout, wanted):
-    scoring = Scoring(heads, SCALES.astype(dout.dtype), sights)
-    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, heads, sights), dout.dtype)
+def backward(packed, heads, masks, log_sums, dout, wanted):
+    scoring = Scoring(heads, SCALES.astype(dout.dtype), masks)
+    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, heads, masks), dout.dtype)
     attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
-def written_out(packed, heads, sights):
+def written_out(packed, heads, masks):
     rows = []
     for k, (queries, keys) in enumerate(LENGTHS):
         q = sentence(packed.queries, packed.query_offsets, k)
         key, value = [sentence(x, packed.key_offsets, k) for x in packed[1:3]]
-        left, right, mask = sights[k]
+        left, right, mask = masks[k]
         seen = visible(queries, keys, left, right, mask)
         rows.append(dot(q, key, value, SCALES[k], heads, seen))
     return np.concatenate(rows)
@@ -66,26 +66,26 @@ def blocks(request, monkeypatch):
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("sights", ["all", "causal", "window", "mixed"])
-def test_values_equal_attention_written_out(heads, sights, blocks):
-    packed, sights = packed_of(), sights_of(sights)
-    out, _ = forward(packed, heads, sights)
-    assert np.allclose(out, written_out(packed, heads, sights), rtol=1e-12, atol=1e-12)
+@pytest.mark.parametrize("masks", ["all", "causal", "window", "mixed"])
+def test_values_equal_attention_written_out(heads, masks, blocks):
+    packed, masks = packed_of(), masks_of(masks)
+    out, _ = forward(packed, heads, masks)
+    assert np.allclose(out, written_out(packed, heads, masks), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("sights", ["all", "causal", "window", "mixed"])
-def test_gradients_equal_central_differences(heads, sights, blocks):
-    packed, sights = packed_of(), sights_of(sights)
-    out, log_sums = forward(packed, heads, sights)
+@pytest.mark.parametrize("masks", ["all", "causal", "window", "mixed"])
+def test_gradients_equal_central_differences(heads, masks, blocks):
+    packed, masks = packed_of(), masks_of(masks)
+    out, log_sums = forward(packed, heads, masks)
     rng = np.random.default_rng(7)
     dout = rng.standard_normal(out.shape)
     gradients = [np.full_like(x, np.nan) for x in packed[:3]]
-    backward(packed, heads, sights, log_sums, dout, AttentionGradients(*gradients))
+    backward(packed, heads, masks, log_sums, dout, AttentionGradients(*gradients))
 
     def loss(*arrays):
         changed = PackedAttention(*arrays, *packed[3:])
-        return (written_out(changed, heads, sights) * dout).sum()
+        return (written_out(changed, heads, masks) * dout).sum()
 
     for which in range(3):
         directions = [np.zeros_like(x) for x in packed[:3]]
@@ -96,7 +96,7 @@ def test_gradients_equal_central_differences(heads, sights, blocks):
 
 def test_log_sums_are_those_of_the_scores_and_infinite_where_nothing_is_seen():
     packed = packed_of()
-    _, log_sums = forward(packed, 1, sights_of("all"))
+    _, log_sums = forward(packed, 1, masks_of("all"))
     for k, (queries, keys) in enumerate(LENGTHS):
         q = sentence(packed.queries, packed.query_offsets, k)
         key = sentence(packed.keys, packed.key_offsets, k)
@@ -110,23 +110,23 @@ def test_log_sums_are_those_of_the_scores_and_infinite_where_nothing_is_seen():
 def test_large_scores_neither_overflow_nor_lose_their_order():
     packed = packed_of(np.float32)
     packed = packed._replace(queries=packed.queries * 1e4)
-    out, log_sums = forward(packed, 1, sights_of("all"))
+    out, log_sums = forward(packed, 1, masks_of("all"))
     dout = np.ones_like(out)
     gradients = [np.empty_like(x) for x in packed[:3]]
-    backward(packed, 1, sights_of("all"), log_sums, dout, AttentionGradients(*gradients))
+    backward(packed, 1, masks_of("all"), log_sums, dout, AttentionGradients(*gradients))
     assert all(np.isfinite(x).all() for x in [out, *gradients])
-    assert np.allclose(out, written_out(packed, 1, sights_of("all")), atol=1e-3)
+    assert np.allclose(out, written_out(packed, 1, masks_of("all")), atol=1e-3)
 
 
-@pytest.mark.parametrize("sights", ["all", "mixed"])
-def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(sights, blocks):
-    packed, sights = packed_of(), sights_of(sights)
-    out, log_sums = forward(packed, 2, sights)
+@pytest.mark.parametrize("masks", ["all", "mixed"])
+def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(masks, blocks):
+    packed, masks = packed_of(), masks_of(masks)
+    out, log_sums = forward(packed, 2, masks)
     dout = np.random.default_rng(3).standard_normal(out.shape)
     fresh = [np.full_like(x, np.nan) for x in packed[:3]]
-    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*fresh))
+    backward(packed, 2, masks, log_sums, dout, AttentionGradients(*fresh))
     added = [np.full_like(x, 10.0) for x in packed[:3]]
-    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*added, accumulate=True))
+    backward(packed, 2, masks, log_sums, dout, AttentionGradients(*added, accumulate=True))
     assert np.allclose(added[0], fresh[0], atol=1e-12)
     assert np.allclose(added[1], 10 + fresh[1], atol=1e-12)
     assert np.allclose(added[2], 10 + fresh[2], atol=1e-12)
@@ -136,13 +136,13 @@ def test_accumulating_adds_to_keys_and_values_and_overwrites_queries(sights, blo
     "wanted", [(True, False, False), (False, True, False), (False, False, True)]
 )
 def test_each_gradient_can_be_asked_for_alone(wanted):
-    packed, sights = packed_of(), sights_of("mixed")
-    out, log_sums = forward(packed, 2, sights)
+    packed, masks = packed_of(), masks_of("mixed")
+    out, log_sums = forward(packed, 2, masks)
     dout = np.random.default_rng(3).standard_normal(out.shape)
     every = [np.empty_like(x) for x in packed[:3]]
-    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*every))
+    backward(packed, 2, masks, log_sums, dout, AttentionGradients(*every))
     some = [np.empty_like(x) if w else None for x, w in zip(packed[:3], wanted, strict=True)]
-    backward(packed, 2, sights, log_sums, dout, AttentionGradients(*some))
+    backward(packed, 2, masks, log_sums, dout, AttentionGradients(*some))
     assert all(a is None or (a == b).all() for a, b in zip(some, every, strict=True))
 
 

@@ -8,26 +8,26 @@ MASK = np.random.default_rng(0).random((9, 7)) < 0.5
 
 
 @pytest.mark.parametrize(
-    ("sight", "left", "right", "mask"),
+    ("mask", "left", "right", "seen"),
     [
         (NO_MASK, None, None, None),
         (Mask(UNBOUNDED, 0), None, 0, None),
         (Mask(2, 2), 2, 2, None),
         (Mask(0, 0), 0, 0, None),
         (Mask(1, 0, MASK), 1, 0, MASK),
-        (Mask(mask=MASK[0]), None, None, MASK[0]),
+        (Mask(visible=MASK[0]), None, None, MASK[0]),
     ],
 )
-def test_every_block_hides_exactly_what_its_queries_may_not_see(sight, left, right, mask):
-    expected = visible(9, 7, left, right, mask)
+def test_every_block_hides_exactly_what_its_queries_may_not_see(mask, left, right, seen):
+    expected = visible(9, 7, left, right, seen)
     for first in range(9):
         for last in range(first + 1, 10):
-            low, high = sight.keys(first, last, 7)
+            low, high = mask.keys(first, last, 7)
             scores = np.zeros((2, last - first, high - low))
-            sight.hide(scores, first, low)
-            seen = np.zeros((last - first, 7), bool)
-            seen[:, low:high] = scores[1] == 0
-            assert (seen == expected[first:last]).all()
+            mask.hide(scores, first, low)
+            found = np.zeros((last - first, 7), bool)
+            found[:, low:high] = scores[1] == 0
+            assert (found == expected[first:last]).all()
             assert (scores[0] == scores[1]).all()
 
 

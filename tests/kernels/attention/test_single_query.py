@@ -50,7 +50,7 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
     packed = inputs()
     sentences = single_query.sentence_of_rows(packed.key_offsets)
     scoring = Scoring(1, np.broadcast_to(scales, COUNT), [NO_MASK] * COUNT)
-    scratch = np.empty(attention.workspace_backward(HOST, [1] * COUNT, KEYS, 1, scoring.sights))
+    scratch = np.empty(attention.workspace_backward(HOST, [1] * COUNT, KEYS, 1, scoring.masks))
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty((COUNT, 1))]
     attention.dot_attention(packed, scoring, *expected, scratch)
     found = [np.full_like(x, np.nan) for x in expected]

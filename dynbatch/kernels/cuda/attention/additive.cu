@@ -8,7 +8,7 @@
 //     query_offsets  first query of each sentence; NULL: every sentence has one query
 //     key_offsets    first key of each sentence, and N_k
 //     pairs          first pair of each sentence
-//     sights, masks  what its queries see: `Mask` in attention.cuh
+//     masks, visible  what its queries see: `Mask` in attention.cuh
 //
 // A block does a query: its warps share the keys, and its threads the columns. Block 512, grid N_q.
 
@@ -35,12 +35,12 @@ struct Query {
 extern "C" __global__ void __launch_bounds__(512, 2)
     additive_attention(const REAL* queries, const REAL* keys, const REAL* values,
         const REAL* vector, REAL* out, REAL* weights, const long long* query_offsets,
-        const long long* key_offsets, const long long* pairs, const long long* sights,
-        const bool* masks, int sentences, int width, int value_width, int query_stride) {
+        const long long* key_offsets, const long long* pairs, const long long* masks,
+        const bool* visible, int sentences, int width, int value_width, int query_stride) {
     __shared__ REAL partial[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
     const Query query(query_offsets, key_offsets, pairs, sentences);
-    const Mask sight = mask_of(sights, masks, query.sentence);
+    const Mask mask = mask_of(masks, visible, query.sentence);
     const REAL* q = queries + (long long)blockIdx.x * query_stride;
     const Rows<const REAL> k = {keys + query.key * width, width, width};
     const Rows<const REAL> v = {values + query.key * value_width, value_width, value_width};
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         REAL score = 0;
         for (int c = lane; c < width; c += WARP) score += vector[c] * tanh(q[c] + row[c]);
         score = warp_reduce<Add>(score);
-        if (lane == 0) w[n] = sight.sees(query.number, n) ? score : -infinity();
+        if (lane == 0) w[n] = mask.sees(query.number, n) ? score : -infinity();
     }
     __syncthreads();
     REAL peak = -infinity(), total = 0;

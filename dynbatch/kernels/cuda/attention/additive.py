@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import Mask
-from dynbatch.kernels.cuda.attention.dot_product import sight_tables
+from dynbatch.kernels.cuda.attention.dot_product import mask_tables
 from dynbatch.kernels.cuda.runtime.cupy_types import address_of
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
@@ -39,18 +39,18 @@ def workspace_backward(
 def additive_attention(
     packed: PackedAttention,
     vector: Array,
-    sights: Sequence[Mask],
+    masks: Sequence[Mask],
     out: Array,
     weights: Array,
     scratch: Array,
 ) -> None:
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
 
-    No sights mean that every query sees every key.
+    No masks mean that every query sees every key.
     """
     queries, stride = _rows(packed.queries)
     arrays = (queries, packed.keys, packed.values, vector, out, weights)
-    tables = (*_pair_tables(packed), *sight_tables(sights))
+    tables = (*_pair_tables(packed), *mask_tables(masks))
     args = (*arrays, *tables, *_sizes(packed), stride)
     launch(out, "additive_attention", (out.shape[0],), (THREADS,), args)
 

@@ -1,27 +1,27 @@
 // What the kernels of attention share.
 
-// Which keys of its sentence a query sees, as `Mask` of kernels/attention/mask.py. `sights` has for each
-// sentence
+// Which keys of its sentence a query sees, as `Mask` of kernels/attention/mask.py. `masks` has
+// for each sentence
 //
-//     left  right  first element of its mask (-1: it has none)  mask elements from query to query
+//     left  right  its first element of `visible` (-1: it has none)  elements from query to query
 //
 // and is NULL where every query sees every key.
 struct Mask {
     int left, right, stride;
-    const bool* mask;
+    const bool* visible;
 
     __device__ __forceinline__ bool sees(int query, int key) const {
         return key >= query - left && key <= query + right &&
-               (!mask || mask[(long long)query * stride + key]);
+               (!visible || visible[(long long)query * stride + key]);
     }
 };
 
-__device__ __forceinline__ Mask mask_of(const long long* sights, const bool* masks, int sentence) {
+__device__ __forceinline__ Mask mask_of(const long long* masks, const bool* visible, int sentence) {
     constexpr int UNBOUNDED = 1 << 30;
-    if (!sights) return {UNBOUNDED, UNBOUNDED, 0, nullptr};
-    const long long* entry = sights + 4LL * sentence;
-    const bool* mask = entry[2] < 0 ? nullptr : masks + entry[2];
-    return {(int)entry[0], (int)entry[1], (int)entry[3], mask};
+    if (!masks) return {UNBOUNDED, UNBOUNDED, 0, nullptr};
+    const long long* entry = masks + 4LL * sentence;
+    const bool* own = entry[2] < 0 ? nullptr : visible + entry[2];
+    return {(int)entry[0], (int)entry[1], (int)entry[3], own};
 }
 
 // Rows of a matrix, worked on by a block of whole warps. The order of a sum depends on the numbers

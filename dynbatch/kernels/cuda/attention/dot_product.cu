@@ -8,7 +8,7 @@
 //     tiles          number of the first tile of each sentence; NULL: every sentence has one tile
 //     query_offsets  first query of each sentence, and N_q; key_offsets likewise
 //     scales         of each sentence's scores
-//     sights, masks  what its queries see: `Mask` in attention.cuh
+//     masks, visible  what its queries see: `Mask` in attention.cuh
 //
 // Grid (tiles, heads). A block does a tile of 32 queries of one sentence in one head, or of 32 keys
 // for the gradients of keys and values, and goes through the other side 32 rows at a time:
@@ -43,17 +43,17 @@ struct Work {
     Output y, dq, dk, dv;
     REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
     REAL scale;
-    Mask sight;
+    Mask mask;
     long long query, key;  // first rows of the sentence
     int queries, keys, heads;
     int first;  // row of the sentence in the tile
 
     // Queries from `begin` to `end` may see keys from `low` to `high`.
-    __device__ __forceinline__ int low(int begin) const { return max(0, begin - sight.left); }
-    __device__ __forceinline__ int high(int end) const { return min(keys, end + sight.right); }
+    __device__ __forceinline__ int low(int begin) const { return max(0, begin - mask.left); }
+    __device__ __forceinline__ int high(int end) const { return min(keys, end + mask.right); }
 
     __device__ __forceinline__ bool sees(int i, int j) const {
-        return i < queries && j < keys && sight.sees(i, j);
+        return i < queries && j < keys && mask.sees(i, j);
     }
 };
 
@@ -61,8 +61,8 @@ struct Work {
 struct Tables {
     const long long *tiles, *query_offsets, *key_offsets;
     const REAL* scales;
-    const long long* sights;
-    const bool* masks;
+    const long long* masks;
+    const bool* visible;
     int sentences, heads, key_width, value_width;
 
     template <class T>
@@ -85,7 +85,7 @@ struct Tables {
         work.heads = heads;
         work.first = tile * SIDE;
         work.scale = scales[k];
-        work.sight = mask_of(sights, masks, k);
+        work.mask = mask_of(masks, visible, k);
         work.q = head_of(queries, work.query, key_width);
         work.k = head_of(keys, work.key, key_width);
         work.v = head_of(values, work.key, value_width);
@@ -276,10 +276,10 @@ __device__ __forceinline__ void attend_alone(const Work& work) {
 extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention(const REAL* queries, const REAL* keys, const REAL* values, REAL* out,
         REAL* log_sums, const long long* tiles, const long long* query_offsets,
-        const long long* key_offsets, const REAL* scales, const long long* sights,
-        const bool* masks, int sentences, int heads, int key_width, int value_width) {
+        const long long* key_offsets, const REAL* scales, const long long* masks,
+        const bool* visible, int sentences, int heads, int key_width, int value_width) {
     __shared__ Work work;
-    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks, sentences,
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums);
@@ -398,8 +398,8 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
 __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.keys - work.first), row = work.first + own;
-    const int low = max(0, work.first - work.sight.right);
-    const int high = min(work.queries, work.first + count + work.sight.left);
+    const int low = max(0, work.first - work.mask.right);
+    const int high = min(work.queries, work.first + count + work.mask.left);
     __shared__ Four weights[WARPS][SIDE];
     Four& p = weights[own / ROWS][lane];
     for (int start = low; start < high; start += SIDE) {
@@ -437,10 +437,10 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys, REAL* dvalues,
         bool accumulate, const long long* tiles, const long long* query_offsets,
-        const long long* key_offsets, const REAL* scales, const long long* sights,
-        const bool* masks, int sentences, int heads, int key_width, int value_width) {
+        const long long* key_offsets, const REAL* scales, const long long* masks,
+        const bool* visible, int sentences, int heads, int key_width, int value_width) {
     __shared__ Work work;
-    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks, sentences,
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums);
@@ -457,10 +457,10 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention_backward_keys(const REAL* queries, const REAL* keys, const REAL* values,
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
-        const REAL* scales, const long long* sights, const bool* masks, int sentences, int heads,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int key_width, int value_width) {
     __shared__ Work work;
-    const Tables tables = {tiles, query_offsets, key_offsets, scales, sights, masks, sentences,
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums);

@@ -20,7 +20,7 @@ UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
 
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Mask],
+    heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention`: none."""
     return 0
@@ -28,7 +28,7 @@ def workspace(
 
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, sights: Sequence[Mask],
+    heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
     """Elements of scratch of `dot_attention_backward`: Σ_j p_ij dp_ij of each query and head."""
     return sum(query_lengths) * heads
@@ -38,7 +38,7 @@ def dot_attention(
     packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array, scratch: Array
 ) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head."""
-    attend(packed, scoring.heads, scoring.scales, scoring.sights, out, log_sums)
+    attend(packed, scoring.heads, scoring.scales, scoring.masks, out, log_sums)
 
 
 def dot_attention_backward(
@@ -53,7 +53,7 @@ def dot_attention_backward(
 
     The first does all of sentences with one query.
     """
-    args = (scoring.heads, scoring.scales, scoring.sights, log_sums, dout, wanted)
+    args = (scoring.heads, scoring.scales, scoring.masks, log_sums, dout, wanted)
     attend_backward(packed, *args, scratch[: log_sums.size])
 
 
@@ -61,30 +61,30 @@ def attend(
     packed: PackedAttention,
     heads: int,
     scales: Array,
-    sights: Sequence[Mask],
+    masks: Sequence[Mask],
     out: Array,
     log_sums: Array,
 ) -> None:
-    """`dot_attention`; no sights mean that every query sees every key."""
+    """`dot_attention`; no masks mean that every query sees every key."""
     queries = np.diff(packed.query_offsets)
     tiles, blocks = tile_table(queries)
     arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
-    tables = _tables(packed, heads, scales, sights)
+    tables = _tables(packed, heads, scales, masks)
     launch(out, "dot_attention", (blocks, heads), _block(queries), (*arrays, tiles, *tables))
 
 
 def attend_backward(
-    packed: PackedAttention, heads: int, scales: Array, sights: Sequence[Mask],
+    packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask],
     log_sums: Array, dout: Array, wanted: AttentionGradients, means: Array | None,
 ) -> None:  # fmt: skip
-    """`dot_attention_backward`; no sights mean that every query sees every key.
+    """`dot_attention_backward`; no masks mean that every query sees every key.
 
     Args:
         means: (N_q · heads,) scratch, or None where every sentence has one query.
     """
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     arrays = (packed.queries, packed.keys, packed.values, log_sums, dout, means)
-    tables = _tables(packed, heads, scales, sights)
+    tables = _tables(packed, heads, scales, masks)
     tiles, blocks = tile_table(queries)
     args = (*arrays, wanted.queries, wanted.keys, wanted.values, wanted.accumulate, tiles, *tables)
     launch(dout, "dot_attention_backward", (blocks, heads), _block(queries), args)
@@ -104,35 +104,32 @@ def tile_table(lengths: Array) -> tuple[Array | None, int]:
     return ends - counts, int(ends[-1])
 
 
-def sight_tables(sights: Sequence[Mask]) -> tuple[Array | None, Array | None]:
-    """What `mask_of` in attention.cuh reads: (K, 4) numbers, and all masks one after the other."""
-    if all([sight is NO_MASK for sight in sights]):
+def mask_tables(masks: Sequence[Mask]) -> tuple[Array | None, Array | None]:
+    """What `mask_of` in attention.cuh reads: (K, 4) numbers, and what all masks let be seen."""
+    if all([mask is NO_MASK for mask in masks]):
         return None, None
-    masks = [sight.mask for sight in sights if sight.mask is not None and sight.mask.size]
-    table = np.empty((len(sights), 4), np.int64)
+    table = np.empty((len(masks), 4), np.int64)
+    visible: list[Array] = []
     start = 0
-    for k, (left, right, mask) in enumerate(sights):
-        if mask is None or not mask.size:
-            table[k] = min(left, UNBOUNDED), min(right, UNBOUNDED), -1, 0
+    for row, (left, right, seen) in zip(table, masks, strict=True):
+        row[:2] = min(left, UNBOUNDED), min(right, UNBOUNDED)
+        if seen is None or not seen.size:
+            row[2:] = -1, 0
             continue
-        table[k] = (
-            min(left, UNBOUNDED),
-            min(right, UNBOUNDED),
-            start,
-            mask.shape[1] if mask.ndim == 2 else 0,
-        )
-        start += mask.size
-    return table, np.concatenate([mask.reshape(-1) for mask in masks]) if masks else None
+        row[2:] = start, seen.shape[1] if seen.ndim == 2 else 0
+        visible.append(seen.reshape(-1))
+        start += seen.size
+    return table, np.concatenate(visible) if visible else None
 
 
 def _tables(
-    packed: PackedAttention, heads: int, scales: Array, sights: Sequence[Mask]
+    packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask]
 ) -> tuple[Argument, ...]:
     """The last parameters of every kernel."""
     count = packed.query_offsets.size - 1
     offsets = (packed.query_offsets, packed.key_offsets)
     widths = (packed.keys.shape[1] // heads, packed.values.shape[1] // heads)
-    return (*offsets, np.broadcast_to(scales, count), *sight_tables(sights), count, heads, *widths)
+    return (*offsets, np.broadcast_to(scales, count), *mask_tables(masks), count, heads, *widths)
 
 
 def _block(queries: Array) -> tuple[int]:

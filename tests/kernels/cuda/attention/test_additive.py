@@ -45,10 +45,10 @@ def vector_of(packed):
     return (rng.standard_normal(width) / np.sqrt(max(1, width))).astype(packed.queries.dtype)
 
 
-def forward(packed, vector, sights, out, weights):
+def forward(packed, vector, masks, out, weights):
     """The kernel, with as much scratch as it asks for."""
     scratch = room(out, kernels.workspace(out, *lengths_of(packed), vector.size))
-    kernels.additive_attention(packed, vector, sights, out, weights, scratch)
+    kernels.additive_attention(packed, vector, masks, out, weights, scratch)
 
 
 def backward(packed, vector, weights, dout, wanted):
@@ -67,33 +67,33 @@ def out_of(packed):
     return np.empty((packed.queries.shape[0], packed.values.shape[1]), packed.queries.dtype)
 
 
-def weights_of(packed, sights):
+def weights_of(packed, masks):
     """As the NumPy kernel leaves them."""
     weights = pairs_of(packed)
-    forward(packed, vector_of(packed), sights, out_of(packed), weights)
+    forward(packed, vector_of(packed), masks, out_of(packed), weights)
     return weights
 
 
-def assert_forward(packed, sights):
+def assert_forward(packed, masks):
     with launches(packed.queries.shape[0] > 0):
         assert_equal_twins(
-            forward, on_device(packed), Values(vector_of(packed)), sights,
+            forward, on_device(packed), Values(vector_of(packed)), masks,
             like(out_of(packed)), like(pairs_of(packed)), **TOLERANCE,
         )  # fmt: skip
 
 
-def assert_backward(packed, sights, wanted, count):
+def assert_backward(packed, masks, wanted, count):
     dout = np.random.default_rng(7).standard_normal(out_of(packed).shape)
     with launches(count):
         assert_equal_twins(
             backward, on_device(packed), Values(vector_of(packed)),
-            Values(weights_of(packed, sights)), Values(dout.astype(packed.queries.dtype)), wanted,
+            Values(weights_of(packed, masks)), Values(dout.astype(packed.queries.dtype)), wanted,
             **TOLERANCE,
         )  # fmt: skip
 
 
-def sights_of(lengths, kind):
-    return scoring_of(np.float32, lengths, kind=kind).sights
+def masks_of(lengths, kind):
+    return scoring_of(np.float32, lengths, kind=kind).masks
 
 
 CASES = [
@@ -109,9 +109,9 @@ CASES = [
 @pytest.mark.parametrize("accumulate", [False, True])
 @pytest.mark.parametrize(("lengths", "widths", "kind"), CASES)
 def test_forward_and_backward(cupy, dtype, lengths, widths, kind, accumulate):
-    packed, sights = packed_of(dtype, lengths, widths), sights_of(lengths, kind)
-    assert_forward(packed, sights)
-    assert_backward(packed, sights, wanted_of(packed, accumulate), count=3)
+    packed, masks = packed_of(dtype, lengths, widths), masks_of(lengths, kind)
+    assert_forward(packed, masks)
+    assert_backward(packed, masks, wanted_of(packed, accumulate), count=3)
 
 
 def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtype):
@@ -132,11 +132,11 @@ def test_gradients_of_keys_that_are_the_values_are_added_to_one_array(cupy, dtyp
 
 @pytest.mark.parametrize("which", [(), (0,), (1,), (2,)])
 def test_each_gradient_can_be_asked_for_alone(cupy, dtype, which):
-    packed, sights = packed_of(dtype, SHORT, (3, 2)), sights_of(SHORT, "masks")
+    packed, masks = packed_of(dtype, SHORT, (3, 2)), masks_of(SHORT, "masks")
     wanted = AttentionGradients(
         *[like(x) if n in which else None for n, x in enumerate(packed[:3])]
     )
-    assert_backward(packed, sights, wanted, count=2 + (1 in which or 2 in which))
+    assert_backward(packed, masks, wanted, count=2 + (1 in which or 2 in which))
 
 
 @pytest.mark.parametrize("lengths", [(), ((0, 0),), ((0, 3), (0, 1)), ((3, 0),), ((1, 0),)])
@@ -146,18 +146,18 @@ def test_no_queries_or_no_keys(cupy, dtype, lengths):
     else:
         offsets = np.zeros(1, np.int64)
         packed = PackedAttention(*[np.empty((0, 2), dtype) for _ in range(3)], offsets, offsets)
-    sights = [NO_MASK] * len(lengths)
-    assert_forward(packed, sights)
+    masks = [NO_MASK] * len(lengths)
+    assert_forward(packed, masks)
     queries, keys = packed.queries.size > 0, packed.keys.size > 0
-    assert_backward(packed, sights, wanted_of(packed), count=1 + queries + keys)
+    assert_backward(packed, masks, wanted_of(packed), count=1 + queries + keys)
 
 
 @pytest.mark.parametrize("widths", [(0, 2), (2, 0)])
 def test_rows_without_features(cupy, dtype, widths):
     lengths = ((3, 40), (1, 5), (2, 0))
-    packed, sights = packed_of(dtype, lengths, widths), [NO_MASK] * 3
-    assert_forward(packed, sights)
-    assert_backward(packed, sights, wanted_of(packed), count=2 + (widths[0] > 0))
+    packed, masks = packed_of(dtype, lengths, widths), [NO_MASK] * 3
+    assert_forward(packed, masks)
+    assert_backward(packed, masks, wanted_of(packed), count=2 + (widths[0] > 0))
 
 
 def test_infinities_and_nan_give_what_the_reference_gives(cupy, dtype):
@@ -172,24 +172,24 @@ def test_infinities_and_nan_give_what_the_reference_gives(cupy, dtype):
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
-    packed, sights = packed_of(dtype, SHORT, (6, 4)), sights_of(SHORT, "masks")
+    packed, masks = packed_of(dtype, SHORT, (6, 4)), masks_of(SHORT, "masks")
 
-    def run(given, sights):
+    def run(given, masks):
         arrays = [cupy.asarray(x) for x in given[:3]]
         vector, out = cupy.asarray(vector_of(packed)), cupy.empty(out_of(given).shape, dtype)
         weights = cupy.empty(pairs_of(given).shape, dtype)
         gradients = [cupy.empty(x.shape, dtype) for x in arrays]
         given = PackedAttention(*arrays, *given[3:])
-        forward(given, vector, sights, out, weights)
+        forward(given, vector, masks, out, weights)
         backward(given, vector, weights, out, AttentionGradients(*gradients))
         queue().flush()
         return [x.get() for x in (out, *gradients)]
 
-    together = run(packed, sights)
+    together = run(packed, masks)
     for n in range(len(SHORT)):
         rows, keys = [slice(*offsets[n : n + 2]) for offsets in packed[3:]]
         offsets = [np.array([0, part.stop - part.start]) for part in (rows, keys)]
         arrays = packed.queries[rows], packed.keys[keys], packed.values[keys]
-        alone = run(PackedAttention(*arrays, *offsets), sights[n : n + 1])
+        alone = run(PackedAttention(*arrays, *offsets), masks[n : n + 1])
         for one, all_, part in zip(alone, together, (rows, rows, keys, keys), strict=True):
             assert one.tobytes() == all_[part].tobytes()

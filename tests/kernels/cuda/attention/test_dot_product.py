@@ -46,11 +46,11 @@ def packed_of(dtype, lengths, widths):
 
 def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
     rng = np.random.default_rng(5)
-    masks = [Mask(mask=rng.random(pair) < 0.6) for pair in lengths]
-    rows = [Mask(mask=rng.random(pair[1]) < 0.6) for pair in lengths]
+    masks = [Mask(visible=rng.random(pair) < 0.6) for pair in lengths]
+    rows = [Mask(visible=rng.random(pair[1]) < 0.6) for pair in lengths]
     causal, window = Mask(UNBOUNDED, 0), Mask(2, 2)
     both = [row._replace(left=9, right=0) for row in rows]
-    sights = {
+    masks = {
         "all": [NO_MASK] * len(lengths),
         "causal": [causal] * len(lengths),
         "window": [window] * len(lengths),
@@ -61,7 +61,7 @@ def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
         ],
     }[kind]
     scales = np.linspace(0.2, 1.5, len(lengths)) / np.sqrt(width / heads)
-    return Scoring(heads, scales.astype(dtype), sights)
+    return Scoring(heads, scales.astype(dtype), masks)
 
 
 def room(array, elements):
@@ -76,13 +76,13 @@ def lengths_of(packed):
 
 def forward(packed, scoring, out, log_sums):
     """The kernel, with as much scratch as it asks for."""
-    sizes = (*lengths_of(packed), scoring.heads, scoring.sights)
+    sizes = (*lengths_of(packed), scoring.heads, scoring.masks)
     scratch = room(out, attention.workspace(out, *sizes))
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
 
 
 def backward(packed, scoring, log_sums, dout, wanted):
-    sizes = (*lengths_of(packed), scoring.heads, scoring.sights)
+    sizes = (*lengths_of(packed), scoring.heads, scoring.masks)
     scratch = room(dout, attention.workspace_backward(dout, *sizes))
     attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
@@ -255,7 +255,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
         places = (rows, rows, rows, keys, keys)
         alone = run(
             PackedAttention(packed.queries[rows], packed.keys[keys], packed.values[keys], *offsets),
-            Scoring(2, scoring.scales[n : n + 1], scoring.sights[n : n + 1]),
+            Scoring(2, scoring.scales[n : n + 1], scoring.masks[n : n + 1]),
         )
         for one, all_, part in zip(alone, together, places, strict=True):
             assert one.tobytes() == all_[part].tobytes()
