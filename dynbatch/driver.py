@@ -73,7 +73,7 @@ def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> lis
             f"drive: a graph expected, got {type(graph).__name__}.\n"
             "  fix:  db.drive(graph, instances)"
         )
-    graph._open("drive")
+    graph._require_open("drive")
     everyone = _instances(graph, instances)
     with ExitStack() as stack:
         for instance in everyone:

@@ -42,7 +42,7 @@ class Introspection:
     _backwards: list[tuple[int, int]]
     _executor: Executor
     _begin: float
-    _open: Callable[[str], None]
+    _require_open: Callable[[str], None]
 
     @property
     def statistics(self) -> GraphStatistics:
@@ -119,7 +119,7 @@ class Introspection:
             ...     print(graph.to_dot(sentence=0).splitlines()[-2])
               n0 -> n1;
         """
-        self._open("to_dot")
+        self._require_open("to_dot")
         nodes = self._nodes if sentence is None else sentence_nodes(self._nodes, sentence)
         title = repr(self) if sentence is None else f"sentence {sentence}"
         return dot(nodes, step_numbers(self._executor.steps), title)
@@ -136,7 +136,7 @@ class Introspection:
             GraphError: the graph is closed, or a node holds what cannot be written; it is named.
             OSError:    the file cannot be written.
         """
-        self._open("dump")
+        self._require_open("dump")
         writer = Writer(self.tables)
         document = {
             "nodes": writer.nodes(self._nodes),

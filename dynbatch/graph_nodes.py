@@ -1,0 +1,137 @@
+"""`OwnedNodes`: the nodes and calls of a graph, which its parts add and look up here."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Device
+from dynbatch.batcher.schedule.folds import Folds
+from dynbatch.cells.calls.forms import FormIds
+from dynbatch.cells.calls.table import CallTable
+from dynbatch.errors import GraphError
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.stream import RandomStreams
+
+_uids = itertools.count()
+
+ONE_THREAD = (
+    "  rule: a graph is used by one thread at a time\n"
+    "  fix:  open a graph in each thread; models may be shared (docs/threads.md)"
+)
+
+
+class OwnedNodes:
+    """The part of `Graph` that owns nodes, and that nodes and cells ask.
+
+    Attributes:
+        tables:   the calls of cells.
+        totals:   sums of results of calls, by the nodes that are a part of each.
+        kinds:    integers for the forms of what calls are given.
+        programs: what cells were compiled to.
+        inlined:  calls that are not nodes of their own, and parameters.
+    """
+
+    is_trace = False
+
+    def __init__(self, device: Device, dtype: np.dtype[Any], seed: int) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.seed = seed
+        self.uid = next(_uids)
+        self.tables: list[CallTable] = []
+        self.totals: dict[int, Any] = {}
+        self.kinds = FormIds()
+        self.programs: dict[Any, Any] = {}
+        self.inlined: dict[Any, Any] = {}
+        self._nodes: list[Node] = []
+        self._pending: list[Node] = []
+        self._folds = Folds()
+        self._streams = RandomStreams(seed)
+        self._num_regions = 0
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All nodes in creation order."""
+        return self._nodes
+
+    def add(self, node: Node) -> int:
+        """Own a node; its index is its place in creation order."""
+        self._require_open(type(node).__name__)
+        index = len(self._nodes)
+        self._nodes.append(node)
+        if self._nodes[index] is not node:
+            raise self._two_at_once(node)
+        self._pending.append(node)
+        return index
+
+    def add_light(self, node: Node) -> int:
+        """Own a node that runs only if someone reads it; its index is as of `add`."""
+        if self._closed:
+            self._require_open(type(node).__name__)
+        index = len(self._nodes)
+        self._nodes.append(node)
+        if self._nodes[index] is not node:
+            raise self._two_at_once(node)
+        return index
+
+    def add_table(self, table: CallTable) -> None:
+        """Own the calls of a cell."""
+        self._require_open(f"cell {table.cell.__name__!r}")
+        self.tables.append(table)
+
+    def number_of_region(self) -> int:
+        """An index for a node that runs calls: negative, since it is none of the nodes."""
+        self._num_regions += 1
+        return -self._num_regions
+
+    def absorb(self, node: Node, reader: Node) -> None:
+        """`reader` can do without `node`, its one input, which runs only if someone wants it."""
+        self._folds.add(node, reader)
+
+    def stream(self, node: Node) -> int:
+        """A 32-bit number for a node's random draws: the same whatever else is in the batch."""
+        return self._streams.of(node)
+
+    def sentence(self, node: Node) -> int | None:
+        """Which sentence a node belongs to, counted from 0: its part of the graph."""
+        return self._streams.sentence(node, self._nodes)
+
+    def _forget(self, node: Node, count: int) -> None:
+        """Own the first `count` nodes only: `node` was made for a backward that did not come."""
+        del self._nodes[count:]
+        self._pending = [other for other in self._pending if other is not node]
+
+    def _clear(self) -> None:
+        """Let go of all nodes and calls."""
+        self._closed = True
+        self._nodes.clear()
+        self._pending.clear()
+        self._folds.clear()
+        self._streams.clear()
+        for table in self.tables:
+            table.close()
+        self.tables.clear()
+        self.totals.clear()
+        self.programs.clear()
+        self.inlined.clear()
+
+    def _require_open(self, what: str) -> None:
+        if self._closed:
+            raise GraphError(
+                f"{what}: the graph is closed; its nodes ended with the `with` block.\n"
+                "  fix:  build, run and read inside the block; after it only the loss and kept\n"
+                "        nodes can be read"
+            )
+
+    def _two_at_once(self, node: Node) -> GraphError:
+        return GraphError.at_caller(
+            f"{type(node).__name__}: two threads made a node at once, and the graph is spoilt.\n"
+            f"{ONE_THREAD}"
+        )

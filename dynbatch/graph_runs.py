@@ -1,0 +1,261 @@
+"""`Runs`: computes a graph's nodes when they are asked for, and keeps what outlives a run."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Device
+from dynbatch.batcher.execution.executor import Executor
+from dynbatch.batcher.planning.micro_batches import MicroBatches
+from dynbatch.batcher.planning.run_plan import Request
+from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
+from dynbatch.batcher.schedule.folds import compute_again, require_own_readers
+from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.batcher.steps.block import freed
+from dynbatch.errors import FreedError, GraphError, NumericError
+from dynbatch.graph_nodes import ONE_THREAD, OwnedNodes
+from dynbatch.kernels import arrays
+from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
+from dynbatch.kernels.runtime import transfer
+from dynbatch.memory.sizes import parse_bytes
+from dynbatch.nodes.base import Node
+from dynbatch.nodes.inner_product import LossSum
+from dynbatch.parameter import Array
+
+
+class Runs(OwnedNodes):
+    """The part of `Graph` that asks an executor for runs, and reads values and gradients.
+
+    Args:
+        policy: a name, or a function.
+        grad:   whether a backward may come.
+    """
+
+    _executor: Executor
+
+    def __init__(
+        self, device: Device, dtype: np.dtype[Any], seed: int, policy: str | Policy, grad: bool
+    ) -> None:
+        super().__init__(device, dtype, seed)
+        self.policy = policy
+        self.grad = grad
+        self._kept: dict[int, Node] = {}
+        self._kept_then: frozenset[int] = frozenset()  # in the last backward
+        self._final: dict[int, Array] = {}
+        self._losses: dict[int, HostCopy] = {}
+        self._backwards: list[tuple[int, int]] = []  # batch steps before each, and its loss
+        self._runner: dict[str, int] = {}  # the thread in which it runs now
+        self._differentiated = False
+        self._begin = time.perf_counter()
+
+    # What nodes ask -------------------------------------------------------------------------------
+
+    def value(self, node: Node) -> Array:
+        """A copy of a node's value; runs every pending node first, after backward what it needs."""
+        later = self._losses.get(node.index)
+        if later is not None:
+            loss = later.read()
+            _require_finite(node, loss, "its gradient was added already: zero_grad()")
+            return loss.copy()
+        final = self._final.get(node.index)
+        if final is not None:
+            final = self._final[node.index] = arrays.download(final)
+            return final.copy()
+        return arrays.download(self._computed(node))
+
+    def device_value(self, node: Node) -> Array:
+        """A copy of a node's value on the graph's device; nothing is waited for."""
+        array = self._final.get(node.index)
+        if array is None:
+            array = self.value(node) if self._closed else self._computed(node)
+        return self._copied(array)
+
+    def gradient(self, node: Node) -> Array:
+        """A copy of d loss / d node, for a kept node after backward; 0 where it does not matter."""
+        return arrays.download(self._gradient_of(node))
+
+    def device_gradient(self, node: Node) -> Array:
+        """As `gradient`, on the graph's device; nothing is waited for."""
+        return self._copied(self._gradient_of(node))
+
+    def keep(self, node: Node) -> None:
+        """Keep a node's value and gradient readable after backward."""
+        self._require_open("keep")
+        if node.index not in self._kept:
+            require_own_readers(node, self.totals, self.tables)
+            self._kept[node.index] = node
+            around = list(self._folds.around(node, self.tables))
+            if around:
+                self._pending += compute_again(around, self._nodes)
+
+    # Running --------------------------------------------------------------------------------------
+
+    def _request(
+        self, loss: Node, memory_limit: int | str | None, outputs: Sequence[Node] = ()
+    ) -> Request:
+        """What `backward` asks of the executor; the values of `outputs` outlive it."""
+        kept = [*self._kept.values(), loss, *outputs]
+        ends = outputs or [loss]
+        if not self._kept.keys().isdisjoint([node.index for node in ends]):
+            ends = ()
+        alone = [node for node in self._kept.values() if node._block is None]
+        limit = None if memory_limit is None else parse_bytes("memory_limit", memory_limit)
+        if loss._block is not None:
+            why = f"{loss.label()} was computed before, and values stay: call backward first"
+            nodes = self._ancestors(alone)
+            return Request(
+                lambda count: [nodes], loss, kept, limit, ends, self._nodes, lambda: (1, why)
+            )
+
+        @cache
+        def micro_batches() -> MicroBatches:
+            return MicroBatches(self._nodes, loss, alone)
+
+        def parts(count: int) -> Iterator[list[Node]]:
+            for targets in micro_batches().parts(count) if count > 1 else ():
+                yield self._ancestors(targets)
+            yield self._ancestors([loss, *alone])
+
+        def most_parts() -> tuple[int, str]:
+            return len(micro_batches()), micro_batches().reason
+
+        return Request(parts, loss, kept, limit, ends, self._nodes, most_parts)
+
+    def _differentiate(self, start: Node, outputs: Sequence[Node], request: Request) -> None:
+        self._backwards.append((len(self._executor.steps), start.index))
+        self._executor.run(request)
+        value = start._block.node_values(start)
+        try:
+            later = HostCopy(value) if self.device.is_cuda else None
+        except BaseException:
+            self._executor.undo()
+            raise
+        self._finish(add_gradients=later is not None or math.isfinite(value.item()))
+        if later is not None:
+            self._losses[start.index] = later
+        else:
+            _require_finite(start, value, "no gradient was added")
+            self._final[start.index] = value.copy()
+        for node in (start, *outputs):
+            self._kept.setdefault(node.index, node)
+        self._differentiated = True
+        self._kept_then = frozenset(self._kept)
+
+    def _run(self, nodes: list[Node]) -> None:
+        self._begin_run("a run")
+        try:
+            if nodes:
+                self._executor.run(Request(lambda count: [nodes], kept=list(self._kept.values())))
+                self._finish()
+        finally:
+            self._runner.clear()
+
+    def _finish(self, add_gradients: bool = False) -> None:
+        self._executor.finish(add_gradients)
+        self._pending = [node for node in self._pending if node._block is None]
+
+    def _ancestors(self, targets: list[Node]) -> list[Node]:
+        """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
+        begin = time.perf_counter()
+        if self.tables:
+            found = ancestors_with_calls(targets, self._folds, self._kept, self.tables, self.policy)
+        else:
+            found = ancestors(targets, self._folds, self._kept)
+        self._executor.statistics.host_seconds += time.perf_counter() - begin
+        return found
+
+    def _waiting(self) -> list[Node]:
+        """All that has not been computed, without the inputs that their readers can do without."""
+        folded, kept = self._folds.readers_of, self._kept
+        nodes = [n for n in self._pending if n.index not in folded or n.index in kept]
+        calls = [call for table in self.tables for call in table.waiting()]
+        return [*nodes, *calls]
+
+    def _forget(self, node: Node, count: int) -> None:
+        super()._forget(node, count)
+        self._backwards = [pair for pair in self._backwards if pair[1] != node.index]
+
+    def _begin_run(self, what: str) -> None:
+        """Refuse to run beside another thread; at its end the caller clears `_runner`."""
+        thread = threading.get_ident()
+        if self._runner.setdefault("thread", thread) != thread:
+            raise self._is_running(what)
+
+    def _is_running(self, what: str) -> GraphError:
+        return GraphError(f"{what}: the graph is running in another thread.\n{ONE_THREAD}")
+
+    # Reading --------------------------------------------------------------------------------------
+
+    def _computed(self, node: Node) -> Array:
+        """A node's value in the arena, after a run where it needs one."""
+        self._require_open(f"value of {node.label()}")
+        if node._block is None:
+            if self._folds.is_lost(node):
+                raise freed(node)
+            # After backward other nodes may wait in vain for values that were freed.
+            self._run(self._ancestors([node] if self._differentiated else [*self._waiting(), node]))
+        elif self._runner.get("thread", threading.get_ident()) != threading.get_ident():
+            raise self._is_running(f"value of {node.label()}")  # its place is known, no numbers yet
+        values: Array = node._block.node_values(node)
+        return values
+
+    def _download(self, values: Sequence[Array]) -> list[Array]:
+        if not values:
+            return []
+        packed = arrays.pack(values)
+        self._executor.flush()
+        return arrays.split(transfer.to_host(packed), [value.shape for value in values])
+
+    def _copied(self, array: Array) -> Array:
+        copied = arrays.snapshot(transfer.to_device(array, self.device))
+        self._executor.flush()
+        return copied
+
+    def _gradient_of(self, node: Node) -> Array:
+        """A node's gradient in the arena, or zeros on the host."""
+        self._require_open(f"gradient of {node.label()}")
+        block = node._block
+        if block is None or block.gradient is None:
+            if node.index in self._kept_then:
+                return np.zeros(node.shape, self.dtype)
+            raise FreedError(
+                f"{node.label()}: no gradient is kept for it.\n"
+                "  fix:  call node.keep() before graph.backward(loss)"
+            )
+        gradient: Array = block.node_gradient(node)
+        return gradient
+
+    def _keep_values(self) -> None:
+        """Copy kept values out of the arenas."""
+        kept = [
+            node
+            for index, node in self._kept.items()
+            if index not in self._final
+            and index not in self._losses
+            and node._block is not None
+            and node._block.array is not None
+        ]
+        values = [node._block.node_values(node) for node in kept]
+        try:
+            copies = arrays.snapshots(values)
+        except MemoryError:  # of a GPU: then the host keeps them
+            copies = [arrays.download(value) for value in values]
+        self._executor.flush()
+        self._final.update(zip([node.index for node in kept], copies, strict=True))
+
+
+def _require_finite(loss: Node, value: Array, state: str) -> None:
+    if not math.isfinite(value.item()):
+        what = "the sum of the losses" if type(loss) is LossSum else "the loss"
+        raise NumericError(
+            f"{loss.label()}: {what} is {value.item()}; {state}.\n"
+            "  fix:  lower the learning rate, clip gradients, or look for log(0) and 0/0;\n"
+            "        db.Graph(guard=True) names the node and the sentence it came from"
+        )
