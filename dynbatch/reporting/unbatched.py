@@ -12,7 +12,7 @@ from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.errors import BatchingWarning
-from dynbatch.nodes.base import Node, signature_type
+from dynbatch.nodes.base import signature_type
 from dynbatch.recent import free_at_fork
 from dynbatch.reporting.reasons import DEPENDS, apart, differ_in_widths, difference
 
@@ -43,12 +43,14 @@ def is_unbatched(statistics: GraphStatistics, plans: Sequence[Plan]) -> bool:
 
 def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
     """Nodes of each signature of a type that ran almost one by one since its widths differ."""
-    kinds: dict[type[Node], Counter[int]] = {}
-    for plan in plans:
-        for step in plan.steps:
-            kind = signature_type(step.signature)
-            kinds.setdefault(kind, Counter())[step.signature] += len(step.nodes)
-    for nodes in kinds.values():
+    if len(plans) == 1:
+        counts = plans[0].nodes_by_type  # counted once for all mini-batches of this structure
+    else:
+        counts = {}
+        for plan in plans:
+            for node_type, nodes in plan.nodes_by_type.items():
+                counts.setdefault(node_type, Counter()).update(nodes)
+    for nodes in counts.values():
         if len(nodes) >= MANY_WIDTHS and nodes.total() < MEAN_OF_WIDTHS * len(nodes):
             if differ_in_widths(nodes):
                 return nodes

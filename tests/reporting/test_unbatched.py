@@ -98,6 +98,18 @@ def test_a_few_widths_or_several_nodes_of_each_are_let_be(nodes):
             graph.forward()
 
 
+def test_mini_batches_of_one_structure_are_counted_once():
+    def plan():
+        with db.Graph() as graph:
+            chain(graph, 20)
+            graph.forward()
+        return graph.plans[0]
+
+    counts = vars(plan())["nodes_by_type"]
+    assert vars(plan())["nodes_by_type"] is counts
+    assert sum(nodes.total() for nodes in counts.values()) == 21
+
+
 def test_what_batches_by_length_is_let_be():
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from dynbatch.errors import PlanError
-from dynbatch.nodes.base import signature_type
+from dynbatch.nodes.base import Node, signature_type
 
 
 class BatchStep(NamedTuple):
@@ -186,6 +187,15 @@ class Plan:
         ):
             longest[signature] = max(longest.get(signature, 0), chain)
         return sum(longest.values())
+
+    @cached_property
+    def nodes_by_type(self) -> dict[type[Node], Counter[int]]:
+        """Of each node type the number of nodes by signature."""
+        counts: dict[type[Node], Counter[int]] = {}
+        for step in self.steps:
+            of_type = counts.setdefault(signature_type(step.signature), Counter())
+            of_type[step.signature] += len(step.nodes)
+        return counts
 
     @cached_property
     def stages(self) -> list[tuple[int, ...]]:
