@@ -146,6 +146,27 @@ def state_of(owner: object, value: Any) -> Mapping[str, Any]:
     )  # fmt: skip
 
 
+def state_differences(
+    wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], owner: str
+) -> str:
+    """What keeps a state from being loaded, a line each; nothing if names and shapes are equal.
+
+    Args:
+        wanted: shapes by name that the owner has.
+        given:  shapes by name in the state.
+        owner:  what the state is loaded into, such as "model".
+    """
+    missing, unknown = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    shapes = [
+        f"{name}: {owner} {shape}, state {given[name]}"
+        for name, shape in sorted(wanted.items())
+        if name in given and given[name] != shape
+    ]
+    if not missing and not unknown and not shapes:
+        return ""
+    return f"  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {shapes}"
+
+
 def function(owner: object, name: str, value: Any, form: str) -> None:
     """Check an argument that is called.
 

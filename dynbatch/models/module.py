@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.arguments import float_dtype, refused, state_of
+from dynbatch.arguments import float_dtype, refused, state_differences, state_of
 from dynbatch.backend import Device
 from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.kernels.runtime import transfer
@@ -58,9 +58,9 @@ class Module:
         return super().__new__(cls)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        for path, found in self._found(name, value):
-            if isinstance(found, Parameter) and found.name == UNNAMED:
-                found.name = path
+        for path, member in self._members_of(name, value):
+            if isinstance(member, Parameter) and member.name == UNNAMED:
+                member.name = path
         super().__setattr__(name, value)
 
     def children(self) -> Iterator[tuple[str, Module]]:
@@ -82,39 +82,39 @@ class Module:
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
         """Every parameter once, with its path. Also writes the path into `parameter.name`."""
-        found: dict[str, Parameter] = {}
+        listed: dict[str, Parameter] = {}
         seen: set[int] = set()
         for name, parameter in self._walk(prefix):
             if parameter.uid in seen:
                 continue
-            if name in found:
+            if name in listed:
                 raise ArgumentError(
                     f"{type(self).__name__}: two parameters are called {name!r}, of shapes "
-                    f"{found[name].shape} and {parameter.shape}.\n"
+                    f"{listed[name].shape} and {parameter.shape}.\n"
                     "  rule: a name is the path to one parameter; a dot in a key may make two "
                     "paths alike\n  fix:  give one of the keys or attributes another name"
                 )
             seen.add(parameter.uid)
-            found[name] = parameter
+            listed[name] = parameter
             parameter.name = name
             yield name, parameter
 
-    def _found(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _members_of(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         """Parameters and modules in the value of an attribute, with their paths."""
         return members(type(self).__name__, name, value, (Module, Parameter))
 
     def _members(self) -> Iterator[tuple[str, Any]]:
         """Parameters and modules of all attributes; those of modules below are not among them."""
         for name, value in attributes(self).items():
-            yield from self._found(name, value)
+            yield from self._members_of(name, value)
 
     def _walk(self, prefix: str, above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter]]:
-        found = list(self._members())
-        for name, value in found:
+        members_found = list(self._members())
+        for name, value in members_found:
             if isinstance(value, Parameter):
                 yield prefix + name, value
         above = (*above, self)
-        for name, value in found:
+        for name, value in members_found:
             if isinstance(value, Module) and not any([value is module for module in above]):
                 yield from value._walk(f"{prefix}{name}.", above)
 
@@ -155,23 +155,18 @@ class Module:
 
         Raises:
             CheckpointError: a name is missing or unknown, or a shape differs.
-            ArgumentError:   the state is no dict.
+            ArgumentError:   the state is not a dict.
         """
         state = state_of(self, state)
-        own = dict(self.named_parameters())
-        missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-        shapes = [
-            f"{name}: model {own[name].shape}, state {np.shape(state[name])}"
-            for name in own.keys() & state.keys()
-            if own[name].shape != np.shape(state[name])
-        ]
-        if missing or unknown or shapes:
+        parameters = dict(self.named_parameters())
+        wanted = {name: parameter.shape for name, parameter in parameters.items()}
+        given = {name: np.shape(array) for name, array in state.items()}
+        if differences := state_differences(wanted, given, "model"):
             raise CheckpointError(
                 f"{type(self).__name__}: the state does not fit this model; nothing was loaded.\n"
-                f"  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {sorted(shapes)}\n"
-                "  fix: build the model with the sizes it was saved with."
+                f"{differences}\n  fix: build the model with the sizes it was saved with."
             )
-        for name, parameter in own.items():
+        for name, parameter in parameters.items():
             parameter.assign(state[name])
 
     def train(self, mode: bool = True) -> Self:

@@ -1,6 +1,6 @@
-"""Updates of parameters on a GPU: one launch for all of a dtype, of which nothing is waited for.
+"""Updates of parameters on a GPU: one launch for all of a dtype, and nothing is waited for.
 
-Gradients clipped in groups are a launch for each group.
+Gradients that were clipped in groups take a launch for each group.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from dynbatch.parameter import RowSparse
 
 
 def run_updates(updates: Sequence[BlockUpdate]) -> None:
-    """Start all updates, of device arrays and of one kernel.
+    """Start all updates; their arrays are on the GPU, and their rules are of one kernel.
 
     Raises:
-        BackendError: the rule names no kernel that has a CUDA twin.
+        BackendError: the rule does not name a kernel that has a CUDA version.
     """
     groups: dict[tuple[Any, int], list[BlockUpdate]] = {}
     for update in updates:

@@ -16,7 +16,7 @@ from dynbatch.parameter import Array, Parameter
 
 
 class NamedGradient(NamedTuple):
-    """A parameter with its name, and its gradient's values: of some rows where it is sparse."""
+    """A parameter with its name and the values of its gradient, which may be sparse."""
 
     name: str
     parameter: Parameter
@@ -34,11 +34,11 @@ class GradientNorm:
     optimizer, or its `state_dict`.
 
     Args:
-        gradients: those to measure.
+        gradients: what is measured.
 
     Attributes:
         array:    the norm, (1,) float64 of the device.
-        was_read: whether someone has been told.
+        was_read: whether somebody has read it.
 
     Example:
         norm = clip_grad_norm_(model, 1.0)
@@ -59,17 +59,17 @@ class GradientNorm:
             clipping.sum_squares([each.values for each in group], self._partials[start:end])
             start = end
         clipping.norm_of(self._partials, self.array)
-        self._later = HostCopy(self.array)
+        self._copy = HostCopy(self.array)
         self.was_read = False
 
     def is_finite(self) -> bool:
         """Whether the norm is a number; waits for it."""
-        return isfinite(self._later.read()[0])
+        return isfinite(self._copy.read()[0])
 
     def __float__(self) -> float:
-        """The norm, as `require_finite` gives it."""
+        """The norm, once `require_finite` has waited for it."""
         self.require_finite()
-        return float(self._later.read()[0])
+        return float(self._copy.read()[0])
 
     def require_finite(self) -> None:
         """Wait for the norm.

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from dynbatch.arguments import number, refused, state_of
+from dynbatch.arguments import number, refused, state_differences, state_of
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
@@ -29,8 +29,8 @@ class Optimizer(NamesChecked):
     PyTorch. A `RowSparse` gradient gives what its dense form would give.
 
     A new algorithm names its `slots` (arrays kept for each parameter, zero at first) and writes
-    `rule`, the arithmetic of one block. On a GPU that must be a `Rule`, whose kernel has a CUDA
-    twin.
+    `rule`, the arithmetic of one block. On a GPU that must be a `Rule` whose kernel has a CUDA
+    version.
 
     Args:
         parameters: a `Module`, a list of `Parameter`, or (name, `Parameter`) pairs.
@@ -42,7 +42,7 @@ class Optimizer(NamesChecked):
     Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
-        ArgumentError: there are no parameters, `parameters` is no list, or a setting has another
+        ArgumentError: there are no parameters, `parameters` is not a list, or a setting has another
             name or is not a number of its range.
         DtypeError: `parameters` holds something else.
 
@@ -109,7 +109,9 @@ class Optimizer(NamesChecked):
             state.check_gradient()
         updates = [self._update(state) for state in live]
         run_updates([u for u in updates if isinstance(u.value, np.ndarray)], self._scratch)
-        device.run_updates([u for u in updates if not isinstance(u.value, np.ndarray)])
+        on_device = [u for u in updates if not isinstance(u.value, np.ndarray)]
+        if on_device:
+            device.run_updates(on_device)
         for norm in dict.fromkeys([update.norm for update in updates]):
             if norm is not None:
                 self._started.append((norm, [s for s in live if s.parameter.norm is norm]))
@@ -117,7 +119,7 @@ class Optimizer(NamesChecked):
             self.zero_grad()
 
     def _settle(self) -> None:
-        """Take back the counts of the last step on a GPU where it was left out."""
+        """Take back the counts of the last step if a GPU left it out."""
         started, self._started = self._started, []
         for norm, states in started:
             if not norm.is_finite():
@@ -176,7 +178,7 @@ class Optimizer(NamesChecked):
         Raises:
             CheckpointError: a name is missing or unknown, a shape differs, or `lr` is not a number
                 >= 0.
-            ArgumentError:   the state is no dict.
+            ArgumentError:   the state is not a dict.
         """
         state = state_of(self, state)
         wanted: dict[str, tuple[int, ...]] = {"lr": ()}
@@ -184,16 +186,11 @@ class Optimizer(NamesChecked):
             if f"{each.name}/steps" in state:
                 wanted[f"{each.name}/steps"] = ()
                 wanted.update({f"{each.name}/{slot}": each.parameter.shape for slot in self.slots})
-        missing, unknown = sorted(wanted.keys() - state.keys()), sorted(state.keys() - wanted)
-        shapes = [
-            f"{name}: optimizer {shape}, state {np.shape(state[name])}"
-            for name, shape in sorted(wanted.items())
-            if name in state and np.shape(state[name]) != shape
-        ]
-        if missing or unknown or shapes:
+        given = {name: np.shape(array) for name, array in state.items()}
+        if differences := state_differences(wanted, given, "optimizer"):
             raise CheckpointError(
                 f"{type(self).__name__}: the state does not fit this optimizer; nothing was "
-                f"loaded.\n  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {shapes}\n"
+                f"loaded.\n{differences}\n"
                 "  fix: use the algorithm, its settings and the model that it was saved with."
             )
         rate = np.asarray(state["lr"])
@@ -248,10 +245,10 @@ class _State:
         values = gradient.values if isinstance(gradient, RowSparse) else gradient
         is_on_host = isinstance(self.parameter.value, np.ndarray)
         if is_on_host is not isinstance(values, np.ndarray):
-            own, theirs = self.parameter.device.name, device_of(values).name
+            ours, theirs = self.parameter.device.name, device_of(values).name
             raise BackendError(
                 f"Parameter {self.name!r}: its gradient is on the {theirs}, its value on the "
-                f"{own}.\n  fix: move both with model.to({own!r})."
+                f"{ours}.\n  fix: move both with model.to({ours!r})."
             )
         if not is_on_host and values.dtype != self.parameter.dtype:
             raise DtypeError(

@@ -167,7 +167,7 @@ class Plateau(Schedule):
     Improved means metric < best · (1 - threshold), or with `higher_is_better`
     metric > best · (1 + threshold). After a cut, `cooldown` validations are not counted.
 
-    PyTorch's `ReduceLROnPlateau` with its relative threshold. A NaN metric is no improvement.
+    PyTorch's `ReduceLROnPlateau` with its relative threshold. A NaN metric is not an improvement.
     """
 
     needs_metric = True

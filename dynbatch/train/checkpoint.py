@@ -19,11 +19,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from dynbatch import random
+from dynbatch.arguments import state_differences
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter import Parameter
-from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of, names_after
+from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
 from dynbatch.train.protocols import Model
 
 if TYPE_CHECKING:
@@ -215,18 +216,15 @@ def _info(file: CheckpointFile) -> CheckpointInfo:
 def _check_model(
     path: Path, parameters: dict[str, Parameter], saved_shapes: Mapping[str, tuple[int, ...]]
 ) -> None:
-    saved = names_after("model/", saved_shapes)
-    missing, unknown = sorted(parameters.keys() - saved), sorted(saved - parameters.keys())
-    shapes = []
-    for name in sorted(parameters.keys() & saved):
-        shape = saved_shapes[f"model/{name}"]
-        if shape != parameters[name].shape:
-            shapes.append(f"{name}: model {parameters[name].shape}, file {shape}")
-    if missing or unknown or shapes:
+    wanted = {name: parameter.shape for name, parameter in parameters.items()}
+    saved = {
+        name.removeprefix("model/"): shape
+        for name, shape in saved_shapes.items()
+        if name.startswith("model/")
+    }
+    if differences := state_differences(wanted, saved, "model"):
         raise CheckpointError(
-            f"{path}: saved from another model; nothing was loaded.\n"
-            f"  missing in the file: {missing}\n  unknown to the model: {unknown}\n"
-            f"  shapes differ: {shapes}\n"
+            f"{path}: saved from another model; nothing was loaded.\n{differences}\n"
             "  fix: build the model with the sizes it was saved with."
         )
 

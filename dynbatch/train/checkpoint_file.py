@@ -12,7 +12,7 @@ it. Version 1 had three keys, `format`, `version` and `state`, and no digests; i
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -235,8 +235,3 @@ def _json(state: dict[str, Any]) -> str:
 
 def _canonical(content: dict[str, Any]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
-
-
-def names_after(prefix: str, names: Iterable[str]) -> set[str]:
-    """The names that begin with `prefix`, without it."""
-    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
