@@ -50,7 +50,7 @@ class Batch:
         return sum(map(len, self.sources)) + sum(map(len, self.targets))
 
     def shuffled(self, rng: np.random.Generator) -> Batch:
-        """The same sentences in another order."""
+        """The batch's sentences in another order."""
         order = rng.permutation(self.num_sentences)
         return Batch([self.sources[i] for i in order], [self.targets[i] for i in order])
 

@@ -37,7 +37,7 @@ TIGHT, SHARE = 1.05, 0.03
 
 
 def in_order_of_time(blocks: Sequence[Interval]) -> int:
-    """As they are first written, each into the tightest gap: an allocator that sees no future."""
+    """Blocks placed when they are first written, in the tightest gap: what an allocator can do."""
     return place_in_order(sorted(blocks, key=lambda block: block.first))
 
 

@@ -67,7 +67,7 @@ class Row:
 
     @property
     def speed(self) -> float:
-        """Of the default policy, against one by one."""
+        """How many times as fast the default policy is as one by one."""
         return self.one_by_one_ms / self.batched_ms
 
 

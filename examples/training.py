@@ -69,7 +69,7 @@ def command(
 
 
 def sample(items: Sequence[Item], settings: TrainingSettings) -> list[Item]:
-    """As many as `--limit` says, in an order that the seed decides; all if there is no limit."""
+    """The first `--limit` in an order that the seed decides; all if there is no limit."""
     if settings.limit is None:
         return list(items)
     order = epoch_order(len(items), settings.seed, epoch=-1)

@@ -82,7 +82,7 @@ def compute_in_float32() -> None:
 
 
 def placed(prepared: Any, device: torch.device) -> Any:
-    """The same with its tensors on a device; the lengths of a packed batch stay on the host."""
+    """A copy whose tensors are on a device; the lengths of a packed batch stay on the host."""
     if isinstance(prepared, Tensor | nn.utils.rnn.PackedSequence):
         return prepared.to(device)
     if isinstance(prepared, tuple):

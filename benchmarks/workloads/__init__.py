@@ -51,7 +51,7 @@ class Workload:
     rivals: Mapping[str, Callable[[Any, Values, str], Contender]] = field(default_factory=dict)
 
     def with_hidden(self, hidden: int) -> Workload:
-        """The same with another width of its LSTMs."""
+        """This workload with another width of its LSTMs."""
         return replace(self, sizes=replace(self.sizes, hidden=hidden))
 
     @property

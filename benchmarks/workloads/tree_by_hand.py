@@ -147,7 +147,7 @@ class HandBatchedTree(Contender):
     # Inner nodes ----------------------------------------------------------------------------------
 
     def _of_inner(self, count: int) -> tuple[Array, ...]:
-        """Of all inner nodes: both children's h and c, gates, tanh(c)."""
+        """What inner nodes need in backward: both children's h and c, gates, tanh(c)."""
         widths = {"h pairs": 2, "c pairs": 2, "gates": 5, "tanh": 1}
         return tuple(
             self._buffers.rows(name, count, width * self._hidden) for name, width in widths.items()

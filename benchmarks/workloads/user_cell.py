@@ -28,7 +28,7 @@ def lstm_by_hand(x: Any, state: Any, p: Any) -> Any:
 
 @db.cell
 def lstm_of_four_matrices(x: Any, state: Any, p: Any) -> Any:
-    """The same step as textbooks print it, a matrix for each gate."""
+    """The step as textbooks print it, a matrix for each gate."""
     h, c = state
     i = F.sigmoid(F.linear(x, p.W_i) + F.linear(h, p.U_i, p.b_i))
     f = F.sigmoid(F.linear(x, p.W_f) + F.linear(h, p.U_f, p.b_f))
@@ -86,6 +86,6 @@ class UserCellTagger(DynbatchContender):
 
 
 class FourMatrixTagger(UserCellTagger):
-    """The same with a matrix for each gate."""
+    """The tagger whose cell has a matrix for each gate."""
 
     is_split = True

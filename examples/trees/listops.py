@@ -47,7 +47,7 @@ class Evaluation:
 
     @property
     def num_nodes(self) -> int:
-        """Of the tree: tokens and pairs."""
+        """The nodes of the tree: tokens and pairs."""
         return len(self.ids) + len(self.pairs)
 
 
@@ -66,7 +66,7 @@ class TreeEvaluator(models.Module):
 
 
 class SequenceEvaluator(models.Module):
-    """The same from the last state of an LSTM over the tokens."""
+    """The value by the last state of an LSTM over the tokens."""
 
     def __init__(self, embed: int, hidden: int) -> None:
         self.embed = models.Embedding(len(TOKENS), embed)

@@ -49,7 +49,7 @@ class TreeSettings(TrainingSettings):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """Of training: nodes a second, and the mean padding ratio of the mini-batches, in nodes."""
+    """Nodes a second in training, and the mean padding ratio of the mini-batches, in nodes."""
 
     nodes_per_second: float
     padding_ratio: float
