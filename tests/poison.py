@@ -19,24 +19,24 @@ from dynbatch.memory import Interval
 def poisoned_memory() -> Iterator[None]:
     """Inside, every element of an arena is NaN before its interval begins and after it ends."""
     allocate, run_stage = Executor._allocate, Executor._run_stage
-    layouts = {}
+    plans = {}
 
     def allocate_poisoned(self, plan):
-        arena, layout = allocate(self, plan), plan.layout
-        assert_disjoint(layout.intervals)
+        arena, memory = allocate(self, plan), plan.memory
+        assert_disjoint(memory.intervals)
         arena.fill(np.nan)
-        layouts[id(arena)] = layout
+        plans[id(arena)] = memory
         return arena
 
     def run_stage_and_poison(self, stage, arena):
         seconds = run_stage(self, stage, arena)
-        layout = layouts[id(arena)]
-        (time,) = [t for t, other in enumerate(layout.sequence) if other is stage]
-        for interval in layout.intervals:
+        memory = plans[id(arena)]
+        (time,) = [t for t, other in enumerate(memory.stages) if other is stage]
+        for interval in memory.intervals:
             if interval.last == time:
                 arena[interval.offset : interval.offset + interval.size] = np.nan
-        if stage is layout.sequence[-1]:
-            del layouts[id(arena)]  # so that this tool keeps no node alive
+        if stage is memory.stages[-1]:
+            del plans[id(arena)]  # so that this tool keeps no node alive
         return seconds
 
     with (

@@ -22,7 +22,6 @@ from dynbatch.kernels import blas
 from dynbatch.kernels.cuda.runtime import in_flight
 from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import offsets, pool
-from dynbatch.memory.planner import Interval
 from dynbatch.models import search
 from dynbatch.nodes import base
 from dynbatch.recent import Recent
@@ -152,9 +151,8 @@ def test_plans_and_fitted_policies_survive_that_others_drive_them_out(monkeypatc
 
 def test_offsets_of_two_threads_are_planned_each_for_itself(monkeypatch):
     def placed(sizes):
-        intervals = [Interval(size, k, k + 1) for k, size in enumerate(sizes)]
-        offsets.place(intervals)
-        return [interval.offset for interval in intervals]
+        stages = range(len(sizes) + 1)
+        return offsets.place(sizes, stages[:-1], stages[1:], [1] * len(sizes))
 
     def make():
         monkeypatch.setattr(offsets, "_known", Recent(1))

@@ -16,7 +16,6 @@ from dynbatch.debugging.reference import ReferenceRun, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node, Shape, heading
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array, Parameter
@@ -127,7 +126,7 @@ class StepCheck:
     def _inputs(
         self,
         arena: Array,
-        places: Sequence[Interval | None],
+        places: Sequence[int | None],
         reads: Callable[[int], bool] = lambda position: True,
     ) -> list[Array | None]:
         """The elements of each input as the kernels had them; copies are compared as well."""

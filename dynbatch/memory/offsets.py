@@ -11,24 +11,28 @@ CACHED = 64
 MOST_CACHED = 1000
 """Blocks above which a set is not kept: a graph so large is seldom built twice."""
 
-_known: Recent[tuple[tuple[int, int, int, int], ...], tuple[int, list[int]]] = Recent(CACHED)
+Columns = tuple[tuple[int, ...], ...]
+_known: Recent[Columns, tuple[int, tuple[int, ...]]] = Recent(CACHED)
 
 
-def place(intervals: Sequence[Interval]) -> int:
-    """As `plan_offsets`; blocks of the same sizes and lifetimes cost a hash.
+def place(
+    sizes: Sequence[int], firsts: Sequence[int], lasts: Sequence[int], alignments: Sequence[int]
+) -> tuple[int, tuple[int, ...]]:
+    """Elements of an arena, and the offset of each block in it, as `plan_offsets` finds them.
 
-    So an estimate and the run that follows it, or mini-batches of the same lengths, are planned
-    once.
+    Blocks of the same sizes and lifetimes cost a hash. So an estimate and the run that follows it,
+    or mini-batches of the same lengths, are planned once.
+
+    Args:
+        sizes, firsts, lasts, alignments: of each block, as in `Interval`.
     """
-    if len(intervals) > MOST_CACHED:
-        return plan_offsets(intervals)
-    key = tuple([(i.size, i.first, i.last, i.alignment) for i in intervals])
-    found = _known.find(key)
-    if found is not None:
-        total, offsets = found
-        for interval, offset in zip(intervals, offsets, strict=True):
-            interval.offset = offset
-        return total
-    total = plan_offsets(intervals)
-    _known.enter(key, (total, [interval.offset for interval in intervals]))
-    return total
+    if not sizes:
+        return 0, ()
+    key = (tuple(sizes), tuple(firsts), tuple(lasts), tuple(alignments))
+    known = _known.find(key) if len(sizes) <= MOST_CACHED else None
+    if known is not None:
+        return known
+    blocks = [Interval(*row) for row in zip(*key, strict=True)]
+    total = plan_offsets(blocks)
+    answer = total, tuple([block.offset for block in blocks])
+    return _known.enter(key, answer) if len(sizes) <= MOST_CACHED else answer

@@ -15,8 +15,8 @@ from dynbatch.backend import Device
 from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
 from dynbatch.batcher.execution.statistics import GraphStatistics
-from dynbatch.batcher.planning.memory_plan import END
-from dynbatch.batcher.planning.memory_use import Ledger, MemoryUse
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice
 from dynbatch.batcher.planning.preparation import Preparation, forget
 from dynbatch.batcher.planning.reach import require_gradients
@@ -38,7 +38,6 @@ from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
-from dynbatch.memory.offsets import place
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
 
@@ -50,6 +49,7 @@ WORTH_A_THREAD = 50_000
 class Run:
     """A run that is not finished, and what there was before it.
 
+    memory:      its plan, once it is applied.
     scratch:     an arena that nothing needs after the run.
     gradients:   of nodes that were kept, from an earlier backward, and where they begin.
     first:       the first step that it changes: its own, or with a backward perhaps any.
@@ -62,6 +62,7 @@ class Run:
     arenas: int
     arena_bytes: int
     preparation: Preparation = field(default_factory=Preparation)
+    memory: MemoryPlan | None = None
     kernel_seconds: float = 0.0
     times: RunTimes | None = None
     scratch: Array | None = None
@@ -111,7 +112,8 @@ class Executor:
         self._differentiated: list[StepRun] = []
         self._touched: list[Parameter] = []
         self._run = Run(0, 0, 0, 0)
-        self._ledger = Ledger((), (), self._dtype.itemsize, 0, 0, 0, 0)
+        self._peak_bytes = 0
+        self._memory_use: Callable[[], MemoryUse] = partial(MemoryUse.of, (), ())
         self._ended: list[StepRecord] = []
         self._times: list[RunTimes] = []
 
@@ -149,23 +151,13 @@ class Executor:
 
     def estimate(self, request: Request) -> MemoryUse:
         """What `run` of the same would hold. No kernel runs; the graph is as it was."""
-        # A layout writes on the steps that have run, too.
-        before = [(step, step.fused, [b.kept for b in step.blocks]) for step in self.steps]
+        plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
         try:
-            plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
-            try:
-                require_gradients(request, [*self.steps, *plan.preparation.steps])
-                layout = plan.layout
-                arena = layout.place()
-                scratch = place([interval for _, interval in layout.scratch])
-                return self._ledger_of(plan, self._arena_bytes, arena + scratch).use()
-            finally:
-                plan.preparation.forget()
+            require_gradients(request, plan.memory.graph)
+            elements = plan.memory.elements + plan.memory.scratch_elements
+            return self._use_of(plan, self._arena_bytes, elements)()
         finally:
-            for step, fused, kept in before:
-                step.fused = fused
-                for block, was_kept in zip(step.blocks, kept, strict=True):
-                    block.kept = was_kept
+            plan.preparation.forget()
 
     def _try(self, request: Request) -> None:
         begin = time.perf_counter()
@@ -178,12 +170,10 @@ class Executor:
             self._observed.begin()
         try:
             plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
-            run.preparation, layout = plan.preparation, plan.layout
-            require_gradients(request, [*self.steps, *plan.preparation.steps])
+            run.preparation, stages = plan.preparation, plan.memory.stages
+            require_gradients(request, plan.memory.graph)
             if loss is not None:
-                run.claim.take(
-                    [p for s in layout.sequence for step in s.steps for p in step.parameters]
-                )
+                run.claim.take([p for stage in stages for s in stage.steps for p in s.parameters])
             self._stash_gradients()
             if loss is not None:
                 self._drop_gradients()
@@ -196,12 +186,9 @@ class Executor:
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
-                run.kernel_seconds = sum([self._run_stage(s, arena) for s in layout.sequence])
+                run.kernel_seconds = sum([self._run_stage(stage, arena) for stage in stages])
             self._differentiated = [
-                step
-                for stage in layout.sequence
-                for step in stage.steps
-                if stage.is_backward or step.fused
+                step for stage in stages for step in stage.steps if stage.is_backward or step.fused
             ]
             run.times = RunTimes(begin, plan.scheduled, placed, time.perf_counter())
             self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
@@ -222,23 +209,24 @@ class Executor:
                 self._run.gradients.append((block, block.gradient, block.gradient_start))
                 block.gradient = None
 
-    def _ledger_of(self, plan: RunPlan, held: int, elements: int) -> Ledger:
-        layout, itemsize = plan.layout, self._dtype.itemsize
-        blocks = [*layout.intervals, *[interval for _, interval in layout.scratch]]
-        return Ledger(
-            blocks,
-            layout.stage_kinds(),
+    def _use_of(self, plan: RunPlan, held: int, elements: int) -> Callable[[], MemoryUse]:
+        """What a run holds, to be added up when somebody asks; it keeps no step alive."""
+        memory, itemsize = plan.memory, self._dtype.itemsize
+        return partial(
+            MemoryUse.of,
+            (memory.shared, memory.scratch),
+            [(stage.kind.value, [s.node_type for s in stage.steps]) for stage in memory.stages],
             itemsize,
-            held,
-            elements * itemsize,
-            sum([step.node_type.index_bytes(step.batch) for step in plan.preparation.steps]),
-            layout.block_elements,
-            plan.saving,
+            held_bytes=held,
+            arena_bytes=elements * itemsize,
+            tables_bytes=sum([s.node_type.index_bytes(s.batch) for s in plan.preparation.steps]),
+            block_elements=sum(memory.blocks.sizes),
+            saving=plan.saving,
         )
 
     def memory_use(self) -> MemoryUse:
         """Of the run that held most so far."""
-        return self._ledger.use()
+        return self._memory_use()
 
     def finish(self, add_gradients: bool = False) -> None:
         """End a run: start what waits for the GPU, and free what nobody will read.
@@ -337,28 +325,34 @@ class Executor:
         return StepRun(nodes, self._dtype, self._device.xp)
 
     def _allocate(self, plan: RunPlan) -> Array:
-        layout, run = plan.layout, self._run
-        arena = self._take(layout.place())
-        if layout.scratch:
+        memory, run = plan.memory, self._run
+        arena = self._take(memory.elements)
+        if memory.scratch.sizes:
             before = self._arena_bytes
-            run.scratch = self._take(place([interval for _, interval in layout.scratch]))
+            run.scratch = self._take(memory.scratch_elements)
             run.scratch_bytes = self._arena_bytes - before
-            for step, _ in layout.scratch:
-                step.scratch = run.scratch
         elements = (self._arena_bytes - run.arena_bytes) // self._dtype.itemsize
-        ledger = self._ledger_of(plan, run.arena_bytes, elements)
-        if ledger.peak_bytes >= self._ledger.peak_bytes:
-            self._ledger = ledger
-        if layout.loss is not None:
-            _place(layout.loss, arena)
-        for stage in layout.sequence:
-            for step in stage.steps:
-                for block in step.blocks:
-                    _place(block, arena)
-                for source in step.sources:
-                    for block in source.blocks:
-                        _place(block, arena)
+        if self._arena_bytes >= self._peak_bytes:
+            self._peak_bytes = self._arena_bytes
+            self._memory_use = self._use_of(plan, run.arena_bytes, elements)
+        self._apply(memory, arena, run.scratch)
         return arena
+
+    def _apply(self, plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
+        """Tell steps and blocks what the plan says of them."""
+        self._run.memory = plan
+        offsets = plan.offsets
+        places = offsets if scratch is None else plan.scratch_offsets
+        for block in plan.graph.kept:
+            block.kept = True
+        for step, placement in plan.placements.items():
+            start = places[placement.workspace[0]] if placement.workspace else 0
+            step.enter(placement, offsets, arena, start)
+            step.fused, step.scratch = step in plan.graph.fused, scratch
+        for step, backward in plan.backward.items():
+            step.enter_backward(backward, offsets)
+        for block, row in plan.gradients.items():
+            block.gradient, block.gradient_start = arena, offsets[row]
 
     def _take(self, elements: int) -> Array:
         arena = self._pool.take(elements, self._dtype, label="a graph's arena")
@@ -381,12 +375,10 @@ class Executor:
                 arrays.fill(block.gradients().values, 0)
             else:
                 observed.clear(block)
-        for step in stage.steps:
-            if step.placements and not stage.is_backward:
-                is_last = stage.kind is StageKind.RECOMPUTE
-                step.enter(step.placements[-1 if is_last else 0], arena, keeps=is_last)
+        if stage.kind is StageKind.RECOMPUTE:
+            self._enter_again(stage, arena)
         if stage.is_backward:
-            steps = [step for step in stage.steps if not step.is_structural]
+            steps: Sequence[StepRun] = [s for s in stage.steps if not s.is_structural]
             if observed is None:
                 tasks = [partial(step.run_backward, arena) for step in steps]
             else:
@@ -407,6 +399,15 @@ class Executor:
                 else:
                     observed.add_gradients(step, arena)
         return time.perf_counter() - begin
+
+    def _enter_again(self, stage: Stage, arena: Array) -> None:
+        """Forward of some steps runs once more, with its arrays elsewhere."""
+        plan = self._run.memory
+        assert plan is not None
+        for step in stage.steps:
+            placement = plan.recomputed[step]
+            start = plan.offsets[placement.workspace[0]] if placement.workspace else 0
+            step.enter(placement, plan.offsets, arena, start)
 
     def _run_on_threads(
         self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]
@@ -455,9 +456,9 @@ class Executor:
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :]
         self._differentiated = []
-        for block in [block for step in self.steps for block in step.blocks]:
-            if block.gradient_interval is not None:
-                block.gradient = block.gradient_interval = None
+        if run.memory is not None:
+            for block in run.memory.gradients:
+                block.gradient = None
         for block, gradient, start in run.gradients:
             block.gradient, block.gradient_start = gradient, start
         for arena in self._arenas[run.arenas :]:
@@ -491,21 +492,19 @@ class Executor:
         statistics.copied_bytes += sum([step.copied_bytes for step in changed])
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
-        for block in [block for step in changed for block in step.blocks]:
-            if block.interval is not None and block.interval.last < END:
-                block.array = block.interval = None  # later runs must not place it again
-            if block.gradient_interval is not None and block.gradient_interval.last < END:
-                block.gradient = None
-            block.gradient_interval = None
-        for step in changed:
-            if any([interval.last < END for interval, _, _ in step.saved.values()]):
-                step.batch.saved.clear()
+        if self._run.memory is not None:
+            self._free(self._run.memory)
+            self._run.memory = None
         statistics.host_seconds += time.perf_counter() - begin
 
-
-def _place(block: Block, arena: Array) -> None:
-    """Tell a block where the layout put it. Blocks of earlier runs keep their values' place."""
-    if block.array is None and block.interval is not None:
-        block.array, block.start = arena, block.interval.offset
-    if block.gradient is None and block.gradient_interval is not None:
-        block.gradient, block.gradient_start = arena, block.gradient_interval.offset
+    def _free(self, plan: MemoryPlan) -> None:
+        """Take away what was given to others on the way."""
+        for step, placement in plan.placements.items():
+            for block, row in zip(step.blocks, placement.blocks, strict=True):
+                if not plan.outlives(row):
+                    block.array = None
+            if any([not plan.outlives(row) for row, _, _ in placement.saved.values()]):
+                step.batch.saved.clear()
+        for block, row in plan.gradients.items():
+            if not plan.outlives(row):
+                block.gradient = None

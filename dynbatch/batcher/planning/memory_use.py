@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
+from dynbatch.batcher.planning.lifetimes import BlockTable
 from dynbatch.memory import Interval
 
 EARLIER = "earlier runs"
@@ -40,75 +40,67 @@ class MemoryUse:
     blocks_bytes: int = 0
     saving: str = ""
 
+    @classmethod
+    def of(
+        cls,
+        tables: Sequence[BlockTable],
+        stages: Sequence[tuple[str, Sequence[type]]],
+        itemsize: int = 1,
+        held_bytes: int = 0,
+        arena_bytes: int = 0,
+        tables_bytes: int = 0,
+        block_elements: int = 0,
+        saving: str = "",
+    ) -> MemoryUse:
+        """Add up what a run holds.
+
+        Args:
+            tables:         blocks of its arenas.
+            stages:         of each stage what it does, and with which node types.
+            itemsize:       bytes of an element.
+            held_bytes:     arenas of earlier runs.
+            arena_bytes:    the run's own arenas.
+            tables_bytes:   index tables.
+            block_elements: all blocks, as if none took the room of another.
+        """
+        labels = [f"{what} {', '.join([k.__name__ for k in types])}" for what, types in stages]
+        blocks = [block for table in tables for block in table.intervals(())]
+        begins: list[list[Interval]] = [[] for _ in labels]
+        ending: list[list[Interval]] = [[] for _ in labels]
+        for block in blocks:
+            begins[block.first].append(block)
+            if block.last < len(labels):
+                ending[block.last].append(block)
+        alive: Counter[str] = Counter()
+        uses = []
+        for label, begin, end in zip(labels, begins, ending, strict=True):
+            for block in begin:
+                alive[block.cause] += block.size * itemsize
+            uses.append((label, {cause: size for cause, size in alive.items() if size}))
+            for block in end:
+                alive[block.cause] -= block.size * itemsize
+        sums = [sum(causes.values()) for _, causes in uses]
+        live = max(sums, default=0)
+        fullest = sums.index(live) if sums else 0
+        by_cause = dict(uses[fullest][1]) if uses else {}
+        by_type: Counter[str] = Counter()
+        for block in blocks:
+            if block.first <= fullest <= block.last:
+                by_type[block.kind] += block.size * itemsize
+        return cls(
+            held_bytes + arena_bytes,
+            held_bytes + live,
+            by_cause | {EARLIER: held_bytes, GAPS: arena_bytes - live},
+            dict(by_type.most_common()),
+            uses,
+            tables_bytes,
+            held_bytes + itemsize * block_elements,
+            saving,
+        )
+
     def __str__(self) -> str:
         head = f"peak {self.peak_bytes:,} bytes (live {self.live_bytes:,})"
         causes = "; ".join([f"{cause} {size:,}" for cause, size in self.by_cause.items() if size])
         types = "; ".join([f"{kind} {size:,}" for kind, size in self.by_type.items() if size])
         head += f"\n  saving: {self.saving}" if self.saving else ""
         return f"{head}\n  by cause: {causes}\n  by type:  {types}"
-
-
-class Ledger(NamedTuple):
-    """What a `MemoryUse` is made of, when one is asked for.
-
-    Args:
-        intervals: all blocks of the run.
-        kinds:     of each of its stages what it does, and with which node types.
-        itemsize:  bytes of an element.
-        held:      bytes of arenas of earlier runs.
-        arena:     bytes of the run's own.
-        tables:    bytes of index tables.
-        blocks:    elements of all blocks, as if none took the room of another.
-        saving:    see `MemoryUse`.
-    """
-
-    intervals: Sequence[Interval]
-    kinds: Sequence[tuple[str, Sequence[type]]]
-    itemsize: int
-    held: int
-    arena: int
-    tables: int
-    blocks: int
-    saving: str = ""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Of all arenas."""
-        return self.held + self.arena
-
-    def use(self) -> MemoryUse:
-        """Add it up."""
-        labels = [f"{what} {', '.join([k.__name__ for k in kinds])}" for what, kinds in self.kinds]
-        ending: list[list[Interval]] = [[] for _ in labels]
-        begins: list[list[Interval]] = [[] for _ in labels]
-        for block in self.intervals:
-            begins[block.first].append(block)
-            if block.last < len(labels):
-                ending[block.last].append(block)
-        alive: Counter[str] = Counter()
-        stages = []
-        for label, begin, end in zip(labels, begins, ending, strict=True):
-            for block in begin:
-                alive[block.cause] += block.size * self.itemsize
-            stages.append((label, {cause: size for cause, size in alive.items() if size}))
-            for block in end:
-                alive[block.cause] -= block.size * self.itemsize
-        sums = [sum(causes.values()) for _, causes in stages]
-        live = max(sums, default=0)
-        by_cause = dict(stages[sums.index(live)][1]) if stages else {}
-        by_type: Counter[str] = Counter()
-        at = sums.index(live) if stages else 0
-        for block in self.intervals:
-            if block.first <= at <= block.last:
-                by_type[block.kind] += block.size * self.itemsize
-        by_cause |= {EARLIER: self.held, GAPS: self.arena - live}
-        return MemoryUse(
-            self.peak_bytes,
-            self.held + live,
-            by_cause,
-            dict(by_type.most_common()),
-            stages,
-            tables_bytes=self.tables,
-            saving=self.saving,
-            blocks_bytes=self.held + self.itemsize * self.blocks,
-        )

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dynbatch.batcher.planning.run_plan import Request
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.errors import NoGradientError
 
 
-def require_gradients(request: Request, steps: Sequence[StepRun]) -> None:
+def require_gradients(request: Request, graph: StepGraph) -> None:
     """Raise `NoGradientError` unless one of `request.ends` leads to a parameter or to a kept node.
 
     A graph that reads no parameter is not asked.
 
     Args:
-        steps: of the run and of those before it, after their layout: it says what carries one.
+        graph: the steps of the run and of those before it.
     """
     if not request.ends:
         return
     blocks = {node._block for node in request.ends}
+    steps = [*graph.past, *graph.new]
     makers = [step for step in steps if not blocks.isdisjoint(step.blocks)]
-    if any([step.parameters or any([s.requires_grad for s in step.sources]) for step in makers]):
+    if any([step.parameters or graph.needs_gradient(step) for step in makers]):
         return
     read = {p.uid: p for node in request.graph_nodes for p in node.all_parameters()}
     if not read:

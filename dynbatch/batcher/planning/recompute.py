@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from dynbatch.batcher.planning.memory_plan import END, MemoryPlan
-from dynbatch.batcher.planning.stages import StageKind
-from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.planning.lifetimes import END
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.requirements import Requirements
+from dynbatch.batcher.planning.stages import StageKind, StepGraph
 from dynbatch.batcher.steps.step import StepRun
 
 SLOWER = 0.25
@@ -39,21 +40,21 @@ class RecomputeOption:
         least, most = min(self.recompute), max(self.recompute)
         return f"{name} in segments of {f'{least} to ' * (least < most)}{most} steps"
 
-    def held(self, layout: MemoryPlan, peak: int) -> int:
+    def held(self, plan: MemoryPlan, requirements: Requirements, peak: int) -> int:
         """Elements less at a stage with it."""
-        own = layout.sequence[peak].steps
+        running = plan.stages[peak].steps
         if not self.recompute:
-            return sum([_held(step, peak) for step in self.steps if step not in own])
+            return sum([_held(plan, step, peak) for step in self.steps if step not in running])
         return sum(
             [
-                _segmented(step, steps, peak, own)
+                _segmented(plan, requirements, step, steps, peak)
                 for step, steps in zip(self.steps, self.recompute, strict=True)
             ]
         )
 
 
 def options_of(
-    parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]
+    graph: StepGraph, parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]
 ) -> list[RecomputeOption]:
     """All that the steps of a run can do.
 
@@ -69,7 +70,7 @@ def options_of(
         for step in part:
             signature = step.nodes[0].sig
             met[signature] += 1
-            if can_run_again(step) and step not in freed:
+            if can_run_again(graph, step) and step not in freed:
                 groups.setdefault((signature, met[signature] // near), []).append(step)
     costs = _costs(parts, freed)
     found = []
@@ -96,52 +97,54 @@ def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> di
     return costs
 
 
-def can_run_again(step: StepRun) -> bool:
+def can_run_again(graph: StepGraph, step: StepRun) -> bool:
     """Whether a step may free what it made, to make it again in backward."""
-    return step.block.requires_grad and not step.fused and not any([b.kept for b in step.blocks])
+    if step.block not in graph.requires_grad or step in graph.fused:
+        return False
+    return not any([graph.is_kept(block) for block in step.blocks])
 
 
-def freed_after_forward(layout: MemoryPlan) -> frozenset[StepRun]:
+def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
     """Steps whose values no backward reads: they cost nothing to free, and may be made again."""
-    stages = layout.sequence
+    stages, lasts = plan.stages, plan.blocks.lasts
+
+    def ends_in_forward(row: int) -> bool:
+        return lasts[row] < END and stages[lasts[row]].kind is StageKind.FORWARD
+
     return frozenset(
         [
             step
-            for stage in stages
-            if stage.kind is StageKind.FORWARD
-            for step in stage.steps
-            if can_run_again(step)
+            for step, placement in plan.placements.items()
+            if can_run_again(plan.graph, step)
             and not step.node_type.saves()
-            and all(
-                [_last(b) < END and stages[_last(b)].kind is StageKind.FORWARD for b in step.blocks]
-            )
+            and all([ends_in_forward(row) for row in placement.blocks])
         ]
     )
 
 
-def _last(block: Block) -> int:
-    assert block.interval is not None
-    return block.interval.last
-
-
-def _segmented(step: StepRun, recompute: int, peak: int, own: Sequence[StepRun]) -> int:
+def _segmented(
+    plan: MemoryPlan, requirements: Requirements, step: StepRun, recompute: int, peak: int
+) -> int:
     """Elements less at a stage if a step makes again itself what it left."""
-    saved = [interval for interval, _, _ in step.saved.values()]
-    before = sum([interval.size for interval in saved if interval.first <= peak <= interval.last])
-    if not before and step not in own:
+    runs = step in plan.stages[peak].steps
+    placement, firsts, lasts = plan.placements[step], plan.blocks.firsts, plan.blocks.lasts
+    before = sum(
+        [n * k for row, n, k in placement.saved.values() if firsts[row] <= peak <= lasts[row]]
+    )
+    if not before and not runs:
         return 0
-    batch, kept = step.batch, step.batch.recompute
-    batch.recompute = recompute
-    after = sum([rows * width for rows, width in step.node_type.saved(batch).values()])
-    if step in own:
-        after += step.node_type.workspace_backward(batch)
-        before += 0 if step.workspace_backward is None else step.workspace_backward.size
-    batch.recompute = kept
+    saved = requirements.forward(step, True, recompute).saved
+    after = sum([rows * width for rows, width in saved.values()])
+    if runs:
+        workspace = plan.backward[step].workspace if step in plan.backward else None
+        after += requirements.backward(step, recompute)
+        before += 0 if workspace is None else workspace[1]
     return before - after
 
 
-def _held(step: StepRun, peak: int) -> int:
+def _held(plan: MemoryPlan, step: StepRun, peak: int) -> int:
     """Elements that a step holds at a stage, and would not if it were run again later."""
-    held = [block.interval for block in step.blocks]
-    held += [interval for interval, _, _ in step.saved.values()]
-    return sum([i.size for i in held if i is not None and i.first < peak <= i.last])
+    placement = plan.recomputed.get(step) or plan.placements[step]
+    rows = [*placement.blocks, *[row for row, _, _ in placement.saved.values()]]
+    sizes, firsts, lasts = plan.blocks.sizes, plan.blocks.firsts, plan.blocks.lasts
+    return sum([sizes[row] for row in rows if firsts[row] < peak <= lasts[row]])

@@ -11,14 +11,14 @@ arXiv:2006.09616; ours sees the whole run beforehand.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
-from dynbatch.batcher.planning.stages import MemorySaving
+from dynbatch.batcher.planning.requirements import Requirements
+from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.memory.planner import fullest_stage
 
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
@@ -32,7 +32,7 @@ class Candidate(NamedTuple):
         elements: of its arena; not planned while `live` alone is above the limit.
     """
 
-    layout: MemoryPlan
+    plan: MemoryPlan
     peak: int
     live: int
     elements: int
@@ -51,8 +51,9 @@ class RecomputeSearch:
     """Looks for the cheapest plan of one run that fits.
 
     Args:
-        layout_of: the layout of the run with a saving.
+        graph:     the steps of the run.
         parts:     its new steps, part by part.
+        in_place:  whether blocks may be written over others.
         limit:     elements.
         thorough:  at each step of the search as if all were too much. It takes longer, and goes the
             same way for every limit; so the least that it finds for one, it finds for all.
@@ -60,12 +61,15 @@ class RecomputeSearch:
 
     def __init__(
         self,
-        layout_of: Callable[[MemorySaving], MemoryPlan],
+        graph: StepGraph,
         parts: Sequence[Sequence[StepRun]],
+        in_place: bool,
         limit: int,
         thorough: bool,
     ) -> None:
-        self._layout_of = layout_of
+        self._graph = graph
+        self._in_place = in_place
+        self._requirements = Requirements()
         self._parts = parts
         self._limit = limit
         self._wanted = 0 if thorough else limit
@@ -76,15 +80,16 @@ class RecomputeSearch:
         found = self._plan(False, [])
         if self._fits(found):
             return found
-        self._freed = freed_after_forward(found.layout)
-        options = options_of(self._parts, self._freed)
-        if any([stage.is_backward and len(stage.steps) > 1 for stage in found.layout.sequence]):
+        self._freed = freed_after_forward(found.plan)
+        options = options_of(self._graph, self._parts, self._freed)
+        if any([stage.is_backward and len(stage.steps) > 1 for stage in found.plan.stages]):
             serial = self._plan(True, [])
-            found = serial if serial.live < found.live else self._plan(False, [])
+            found = serial if serial.live < found.live else found
         while not self._fits(found):
             better = self._better(found, options)
             if better is None:
-                return found._replace(elements=found.layout.place())
+                plan = found.plan.placed()
+                return found._replace(plan=plan, elements=plan.elements)
             found = better
             options = [option for option in options if option not in found.options]
         return self._taken_back(found)
@@ -96,7 +101,7 @@ class RecomputeSearch:
         """
         gains = []
         for number, option in enumerate(options):
-            held = option.held(found.layout, found.peak)
+            held = option.held(found.plan, self._requirements, found.peak)
             if held > 0:
                 gains.append((-held / (option.cost + 1), number, held))
         gains.sort()
@@ -114,7 +119,6 @@ class RecomputeSearch:
             tried = self._plan(found.serial, chosen)
             if tried.live < found.live:
                 return tried
-        self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
         return None
 
     def _taken_back(self, found: Candidate) -> Candidate:
@@ -127,7 +131,7 @@ class RecomputeSearch:
             together = self._plan(False, found.options)
             if self._fits(together):
                 return together
-        return self._plan(found.serial, found.options)  # a layout that was tried wrote on the steps
+        return found
 
     def _fits(self, found: Candidate) -> bool:
         return found.elements <= self._limit
@@ -141,10 +145,11 @@ class RecomputeSearch:
             for step, number in zip(option.steps, option.recompute, strict=False)
         }
         saving = MemorySaving(self._freed | again if again else again, serial, segments)
-        layout = self._layout_of(saving)
-        peak, live = fullest_stage(layout.intervals)
-        elements = live if live > self._limit else layout.place()
-        return Candidate(layout, peak, live, elements, serial, options)
+        plan = plan_lifetimes(self._graph, saving, self._requirements, self._in_place)
+        peak, live = plan.fullest()
+        if live <= self._limit:
+            plan = plan.placed()
+        return Candidate(plan, peak, live, max(live, plan.elements), serial, options)
 
 
 def _with(options: Sequence[RecomputeOption], new: RecomputeOption) -> list[RecomputeOption]:

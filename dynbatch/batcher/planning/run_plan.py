@@ -10,13 +10,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import NamedTuple
 
-from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
 from dynbatch.batcher.planning.preparation import Preparation
 from dynbatch.batcher.planning.recompute_search import Candidate, RecomputeSearch
-from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving
+from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.batcher.steps.alias import AliasStep, are_aliases
@@ -59,7 +58,7 @@ class RunPlan(NamedTuple):
     """
 
     preparation: Preparation
-    layout: MemoryPlan
+    memory: MemoryPlan
     scheduled: float
     saving: str
 
@@ -102,8 +101,9 @@ class RunPlanner:
             if request.limit is not None:
                 return self._plan_within(make_step, preparation, request, past, held)
             scheduled = self._prepare(make_step, preparation, request, 1)
-            layout = self._layout(preparation, request, past)
-            return RunPlan(preparation, layout(NO_SAVING), scheduled, "")
+            graph = self._graph(preparation, request, past)
+            memory = plan_memory(graph, in_place=self._in_place)
+            return RunPlan(preparation, memory, scheduled, "")
         except BaseException:
             preparation.forget()
             raise
@@ -123,20 +123,21 @@ class RunPlanner:
             for count in _counts(request.micro_batches):
                 preparation.forget()
                 scheduled = self._prepare(make_step, preparation, request, count)
-                layout = self._layout(preparation, request, past)
-                fit = RecomputeSearch(layout, preparation.by_part, room, thorough).fit()
+                graph = self._graph(preparation, request, past)
+                search = RecomputeSearch(graph, preparation.by_part, self._in_place, room, thorough)
+                fit = search.fit()
                 if fit.elements <= room:
-                    return RunPlan(preparation, fit.layout, scheduled, _saving_text(fit, count))
+                    return RunPlan(preparation, fit.plan, scheduled, _saving_text(fit, count))
                 if thorough:
                     least = min(least or fit.elements, fit.elements)
         raise _too_low(request, held + least * self._itemsize, held)
 
-    def _layout(
+    def _graph(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
-    ) -> Callable[[MemorySaving], MemoryPlan]:
-        block = None if request.loss is None else request.loss._block
-        parts = preparation.parts_in_order
-        return partial(MemoryPlan, parts, past, block, self._trains, self._in_place)
+    ) -> StepGraph:
+        loss = None if request.loss is None else request.loss._block
+        kept = [node._block for node in request.kept if node._block is not None]
+        return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
 
     def _prepare(
         self, make_step: MakeStep, preparation: Preparation, request: Request, count: int
@@ -164,11 +165,7 @@ class RunPlanner:
                 for run in stage:
                     run.stage = self._stages
                 self._stages += 1
-        scheduled = time.perf_counter()
-        for node in request.kept:
-            if node._block is not None:
-                node._block.kept = True
-        return scheduled
+        return time.perf_counter()
 
 
 def _counts(most_of: Callable[[], tuple[int, str]]) -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""The order of a run: which steps run when, before anything is known of bytes.
+"""The stages of a run: which steps run when, before anything is known of bytes.
 
 A run is a sequence of stages. The steps of a stage do not read each other and may run side by side.
 
@@ -13,14 +13,15 @@ they made; and a mini-batch may run in parts, forward and backward of each befor
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 
-Stages = Sequence[Sequence[StepRun]]
+StepStages = Sequence[Sequence[StepRun]]
 
 
 class StageKind(Enum):
@@ -34,23 +35,17 @@ class StageKind(Enum):
     """Gradients of parameters, as a part left them, are added up."""
 
 
-@dataclass(slots=True)
-class Stage:
+class Stage(NamedTuple):
     """Steps that run side by side, and gradient blocks to clear before them."""
 
     kind: StageKind
-    steps: list[StepRun]
-    cleared: list[Block] = field(default_factory=list)
+    steps: Sequence[StepRun]
+    cleared: Sequence[Block] = ()
 
     @property
     def is_backward(self) -> bool:
         """Whether gradients of the steps' inputs are made."""
         return self.kind is StageKind.BACKWARD
-
-    @property
-    def kinds(self) -> tuple[str, list[type]]:
-        """For reports: what it does, and with which node types."""
-        return self.kind.value, [step.node_type for step in self.steps]
 
 
 @dataclass(frozen=True)
@@ -59,106 +54,214 @@ class MemorySaving:
 
     Args:
         recomputed: steps whose values are freed after forward and made again in backward.
-        serial:    backward of steps that could run side by side, one after the other.
-        recompute: of steps that make again themselves what they left, how: `Batch.recompute`.
+        serial:     backward of steps that could run side by side, one after the other.
+        segments:   for steps that make again themselves what they left, `Batch.recompute`.
     """
 
-    recomputed: frozenset[StepRun] = frozenset()
+    recomputed: Collection[StepRun] = frozenset()
     serial: bool = False
-    recompute: Mapping[StepRun, int] = field(default_factory=dict)
+    segments: Mapping[StepRun, int] = field(default_factory=dict)
 
 
 NO_SAVING = MemorySaving()
 
 
-class StageSequence:
-    """The stages of one run.
+class StepGraph:
+    """The steps of a run, and where gradients pass: the same whatever is done to save memory.
 
     Args:
         parts:  new steps, stage by stage. One part, or several: first what is common to all, then
             parts that do not read each other, at last what reads them.
         past:   steps that ran before in this graph, in order.
         loss:   block of the loss, or None for a run that only computes values.
-        saving: what it does to need less memory.
+        trains: whether a later backward may need what this run leaves.
+        kept:   further blocks whose values and gradients outlive the run.
 
     Attributes:
-        sequence: the stages.
-        backward: all backward stages, for counts.
+        requires_grad: blocks that lead to a parameter or a kept node.
+        maker:         the new step that makes each block.
+        backward:      steps that the loss depends on and that need a gradient, last stage first.
+        early:         those among them whose gradient is known before forward.
+        fused:         steps whose forward makes their gradient.
+        deferred:      for each step of backward, its parameters that several steps use until their
+            gradients are added up; one product makes these gradients.
     """
 
     def __init__(
         self,
-        parts: Sequence[Stages],
+        parts: Sequence[StepStages],
         past: Sequence[StepRun],
         loss: Block | None,
-        saving: MemorySaving,
+        trains: bool,
+        kept: Collection[Block] = (),
     ) -> None:
-        self.sequence: list[Stage] = []
+        self.parts = parts
+        self.past = past
+        self.loss = loss
+        self.trains = trains
+        self.new = [step for part in parts for stage in part for step in stage]
+        self.kept = frozenset(kept)
+        self.requires_grad: set[Block] = set()
+        if trains:
+            for step in [*past, *self.new]:  # nodes may have been kept after they ran
+                if self._requires_grad(step):
+                    self.requires_grad.update(step.blocks)
+        self.maker: dict[Block, StepRun] = {}
         self.backward: list[list[StepRun]] = []
+        self.early: set[StepRun] = set()
+        self.fused: set[StepRun] = set()
+        self.deferred: dict[StepRun, frozenset[int]] = {}
+        if loss is not None:
+            self.maker = {block: step for step in self.new for block in step.blocks}
+            self._find_backward(loss)
+            self._find_early()
+            self._find_deferred()
+
+    def is_kept(self, block: Block) -> bool:
+        """Whether a block's value and gradient outlive the run."""
+        return block.kept or block in self.kept
+
+    def needs_gradient(self, step: StepRun) -> bool:
+        """Whether some input of a step needs a gradient."""
+        return any(
+            [not self.requires_grad.isdisjoint(source.gradient_blocks) for source in step.sources]
+        )
+
+    def _requires_grad(self, step: StepRun) -> bool:
+        kept = step.block.kept or step.block in self.kept
+        if kept or not step.node_type.differentiable:
+            return kept
+        return bool(step.parameters) or self.needs_gradient(step)
+
+    def _find_backward(self, loss: Block) -> None:
+        wanted = {loss}
+        number = -1
+        for step in reversed([*self.past, *self.new]):
+            if wanted.isdisjoint(step.blocks) or step.block not in self.requires_grad:
+                continue
+            if not step.node_type.differentiable:
+                continue  # a kept node, whose gradient ends there
+            for source in step.sources:
+                wanted.update(source.gradient_blocks)
+            if step.stage != number:
+                self.backward.append([])
+                number = step.stage
+            self.backward[-1].append(step)
+
+    def _find_early(self) -> None:
+        late_readers: set[Block] = set()
+        for stage in self.backward:
+            for step in stage:
+                known = step.block in self.maker and late_readers.isdisjoint(step.blocks)
+                if known and step.node_type.fuses_backward:
+                    self.fused.add(step)
+                elif known and not (step.parameters or step.node_type.reads_values()):
+                    self.early.add(step)
+                    continue
+                for source in step.sources:
+                    late_readers.update(source.gradient_blocks)
+
+    def _find_deferred(self) -> None:
+        part_of = {
+            step: number
+            for number, part in enumerate(self.parts[1:-1], 1)
+            for stage in part
+            for step in stage
+            if step.parameters
+        }
+        uses: dict[tuple[int, int], int] = {}
+        steps = [step for stage in self.backward for step in stage if step.parameters]
+        for step in steps:
+            part = part_of.get(step, 0)
+            for parameter in step.parameters:
+                uses[parameter.uid, part] = uses.get((parameter.uid, part), 0) + 1
+        for step in steps:
+            part = part_of.get(step, 0)
+            shared = [p.uid for p in step.parameters if uses[p.uid, part] > 1]
+            if shared:
+                self.deferred[step] = frozenset(shared)
+
+
+class StageSequence:
+    """The stages of one run with a saving, in order.
+
+    Attributes:
+        sequence:    the stages.
+        accumulated: for each step of a part, the number of the stage at which gradients of its
+            parameters are added up; gradients of other steps are added after the run.
+    """
+
+    def __init__(self, graph: StepGraph, saving: MemorySaving) -> None:
+        self.sequence: list[tuple[StageKind, list[StepRun]]] = []
+        self.accumulated: dict[StepRun, int] = {}
+        self._graph = graph
         self._saving = saving
         self._done: set[StepRun] = set()
-        if loss is None:
+        parts = graph.parts
+        if graph.loss is None:
             for part in parts:
                 self._forward(part)
             return
-        new = [step for part in parts for stage in part for step in stage]
-        self._maker = {block: step for step in new for block in step.blocks}
-        self.backward = backward_stages([*past, *new], loss)
-        early = _early(self.backward, self._maker)
-        for stage in self.backward:
-            self._append(StageKind.BACKWARD, [step for step in stage if step in early])
-        late = [[s for s in stage if s not in early and not s.fused] for stage in self.backward]
+        early, fused = graph.early, graph.fused
+        if early:
+            for stage in graph.backward:
+                self._append(StageKind.BACKWARD, [step for step in stage if step in early])
+        late = [[s for s in stage if s not in early and s not in fused] for stage in graph.backward]
         self._forward(parts[0])
         for part in parts[1:-1]:
             members = {step for stage in part for step in stage}
             self._forward(part)
             self._backward([[s for s in stage if s in members] for stage in late])
-            self._append(StageKind.ACCUMULATE, [s for stage in part for s in stage if s.parameters])
+            adding = [step for stage in part for step in stage if step.parameters]
+            self.accumulated.update(dict.fromkeys(adding, len(self.sequence)))
+            self._append(StageKind.ACCUMULATE, adding)
             late = [[s for s in stage if s not in members] for stage in late]
+        self._backward(late)
         if len(parts) > 1:
-            self._backward(late)
             self._forward(parts[-1])
-        else:
-            self._backward(late)
 
     def _append(self, kind: StageKind, steps: list[StepRun]) -> None:
         if steps:
-            self.sequence.append(Stage(kind, steps))
+            self.sequence.append((kind, steps))
 
-    def _forward(self, stages: Stages) -> None:
+    def _forward(self, stages: StepStages) -> None:
         for stage in stages:
             self._append(StageKind.FORWARD, list(stage))
 
-    def _backward(self, stages: Stages) -> None:
+    def _backward(self, stages: Iterable[list[StepRun]]) -> None:
         for stage in stages:
-            for steps in [[step] for step in stage] if self._saving.serial else [list(stage)]:
+            for steps in [[step] for step in stage] if self._saving.serial else [stage]:
                 if self._saving.recomputed:
                     for step in steps:
                         self._recompute(self._needs(step))
                 self._append(StageKind.BACKWARD, steps)
 
     def _needs(self, step: StepRun) -> list[StepRun]:
-        """The steps that are run again and whose values the backward of `step` reads."""
-        found = [step] if step.node_type.retains.output or step.node_type.saves() else []
+        """The recomputed steps whose values the backward of `step` reads."""
+        node_type, recomputed = step.node_type, self._saving.recomputed
+        needed: list[StepRun] = []
+        if step in recomputed and (node_type.retains.output or node_type.saves()):
+            needed.append(step)
         for position, source in enumerate(step.sources):
-            if step.node_type.retains.input(position) and not step.is_structural:
-                found += self._makers(source.blocks)
-        return [one for one in found if one in self._saving.recomputed]
+            if node_type.retains.input(position) and not step.is_structural:
+                needed += self._recomputed_makers(source.blocks)
+        return needed
 
-    def _makers(self, blocks: Iterable[Block]) -> list[StepRun]:
-        return [self._maker[block] for block in blocks if block in self._maker]
+    def _recomputed_makers(self, blocks: Iterable[Block]) -> list[StepRun]:
+        maker, recomputed = self._graph.maker, self._saving.recomputed
+        return [maker[block] for block in blocks if block in maker and maker[block] in recomputed]
 
     def _recompute(self, steps: Iterable[StepRun]) -> None:
-        """Forward of some steps, and before it of those of `again` that they read; once each."""
+        """Forward of some steps, and before it of the recomputed ones that they read; once each."""
         done = self._done
         stack = [step for step in steps if step not in done]
         while stack:
             step = stack[-1]
-            sources = [block for source in step.sources for block in source.blocks]
             missing = [
-                one
-                for one in self._makers(sources)
-                if one in self._saving.recomputed and one not in done
+                maker
+                for source in step.sources
+                for maker in self._recomputed_makers(source.blocks)
+                if maker not in done
             ]
             if missing:
                 stack += missing
@@ -167,45 +270,3 @@ class StageSequence:
             if step not in done:
                 done.add(step)
                 self._append(StageKind.RECOMPUTE, [step])
-
-
-def backward_stages(steps: Sequence[StepRun], loss: Block) -> list[list[StepRun]]:
-    """Steps that the loss depends on and that carry a gradient, last stage first."""
-    wanted = {loss}
-    stages: list[list[StepRun]] = []
-    number = -1
-    for step in reversed(steps):
-        if wanted.isdisjoint(step.blocks) or not step.block.requires_grad:
-            continue
-        if not step.node_type.differentiable:
-            continue  # a kept node, whose gradient ends there
-        for source in step.sources:
-            wanted.update(source.gradient_blocks)
-        if step.stage != number:
-            stages.append([])
-            number = step.stage
-        stages[-1].append(step)
-    return stages
-
-
-def _early(backward: Stages, new: Container[Block]) -> set[StepRun]:
-    """Steps whose gradient is known before forward; also marks the steps that can be fused."""
-    early: set[StepRun] = set()
-    late_readers: set[Block] = set()
-    for stage in backward:
-        for step in stage:
-            known = late_readers.isdisjoint(step.blocks) and step.block in new
-            step.fused = known and step.node_type.fuses_backward
-            if known and not (step.fused or step.parameters or step.node_type.reads_values()):
-                early.add(step)
-                continue
-            for source in step.sources:
-                late_readers.update(source.gradient_blocks)
-    return early
-
-
-def requires_grad(step: StepRun) -> bool:
-    """Whether the step's output needs a gradient: it leads to a parameter or a kept node."""
-    if step.block.kept or not step.node_type.differentiable:
-        return step.block.kept
-    return bool(step.parameters) or any([s.requires_grad for s in step.sources])

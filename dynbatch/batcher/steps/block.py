@@ -7,7 +7,6 @@ from typing import Any
 
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
-from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node, in_order, same_width
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -21,8 +20,8 @@ class Block:
     """
 
     __slots__ = (
-        "_view", "array", "gradient", "gradient_interval", "gradient_start", "interval", "kept",
-        "lengths", "nodes", "offsets", "ports", "requires_grad", "size", "start", "width", "widths",
+        "_view", "array", "gradient", "gradient_start", "kept", "lengths", "nodes", "offsets",
+        "ports", "size", "start", "width", "widths",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], port_width: int = 0) -> None:
@@ -38,11 +37,8 @@ class Block:
             self.size = sum([node.rows * node.width for node in nodes])
         self.array: Array | None = None
         self.start = 0
-        self.interval: Interval | None = None
         self.gradient: Array | None = None
         self.gradient_start = 0
-        self.gradient_interval: Interval | None = None
-        self.requires_grad = False
         self.kept = False
         self._view: View | None = None
         if port_width:
@@ -101,7 +97,6 @@ class View:
     """The values of another block, which carry no gradient."""
 
     __slots__ = ("base", "kept")
-    requires_grad = False
     gradient = None
 
     def __init__(self, base: Block) -> None:
@@ -142,7 +137,7 @@ class BatchInput:
         self.nodes = nodes
         first: Block | View = nodes[0]._block
         self.is_view = in_order(nodes)
-        self.packing: Interval | None = None
+        self.packing: int | None = None
         if self.is_view:
             self.blocks = [first.base]
             self.gradient_blocks = [] if isinstance(first, View) else self.blocks
@@ -160,11 +155,6 @@ class BatchInput:
         self.width = nodes[0].width if same_width(nodes) else 0
         self.widths = None if self.width else [node.width for node in nodes]
         self.size = sum([node.rows * node.width for node in nodes])
-
-    @property
-    def requires_grad(self) -> bool:
-        """Whether some of what is read needs a gradient."""
-        return any([block.requires_grad for block in self.gradient_blocks])
 
     def view(self) -> Ragged:
         """The packed rows without a copy; only if `is_view`."""
@@ -184,16 +174,16 @@ class BatchInput:
         rows = flat.reshape(-1, self.width) if self.width else flat
         return Ragged(rows, self.lengths, widths=self.widths)
 
-    def pack(self, arena: Array, place: Interval) -> tuple[Ragged, int]:
-        """Copy the rows to their place in the arena; also the bytes copied."""
+    def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
+        """Copy the rows into the arena, from element `start` on; also the bytes copied."""
         for block in self.blocks:
             block.values()
-        copied = move.run(self.moves(arena, place.offset))
-        return self.packed(arena, place), copied
+        copied = move.run(self.moves(arena, start))
+        return self.packed(arena, start), copied
 
-    def packed(self, arena: Array, place: Interval) -> Ragged:
-        """A place in the arena, as packed rows of the shape of what is read."""
-        return self._ragged(arena[place.offset : place.offset + self.size])
+    def packed(self, arena: Array, start: int) -> Ragged:
+        """The elements of the arena from `start` on, as packed rows of the shape that is read."""
+        return self._ragged(arena[start : start + self.size])
 
     def moves(self, arena: Array, start: int) -> list[move.Move]:
         """Copies from the nodes' values into `arena` at `start`."""

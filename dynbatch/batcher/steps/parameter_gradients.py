@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from weakref import ref
 
@@ -25,7 +25,7 @@ class StepGradients:
         deferred: parameters that several steps use. Their products are gathered and made at once.
     """
 
-    def __init__(self, owned: set[int], deferred: set[int]) -> None:
+    def __init__(self, owned: set[int], deferred: Collection[int]) -> None:
         self._owned = owned
         self._deferred = deferred
         self.dense: list[tuple[Parameter, Array]] = []

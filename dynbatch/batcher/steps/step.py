@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from dynbatch.batcher.steps.block import BatchInput, Block, freed
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
+from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels import move
-from dynbatch.memory import Interval
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.shape.structure import Structural
@@ -21,42 +21,17 @@ Span = tuple[str, float, float]
 """What ran ("forward", "backward" or "add gradients"), and from when to when by perf_counter."""
 
 
-class GradientTarget:
-    """Where the gradient of one input goes.
-
-    direct:  straight into the gradient block: the first writer, and it writes all of it.
-    scratch: computed there, then added to the blocks that carry a gradient.
-    Neither: a structural step, moved block by block; `assigned` names blocks it writes first.
-    """
-
-    __slots__ = ("assigned", "direct", "scratch")
-
-    def __init__(self) -> None:
-        self.direct = False
-        self.scratch: Interval | None = None
-        self.assigned: set[Block] = set()
-
-
-class Placement(NamedTuple):
-    """Where a forward has its arrays: its blocks, packed inputs, what it saves, and scratch."""
-
-    blocks: Sequence[Interval]
-    packings: Sequence[Interval | None]
-    saved: dict[str, tuple[Interval, int, int]]
-    workspace: Interval | None
-
-
 class StepRun:
     """A batch step: its nodes, inputs, output block, and what its kernels cost.
 
     `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran. A
-    region of calls counts as the nodes, batches and least batches of its calls. A step has two
-    `placements` if its values are freed after forward and made again in backward.
+    region of calls counts as the nodes, batches and least batches of its calls. `enter` and
+    `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
     """
 
     __slots__ = (
-        "batch", "block", "copied_bytes", "fused", "gradients", "is_structural", "lower_bound",
-        "node_type", "nodes", "num_batches", "num_nodes", "parameters", "placements",
+        "batch", "block", "blocks", "copied_bytes", "fused", "gradients", "is_structural",
+        "lower_bound", "node_type", "nodes", "num_batches", "num_nodes", "parameters",
         "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
@@ -66,6 +41,7 @@ class StepRun:
         self.nodes = nodes
         self.node_type = type(first)
         self.block = Block(nodes)
+        self.blocks = [self.block, *self.block.ports]  # all that the step writes
         self.batch = Batch(nodes, dtype, xp)
         self.is_structural = issubclass(self.node_type, Structural)
         self.parameters: tuple[Parameter, ...] = first.parameters()
@@ -78,20 +54,14 @@ class StepRun:
         self.prepare_seconds = 0.0
         self.spans: list[Span] = []
         self.copied_bytes = 0
-        self.saved: dict[str, tuple[Interval, int, int]] = {}
-        self.placements: list[Placement] = []
+        self.saved: dict[str, tuple[int, int, int]] = {}
         self.gradients: StepGradients | None = None
-        self.workspace: Interval | None = None
+        self.workspace: tuple[int, int] | None = None
         self.scratch: Array | None = None
-        self.workspace_backward: Interval | None = None
+        self.workspace_backward: tuple[int, int] | None = None
         self.targets: list[GradientTarget | None] = []
-        self.repacked: list[Interval | None] = []
+        self.repacked: list[int | None] = []
         self.sources = [BatchInput(places) for places in self.node_type.sources(nodes)]
-
-    @property
-    def blocks(self) -> list[Block]:
-        """All that the step writes: its output, and its ports."""
-        return [self.block, *self.block.ports]
 
     @property
     def work(self) -> int:
@@ -112,14 +82,34 @@ class StepRun:
             return [(node, x) for node in self.nodes for x in node.reads()]
         return list(zip(self.nodes, places, strict=True))
 
-    def enter(self, placement: Placement, arena: Array, keeps: bool) -> None:
-        """Forward runs next, with its arrays there; `keeps`: what it saves will be read."""
-        for block, interval in zip(self.blocks, placement.blocks, strict=True):
-            block.interval, block.array, block.start = interval, arena, interval.offset
-        for source, packing in zip(self.sources, placement.packings, strict=True):
-            source.packing = packing
-        self.saved, self.workspace = placement.saved, placement.workspace
-        self.batch.keeps = keeps
+    def enter(
+        self, placement: Placement, offsets: Sequence[int], arena: Array, workspace: int
+    ) -> None:
+        """Forward runs next, with its arrays at these offsets, and its workspace at that one."""
+        for block, row in zip(self.blocks, placement.blocks, strict=True):
+            block.array, block.start = arena, offsets[row]
+        for source, place in zip(self.sources, placement.packings, strict=True):
+            source.packing = None if place is None else offsets[place]
+        self.saved = {name: (offsets[row], n, k) for name, (row, n, k) in placement.saved.items()}
+        self.workspace = None
+        if placement.workspace is not None:
+            self.workspace = workspace, placement.workspace[1]
+        self.batch.keeps, self.batch.recompute = placement.keeps, placement.recompute
+
+    def enter_backward(self, placement: BackwardPlacement, offsets: Sequence[int]) -> None:
+        """Backward runs in this run, with its arrays at these offsets."""
+        self.repacked = [None if row is None else offsets[row] for row in placement.packings]
+        self.targets = [
+            target
+            if target is None or target.scratch is None
+            else GradientTarget(scratch=offsets[target.scratch])
+            for target in placement.targets
+        ]
+        self.workspace_backward = None
+        if placement.workspace is not None:
+            row, elements = placement.workspace
+            self.workspace_backward = offsets[row], elements
+        self.gradients = StepGradients(set(placement.owned), placement.deferred)
 
     # Kernels --------------------------------------------------------------------------------------
 
@@ -159,7 +149,7 @@ class StepRun:
         batch.port_gradients = [port.gradients() for port in self.block.ports]
         batch.launches += 1
         if self.workspace_backward is not None:
-            batch.scratch = _part(arena, self.workspace_backward)
+            batch.scratch = _part(arena, *self.workspace_backward)
         self.node_type.backward_batch(batch, self.block.gradients(), *self.target_views(arena))
         self.spans.append(("backward", begin, time.perf_counter()))
 
@@ -180,14 +170,14 @@ class StepRun:
         else:
             for source, target in zip(self.sources, self.targets, strict=True):
                 if target is not None and target.scratch is not None:
-                    moves_back = source.gradient_moves(arena, target.scratch.offset)
+                    moves_back = source.gradient_moves(arena, target.scratch)
                     self.copied_bytes += move.run_backward(moves_back, add=True)
                     self.batch.launches += 1
         self.spans.append(("add gradients", begin, time.perf_counter()))
 
     # Places ---------------------------------------------------------------------------------------
 
-    def _pack(self, source: BatchInput, place: Interval | None, arena: Array) -> Ragged:
+    def _pack(self, source: BatchInput, place: int | None, arena: Array) -> Ragged:
         if source.is_view:
             return source.view()
         assert place is not None
@@ -197,11 +187,11 @@ class StepRun:
         return packed
 
     def _place_saved(self, arena: Array) -> None:
-        for name, (interval, rows, width) in self.saved.items():
-            self.batch.saved[name] = _part(arena, interval).reshape(rows, width)
+        for name, (start, rows, width) in self.saved.items():
+            self.batch.saved[name] = _part(arena, start, rows * width).reshape(rows, width)
         if self.workspace is not None:
-            own = arena if self.scratch is None else self.scratch
-            self.batch.scratch = _part(own, self.workspace)
+            scratch = arena if self.scratch is None else self.scratch
+            self.batch.scratch = _part(scratch, *self.workspace)
 
     def target_views(self, arena: Array) -> list[Ragged | None]:
         views: list[Ragged | None] = []
@@ -240,5 +230,5 @@ class StepRun:
             yield (made, source) if gradient else made
 
 
-def _part(arena: Array, interval: Interval) -> Array:
-    return arena[interval.offset : interval.offset + interval.size]
+def _part(arena: Array, start: int, elements: int) -> Array:
+    return arena[start : start + elements]

@@ -352,15 +352,15 @@ def test_what_backward_reads_is_not_taken_for_free_to_free(monkeypatch):
     limit = least(model, batch)
     parts = []
 
-    def checked(layout):
-        freed = freed_after_forward(layout)
+    def checked(plan):
+        freed = freed_after_forward(plan)
         blocks = {block for step in freed for block in step.blocks}
-        for stage in layout.sequence:
+        for stage in plan.stages:
             for one in stage.steps if stage.is_backward else ():
                 for position, source in enumerate(one.sources):
                     if one.node_type.retains.input(position) and not one.is_structural:
                         assert blocks.isdisjoint(source.blocks)
-        parts.append(sum(stage.kind is StageKind.ACCUMULATE for stage in layout.sequence))
+        parts.append(sum(stage.kind is StageKind.ACCUMULATE for stage in plan.stages))
         return freed
 
     monkeypatch.setattr("dynbatch.batcher.planning.recompute_search.freed_after_forward", checked)

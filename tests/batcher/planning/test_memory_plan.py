@@ -8,7 +8,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.in_place import InPlace
-from dynbatch.memory import live_peak, plan_offsets
+from dynbatch.memory import live_peak
 from dynbatch.testing import strategies
 from tests.poison import assert_disjoint, poisoned_memory
 from tests.reference_models import Tagger, sentences
@@ -17,36 +17,36 @@ ALLOCATE = Executor._allocate
 
 
 @pytest.fixture
-def layouts(monkeypatch):
-    """The layouts of all runs of a test."""
+def plans(monkeypatch):
+    """The plans of all runs of a test."""
     found = []
 
     def allocate(self, plan):
-        found.append(plan.layout)
+        found.append(plan.memory)
         return ALLOCATE(self, plan)
 
     monkeypatch.setattr(Executor, "_allocate", allocate)
     return found
 
 
-def kinds(layout):
+def kinds(plan):
     """Each stage as its direction and the kinds that run in it."""
     return [
         (
             "backward" if stage.is_backward else "forward",
             [s.node_type.__name__ for s in stage.steps],
         )
-        for stage in layout.sequence
+        for stage in plan.stages
     ]
 
 
 def test_what_leads_from_the_losses_to_their_mean_is_differentiated_before_they_are_computed(
-    layouts,
+    plans,
 ):
     with db.Graph() as graph:
         graph.backward(F.mean(Tagger().losses(graph, sentences([2, 3]))))
-        (layout,) = layouts
-        assert kinds(layout) == [
+        (plan,) = plans
+        assert kinds(plan) == [
             ("backward", ["Total"]),
             ("forward", ["Lookup"]),
             ("forward", ["LinearMap"]),
@@ -57,42 +57,41 @@ def test_what_leads_from_the_losses_to_their_mean_is_differentiated_before_they_
             ("backward", ["LinearMap"]),
             ("backward", ["Lookup"]),
         ]
-        assert [step.node_type.__name__ for stage in layout.sequence for step in stage.steps
-                if step.fused] == ["LinearCrossEntropy"]  # fmt: skip
+        assert [step.node_type.__name__ for stage in plan.stages for step in stage.steps
+                if step in plan.graph.fused] == ["LinearCrossEntropy"]  # fmt: skip
 
 
-def test_values_live_from_their_kernel_to_their_last_reader(layouts):
+def test_values_live_from_their_kernel_to_their_last_reader(plans):
     with db.Graph() as graph:
         x = F.input(graph, np.ones((2, 3))).keep()
         y = F.tanh(x)  # backward reads the output
         z = y + 1.0  # and of this one nothing
         loss = F.sum(z)
         graph.backward(loss)
-        (layout,) = layouts
-        names = [kind for _, kind in kinds(layout)]
+        (plan,) = plans
+        names = [kind for _, kind in kinds(plan)]
         assert names == [["Sum"], ["Shift"], ["Input"], ["Tanh"], ["Shift"], ["Sum"], ["Tanh"],
                          ["Input"]]  # fmt: skip
         blocks = {
             step.node_type.__name__: step.block
-            for stage in layout.sequence
+            for stage in plan.stages
             for step in stage.steps
             if not stage.is_backward
         }
-        # Intervals of a finished run are forgotten where they ended; those of the layout remain.
-        spans = sorted((i.first, i.last) for i in layout.intervals if i.size == 6)
+        spans = sorted((i.first, i.last) for i in plan.intervals if i.size == 6)
         assert (3, 6) in spans  # y: from its kernel to its own backward
         assert (4, 5) in spans  # z: until the sum has read it
         assert blocks["Input"].kept
 
 
-def test_steps_without_a_gradient_to_send_are_not_differentiated(layouts):
+def test_steps_without_a_gradient_to_send_are_not_differentiated(plans):
     frozen = db.Parameter(np.ones((3, 3), np.float32))
     frozen.frozen = True
     with db.Graph() as graph:
         x = F.tanh(F.linear(F.lookup(graph, frozen, [0, 2]), frozen))
         y = F.exp(F.input(graph, np.ones((2, 3))).keep())
         graph.backward(F.sum(x * y))
-        backward = [kind for way, kind in kinds(layouts[0]) if way == "backward"]
+        backward = [kind for way, kind in kinds(plans[0]) if way == "backward"]
     assert sorted(kind for stage in backward for kind in stage) == [
         "Exp",
         "Input",
@@ -107,48 +106,48 @@ def test_places_never_overlap_and_the_peak_is_near_the_least_possible(random_gra
     found = []
 
     def allocate(self, plan):
-        found.append(plan.layout)
+        found.append(plan.memory)
         return ALLOCATE(self, plan)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Executor, "_allocate", allocate)
         with db.Graph(dtype="float64", seed=0) as graph:
             graph.backward(random_graph.build(graph).loss)
-    for layout in found:
-        assert_disjoint(layout.intervals)
-        live, planned = live_peak(layout.intervals), plan_offsets(layout.intervals)
+    for plan in found:
+        assert_disjoint(plan.intervals)
+        live, planned = live_peak(plan.intervals), plan.elements
         # Blocks of a few elements cannot always fill the gaps that alignment leaves.
         assert live <= planned <= 1.25 * live + 64
 
 
-def test_the_peak_of_the_tagger_is_the_largest_sum_of_live_blocks(layouts):
+def test_the_peak_of_the_tagger_is_the_largest_sum_of_live_blocks(plans):
     with db.Graph() as graph:
         graph.backward(F.mean(Tagger().losses(graph, sentences([20, 33, 7, 1] * 8))))
-    (layout,) = layouts
-    live = live_peak(layout.intervals)
+    (plan,) = plans
+    live = live_peak(plan.intervals)
     assert live * 4 <= graph.peak_bytes <= 1.05 * live * 4
 
 
-def test_a_run_without_a_loss_keeps_every_value(layouts):
+def test_a_run_without_a_loss_keeps_every_value(plans):
     with db.Graph() as graph:
         for node in (F.tanh(F.input(graph, np.ones((2, 3)))),):
             F.exp(node)
         graph.forward()
-        assert all(interval.last > 10**9 for interval in layouts[0].intervals)
+        assert all(interval.last > 10**9 for interval in plans[0].intervals)
 
 
 def in_place(build, **settings):
     """The chains of blocks that are one place, as sizes, and the gradient of the input."""
     chains = []
-    share = InPlace.share
+    find = InPlace.chains
 
-    def shared(self, intervals):
-        found = share(self, intervals)
-        chains.append([len(chain) - 1 for chain in found[1]])
+    def noted(self, *columns):
+        found = find(self, *columns)
+        chains.append([len(chain) for chain in found])
         return found
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InPlace, "share", shared)
+        patch.setattr(InPlace, "chains", noted)
         with db.Graph(dtype="float64", **settings) as graph:
             x = F.input(graph, np.linspace(-1, 1, 12).reshape(4, 3)).keep()
             with poisoned_memory():

@@ -1,0 +1,304 @@
+"""How long each block of a run lives: from the stage of its first write to that of its last read.
+
+The stages of a run are walked once. Nothing is written on steps, blocks or nodes: blocks are rows
+of a table, and the walk hands out their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+from dynbatch.batcher.planning.in_place import InPlace
+from dynbatch.batcher.planning.requirements import Requirements
+from dynbatch.batcher.planning.stages import (
+    MemorySaving,
+    Stage,
+    StageKind,
+    StageSequence,
+    StepGraph,
+)
+from dynbatch.batcher.steps.block import BatchInput, Block
+from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.memory import Interval
+
+END = 1 << 60
+"""The last stage of what outlives its run."""
+SCRATCH_ALIGNMENT = 16
+
+
+class BlockTable:
+    """Blocks to be placed in one arena, a row each.
+
+    Attributes:
+        sizes:      elements; `firsts` and `lasts` are stages, both inclusive.
+        alignments: the offset is a multiple of so many elements.
+        causes:     what it is for, and `owners`, the node type that needs it: for reports.
+    """
+
+    __slots__ = ("alignments", "causes", "firsts", "lasts", "owners", "sizes")
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.firsts: list[int] = []
+        self.lasts: list[int] = []
+        self.alignments: list[int] = []
+        self.causes: list[str] = []
+        self.owners: list[str] = []
+
+    def add(self, size: int, first: int, last: int, width: int, cause: str, owner: str) -> int:
+        """One more block; its row."""
+        self.sizes.append(size)
+        self.firsts.append(first)
+        self.lasts.append(last)
+        self.alignments.append(width or 1)
+        self.causes.append(cause)
+        self.owners.append(owner)
+        return len(self.sizes) - 1
+
+    def fullest(self, stages: int) -> tuple[int, int]:
+        """The first of so many stages at which most elements are alive, and how many."""
+        changes = [0] * (stages + 1)
+        for size, first, last in zip(self.sizes, self.firsts, self.lasts, strict=True):
+            changes[first] += size
+            if last < stages:
+                changes[last + 1] -= size
+        alive = list(accumulate(changes))
+        most = max(alive)
+        return (alive.index(most), most) if most else (0, 0)
+
+    def intervals(self, offsets: Sequence[int]) -> list[Interval]:
+        """The rows as `memory.Interval`s."""
+        columns = (self.sizes, self.firsts, self.lasts, self.alignments)
+        places = offsets or [-1] * len(self.sizes)
+        return [
+            Interval(*row) for row in zip(*columns, places, self.causes, self.owners, strict=True)
+        ]
+
+
+class LifetimeWalk:
+    """Walks the stages of a run.
+
+    Args:
+        graph:        the steps, and where gradients pass.
+        saving:       what the run does to need less memory.
+        requirements: what the node types of the steps ask for.
+        in_place:     whether blocks may be written over others.
+
+    Attributes:
+        table:      blocks of the arena, as if none took the place of another.
+        scratch:    workspaces of a run without a loss, whose arena stays with its values.
+        stages:     the stages.
+        placements: of each step's forward; `recomputed`, of its second forward.
+        backward:   of each step's backward.
+        gradients:  row of each block's gradient.
+        pairs:      blocks that may take the place of others; None where none may.
+    """
+
+    def __init__(
+        self, graph: StepGraph, saving: MemorySaving, requirements: Requirements, in_place: bool
+    ) -> None:
+        self.table = BlockTable()
+        self.scratch = BlockTable()
+        self.stages: list[Stage] = []
+        self.placements: dict[StepRun, Placement] = {}
+        self.recomputed: dict[StepRun, Placement] = {}
+        self.backward: dict[StepRun, BackwardPlacement] = {}
+        self.gradients: dict[Block, int] = {}
+        self.pairs = InPlace() if in_place and graph.loss is not None else None
+        self._graph = graph
+        self._saving = saving
+        self._requirements = requirements
+        self._values: dict[Block, int] = {}
+        self._owned: set[int] = set()
+        self._cleared: list[Block] = []
+        loss = graph.loss
+        if loss is not None:
+            owner = type(loss.nodes[0]).__name__
+            self.gradients[loss] = self.table.add(loss.size, 0, END, loss.width, "gradients", owner)
+        stages = StageSequence(graph, saving)
+        self._accumulated = stages.accumulated
+        for time, (kind, steps) in enumerate(stages.sequence):
+            self._walk_stage(time, kind, steps)
+
+    def _walk_stage(self, time: int, kind: StageKind, steps: Sequence[StepRun]) -> None:
+        self._cleared = []
+        if kind is StageKind.BACKWARD:
+            # A step is left out where nothing downstream sends it a gradient.
+            steps = [step for step in steps if not self.gradients.keys().isdisjoint(step.blocks)]
+            for step in steps:
+                for block in step.blocks:
+                    self._ensure_gradient(block, time)
+                self._walk_backward(step, time)
+        elif kind is not StageKind.ACCUMULATE:
+            for step in steps:
+                self._walk_forward(step, time, kind is StageKind.RECOMPUTE)
+        self.stages.append(Stage(kind, steps, self._cleared))
+
+    def _walk_forward(self, step: StepRun, time: int, again: bool) -> None:
+        graph, add, values = self._graph, self.table.add, self._values
+        differentiates = graph.loss is not None
+        owner = step.node_type.__name__
+        last = END if not differentiates or graph.is_kept(step.block) else time
+        rows = []
+        for block in step.blocks:
+            values[block] = row = add(block.size, time, last, block.width, "activations", owner)
+            rows.append(row)
+        packings = self._read_inputs(step, time, time, None)
+        fused = step in graph.fused
+        keeps = again
+        if step not in self._saving.recomputed:
+            # Without a loss in sight, a node that is kept later may still need a gradient.
+            needed = not differentiates or step.block in graph.requires_grad
+            keeps = graph.trains and needed and not fused
+        recompute = self._saving.segments.get(step, step.batch.recompute)
+        asked = self._requirements.forward(step, keeps, recompute)
+        saved = {
+            name: (add(n * width, time, last, width, "kept for backward", owner), n, width)
+            for name, (n, width) in asked.saved.items()
+        }
+        workspace = None
+        if asked.workspace:
+            table = self.table if differentiates else self.scratch
+            row = table.add(asked.workspace, time, time, SCRATCH_ALIGNMENT, "workspace", owner)
+            workspace = row, asked.workspace
+        placement = Placement(tuple(rows), packings, saved, workspace, keeps, recompute)
+        (self.recomputed if again else self.placements)[step] = placement
+        if self.pairs is not None:
+            self.pairs.forward(step, time, values, placement)
+        if fused:
+            self._fused_backward(step, time)
+
+    def _read_inputs(
+        self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None
+    ) -> tuple[int | None, ...]:
+        """Note that inputs are read until a stage; the places of those that are packed."""
+        if step.is_structural:
+            if reads is None:
+                for source in step.sources:
+                    self._read(source.blocks, until)
+            return (None,) * len(step.sources)
+        packings: list[int | None] = []
+        for position, source in enumerate(step.sources):
+            if reads is not None and not reads[position]:
+                packings.append(None)
+                continue
+            self._read(source.blocks, until)
+            packings.append(
+                None
+                if source.is_view
+                else self.table.add(
+                    source.size, time, until, source.width, "copies", step.node_type.__name__
+                )
+            )
+        return tuple(packings)
+
+    def _read(self, blocks: Iterable[Block], time: int) -> None:
+        lasts = self.table.lasts
+        for block in blocks:
+            row = self._values.get(block)  # blocks of earlier runs stay anyway
+            if row is not None and lasts[row] < time:
+                lasts[row] = time
+
+    # Backward -------------------------------------------------------------------------------------
+
+    def _walk_backward(self, step: StepRun, time: int) -> None:
+        graph, lasts = self._graph, self.table.lasts
+        node_type = step.node_type
+        retains = node_type.retains
+        deferred = graph.deferred.get(step)
+        until = self._accumulated.get(step, END) if deferred else time
+        reads = [retains.input(position) for position in range(len(step.sources))]
+        packings = self._read_inputs(step, time, until, reads)
+        if retains.output:
+            self._read([step.block], until)
+        placement = self.recomputed.get(step) or self.placements.get(step)
+        if placement is not None:
+            for row, _, _ in placement.saved.values():
+                lasts[row] = max(lasts[row], until)
+        for block in step.blocks:
+            row = self.gradients[block]
+            lasts[row] = END if graph.is_kept(block) else max(lasts[row], until)
+        workspace = None
+        recompute = self._saving.segments.get(step, step.batch.recompute)
+        elements = self._requirements.backward(step, recompute)
+        if elements:
+            row = self.table.add(
+                elements, time, time, SCRATCH_ALIGNMENT, "workspace", node_type.__name__
+            )
+            workspace = row, elements
+        self._add_backward(step, time, packings, workspace)
+        if self.pairs is not None:
+            self.pairs.backward(step, self.backward[step].targets, self.gradients, self.table.sizes)
+
+    def _fused_backward(self, step: StepRun, time: int) -> None:
+        row = self.gradients.get(step.block)
+        if row is not None:
+            self.table.lasts[row] = max(self.table.lasts[row], time)
+        self._add_backward(step, time, (), None)
+
+    def _add_backward(
+        self,
+        step: StepRun,
+        time: int,
+        packings: tuple[int | None, ...],
+        workspace: tuple[int, int] | None,
+    ) -> None:
+        owned = [
+            parameter.uid
+            for parameter in step.parameters
+            if parameter.uid not in self._owned and parameter.grad is None
+        ]
+        self._owned.update(owned)
+        targets = tuple([self._target(step, source, time) for source in step.sources])
+        deferred = self._graph.deferred.get(step, frozenset())
+        self.backward[step] = BackwardPlacement(
+            packings, targets, workspace, frozenset(owned), deferred
+        )
+
+    def _target(self, step: StepRun, source: BatchInput, time: int) -> GradientTarget | None:
+        blocks = source.gradient_blocks
+        if self._graph.requires_grad.isdisjoint(blocks):
+            return None
+        if step.is_structural:
+            assigned = [block for block in blocks if self._assigns(step, block, source)]
+            for block in blocks:
+                if block in assigned:
+                    self._begin_gradient(block, time)
+                else:
+                    self._ensure_gradient(block, time)
+            return GradientTarget(assigned=frozenset(assigned))
+        block = blocks[0]
+        if source.is_view and source.covers and block not in self.gradients:
+            self._begin_gradient(block, time)
+            return GradientTarget(direct=True)
+        scratch = self.table.add(
+            source.size, time, time, source.width, "gradients", step.node_type.__name__
+        )
+        for block in blocks:
+            self._ensure_gradient(block, time)
+        return GradientTarget(scratch=scratch)
+
+    def _begin_gradient(self, block: Block, time: int) -> None:
+        last = END if self._graph.is_kept(block) else time
+        owner = type(block.nodes[0]).__name__
+        self.gradients[block] = self.table.add(
+            block.size, time, last, block.width, "gradients", owner
+        )
+
+    def _ensure_gradient(self, block: Block, time: int) -> None:
+        """Have a block of zeros to add to."""
+        if block not in self.gradients and block in self._graph.requires_grad:
+            self._begin_gradient(block, time)
+            self._cleared.append(block)
+
+    def _assigns(self, step: StepRun, block: Block, source: BatchInput) -> bool:
+        """Whether a structural step writes the whole gradient of a block, before anybody else."""
+        if block in self.gradients or block not in self._graph.requires_grad:
+            return False
+        if not step.node_type.moves_all:  # type: ignore[attr-defined]
+            return False
+        positions = [node._position for node in source.nodes if node._block is block]
+        # A call is a part of its block: its position is None.
+        return len(positions) == len(block.nodes) == len(set(positions)) and None not in positions

@@ -1,0 +1,59 @@
+"""What a memory plan says of one step: where each pass has its arrays.
+
+A place is a row of the plan's table of blocks; the executor looks its offset up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from dynbatch.batcher.steps.block import Block
+
+
+class Placement(NamedTuple):
+    """One forward of a step.
+
+    blocks:    of its output, and of its ports.
+    packings:  of the inputs that are packed together; None for views.
+    saved:     what backward will read beside values, by name: place, rows and width.
+    workspace: place and elements of scratch.
+    keeps:     `Batch.keeps`; and `recompute`, `Batch.recompute`.
+    """
+
+    blocks: tuple[int, ...]
+    packings: tuple[int | None, ...]
+    saved: Mapping[str, tuple[int, int, int]]
+    workspace: tuple[int, int] | None
+    keeps: bool
+    recompute: int
+
+
+class GradientTarget(NamedTuple):
+    """Where the gradient of one input goes.
+
+    direct:   straight into the gradient block: the first writer, and it writes all of it.
+    scratch:  a place where it is computed, then added to the blocks that need a gradient.
+    assigned: of a structural step, which moves block by block: the blocks that it writes first.
+    """
+
+    direct: bool = False
+    scratch: int | None = None
+    assigned: frozenset[Block] = frozenset()
+
+
+class BackwardPlacement(NamedTuple):
+    """One backward of a step, or of a step whose forward makes its gradient as well.
+
+    packings:  of the inputs that are packed again.
+    targets:   of each input; None where no gradient is wanted.
+    workspace: place and elements of scratch.
+    owned:     parameters whose own gradient buffer the step may write: it comes first.
+    deferred:  parameters whose products are made together with those of other steps.
+    """
+
+    packings: tuple[int | None, ...]
+    targets: tuple[GradientTarget | None, ...]
+    workspace: tuple[int, int] | None
+    owned: frozenset[int]
+    deferred: frozenset[int]
