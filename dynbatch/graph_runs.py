@@ -16,9 +16,11 @@ from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
-from dynbatch.batcher.schedule.folds import compute_again, require_own_readers
+from dynbatch.batcher.schedule.folds import out_of_date, require_own_readers
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.block import freed
+from dynbatch.cells.calls.call import Call
+from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.errors import FreedError, GraphError, NumericError
 from dynbatch.graph_nodes import ONE_THREAD, OwnedNodes
 from dynbatch.kernels import arrays
@@ -93,7 +95,7 @@ class Runs(OwnedNodes):
             self._kept[node.index] = node
             around = list(self._folds.around(node, self.tables))
             if around:
-                self._pending += compute_again(around, self._nodes)
+                self._run_again(out_of_date(around, self._nodes))
 
     # Running --------------------------------------------------------------------------------------
 
@@ -165,11 +167,24 @@ class Runs(OwnedNodes):
         """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
         begin = time.perf_counter()
         if self.tables:
-            found = ancestors_with_calls(targets, self._folds, self._kept, self.tables, self.policy)
+            for table in self.tables:
+                table.update()
+            nodes = ancestors_with_calls(targets, self._folds, self._kept, self.tables, self.policy)
+            for node in nodes:
+                if isinstance(node, RegionNode):
+                    node.settle()
         else:
-            found = ancestors(targets, self._folds, self._kept)
+            nodes = ancestors(targets, self._folds, self._kept)
         self._executor.statistics.host_seconds += time.perf_counter() - begin
-        return found
+        return nodes
+
+    def _run_again(self, nodes: list[Node]) -> None:
+        for node in nodes:
+            if isinstance(node, Call):
+                node.origin.forget_run(node.row)
+            else:
+                node._block = None
+                self._pending.append(node)
 
     def _waiting(self) -> list[Node]:
         """All that has not been computed, without the inputs that their readers can do without."""

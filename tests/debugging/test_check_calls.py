@@ -7,7 +7,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.batcher.schedule import call_regions as region_plan
+from dynbatch.batcher.schedule import call_gathers
 from dynbatch.cells.calls import region_run
 from dynbatch.cells.calls import stack as stack_calls
 from dynbatch.cells.calls.region_run import RegionRun
@@ -60,7 +60,7 @@ def pairs(graph, p, count=3):
 
 
 def test_a_row_gathered_from_the_wrong_call(monkeypatch):
-    by_batch = region_plan._by_batch
+    by_batch = call_gathers.by_batch
 
     def wrong(rows, *args):
         if rows.size > 2:
@@ -68,7 +68,7 @@ def test_a_row_gathered_from_the_wrong_call(monkeypatch):
             rows[2] = rows[1]
         return by_batch(rows, *args)
 
-    monkeypatch.setattr(region_plan, "_by_batch", wrong)
+    monkeypatch.setattr(call_gathers, "by_batch", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         roots = pairs(graph, tree_parameters())
         caught(

@@ -10,6 +10,7 @@ import numpy as np
 from dynbatch.batcher.schedule.argument_arrays import Pending
 from dynbatch.batcher.schedule.call_regions import RegionPlanner
 from dynbatch.batcher.schedule.folds import Folds, can_fold, fold
+from dynbatch.batcher.schedule.planned_calls import CallPlans, PlannedCalls
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
@@ -51,25 +52,31 @@ def ancestors_with_calls(
     tables: Sequence[CallTable],
     policy: str | Policy,
 ) -> list[Node]:
-    """The same for graphs with calls: these are gathered in regions, one node each.
+    """What `ancestors` returns for graphs with calls: these are gathered in regions, one node each.
 
     The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
     run as one. Regions come before the ordinary nodes of their phase, which is a topological order.
+
+    Nothing is told to the calls: `RegionNode.settle` does that, once the nodes are to run. Only
+    nodes in place of a cell's constants are made here, once a graph.
+
+    Args:
+        tables: of the graph, each up to date (`CallTable.update`).
     """
     needed = Needed(tables, folds, kept)
     needed.add(targets)
     for phase in sorted(needed.waiting, reverse=True):
         needed.add_calls(phase)
-    planner = RegionPlanner(policy)
-    found: list[tuple[int, int, int, Node]] = []
+    planner = RegionPlanner(policy, needed.plans)
+    order: list[tuple[int, int, int, Node]] = []
     for phase in sorted(needed.pending):
         for node in planner.plan(needed.pending[phase]):
             # A cell's constants are made only now.
             needed.add([x for x in node.inputs if not isinstance(x, RegionNode)])
-            found.append((phase, 0, node.region.number, node))
+            order.append((phase, 0, node.region.number, node))
     fold(needed.folded, needed.nodes)
-    found += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
-    return [node for _, _, _, node in sorted(found, key=lambda entry: entry[:3])]
+    order += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
+    return [node for _, _, _, node in sorted(order, key=lambda entry: entry[:3])]
 
 
 class Needed:
@@ -78,6 +85,7 @@ class Needed:
     Attributes:
         nodes:   ordinary nodes by index.
         folded:  those among them whose input is not needed for their sake.
+        plans:   the calls of each table, those that are needed marked.
         waiting: by phase, the tables that have calls which have not run, and the rows of these.
         pending: the calls among them that are needed, by phase.
     """
@@ -87,33 +95,33 @@ class Needed:
         self.folded: list[Node] = []
         self._folds = folds
         self._kept = kept
+        self.plans: CallPlans = {}
         self.waiting: dict[int, list[tuple[CallTable, Array]]] = {}
         self.pending: dict[int, list[Pending]] = {}
         for table in tables:
-            table.update()
-            table.marked = np.zeros(len(table.calls), bool)
+            self.plans[table] = PlannedCalls(table)
             for phase, rows in table.waiting_by_phase():
                 self.waiting.setdefault(phase, []).append((table, rows))
 
     def add(self, targets: Iterable[Node]) -> None:
         """Targets, with the ordinary nodes they need; of calls, those they read themselves."""
         stack: list[Node] = []
-        self._find(targets, stack)
+        self._add(targets, stack)
         while stack:
             node = stack.pop()
             if type(node) is StackCalls:
                 for table in node.tables:
-                    table.marked[node.rows_of(table)] = True
+                    self.plans[table].marked[node.rows_of(table)] = True
             elif node.index in self._folds.readers and can_fold(node, self.nodes, self._kept):
                 self.folded.append(node)
-                self._find(node.inputs[0].inputs, stack)
+                self._add(node.inputs[0].inputs, stack)
             else:
-                self._find(node.inputs, stack)
+                self._add(node.inputs, stack)
 
-    def _find(self, found: Iterable[Node], stack: list[Node]) -> None:
-        for x in found:
+    def _add(self, nodes: Iterable[Node], stack: list[Node]) -> None:
+        for x in nodes:
             if isinstance(x, Call | ResultPart):
-                x.origin.marked[x.row] = True
+                self.plans[x.origin].marked[x.row] = True
             elif x._block is None and x.index not in self.nodes:
                 self.nodes[x.index] = x
                 stack.append(x)
@@ -121,50 +129,50 @@ class Needed:
     def add_calls(self, phase: int) -> None:
         """The calls of a phase that anything found so far needs, and what those need."""
         waiting = self.waiting[phase]
-        marks = [table.marked[rows] for table, rows in waiting]
+        marks = [self.plans[table].marked[rows] for table, rows in waiting]
         if not any([mark.any() for mark in marks]):
             return
-        pending = [Pending(table, phase, rows) for table, rows in waiting]
-        for one, needed in zip(pending, _reached(pending, marks), strict=True):
+        pending = [Pending(table, phase, rows, self.plans) for table, rows in waiting]
+        for calls, needed in zip(pending, _reached(pending, marks), strict=True):
             if not needed.all():
-                one.keep(needed)
-        self.pending[phase] = pending = [one for one in pending if one.rows.size]
-        for one in pending:
-            for table in one.tables():
-                table.marked[one.reads_before(table)] = True
-            self.add(one.nodes())
+                calls.keep(needed)
+        self.pending[phase] = pending = [calls for calls in pending if calls.rows.size]
+        for calls in pending:
+            for table in calls.tables():
+                self.plans[table].marked[calls.reads_before(table)] = True
+            self.add(calls.nodes())
 
 
 def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
-    """Which calls are marked, or read by such.
+    """Which calls are marked, or read by calls that are.
 
     Calls that nothing reads are taken away, again and again; as a rule there are none.
     """
-    starts = np.cumsum([0, *[one.rows.size for one in pending]])
-    place = {one.table: k for k, one in enumerate(pending)}
+    starts = np.cumsum([0, *[calls.rows.size for calls in pending]])
+    number = {calls.table: k for k, calls in enumerate(pending)}
     readers = np.concatenate(marks).astype(np.int64)
     edges: list[tuple[Array, Array]] = []
-    for k, one in enumerate(pending):
-        for table in one.tables():
-            if table in place:
-                calls, read = one.edges(pending[place[table]])
-                edges.append((starts[k] + calls, starts[place[table]] + read))
+    for k, calls in enumerate(pending):
+        for table in calls.tables():
+            if table in number:
+                reading, read = calls.edges(pending[number[table]])
+                edges.append((starts[k] + reading, starts[number[table]] + read))
                 readers += np.bincount(edges[-1][1], minlength=readers.size)
-    gone = np.flatnonzero(readers == 0).tolist()
-    if gone:
-        _take_away(gone, readers, edges)
+    unread = np.flatnonzero(readers == 0).tolist()
+    if unread:
+        _take_away(unread, readers, edges)
     alive = readers > 0
     return [alive[a:b] for a, b in itertools.pairwise(starts.tolist())]
 
 
-def _take_away(gone: list[int], readers: Array, edges: Sequence[tuple[Array, Array]]) -> None:
-    """Lower the count of what calls without readers read; `gone` grows on the way."""
+def _take_away(unread: list[int], readers: Array, edges: Sequence[tuple[Array, Array]]) -> None:
+    """Lower the count of what calls without readers read; `unread` grows on the way."""
     reads: dict[int, list[int]] = {}
     for calls, read in edges:
-        for call, one in zip(calls.tolist(), read.tolist(), strict=True):
-            reads.setdefault(call, []).append(one)
-    for call in gone:
-        for one in reads.get(call, ()):
-            readers[one] -= 1
-            if not readers[one]:
-                gone.append(one)
+        for call, source in zip(calls.tolist(), read.tolist(), strict=True):
+            reads.setdefault(call, []).append(source)
+    for call in unread:
+        for source in reads.get(call, ()):
+            readers[source] -= 1
+            if not readers[source]:
+                unread.append(source)

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import SumArgument, TupleArgument
 from dynbatch.cells.calls.call import ResultPart, TuplePart
 from dynbatch.cells.calls.table import NOT_RUN, CallTable
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
+
+Origin = CallTable | Node | None
+"""Where a value comes from: a call of a table, a node, or zeros."""
 
 
 class Entries:
@@ -29,24 +33,24 @@ class Entries:
     __slots__ = ("code", "counts", "first", "origins", "row")
 
     def __init__(self, given: Sequence[Any]) -> None:
-        kinds = set(map(type, given))
+        types = set(map(type, given))
         self.counts: Array | None = None
-        if SumArgument in kinds:
-            members = [one.members if type(one) is SumArgument else (one,) for one in given]
-            self.counts = np.array([len(some) for some in members])
-            given = [one for some in members for one in some]
-        origins = [one.origin for one in given]
-        self.origins: list[Any] = list(dict.fromkeys(origins))
+        if SumArgument in types:
+            members = [x.members if type(x) is SumArgument else (x,) for x in given]
+            self.counts = np.array([len(terms) for terms in members])
+            given = [x for terms in members for x in terms]
+        origins = [x.origin for x in given]
+        self.origins: list[Origin] = list(dict.fromkeys(origins))
         if len(self.origins) == 1:
             self.code = np.zeros(len(given), np.int64)
         else:
             number = {origin: k for k, origin in enumerate(self.origins)}
             self.code = np.array([number[origin] for origin in origins])
-        self.row = np.array([one.row for one in given])
-        if kinds.isdisjoint((ResultPart, TuplePart, SumArgument)):
+        self.row = np.array([x.row for x in given])
+        if types.isdisjoint((ResultPart, TuplePart, SumArgument)):
             self.first = np.zeros(len(given), np.int64)
         else:
-            self.first = np.array([one.first for one in given])
+            self.first = np.array([x.first for x in given])
 
     def call_of(self, count: int) -> Array:
         """(M,) which of the N calls each entry belongs to."""
@@ -69,16 +73,14 @@ def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, in
     if TupleArgument not in set(map(type, given)):
         entries = Entries(given)
         return [(entries, leaf) for leaf in range(num_leaves)]
-    found = []
+    leaves = []
     for leaf in range(num_leaves):
-        entries = Entries(
-            [one.values[leaf] if type(one) is TupleArgument else one for one in given]
-        )
-        shifts = np.array([0 if type(one) is TupleArgument else leaf for one in given])
+        entries = Entries([x.values[leaf] if type(x) is TupleArgument else x for x in given])
+        shifts = np.array([0 if type(x) is TupleArgument else leaf for x in given])
         counts = 1 if entries.counts is None else entries.counts
         entries.first = entries.first + np.repeat(shifts, counts)
-        found.append((entries, 0))
-    return found
+        leaves.append((entries, 0))
+    return leaves
 
 
 class Pending:
@@ -90,21 +92,21 @@ class Pending:
             `first`; `memories`: those of each matrix.
     """
 
-    def __init__(self, table: CallTable, phase: int, rows: Array) -> None:
+    def __init__(self, table: CallTable, phase: int, rows: Array, plans: CallPlans) -> None:
         self.table = table
         self.phase = phase
         self.rows = rows
-        self.columns: list[Entries] = []
-        self.leaves: list[tuple[Entries, int]] = []
+        self._plans = plans
+        leaves: list[tuple[Entries, int]] = []
         whole = rows.size == len(table.calls)
         picked = rows.tolist()
-        for column, form in zip(table.columns, table.forms, strict=True):
+        for column, num_leaves in zip(table.columns, table.forms, strict=True):
             given = column if whole else [column[row] for row in picked]
-            self.leaves += read_column(given, form)
-        self.columns = list(dict.fromkeys([entries for entries, _ in self.leaves]))
-        found = list(zip(self.leaves, table.matrices, strict=True))
-        self.memories = [entries for (entries, _), is_matrix in found if is_matrix]
-        self.leaves = [leaf for leaf, is_matrix in found if not is_matrix]
+            leaves += read_column(given, num_leaves)
+        self.columns = list(dict.fromkeys([entries for entries, _ in leaves]))
+        marked = list(zip(leaves, table.matrices, strict=True))
+        self.memories = [entries for (entries, _), is_matrix in marked if is_matrix]
+        self.leaves = [leaf for leaf, is_matrix in marked if not is_matrix]
 
     def keep(self, needed: Array) -> None:
         """Drop the calls that are not marked True."""
@@ -114,14 +116,14 @@ class Pending:
 
     def nodes(self) -> list[Node]:
         """The ordinary nodes that the calls read."""
-        found = [o for entries in self.columns for o in entries.origins if isinstance(o, Node)]
-        return list(dict.fromkeys(found))
+        nodes = [o for entries in self.columns for o in entries.origins if isinstance(o, Node)]
+        return list(dict.fromkeys(nodes))
 
     @cached_property
     def by_memory(self) -> tuple[list[tuple[Node, ...]], Array] | None:
-        """The memories of the calls, those with the most calls first, and the place of each call's.
+        """The memories, those of most calls first, and which of them each call reads.
 
-        So the calls at one place of the longest sentences are, as a rule, those of the first
+        So the calls at one step of the longest sentences are, as a rule, those of the first
         memories: these are read where they lie.
         """
         if not self.memories:
@@ -130,13 +132,14 @@ class Pending:
         distinct, which = np.unique(codes, axis=1, return_inverse=True)
         which = which.reshape(-1)
         order = np.argsort(-np.bincount(which), kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(order.size)
+        rank = np.empty_like(order)
+        rank[order] = np.arange(order.size)
+        origins: list[list[Any]] = [entries.origins for entries in self.memories]
         memories = [
-            tuple([one.origins[k] for one, k in zip(self.memories, column, strict=True)])
+            tuple([nodes[k] for nodes, k in zip(origins, column, strict=True)])
             for column in distinct[:, order].T.tolist()
         ]
-        return memories, place[which]
+        return memories, rank[which]
 
     @cached_property
     def reads_now(self) -> list[CallTable]:
@@ -162,7 +165,8 @@ class Pending:
         """(M,) which entries are calls of `origin` that run in this very phase."""
         chosen = entries.code == entries.origins.index(origin)
         rows = np.where(chosen, entries.row, 0)
-        fresh = (origin.run_of[rows] == NOT_RUN) & (origin.ready[rows] == self.phase)
+        plan = self._plans[origin]
+        fresh = (plan.run_of[rows] == NOT_RUN) & (plan.ready[rows] == self.phase)
         inside: Array = chosen & fresh
         return inside
 
@@ -178,10 +182,25 @@ class Pending:
 
     def reads_before(self, origin: CallTable) -> Array:
         """Rows of `origin` that these calls read, and that run in an earlier phase of this run."""
-        found = []
+        plan = self._plans[origin]
+        earlier = []
         for entries in self.columns:
             if origin in entries.origins:
                 rows = entries.row[entries.code == entries.origins.index(origin)]
-                waits = (origin.run_of[rows] == NOT_RUN) & (origin.ready[rows] < self.phase)
-                found.append(rows[waits])
-        return np.concatenate(found)
+                waits = (plan.run_of[rows] == NOT_RUN) & (plan.ready[rows] < self.phase)
+                earlier.append(rows[waits])
+        return np.concatenate(earlier)
+
+    def depths(self) -> Array:
+        """For how many calls of this run and table each waits, one after the other.
+
+        What was counted when the calls were made holds unless some have run by now.
+        """
+        if not self._plans[self.table].runs:
+            counted: Array = self.table.depth[self.rows]
+            return counted
+        depth = [0] * self.rows.size
+        readers, read = self.edges(self)
+        for reader, call in sorted(zip(readers.tolist(), read.tolist(), strict=True)):
+            depth[reader] = max(depth[reader], depth[call] + 1)  # all that `call` reads was seen
+        return np.array(depth)

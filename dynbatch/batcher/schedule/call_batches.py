@@ -77,7 +77,7 @@ def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
 
 
 def _by_chain(k: int, pending: Pending, ordered: Ordered) -> None:
-    depth = _depths(pending)
+    depth = pending.depths()
     memory = pending.by_memory
     order = np.argsort(depth, kind="stable") if memory is None else np.lexsort((memory[1], depth))
     changes = np.flatnonzero(np.diff(depth[order])) + 1
@@ -85,21 +85,6 @@ def _by_chain(k: int, pending: Pending, ordered: Ordered) -> None:
     ordered.order[k] = order
     ordered.batches += [(k, a, b) for a, b in zip([0, *ends], ends, strict=False)]
     ordered.lower_bound += len(ends)
-
-
-def _depths(pending: Pending) -> Array:
-    """For how many calls of this run and table each waits, one after the other.
-
-    What was counted when the calls were made holds unless some have run by now.
-    """
-    if not pending.table.runs:
-        counted: Array = pending.table.depth[pending.rows]
-        return counted
-    depth = [0] * pending.rows.size
-    readers, read = pending.edges(pending)
-    for reader, one in sorted(zip(readers.tolist(), read.tolist(), strict=True)):
-        depth[reader] = max(depth[reader], depth[one] + 1)  # of `one`, all has been seen
-    return np.array(depth)
 
 
 def _by_policy(

@@ -93,27 +93,21 @@ def fold(readers: Sequence[Node], nodes: dict[int, Node]) -> None:
             nodes[reader.index] = reader.folded()
 
 
-def compute_again(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
-    """Forget the values of some nodes, and of all that follow from them; they run once more.
+def out_of_date(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
+    """Some nodes and all that follow from them: those to run once more, calls among them.
 
     Args:
         nodes: all of the graph.
-
-    Returns:
-        those of them that are not calls.
     """
     stale = {reader.index for reader in readers}
-    found = []
+    again = []
     for node in nodes:
         if node.index not in stale and stale.isdisjoint([x.index for x in node.inputs]):
             continue
         stale.add(node.index)
-        if isinstance(node, Call):
-            node.origin.forget_run(node.row)
-        elif not node.is_light and node._block is not None:
-            node._block = None
-            found.append(node)
-    return found
+        if isinstance(node, Call) or (not node.is_light and node._block is not None):
+            again.append(node)
+    return again
 
 
 def require_own_readers(node: Node, totals: Mapping[int, Any], tables: Sequence[CallTable]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_run import RegionRun
-from dynbatch.cells.calls.table import ValueHandle
+from dynbatch.cells.calls.table import CallRun, ValueHandle
 from dynbatch.nodes.base import ROWS, Node, Retain, intern_signature
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Parameter
@@ -62,6 +62,15 @@ class RegionNode(Node):
     def label(self) -> str:
         names = dict.fromkeys([group.table.cell.__name__ for group in self.region.groups])
         return f"calls of {', '.join(names)}"
+
+    def call_runs(self) -> list[CallRun]:
+        """Of each group, where its results are once this has run."""
+        return [CallRun(self, g.offset, g.count, g.cell) for g in self.region.groups]
+
+    def settle(self) -> None:
+        """Tell the tables of the calls that this runs them."""
+        for group, run in zip(self.region.groups, self.call_runs(), strict=True):
+            group.table.settle(group.rows, run)
 
     def calls(self) -> Iterator[tuple[ValueHandle, int]]:
         """The calls in the order in which they run, and in which batch each does, from 0."""

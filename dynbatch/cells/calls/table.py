@@ -130,7 +130,6 @@ class CallTable:
         known:   identities of arguments that hold matrices, whose `NodeArgument`s the cell knows.
         hoisted: what calls share, as ordinary nodes.
         runs, run_of, position: where calls have run; of each call in which run, and its row there.
-        marked:  which calls the run that is being planned needs (see `batcher.schedule.ancestors`).
     """
 
     def __init__(
@@ -162,7 +161,6 @@ class CallTable:
         self.depth: Array = np.empty(0, np.int64)
         self.run_of: Array = np.empty(0, np.int64)
         self.position: Array = np.empty(0, np.int64)
-        self.marked: Array = np.empty(0, bool)
         self.held: list[tuple[tuple[int, ...], Any]] = []
         self.known: list[int] = []
         self._forget = forget

@@ -1,0 +1,151 @@
+"""`Gathers`: from where, and before which batch, the arguments of a region's calls are gathered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dynbatch.batcher.schedule.argument_arrays import Entries
+from dynbatch.batcher.schedule.planned_calls import CallPlans
+from dynbatch.cells.calls.region import Earlier, Fetch, PackedRows, Space
+from dynbatch.cells.calls.table import NOT_RUN, CallTable
+from dynbatch.nodes.base import Node
+from dynbatch.parameter import Array
+
+
+@dataclass
+class Reads:
+    """The entries of one stream, in the order of the calls that they are for.
+
+    shift:   what to add to their `first`.
+    targets: (M,) the call's row in its group; increasing.
+    inside:  (M,) which entries are calls of the same region; None if there are none. Like the
+        entries it is not in that order.
+    """
+
+    entries: Entries
+    shift: int
+    order: Array
+    targets: Array
+    inside: Array | None
+
+
+class InnerReads(NamedTuple):
+    """Entries that are one value of calls of a group of the same region: gathers, by batch."""
+
+    group: int
+    value: int
+    by_batch: list[tuple[int, Fetch]]
+
+
+class Gathers:
+    """The gathers of one region, with the sources and spaces that they have asked for so far.
+
+    Attributes:
+        sources: the nodes that each packed input of the region is made of.
+    """
+
+    def __init__(self, plans: CallPlans) -> None:
+        self._plans = plans
+        self.sources: list[list[Node]] = []
+        self._spaces: dict[Space, int] = {}
+
+    @property
+    def spaces(self) -> list[Space]:
+        """All places that rows are gathered from."""
+        return list(self._spaces)
+
+    def source(self, nodes: list[Node]) -> int:
+        """The number of a packed input."""
+        for number, known in enumerate(self.sources):
+            if known == nodes:
+                return number
+        self.sources.append(nodes)
+        return len(self.sources) - 1
+
+    def space(self, space: Space) -> int:
+        """The number of a space."""
+        return self._spaces.setdefault(space, len(self._spaces))
+
+    def ahead(self, read: Reads, width: int, count: int) -> list[Fetch]:
+        """What is gathered before the first batch for `count` calls: rows of nodes and old calls.
+
+        Args:
+            width: of the stream.
+        """
+        entries = read.entries
+        nodes = {k: o for k, o in enumerate(entries.origins) if isinstance(o, Node)}
+        fetches: list[Fetch] = []
+        code = entries.code[read.order]
+        if nodes:
+            starts = np.zeros(len(entries.origins), np.int64)
+            starts[[*nodes]] = np.cumsum([0, *[node.rows for node in nodes.values()]])[:-1]
+            chosen = np.isin(code, [*nodes]) if len(nodes) < len(entries.origins) else None
+            rows = (starts[entries.code] + entries.row)[read.order]
+            space = self.space(PackedRows(self.source(list(nodes.values())), width))
+            fetches.append(_fetch(space, rows, read, chosen, count))
+        outside = None if read.inside is None else ~read.inside[read.order]
+        for number, origin in enumerate(entries.origins):
+            if isinstance(origin, CallTable):
+                chosen = code == number
+                if outside is not None:
+                    chosen &= outside
+                if chosen.any():
+                    fetches += self._earlier(read, origin, chosen, count)
+        return fetches
+
+    def _earlier(self, read: Reads, table: CallTable, chosen: Array, count: int) -> list[Fetch]:
+        """Values of calls that an earlier region has made."""
+        plan = self._plans[table]
+        rows = read.entries.row[read.order]
+        leaf = (read.entries.first + read.shift)[read.order]
+        runs = np.where(chosen, plan.run_of[np.where(chosen, rows, 0)], NOT_RUN)
+        fetches = []
+        for run in np.unique(runs[chosen]).tolist():
+            node, offset, num_calls, step = plan.runs[run]
+            source = self.source([node])
+            for value in np.unique(leaf[runs == run]).tolist():
+                width = step.program.exports[value].width
+                columns = step.width, step.columns[value], width
+                space = self.space(Earlier(source, offset, num_calls, *columns))
+                of_value = (runs == run) & (leaf == value)
+                positions = plan.position[np.where(of_value, rows, 0)]
+                fetches.append(_fetch(space, positions, read, of_value, count))
+        return fetches
+
+
+def _fetch(space: int, rows: Array, read: Reads, chosen: Array | None, count: int) -> Fetch:
+    targets = read.targets
+    if chosen is not None:
+        rows, targets = rows[chosen], targets[chosen]
+    unique = is_unique(rows)
+    if read.entries.counts is not None:
+        distinct, starts = np.unique(targets, return_index=True)
+        return Fetch(space, rows, distinct, starts, unique)
+    return Fetch(space, rows, None if rows.size == count else targets, None, unique)
+
+
+def by_batch(rows: Array, targets: Array, ends: Array, sums: bool) -> list[tuple[int, Fetch]]:
+    """Gathers of `rows` for `targets` of a group, cut into its batches; the space is to be set."""
+    unique = is_unique(rows)
+    cuts = np.searchsorted(targets, ends).tolist()
+    fetches = []
+    low = first = 0
+    for number, (high, end) in enumerate(zip(cuts, ends.tolist(), strict=True)):
+        if low < high:
+            part: Array | None = targets[low:high] - first
+            starts = None
+            if sums:
+                part, starts = np.unique(targets[low:high] - first, return_index=True)
+            elif high - low == end - first:
+                part = None
+            fetches.append((number, Fetch(0, rows[low:high], part, starts, unique)))
+        low, first = high, end
+    return fetches
+
+
+def is_unique(rows: Array) -> bool:
+    """Whether no row is there twice."""
+    return bool(np.bincount(rows).max(initial=0) <= 1)
