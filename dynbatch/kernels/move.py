@@ -1,7 +1,7 @@
 """Copies between places of an arena: the packing of inputs, and every purely structural operation.
 
 One table describes all copies of a mini-batch, whatever their widths and lengths, so that on a GPU
-a concat, a split or a gather of all sentences is one launch. The NumPy twin merges neighbouring
+a concat, a split or a gather of all sentences is one launch. The NumPy version merges neighbouring
 entries first and then copies entry by entry.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -82,8 +82,7 @@ def run(moves: Iterable[Move], add: bool = False) -> int:
     """Carry out the moves, adding to the targets if `add`; return the bytes copied."""
     moves = list(moves)
     if moves and not isinstance(moves[0].target, np.ndarray):
-        on_device: int = cuda_version("move", "run")(moves, add)
-        return on_device
+        return cast(int, cuda_version("move", "run")(moves, add))
     views = [_views(move) for move in merge(moves)]
     copied = sum([target.nbytes for _, target in views])
     if add:  # one after the other: the same target may come again

@@ -12,13 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.dot_product import (
+from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.attention.packed import (
     AttentionGradients,
     PackedAttention,
     exp_rows,
+    pairs_of,
     softmax_backward,
 )
-from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.runtime.dispatch import has_cuda
 
 # Elements of one block of tanh(q + k): it stays in the second-level cache.
@@ -198,14 +199,6 @@ def _scores_backward(
 
 
 def _sentences(packed: PackedAttention, weights: Array) -> Iterator[AdditiveSentence]:
-    query_edges, key_edges = packed.query_offsets.tolist(), packed.key_offsets.tolist()
-    start = 0
-    for k in range(len(query_edges) - 1):
-        rows = slice(query_edges[k], query_edges[k + 1])
-        keys = slice(key_edges[k], key_edges[k + 1])
-        shape = (rows.stop - rows.start, keys.stop - keys.start)
-        end = start + shape[0] * shape[1]
-        pairs = weights[start:end].reshape(shape)
-        q, key, value = packed.queries[rows], packed.keys[keys], packed.values[keys]
-        yield AdditiveSentence(rows, keys, q, key, value, pairs)
-        start = end
+    for rows, keys, pairs in pairs_of(packed, weights):
+        q, k, v = packed.queries[rows], packed.keys[keys], packed.values[keys]
+        yield AdditiveSentence(rows, keys, q, k, v, pairs)

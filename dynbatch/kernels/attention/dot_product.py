@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import blas
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.attention.packed import (
+    AttentionGradients,
+    PackedAttention,
+    exp_rows,
+    sentences_of,
+    softmax_backward,
+)
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
 
@@ -28,20 +36,6 @@ WORTH_A_THREAD = 1 << 16
 BAND_ROWS = 128
 
 
-class PackedAttention(NamedTuple):
-    """Queries, keys and values of K sentences, packed.
-
-    queries (N_q, D) · keys (N_k, D) · values (N_k, E) · query_offsets and key_offsets (K + 1,);
-    readers of attention papers know these as `cu_seqlens_q` and `cu_seqlens_k`.
-    """
-
-    queries: Array
-    keys: Array
-    values: Array
-    query_offsets: Array
-    key_offsets: Array
-
-
 class Scoring(NamedTuple):
     """How queries meet keys: heads; for each sentence a scale (K,), and what its queries see.
 
@@ -51,23 +45,6 @@ class Scoring(NamedTuple):
     heads: int
     scales: Array
     masks: Sequence[Mask]
-
-
-class AttentionGradients(NamedTuple):
-    """Gradients the caller wants, in the shapes of `PackedAttention`; None for those it does not.
-
-    accumulate: those of keys and values are added to, not overwritten.
-    later: where a kernel may leave what it would add, for the end of a scan (see `single_query`).
-    vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
-        queries' parts of the vector's gradient, for the end of the scan.
-    """
-
-    queries: Array | None
-    keys: Array | None
-    values: Array | None
-    accumulate: bool = False
-    later: Any = None
-    vectors: Any = None
 
 
 class Tile(NamedTuple):
@@ -87,7 +64,7 @@ class AttentionSentence(NamedTuple):
     q: Array
     k: Array
     v: Array
-    scale: Any
+    scale: float
     mask: Mask
 
     def block_shape(self) -> tuple[int, int]:
@@ -276,26 +253,6 @@ def _block_backward(
         _outer(ds, sentence.q[:, rows], dk[:, seen], adds)
 
 
-def exp_rows(scores: Array) -> tuple[Array, Array]:
-    """exp(score - maximum) along the last axis, in place; zeros for a row of -inf.
-
-    Returns:
-        maximum (0 for a row of -inf) and sum, the last axis kept.
-    """
-    peak = scores.max(axis=-1, keepdims=True)
-    np.copyto(peak, 0, where=np.isneginf(peak))
-    np.subtract(scores, peak, out=scores)
-    np.exp(scores, out=scores)
-    return peak, scores.sum(axis=-1, keepdims=True)
-
-
-def softmax_backward(p: Array, dp: Array) -> None:
-    """dp becomes p ⊙ (dp - Σ p dp), the sum over the last axis."""
-    mean = np.vecdot(p, dp)
-    np.subtract(dp, mean[..., None], out=dp)
-    np.multiply(dp, p, out=dp)
-
-
 def _heads(rows: Array, heads: int) -> Array:
     length, width = rows.shape
     return rows.reshape(length, heads, width // heads).transpose(1, 0, 2)
@@ -304,10 +261,8 @@ def _heads(rows: Array, heads: int) -> Array:
 def _sentences(
     packed: PackedAttention, scoring: Scoring, span: range
 ) -> Iterator[AttentionSentence]:
-    query_edges, key_edges = packed.query_offsets.tolist(), packed.key_offsets.tolist()
-    for i in span:
-        rows = slice(query_edges[i], query_edges[i + 1])
-        keys = slice(key_edges[i], key_edges[i + 1])
+    sentences = islice(sentences_of(packed), span.start, span.stop)
+    for i, (rows, keys) in zip(span, sentences, strict=True):
         q, k, v = packed.queries[rows], packed.keys[keys], packed.values[keys]
         q, k, v = [_heads(array, scoring.heads) for array in (q, k, v)]
         yield AttentionSentence(rows, keys, q, k, v, scoring.scales[i], scoring.masks[i])

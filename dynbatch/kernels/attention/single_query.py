@@ -7,9 +7,6 @@ forward 0.07 ms (dot) and 0.11 ms (additive) instead of 0.47 and 0.39, backward 
 instead of 0.94 and 0.93.
 
 Every query sees every key of its sentence, and no sentence is empty: `reduceat` misreads those.
-
-The steps of a scan share keys and values. What a step would add to their gradients, three passes
-over all rows, it leaves in `DeferredGradients`; after the last step it is one product a sentence.
 """
 
 from __future__ import annotations
@@ -20,9 +17,9 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.deferred import DeferredGradients
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.runtime.dispatch import has_cuda
-from dynbatch.kernels.segment import groups
 
 # Elements of one pass over packed rows: it stays in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -54,99 +51,6 @@ def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> 
 def _block_elements(key_lengths: Sequence[int], width: int) -> int:
     rows = max(max(key_lengths, default=0), BLOCK_ELEMENTS // max(1, width))
     return width * min(sum(key_lengths), rows)
-
-
-class StepProducts:
-    """Σ_t weight_tj vector_tk for the rows j of sentence k, over the steps t of a scan.
-
-    Steps come the last one first: each has the sentences of the one before, and perhaps more.
-    """
-
-    def __init__(self) -> None:
-        self._weights: list[Array] = []
-        self._vectors: list[Array] = []
-
-    def add(self, weights: Array, vectors: Array) -> None:
-        """A step's weights, one a row, kept as they are; and a copy of its vectors (K, D)."""
-        self._weights.append(weights)
-        self._vectors.append(vectors.copy())
-
-    def add_to(self, out: Array, offsets: Array) -> None:
-        """Add the sums to the rows of all sentences, some sentences at a time."""
-        if not self._weights:
-            return
-        counts = [vectors.shape[0] for vectors in self._vectors]
-        edges = offsets[: counts[-1] + 1]
-        of_a_step = edges + out.shape[1] * np.arange(edges.size)  # numbers of sentences before
-        for sentences, _ in groups(of_a_step, len(counts)):
-            self._add_some(out, edges.tolist(), counts, sentences.start, sentences.stop)
-
-    def _add_some(
-        self, out: Array, edges: list[int], counts: list[int], first: int, last: int
-    ) -> None:
-        begin = edges[first]
-        weights = np.empty((len(counts), edges[last] - begin), out.dtype)
-        vectors = np.empty((len(counts), last - first, out.shape[1]), out.dtype)
-        for step, count in enumerate(counts):
-            most = min(count, last)
-            if most > first:
-                weights[step, : edges[most] - begin] = self._weights[step][begin : edges[most]]
-                vectors[step, : most - first] = self._vectors[step][first:most]
-        for k in range(first, last):
-            rows = slice(edges[k] - begin, edges[k + 1] - begin)
-            begun = bisect_right(counts, k)  # the first step that has sentence k
-            out[edges[k] : edges[k + 1]] += weights[begun:, rows].T @ vectors[begun:, k - first]
-
-
-class DeferredGradients:
-    """What the steps of a scan leave of the gradients of keys and values, (N_k, D) and (N_k, E).
-
-    Attributes:
-        keys, values: their products.
-        slopes, scores: of additive attention, (N_k, D) and (N_k,): Σ_t ds_tj u²_tj and Σ_t ds_tj.
-
-    Args:
-        rows: N_k.
-        room: N_k · (D + 1) elements for these sums; None to make some.
-    """
-
-    def __init__(self, rows: int, room: Array | None = None) -> None:
-        self.keys = StepProducts()
-        self.values = StepProducts()
-        self.slopes: Array | None = None
-        self._rows = rows
-        self._room = room
-
-    def add_slopes(self, rows: slice, ds: Array, u: Array) -> None:
-        """Of a step and some rows: ds (n,), and u² (n, D), which is overwritten."""
-        if self.slopes is None:
-            count, width = self._rows, u.shape[1]
-            size = count * (width + 1)
-            room = np.empty(size, u.dtype) if self._room is None else self._room[:size]
-            room[...] = 0
-            self.slopes = room[: count * width].reshape(count, width)
-            self.scores = room[count * width :]
-        np.multiply(u, ds[:, None], out=u)
-        np.add(self.slopes[rows], u, out=self.slopes[rows])
-        self.scores[rows] += ds
-
-    def add_to(
-        self, keys: Array | None, values: Array | None, offsets: Array, vector: Array | None = None
-    ) -> None:
-        """Add everything to the gradients of keys and values of all sentences.
-
-        Args:
-            vector: (D,) of additive attention.
-        """
-        if values is not None:
-            self.values.add_to(values, offsets)
-        if keys is None:
-            return
-        self.keys.add_to(keys, offsets)
-        if self.slopes is not None and vector is not None:
-            np.subtract(self.scores[:, None], self.slopes, out=self.slopes)
-            np.multiply(self.slopes, vector, out=self.slopes)
-            np.add(keys, self.slopes, out=keys)
 
 
 @has_cuda("queries")
@@ -282,8 +186,7 @@ def _later(wanted: AttentionGradients, keys: Array) -> DeferredGradients | None:
     """Where gradients that are added go first; None if they are overwritten."""
     if wanted.accumulate and wanted.later is None:
         return DeferredGradients(keys.shape[0])
-    later: DeferredGradients | None = wanted.later
-    return later
+    return wanted.later
 
 
 def _scale(scores: Array, scales: Array, sentences: Array) -> None:

@@ -1,1 +1,1 @@
-"""CUDA twins of the kernels: `NAME.cu` holds what `kernels/NAME.py` does, `NAME.py` launches it."""
+"""CUDA versions of kernels: `NAME.cu` does what `kernels/NAME.py` does, `NAME.py` launches it."""

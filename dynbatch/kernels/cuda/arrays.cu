@@ -1,4 +1,4 @@
-// Filling, copying, repeating: the twin of kernels/arrays.py.
+// Filling, copying, repeating: the CUDA version of kernels/arrays.py.
 //
 // Kernels over `count` elements: block 256, grid count / 1024.
 
@@ -76,7 +76,8 @@ extern "C" __global__ void expand(const REAL* x, REAL* out, const int* offsets, 
 //     first tile    start    rows    columns
 //
 // and a block moves a tile of 32 x 32 elements through shared memory, so that it reads along rows
-// and writes along columns. Tiles of a matrix are counted along its rows. Block (32, 8), grid tiles.
+// and writes along columns. Tiles of a matrix are counted along its rows. Block (32, 8), grid
+// tiles.
 extern "C" __global__ void transpose_segments(
     const REAL* x, REAL* out, const long long* matrices, int count) {
     __shared__ REAL tile[WARP][WARP + 1];  // one more column, against bank conflicts

@@ -1,4 +1,4 @@
-"""Functions of two values: the twins of `kernels/binary.py`, generated from `expressions.py`."""
+"""Launches of functions of two values, which are generated from `expressions.py`."""
 
 from __future__ import annotations
 

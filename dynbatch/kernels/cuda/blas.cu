@@ -10,9 +10,9 @@ extern "C" __global__ void zero_planes(
 
 // out[k] = op(a[k]) op(b[k]) for matrices of different shapes, in one launch.
 //
-// `entries` has nine numbers for each of `count` products: the tiles of all outputs before this one,
-// where a[k], b[k] and out[k] begin, the rows of out[k], the inner dimension, and how wide a[k], b[k]
-// and out[k] are, which is how many elements their rows are apart.
+// `entries` has nine numbers for each of `count` products: the tiles of all outputs before this
+// one, where a[k], b[k] and out[k] begin, the rows of out[k], the inner dimension, and how wide
+// a[k], b[k] and out[k] are, which is how many elements their rows are apart.
 //
 // Block (64): makes SIDE x SIDE of one output, each thread 4 x 4 of them; grid (all tiles). A sum
 // goes over the inner dimension in order.

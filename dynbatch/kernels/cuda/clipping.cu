@@ -2,8 +2,8 @@
 //
 //     first  start  size
 //
-// `first` counts the chunks, of CHUNK elements at most, of the gradients before; `start` is in elements
-// from `base`. Every kernel but `norm_of`: a block a chunk, 256 threads.
+// `first` counts the chunks, of CHUNK elements at most, of the gradients before; `start` is in
+// elements from `base`. Every kernel but `norm_of`: a block a chunk, 256 threads.
 enum { FIRST, START, SIZE, ENTRY };
 constexpr int CHUNK = 4096;
 

@@ -78,9 +78,9 @@ __device__ __forceinline__ long long thread_in_grid() {
 
 __device__ __forceinline__ long long threads_in_grid() { return (long long)gridDim.x * blockDim.x; }
 
-// out[i] = value(i) for every i < count, EACH elements to a thread: grid count / (EACH * blockDim.x).
-// A thread reads all before it writes any, so that its reads are under way together; value(i) may
-// read out[i].
+// out[i] = value(i) for every i < count, EACH elements to a thread: grid count / (EACH *
+// blockDim.x). A thread reads all before it writes any, so that its reads are under way together;
+// value(i) may read out[i].
 constexpr int EACH = 4;
 
 template <class Value>
@@ -99,8 +99,8 @@ __device__ __forceinline__ void map_elements(REAL* out, long long count, Value v
     }
 }
 
-// The k in [low, high) with starts[k * step] <= position < starts[(k + 1) * step]. `starts` does not
-// decrease and begins at or before `position`; of equal starts the last is meant, so that empty
+// The k in [low, high) with starts[k * step] <= position < starts[(k + 1) * step]. `starts` does
+// not decrease and begins at or before `position`; of equal starts the last is meant, so that empty
 // entries are passed over.
 template <class Start>
 __device__ __forceinline__ int find_segment(

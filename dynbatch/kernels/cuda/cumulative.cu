@@ -1,4 +1,4 @@
-// Running sums within segments: the twin of kernels/cumulative.py.
+// Running sums within segments: the CUDA version of kernels/cumulative.py.
 
 // out[n] = x[first] + ... + x[n] of the rows of a segment, or x[n] + ... + x[last] if `backwards`.
 // May run in place. Block (32, 8); a warp has a segment, and a segment's warp

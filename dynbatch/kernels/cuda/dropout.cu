@@ -1,4 +1,5 @@
-// Dropout whose mask is a function of stream and element number: the twin of kernels/dropout.py.
+// Dropout whose mask is a function of stream and element number: the CUDA version of
+// kernels/dropout.py.
 
 // Source: Wellons 2018, lowbias32, as in kernels/dropout.py.
 __device__ __forceinline__ unsigned hash32(unsigned value) {
@@ -7,8 +8,8 @@ __device__ __forceinline__ unsigned hash32(unsigned value) {
     return value ^ value >> 16;
 }
 
-// out_i = x_i * scales[k] where hash(hash(j) ^ streams[k]) >= bounds[k], else x_i * 0, for element j of
-// segment k. Grid and block as for `over_elements`.
+// out_i = x_i * scales[k] where hash(hash(j) ^ streams[k]) >= bounds[k], else x_i * 0, for element
+// j of segment k. Grid and block as for `over_elements`.
 extern "C" __global__ void dropout(const REAL* x, const unsigned* streams, const unsigned* bounds,
     const REAL* scales, REAL* out, const int* offsets, int length, int count, int width,
     long long total) {

@@ -1,4 +1,4 @@
-"""Dropout: the twin of `kernels/dropout.py`, with the same mask bit for bit."""
+"""The launch of `dropout.cu`, whose mask is that of NumPy bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Layer normalisation of rows (N, width): the twin of kernels/layer_norm.py.
+// Layer normalisation of rows (N, width): the CUDA version of kernels/layer_norm.py.
 //
 // A warp does a row, with block 256 and grid N / 8; a block does one longer than WIDE, with grid N.
 

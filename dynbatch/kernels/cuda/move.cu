@@ -1,8 +1,9 @@
-// Copies and sums of rows and rectangles: the twins of kernels/move.py and of the row kernels in
-// kernels/segment.py. Rows of a matrix are taken by an index table; rectangles lie anywhere.
+// Copies and sums of rows and rectangles: the CUDA versions of kernels/move.py and of the row
+// kernels in kernels/segment.py. Rows of a matrix are taken by an index table; rectangles lie
+// anywhere.
 
-// target[n] = source[index[n]] where index[n] >= 0, else other[-1 - index[n]], or 0 without `other`,
-// for n < rows. Matrices may be part of wider ones: row n of x begins at x + n * x_stride.
+// target[n] = source[index[n]] where index[n] >= 0, else other[-1 - index[n]], or 0 without
+// `other`, for n < rows. Matrices may be part of wider ones: row n of x begins at x + n * x_stride.
 //
 // Block (columns, rows): 256 threads, as wide as a row needs. Grid (rows, columns) in blocks.
 extern "C" __global__ void gather_rows(const REAL* source, int source_stride, const REAL* other,
@@ -21,8 +22,8 @@ extern "C" __global__ void gather_rows(const REAL* source, int source_stride, co
 //
 //     target[targets[k]] (+)= Σ source[sources[i]],  offsets[k] <= i < offsets[k + 1],  k < segments
 //
-// where (+)= adds if `accumulate`. Targets differ from each other, so no atomics are needed, and the
-// order of the sum depends on a segment's length only. sources == NULL means sources[i] = i.
+// where (+)= adds if `accumulate`. Targets differ from each other, so no atomics are needed, and
+// the order of the sum depends on a segment's length only. sources == NULL means sources[i] = i.
 //
 // Block (32, 8): a warp sums a short segment, 32 columns at a time; the 8 warps of a block share a
 // long one, warp w taking rows w, w + 8, … Grid (blocks, columns / 32), where each block has

@@ -1,4 +1,4 @@
-// Steps of the optimizers, for all parameters of a type in one launch: the twins of
+// Steps of the optimizers, for all parameters of a type in one launch: the CUDA versions of
 // kernels/optimizers.py, where the steps are written down and the numbers named.
 //
 // A table row for each parameter, `numbers` of its step beside it. Places are in elements from
@@ -6,12 +6,14 @@
 //
 //     first  value  gradient  slot  slot  slot  width  first_row  num_rows  every_row
 //
-// `first` counts the elements of the parameters before. A gradient that is dense has width 0. One of
-// some rows has them in `rows` from first_row on, increasing; then the elements gone through are those
-// of the rows given, or, if every_row, all of the parameter's: the gradient of the other rows is 0.
+// `first` counts the elements of the parameters before. A gradient that is dense has width 0. One
+// of some rows has them in `rows` from first_row on, increasing; then the elements gone through are
+// those of the rows given, or, if every_row, all of the parameter's: the gradient of the other rows
+// is 0.
 //
-// All kernels: block 256, grid total / TILE; they go through all elements of all parameters, TILE to
-// a block, as in move.cu. `norm` is NULL, or a number that must be finite: nothing is done if not.
+// All kernels: block 256, grid total / TILE; they go through all elements of all parameters, TILE
+// to a block, as in move.cu. `norm` is NULL, or a number that must be finite: nothing is done if
+// not.
 
 enum { FIRST, VALUE, GRADIENT, SLOTS, WIDTH = 6, FIRST_ROW, NUM_ROWS, EVERY_ROW, ENTRY };
 

@@ -1,4 +1,4 @@
-// Reductions of segments that are more than one sum, and their gradients: the twin of
+// Reductions of segments that are more than one sum, and their gradients: the CUDA version of
 // kernels/reduce.py. x, out of gradients are (N, width); values of segments (K, width).
 //
 // Reductions have grid and block of `over_segments`, gradients of `over_elements`.

@@ -1,4 +1,5 @@
-// Reductions of segments, and back: the twin of what kernels/segment.py has besides rows by index.
+// Reductions of segments, and back: the CUDA version of what kernels/segment.py has besides rows by
+// index.
 
 template <class Operation>
 struct Reduction {
@@ -21,8 +22,8 @@ struct Reduction {
     __device__ __forceinline__ void write(REAL, long long) const {}
 };
 
-// out[k] = the sum (operation 0), maximum (1) or minimum (2) of segment k of x, and `empty` where it
-// has no rows. Grid and block as for `over_segments`.
+// out[k] = the sum (operation 0), maximum (1) or minimum (2) of segment k of x, and `empty` where
+// it has no rows. Grid and block as for `over_segments`.
 extern "C" __global__ void reduce_segments(const REAL* x, REAL* out, const int* offsets, int length,
     int count, int width, int operation, REAL empty) {
     const Segments segments = {offsets, length, count, width};

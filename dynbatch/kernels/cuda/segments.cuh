@@ -1,15 +1,15 @@
 // What kernels over ragged segments share; stands behind common.cuh in front of every NAME.cu.
 
-// Segments of packed rows, (N, width). Segment k is the rows offsets[k] to offsets[k + 1], or, where
-// `offsets` is NULL, the rows k * length to (k + 1) * length.
+// Segments of packed rows, (N, width). Segment k is the rows offsets[k] to offsets[k + 1], or,
+// where `offsets` is NULL, the rows k * length to (k + 1) * length.
 //
-// Where `width` is 0 the segments are matrices of different widths, and `offsets` has a row for each,
-// and one more:
+// Where `width` is 0 the segments are matrices of different widths, and `offsets` has a row for
+// each, and one more:
 //
 //     first element    first row    first element of the sums    width    first tile
 //
-// counted through all of them. A matrix has width / 32 tiles, rounded up. Formulas and bodies (below)
-// find an element of the sums, k * width + column, at `column` alone.
+// counted through all of them. A matrix has width / 32 tiles, rounded up. Formulas and bodies
+// (below) find an element of the sums, k * width + column, at `column` alone.
 struct Segments {
     const int* offsets;
     int length, count, width;
@@ -87,8 +87,8 @@ struct Element {
 //     finish(state, k, column, rows)            when the segment k is reduced
 //     write(state, i)                           output i
 //
-// A block has (32, 8) threads and count / gridDim.x of the segments. A long segment is shared by its
-// 8 warps, a short one belongs to a warp, and one of a few elements in one column to a thread.
+// A block has (32, 8) threads and count / gridDim.x of the segments. A long segment is shared by
+// its 8 warps, a short one belongs to a warp, and one of a few elements in one column to a thread.
 //
 //     COLUMNS false   width 1, lanes go along the segment    grid (blocks)
 //     COLUMNS true    a lane has a column, and its rows      grid (blocks, width / 32)
@@ -160,8 +160,8 @@ __device__ __forceinline__ void over_segments(const Formula formula, Segments se
     }
 }
 
-// The same for matrices of different widths: a tile of 32 columns is as a segment above, with as many
-// rows as its matrix. Grid (blocks), among which the tiles are shared.
+// The same for matrices of different widths: a tile of 32 columns is as a segment above, with as
+// many rows as its matrix. Grid (blocks), among which the tiles are shared.
 template <class Formula>
 __device__ __forceinline__ void over_matrices(const Formula formula, Segments segments) {
     typedef typename Formula::State State;

@@ -1,6 +1,8 @@
-// Softmax and log-softmax within segments, column by column: the twin of kernels/softmax.py.
+// Softmax and log-softmax within segments, column by column: the CUDA version of
+// kernels/softmax.py.
 //
-// x, y, dy, out are (N, width). An empty segment is nothing to do. Grids and blocks: `over_segments`.
+// x, y, dy, out are (N, width). An empty segment is nothing to do. Grids and blocks:
+// `over_segments`.
 
 // One pass for the maximum and Σ exp(x - maximum), one for the outputs.
 // Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3.

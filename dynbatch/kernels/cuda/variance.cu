@@ -1,5 +1,5 @@
-// Variances and standard deviations of segments: the twin of kernels/variance.py. x and out are
-// (N, width), all else (K, width), or matrices. Grid and block as for `over_elements`.
+// Variances and standard deviations of segments: the CUDA version of kernels/variance.py. x and out
+// are (N, width), all else (K, width), or matrices. Grid and block as for `over_elements`.
 
 // out[n] = (x[n] - mean[k])^2.
 extern "C" __global__ void squared_deviations(const REAL* x, const REAL* mean, REAL* out,
@@ -11,8 +11,8 @@ extern "C" __global__ void squared_deviations(const REAL* x, const REAL* mean, R
         });
 }
 
-// out[n] = dy[k] 2 d / m, or, of a root y, dy[k] d / (m y) and 0 where y is 0; d = x[n] - mean[k] and
-// m = rows - correction, 0 where that is negative.
+// out[n] = dy[k] 2 d / m, or, of a root y, dy[k] d / (m y) and 0 where y is 0; d = x[n] - mean[k]
+// and m = rows - correction, 0 where that is negative.
 extern "C" __global__ void spread_backward(const REAL* dy, const REAL* x, const REAL* mean,
     const REAL* y, REAL* out, const int* offsets, int length, int count, int width, long long total,
     REAL correction, bool root) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from inspect import signature
-from typing import Any, cast
+from typing import ParamSpec, cast
 
 import numpy as np
 
@@ -15,8 +15,8 @@ from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import Kernel
 
+P = ParamSpec("P")
 Reduction = Callable[[Array, Segments, Array], None]
 """Reduces rows within segments to its third argument."""
 
@@ -132,7 +132,7 @@ def over_elements(
     launch(out, name, (-(-out.size // TILE),), (THREADS,), args)
 
 
-def by_segments(kernel: Kernel) -> Kernel:
+def by_segments(kernel: Callable[P, None]) -> Callable[P, None]:
     """The CUDA version of a kernel (arrays..., offsets, more..., out): `run_segments` of its name.
 
     It takes its arguments by position.
@@ -146,7 +146,7 @@ def by_segments(kernel: Kernel) -> Kernel:
     return _walked(kernel, walk)
 
 
-def by_elements(kernel: Kernel) -> Kernel:
+def by_elements(kernel: Callable[P, None]) -> Callable[P, None]:
     """The CUDA version of a kernel (arrays..., offsets, more..., out): `over_elements` of its name.
 
     It takes its arguments by position.
@@ -154,15 +154,15 @@ def by_elements(kernel: Kernel) -> Kernel:
     return _walked(kernel, over_elements)
 
 
-def _walked(kernel: Kernel, walk: Callable[..., None]) -> Kernel:
+def _walked(kernel: Callable[P, None], walk: Callable[..., None]) -> Callable[P, None]:
     name, before = kernel.__name__, list(signature(kernel).parameters).index("offsets")
 
     @wraps(kernel)
-    def launch_by_name(*args: Any) -> None:
+    def launch_by_name(*args: P.args, **named: P.kwargs) -> None:
         offsets, *more, out = args[before:]
         walk(name, args[:before], offsets, out, *more)
 
-    return cast(Kernel, launch_by_name)
+    return launch_by_name
 
 
 def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:

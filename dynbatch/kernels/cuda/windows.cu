@@ -1,6 +1,6 @@
-// Windows that slide over segments: the twin of kernels/windows.py. Grids and blocks are those of
-// `over_elements`: of the windows in a forward pass, of the rows in a gradient, which gathers from
-// all windows that hold a row.
+// Windows that slide over segments: the CUDA version of kernels/windows.py. Grids and blocks are
+// those of `over_elements`: of the windows in a forward pass, of the rows in a gradient, which
+// gathers from all windows that hold a row.
 
 struct Windows {
     Segments rows, windows;

@@ -5,7 +5,7 @@ Sentences go side by side, longest first, so that those which have a token t are
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,14 +18,19 @@ BLOCK_ELEMENTS = 1 << 18
 
 
 class Chain(NamedTuple):
-    """Scores of sequences of K tags: transitions (K, K) from row to column, start and end (K,).
+    """Scores of sequences of K tags: transitions (K, K) from row to column, start and end (K,)."""
 
-    As gradients, each is overwritten, or None where it is not wanted.
-    """
+    transitions: Array
+    start: Array
+    end: Array
 
-    transitions: Any
-    start: Any
-    end: Any
+
+class ChainGradients(NamedTuple):
+    """Gradients of a `Chain` that the caller wants, overwritten; None for those it does not."""
+
+    transitions: Array | None
+    start: Array | None
+    end: Array | None
 
 
 @has_cuda()
@@ -84,7 +89,7 @@ def workspace_backward(array: Array, tokens: int, tags: int) -> int:
 @has_cuda()
 def crf_backward(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
-    dy: Array, dx: Array, wanted: Chain, scratch: Array,
+    dy: Array, dx: Array, wanted: ChainGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `crf`. With p the probability of a tag, or of two in a row, given the sentence:
 
@@ -253,7 +258,7 @@ class _LogSums:
         np.copyto(out, 0, where=is_small)
 
 
-def _state(x: Array, log_sums: Array, shifts: Array, rows: Any) -> Array:
+def _state(x: Array, log_sums: Array, shifts: Array, rows: Array | slice) -> Array:
     """a_t of some rows, as `crf` defines it."""
     found: Array = log_sums[rows] + x[rows]
     found -= shifts[rows, None]

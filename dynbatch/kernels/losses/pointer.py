@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.dot_product import exp_rows
+from dynbatch.kernels.attention.packed import exp_rows, pairs_of
 from dynbatch.kernels.runtime.dispatch import has_cuda
 
 
 class Choices(NamedTuple):
-    """What the queries of K sentences choose from, packed; as gradients None where not wanted.
+    """What the queries of K sentences choose from, packed.
 
     queries (N_q, D) · keys (N_k, D) · query_offsets and key_offsets (K + 1,). A sentence with
     queries has keys.
     """
 
-    queries: Any
-    keys: Any
+    queries: Array
+    keys: Array
     query_offsets: Array
     key_offsets: Array
 
 
-def num_pairs(packed: Choices) -> int:
-    """Pairs of a query and a key of the same sentence, over all sentences."""
-    return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
+class ChoiceGradients(NamedTuple):
+    """Gradients the caller wants, overwritten; None for those it does not."""
+
+    queries: Array | None
+    keys: Array | None
 
 
 @has_cuda()
@@ -56,7 +58,7 @@ def pointer_loss(
 
     Cost: one product a sentence: NumPy has none of matrices of different shapes.
     """
-    for rows, keys, p in _sentences(packed, probabilities):
+    for rows, keys, p in pairs_of(packed, probabilities):
         if not p.size:
             continue
         np.matmul(packed.queries[rows], packed.keys[keys].T, out=p)
@@ -69,19 +71,18 @@ def pointer_loss(
 
 @has_cuda("queries")
 def pointer_loss_backward(
-    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices,
-    scratch: Array,
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array,
+    wanted: ChoiceGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """dq_i = Σ_j ds_ij k_j and dk_j = Σ_i ds_ij q_i, ds_ij = dy_k weights_i (p_ij - [ids_i = j]).
 
     Args:
         probabilities: as forward left them.
         dy:            (K,) gradient of the sum of each sentence's losses.
-        wanted:        queries and keys, overwritten, or None.
         scratch:       `workspace_backward` elements.
     """
     scale = weights * np.repeat(dy, np.diff(packed.query_offsets))
-    for rows, keys, p in _sentences(packed, probabilities):
+    for rows, keys, p in pairs_of(packed, probabilities):
         slopes = scratch[: p.size].reshape(p.shape)
         np.multiply(p, scale[rows, None], out=slopes)
         slopes[np.arange(p.shape[0]), ids[rows]] -= scale[rows]
@@ -90,15 +91,3 @@ def pointer_loss_backward(
             np.matmul(slopes, packed.keys[keys], out=wanted.queries[rows])
         if wanted.keys is not None:
             np.matmul(slopes.T, packed.queries[rows], out=wanted.keys[keys])
-
-
-def _sentences(packed: Choices, probabilities: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """Each sentence's queries, keys and pairs."""
-    queries, keys = packed.query_offsets.tolist(), packed.key_offsets.tolist()
-    first = 0
-    for k in range(len(queries) - 1):
-        rows, columns = slice(queries[k], queries[k + 1]), slice(keys[k], keys[k + 1])
-        shape = (rows.stop - rows.start, columns.stop - columns.start)
-        end = first + shape[0] * shape[1]
-        yield rows, columns, probabilities[first:end].reshape(shape)
-        first = end

@@ -1,54 +1,55 @@
-"""Which twin of a kernel runs: NumPy's, or the CUDA one of the same name, where its arrays live."""
+"""Which version of a kernel runs: NumPy's, or the CUDA version, where its arrays live."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeVar, cast
+from typing import ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from dynbatch.errors import BackendError
 
-Kernel = TypeVar("Kernel", bound=Callable[..., Any])
+P = ParamSpec("P")
+Result = TypeVar("Result")
 
-CUDA_KERNELS: dict[str, Callable[..., Any]] = {}
-"""Every kernel that has a CUDA twin, as MODULE.NAME."""
+CUDA_KERNELS: dict[str, Callable[..., object]] = {}
+"""Every kernel that has a CUDA version, as MODULE.NAME."""
 
 
-def has_cuda(place: int | str = 0) -> Callable[[Kernel], Kernel]:
+def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
     """Let a kernel NAME of `kernels.MODULE` give way to NAME of `kernels.cuda.MODULE`.
 
     Both have the same parameters. Tables (offsets, ids) are NumPy arrays in both.
 
     Args:
-        place: which positional argument tells where the values live; a name means that attribute
+        decider: which positional argument tells where the values live; a name means that attribute
             of the first argument.
     """
 
-    def decorate(kernel: Kernel) -> Kernel:
+    def decorate(kernel: Callable[P, Result]) -> Callable[P, Result]:
         module = kernel.__module__.removeprefix("dynbatch.kernels.")
         name = kernel.__name__
-        found: list[Callable[..., Any]] = []
+        known: list[Callable[P, Result]] = []
 
         @wraps(kernel)
-        def choose(*args: Any, **named: Any) -> Any:
-            array = args[place] if isinstance(place, int) else getattr(args[0], place)
+        def choose(*args: P.args, **named: P.kwargs) -> Result:
+            array = args[decider] if isinstance(decider, int) else getattr(args[0], decider)
             if isinstance(array, np.ndarray):
                 return kernel(*args, **named)
-            if not found:
-                found.append(cuda_version(module, name))
-            return found[0](*args, **named)
+            if not known:
+                known.append(cast(Callable[P, Result], cuda_version(module, name)))
+            return known[0](*args, **named)
 
-        choose.place = place  # type: ignore[attr-defined]
+        choose.decider = decider  # type: ignore[attr-defined]
         CUDA_KERNELS[f"{module}.{name}"] = choose
-        return cast(Kernel, choose)
+        return choose
 
     return decorate
 
 
-def cuda_version(module: str, name: str) -> Callable[..., Any]:
+def cuda_version(module: str, name: str) -> Callable[..., object]:
     """The CUDA kernel of that name.
 
     Raises:
@@ -56,9 +57,9 @@ def cuda_version(module: str, name: str) -> Callable[..., Any]:
     """
     try:
         home = importlib.import_module(f"dynbatch.kernels.cuda.{module}")
-        return cast(Callable[..., Any], getattr(home, name))
+        return cast(Callable[..., object], getattr(home, name))
     except (ModuleNotFoundError, AttributeError):
         raise BackendError(
-            f"the kernel {module}.{name} has no CUDA twin.\n"
+            f"the kernel {module}.{name} has no CUDA version.\n"
             '  fix:  run this model with device="cpu", or report it'
         ) from None

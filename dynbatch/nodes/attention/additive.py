@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import AttentionGradients
+from dynbatch.kernels.attention.packed import AttentionGradients
 from dynbatch.nodes.attention.dot_product import AttentionBase, mask_of
 from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch

@@ -16,8 +16,9 @@ import numpy as np
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
@@ -138,13 +139,11 @@ class AttentionBase(Node):
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """The gradients to make, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
-        later: single_query.DeferredGradients | None = None
+        later: DeferredGradients | None = None
         cache = batch.cache if batch.accumulate and batch.xp is np else None
         if cache is not None and "offsets" in cache:
             if "later" not in cache:
-                cache["later"] = single_query.DeferredGradients(
-                    int(cache["offsets"][-1]), cache.get("room")
-                )
+                cache["later"] = DeferredGradients(int(cache["offsets"][-1]), cache.get("room"))
             later = cache["later"]
         return AttentionGradients(dq, dk, dv, batch.accumulate, later)
 

@@ -100,7 +100,8 @@ class Crf(ChainBase):
         dx = batch.xp.empty(x.values.shape, batch.dtype) if dxs[0] is None else dxs[0].values
         kernels.crf_backward(
             x.values, cls.chain(batch), batch.concat("ids"), x.offsets, batch.saved["log_sums"],
-            batch.saved["shifts"].reshape(-1), dy.flat, dx, kernels.Chain(*wanted), batch.scratch,
+            batch.saved["shifts"].reshape(-1), dy.flat, dx, kernels.ChainGradients(*wanted),
+            batch.scratch,
         )  # fmt: skip
 
 

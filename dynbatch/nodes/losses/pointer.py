@@ -80,7 +80,7 @@ class PointerLoss(Node):
         kernels.pointer_loss_backward(
             packed, batch.concat("ids"), batch.concat("weights"),
             batch.saved["probabilities"].reshape(-1), dy.flat,
-            packed._replace(queries=dq, keys=dk), batch.scratch,
+            kernels.ChoiceGradients(dq, dk), batch.scratch,
         )  # fmt: skip
 
     @staticmethod

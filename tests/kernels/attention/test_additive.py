@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import additive as kernels
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from tests.attention_reference import LENGTHS, additive, pack, sentence, slope, visible
 
 QUERIES, KEYS = [a for a, _ in LENGTHS], [b for _, b in LENGTHS]

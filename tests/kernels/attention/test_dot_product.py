@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.dot_product import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.runtime import parallel
 from tests.attention_reference import LENGTHS, dot, pack, sentence, slope, visible
 

@@ -6,8 +6,10 @@ import pytest
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.deferred import DeferredGradients, StepProducts
+from dynbatch.kernels.attention.dot_product import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from tests.attention_reference import pack
 
 pytestmark = pytest.mark.usefixtures("block")
@@ -63,7 +65,7 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
         packed, scoring, expected[1], dout, AttentionGradients(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
-    later, at_once = single_query.DeferredGradients(sum(KEYS)), fresh(packed, 10.0)
+    later, at_once = DeferredGradients(sum(KEYS)), fresh(packed, 10.0)
     for wanted in (
         AttentionGradients(*overwritten),
         AttentionGradients(*at_once, accumulate=True),
@@ -97,7 +99,7 @@ def test_additive_attention_equals_the_general_kernel(blocks):
         packed, vector, expected[1], dout, AttentionGradients(*gradients), scratch
     )
     overwritten, added = fresh(packed), fresh(packed, 10.0)
-    later, at_once = single_query.DeferredGradients(sum(KEYS)), fresh(packed, 10.0)
+    later, at_once = DeferredGradients(sum(KEYS)), fresh(packed, 10.0)
     for wanted in (
         AttentionGradients(*overwritten),
         AttentionGradients(*at_once, accumulate=True),
@@ -155,7 +157,7 @@ def test_blocks_hold_whole_sentences_and_every_one_once(monkeypatch):
 def test_what_steps_leave_is_the_sum_of_their_products():
     """Steps come the last one first: each has more sentences, or as many."""
     offsets, rng = np.array([0, 3, 4, 9]), np.random.default_rng(6)
-    left, expected = single_query.StepProducts(), np.full((9, 2), 10.0)
+    left, expected = StepProducts(), np.full((9, 2), 10.0)
     for count in (1, 1, 3):
         rows = offsets[count]
         weights, vectors = rng.standard_normal(rows), rng.standard_normal((count, 2))

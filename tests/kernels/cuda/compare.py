@@ -1,4 +1,4 @@
-"""A CUDA kernel against its NumPy twin: the same call on both, and every array afterwards."""
+"""A CUDA kernel against its NumPy version: the same call on both, and every array afterwards."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def launches(count: int) -> Iterator[None]:
     assert queue().launches - before == count
 
 
-def assert_equal_twins(
+def assert_versions_agree(
     kernel: Callable[..., Any],
     *arguments: Any,
     rtol: float = 1e-5,
     atol: float = 1e-6,
     **named: Any,
 ) -> list[Array]:
-    """Call a `@twin` kernel with host and with device arrays; all its values must agree.
+    """Call a `@has_cuda` kernel with host and with device arrays; all its values must agree.
 
     Args:
-        kernel:     what `dispatch.twin` made of a NumPy kernel.
+        kernel:     what `has_cuda` made of a NumPy kernel.
         arguments:  `Values` become device arrays; so do those inside `Ragged` and named tuples.
             Everything else is passed as it is.
         rtol, atol: for float32; float64 is held to 1e-9 of them.

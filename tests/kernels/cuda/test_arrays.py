@@ -5,7 +5,7 @@ from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 LENGTHS = (0, 1, 31, 32, 33, 1025)
 rng = np.random.default_rng(0)
@@ -30,15 +30,15 @@ def exercise(kernels):
 def test_filled_copied_added(cupy, dtype, length):
     x, out = values(dtype, length), values(dtype, length)
     with launches(3 * bool(length)):
-        assert_equal_twins(arrays.fill, out, 2.5)
-        assert_equal_twins(arrays.copy, x, out, rtol=0, atol=0)
-        assert_equal_twins(arrays.accumulate, x, out)
+        assert_versions_agree(arrays.fill, out, 2.5)
+        assert_versions_agree(arrays.copy, x, out, rtol=0, atol=0)
+        assert_versions_agree(arrays.accumulate, x, out)
 
 
 @pytest.mark.parametrize("shape", [(1,), (33,), (31, 33), (5, 0)])
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_a_copy_repeats_along_leading_dimensions(cupy, dtype, shape, count):
-    assert_equal_twins(arrays.copy, values(dtype, *shape), values(dtype, count, *shape), rtol=0)
+    assert_versions_agree(arrays.copy, values(dtype, *shape), values(dtype, count, *shape), rtol=0)
 
 
 def test_a_number_is_repeated(cupy, dtype):
@@ -49,7 +49,7 @@ def test_a_number_is_repeated(cupy, dtype):
 
 def test_integers_become_floats(cupy, dtype):
     integers = np.arange(-3, 40).astype(f"i{dtype.itemsize}")
-    assert_equal_twins(arrays.copy, Values(integers), values(dtype, integers.size), rtol=0)
+    assert_versions_agree(arrays.copy, Values(integers), values(dtype, integers.size), rtol=0)
 
 
 @pytest.mark.parametrize(("first", "end"), [(0, 7), (3, 4), (2, 40)])
@@ -86,7 +86,7 @@ def test_what_copy_refuses(cupy):
 @pytest.mark.parametrize("rows", [0, 1, 3])
 def test_a_bias_is_added_to_every_row(cupy, dtype, rows, width):
     with launches(bool(rows)):
-        assert_equal_twins(arrays.add_bias, values(dtype, rows, width), values(dtype, width))
+        assert_versions_agree(arrays.add_bias, values(dtype, rows, width), values(dtype, width))
 
 
 def test_host_arrays_come_up_in_one_copy(cupy, dtype):
@@ -126,7 +126,7 @@ def test_matrices_one_after_the_other(cupy, dtype):
 @pytest.mark.parametrize("rows", [0, 1, 31, 33, 1025])
 def test_rows_are_summed(cupy, dtype, rows, width):
     with launches(bool(width) + (rows > 256 and width > 1)):  # many rows are summed in parts
-        assert_equal_twins(
+        assert_versions_agree(
             arrays.sum_rows, values(dtype, rows, width), values(dtype, width), atol=1e-4
         )
 
@@ -145,10 +145,10 @@ def test_the_sum_of_rows_has_the_same_bits_twice(cupy, dtype):
 def test_numbers_of_segments(cupy, dtype, kernel, lengths):
     offsets = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
     numbers = normal(dtype, len(lengths))
-    if len(lengths):  # NumPy's twin compares with the first number
+    if len(lengths):  # NumPy's version compares with the first number
         x, out = values(dtype, offsets[-1]), values(dtype, offsets[-1])
         with launches(bool(offsets[-1])):
-            assert_equal_twins(kernel, x, numbers, offsets, out)
+            assert_versions_agree(kernel, x, numbers, offsets, out)
 
 
 def test_numbers_of_segments_in_place(cupy, dtype):
@@ -178,15 +178,15 @@ def test_expansions(cupy, dtype, repeats, shape, width):
     repeats = None if repeats is None else np.array(repeats)
     x, y = values(dtype, *shape), values(dtype, rows, width)
     with launches(bool(y.array.size)):
-        assert_equal_twins(arrays.expand, x, repeats, y, rtol=0, atol=0)
+        assert_versions_agree(arrays.expand, x, repeats, y, rtol=0, atol=0)
     with launches(1):
-        assert_equal_twins(arrays.expand_backward, y, repeats, x, atol=1e-4)
+        assert_versions_agree(arrays.expand_backward, y, repeats, x, atol=1e-4)
 
 
 @pytest.mark.parametrize("width", [1, 3])
 def test_the_gradient_of_a_vector_repeated_over_a_long_sentence(cupy, dtype, width):
     y, x, repeats = values(dtype, 6000, 3), values(dtype, 2, width), np.array([5990, 10])
-    assert_equal_twins(arrays.expand_backward, y, repeats, x, atol=1e-3)
+    assert_versions_agree(arrays.expand_backward, y, repeats, x, atol=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_gradient_of_a_vector_repeated_over_a_long_sentence(cupy, dtype, wid
 def test_matrices_are_transposed_in_one_launch(cupy, dtype, shapes):
     size = sum(rows * columns for rows, columns in shapes)
     with launches(bool(size)):
-        assert_equal_twins(
+        assert_versions_agree(
             arrays.transpose_segments, values(dtype, size), shapes, values(dtype, size), rtol=0
         )
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels import binary
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 BINARY = [kernel for kernel in vars(binary).values() if isinstance(kernel, binary.BinaryFunction)]
 COMPARISONS = (binary.greater, binary.greater_equal, binary.equal, binary.not_equal)
@@ -28,9 +28,9 @@ def test_two_values(cupy, dtype, kernel):
     read_a, read_b = Values(a) if kernel.reads_a else None, Values(b) if kernel.reads_b else None
     sides = () if kernel in COMPARISONS else (0, 1)
     with launches(1 + len(sides)):
-        assert_equal_twins(binary.combine, kernel, Values(a), Values(b), Values(out))
+        assert_versions_agree(binary.combine, kernel, Values(a), Values(b), Values(out))
         for side in sides:
-            assert_equal_twins(
+            assert_versions_agree(
                 binary.combine_backward, kernel, Values(dy), read_a, read_b, Values(out), side
             )
 
@@ -45,9 +45,9 @@ def test_a_value_and_a_number_for_each_segment(cupy, dtype, kernel, side):
     differentiable = kernel not in COMPARISONS
     with launches(1 + differentiable):
         given = (numbers, offsets, Values(out), side)
-        assert_equal_twins(binary.combine_number, kernel, Values(x), *given)
+        assert_versions_agree(binary.combine_number, kernel, Values(x), *given)
         if differentiable:
-            assert_equal_twins(
+            assert_versions_agree(
                 binary.combine_number_backward, kernel, Values(dy), Values(x), *given
             )
 
@@ -57,9 +57,11 @@ def test_a_choice_by_mask(cupy, dtype):
     mask = (np.arange(a.size) % 3 == 0).astype(dtype)
     dy, out = normal(dtype, a.size), np.zeros_like(a)
     with launches(3):
-        assert_equal_twins(binary.where, Values(mask), Values(a), Values(b), Values(out))
+        assert_versions_agree(binary.where, Values(mask), Values(a), Values(b), Values(out))
         for side in (0, 1):
-            assert_equal_twins(binary.where_backward, Values(dy), Values(mask), Values(out), side)
+            assert_versions_agree(
+                binary.where_backward, Values(dy), Values(mask), Values(out), side
+            )
 
 
 @pytest.mark.parametrize("length", LENGTHS)
@@ -67,7 +69,7 @@ def test_lengths(cupy, dtype, length):
     x, out = normal(dtype, length), np.zeros(length, dtype)
     numbers, offsets = np.array([0.5, 2.0], dtype), np.array([0, length // 3, length])
     with launches(2 * bool(length)):
-        assert_equal_twins(binary.combine, binary.add, Values(x), Values(x), Values(out))
-        assert_equal_twins(
+        assert_versions_agree(binary.combine, binary.add, Values(x), Values(x), Values(out))
+        assert_versions_agree(
             binary.combine_number, binary.divide, Values(x), numbers, offsets, Values(out), 0
         )

@@ -7,7 +7,7 @@ from dynbatch.kernels.cuda.blas import segment_entries
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.ragged import Ragged
 from tests.cuda import fake_cupy
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 SIZES = [(1, 1, 1), (0, 3, 5), (3, 0, 5), (3, 5, 0), (31, 33, 32), (1, 33, 1), (33, 1, 7)]
 TOLERANCE = {"rtol": 1e-4, "atol": 2e-5}
@@ -37,7 +37,7 @@ def nothing(dtype, *shape):
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
 def test_matmul(cupy, dtype, kernel, m, n, k):
     with launches(int(m * n > 0)):
-        assert_equal_twins(
+        assert_versions_agree(
             kernel, *values(dtype, (m, k), (k, n)), nothing(dtype, m, n), **TOLERANCE
         )
 
@@ -47,7 +47,7 @@ def test_planes_with_factors_of_their_own_and_with_one_for_all(cupy, dtype, m, n
     for left in ((3, m, k), (m, k)):
         with launches(int(m * n > 0)):
             a, b = values(dtype, left, (3, k, n))
-            assert_equal_twins(blas.matmul_planes, a, b, nothing(dtype, 3, m, n), **TOLERANCE)
+            assert_versions_agree(blas.matmul_planes, a, b, nothing(dtype, 3, m, n), **TOLERANCE)
 
 
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
@@ -66,14 +66,14 @@ def test_the_sum_of_planes(cupy, dtype, m, n, k):
 @pytest.mark.parametrize("rows", [0, 1, 33])
 def test_the_weight_gradient(cupy, dtype, rows):
     x, dy = values(dtype, (rows, 5), (rows, 33))
-    assert_equal_twins(blas.matmul_outer, x, dy, nothing(dtype, 33, 5), **TOLERANCE)
+    assert_versions_agree(blas.matmul_outer, x, dy, nothing(dtype, 33, 5), **TOLERANCE)
     (before,) = values(dtype, (33, 5))
-    assert_equal_twins(blas.matmul_outer, x, dy, before, add=True, **TOLERANCE)
+    assert_versions_agree(blas.matmul_outer, x, dy, before, add=True, **TOLERANCE)
 
 
 def test_a_product_that_threads_would_share(cupy, dtype):
     a, b = values(dtype, (3, 5), (5, 130))
-    assert_equal_twins(blas.matmul_shared, a, b, nothing(dtype, 3, 130), **TOLERANCE)
+    assert_versions_agree(blas.matmul_shared, a, b, nothing(dtype, 3, 130), **TOLERANCE)
 
 
 def test_transposed_factors_and_columns_of_wider_matrices(cupy, dtype):
@@ -157,7 +157,7 @@ def test_segments(cupy, dtype, transposes, width):
         (True, True): ((inner, 4), ([width] * len(inner), 4), (inner, width)),
     }[transposes]
     with launches(1):
-        assert_equal_twins(
+        assert_versions_agree(
             blas.matmul_segments, ragged(dtype, *a), ragged(dtype, *b, seed=1),
             empty(dtype, *out), *transposes, **TOLERANCE,
         )  # fmt: skip
@@ -165,7 +165,7 @@ def test_segments(cupy, dtype, transposes, width):
 
 def test_long_inner_dimensions_and_none(cupy, dtype):
     lengths = (1025, 0, 3)
-    assert_equal_twins(
+    assert_versions_agree(
         blas.matmul_segments, ragged(dtype, lengths, 2), ragged(dtype, lengths, 3, seed=1),
         empty(dtype, (2, 2, 2), 3), True, rtol=1e-4, atol=1e-4,
     )  # fmt: skip
@@ -176,14 +176,16 @@ def test_segments_without_elements(cupy, dtype):
         for lengths, width in (((), 3), ((0, 0), 3), ((4, 1), 0)):
             b = ragged(dtype, [5] * len(lengths), width)
             a, out = ragged(dtype, lengths, 5), empty(dtype, lengths, width)
-            assert_equal_twins(blas.matmul_segments, a, b, out)
+            assert_versions_agree(blas.matmul_segments, a, b, out)
 
 
 def test_a_nan_stays_in_its_segment(cupy, dtype):
     a, b = ragged(dtype, LENGTHS, 17), ragged(dtype, [17] * len(LENGTHS), 5, seed=1)
     a.values.array[a.offsets[3]] = np.nan
     b.values.array[b.offsets[6], 2] = np.inf
-    *_, out = assert_equal_twins(blas.matmul_segments, a, b, empty(dtype, LENGTHS, 5), **TOLERANCE)
+    *_, out = assert_versions_agree(
+        blas.matmul_segments, a, b, empty(dtype, LENGTHS, 5), **TOLERANCE
+    )
     assert np.isnan(out).any(axis=1).nonzero()[0].tolist() == [a.offsets[3]]
 
 
@@ -234,5 +236,5 @@ def test_segments_of_different_widths(cupy, dtype, transposes):
     out = matrices(dtype, LENGTHS, ACROSS)
     out.values.array[:] = np.nan
     with launches(1):
-        *_, found = assert_equal_twins(blas.matmul_segments, a, b, out, *transposes, **TOLERANCE)
+        *_, found = assert_versions_agree(blas.matmul_segments, a, b, out, *transposes, **TOLERANCE)
     assert np.isfinite(found).all()

@@ -4,7 +4,7 @@ import pytest
 from dynbatch.kernels import cumulative
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.matrices import Matrices
-from tests.kernels.cuda.compare import assert_equal_twins, launches
+from tests.kernels.cuda.compare import assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import SEGMENT, normal
 
 
@@ -14,7 +14,7 @@ from tests.kernels.cuda.test_segment import SEGMENT, normal
 def test_running_sums(cupy, dtype, offsets, width, backwards):
     x, out = normal(dtype, offsets[-1], width), normal(dtype, offsets[-1], width)
     with launches(len(offsets) > 1):
-        assert_equal_twins(
+        assert_versions_agree(
             cumulative.cumsum_segments, x, offsets, backwards, out, rtol=1e-4, atol=2e-5
         )
 
@@ -25,7 +25,7 @@ def test_running_sums_of_matrices_take_one_launch(cupy, dtype, backwards):
     elements = int(matrices.rows @ matrices.widths)
     x, out = normal(dtype, elements, 1), normal(dtype, elements, 1)
     with launches(1):
-        assert_equal_twins(
+        assert_versions_agree(
             cumulative.cumsum_segments, x, matrices, backwards, out, rtol=1e-4, atol=2e-5
         )
 

@@ -7,7 +7,7 @@ from dynbatch.kernels import elementwise, unary
 from dynbatch.kernels.cuda.elementwise import SOURCE
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import nvrtc
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.marks import quick
 
 ARGUMENTS = {
@@ -40,9 +40,9 @@ def test_one_value(cupy, dtype, kernel, arguments):
     x = np.concatenate((SPECIAL, normal(dtype, 20))).astype(dtype)
     dy, out = normal(dtype, x.size, 1), np.zeros_like(x)
     with launches(2):
-        y = assert_equal_twins(elementwise.apply, kernel, Values(x), Values(out), *arguments)[1]
+        y = assert_versions_agree(elementwise.apply, kernel, Values(x), Values(out), *arguments)[1]
         saved = {"input": x, "output": y, "none": dy}[kernel.reads]
-        assert_equal_twins(
+        assert_versions_agree(
             elementwise.apply_backward,
             *(kernel, Values(dy), Values(saved), Values(out), *arguments),
         )
@@ -52,7 +52,7 @@ def test_one_value(cupy, dtype, kernel, arguments):
 def test_lengths(cupy, dtype, length):
     x, out = normal(dtype, length), np.zeros(length, dtype)
     with launches(bool(length)):
-        assert_equal_twins(elementwise.apply, unary.tanh, Values(x), Values(out))
+        assert_versions_agree(elementwise.apply, unary.tanh, Values(x), Values(out))
 
 
 def test_in_place(cupy, dtype):
@@ -94,8 +94,8 @@ def test_tails(cupy, dtype, kernel, arguments):
     out, rtol = np.zeros_like(x), 2e-3 if arguments == ("tanh",) else 1e-5
     with launches(2):
         given = (Values(x), Values(out), *arguments)
-        y = assert_equal_twins(elementwise.apply, kernel, *given, rtol=rtol, atol=0)[1]
+        y = assert_versions_agree(elementwise.apply, kernel, *given, rtol=rtol, atol=0)[1]
         saved = x if kernel.reads == "input" else y
         given = (Values(x * 0 + 1), Values(saved), Values(out), *arguments)
-        assert_equal_twins(elementwise.apply_backward, kernel, *given, rtol=rtol, atol=0)
+        assert_versions_agree(elementwise.apply_backward, kernel, *given, rtol=rtol, atol=0)
     assert y.all()

@@ -3,7 +3,7 @@ import pytest
 
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import normal
 
 EPS = 1e-5
@@ -27,7 +27,7 @@ def test_forward(cupy, dtype, rows, width, given):
     bias = normal(dtype, width, seed=2) if given in ("both", "bias") else None
     out, mean, rstd = normal(dtype, rows, width), normal(dtype, rows), normal(dtype, rows)
     with launches(bool(rows)):
-        assert_equal_twins(
+        assert_versions_agree(
             kernels.layer_norm, x, weight, bias, EPS, out, mean, rstd, rtol=1e-4, atol=5e-5
         )
 
@@ -72,7 +72,7 @@ def test_a_nan_stays_in_its_row(cupy, dtype):
     x = normal(dtype, 9, 33)
     x.array[4, 7], x.array[6, 1] = np.nan, np.inf
     out, mean, rstd = normal(dtype, 9, 33), normal(dtype, 9), normal(dtype, 9)
-    *_, y, _, _ = assert_equal_twins(
+    *_, y, _, _ = assert_versions_agree(
         kernels.layer_norm, x, None, None, EPS, out, mean, rstd, rtol=1e-4, atol=5e-5
     )
     assert np.isnan(y).any(axis=1).tolist() == [row in (4, 6) for row in range(9)]

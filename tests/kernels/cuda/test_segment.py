@@ -8,7 +8,7 @@ from dynbatch.kernels import segment
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.segment import row_table
 from dynbatch.kernels.cuda.walks import segment_table
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 
 def normal(dtype, *shape, seed=0):
@@ -38,7 +38,7 @@ def test_segments_are_reduced(cupy, dtype, ufunc, offsets, width):
     rows, out = normal(dtype, offsets[-1], width), normal(dtype, len(offsets) - 1, width)
     expected = (1 + (width > 1 and offsets[-1] > 1000)) * (len(offsets) > 1)
     with launches(expected):
-        assert_equal_twins(
+        assert_versions_agree(
             segment.reduce_segments, ufunc, rows, offsets, out, 7, rtol=1e-4, atol=2e-5
         )
 
@@ -46,7 +46,7 @@ def test_segments_are_reduced(cupy, dtype, ufunc, offsets, width):
 def test_a_long_segment_is_shared_by_blocks(cupy, dtype):
     rows, out = normal(dtype, LONG[-1], 1), normal(dtype, 3, 1)
     with launches(2):
-        assert_equal_twins(segment.reduce_segments, np.add, rows, LONG, out, 0, atol=1e-3)
+        assert_versions_agree(segment.reduce_segments, np.add, rows, LONG, out, 0, atol=1e-3)
 
 
 @pytest.mark.parametrize("width", [1, 3])
@@ -58,7 +58,7 @@ def test_a_nan_is_the_extremum_of_its_segment(cupy, dtype, ufunc, width):
     rows.array[offsets[3:-2:2] + 1, -1] = np.inf
     rows.array[offsets[-3] : offsets[-2]] = -np.inf
     out = normal(dtype, len(offsets) - 1, width)
-    assert_equal_twins(segment.reduce_segments, ufunc, rows, offsets, out, 0, rtol=0, atol=0)
+    assert_versions_agree(segment.reduce_segments, ufunc, rows, offsets, out, 0, rtol=0, atol=0)
 
 
 @SEGMENT
@@ -66,7 +66,7 @@ def test_a_nan_is_the_extremum_of_its_segment(cupy, dtype, ufunc, width):
 def test_values_are_spread(cupy, dtype, offsets, width):
     values, out = normal(dtype, len(offsets) - 1, width), normal(dtype, offsets[-1], width)
     with launches(bool(offsets[-1])):
-        assert_equal_twins(segment.spread_segments, values, offsets, out, rtol=0, atol=0)
+        assert_versions_agree(segment.spread_segments, values, offsets, out, rtol=0, atol=0)
 
 
 def test_the_bits_of_a_reduction_do_not_depend_on_the_other_segments(cupy, dtype):
@@ -93,7 +93,7 @@ def test_more_elements_than_a_table_can_number_are_refused():
 def test_gathered_rows(cupy, dtype, count, width):
     rows, index = normal(dtype, 20, width), permutation(40)[:count] % 20
     with launches(bool(count * width)):
-        assert_equal_twins(segment.gather_rows, rows, index, normal(dtype, count, width), rtol=0)
+        assert_versions_agree(segment.gather_rows, rows, index, normal(dtype, count, width), rtol=0)
 
 
 # Ids that repeat 0, 1, 31, 32, 33 or many times: short segments, long ones, and none.
@@ -111,14 +111,14 @@ IDS = {
 def test_rows_summed_by_id(cupy, dtype, ids, width):
     rows = normal(dtype, ids.size, width)
     with launches(1 + bool(ids.size)):
-        assert_equal_twins(segment.scatter_rows, rows, ids, normal(dtype, 50, width), atol=2e-5)
-        assert_equal_twins(segment.sum_rows_by_id, ids, rows, atol=2e-5)
+        assert_versions_agree(segment.scatter_rows, rows, ids, normal(dtype, 50, width), atol=2e-5)
+        assert_versions_agree(segment.sum_rows_by_id, ids, rows, atol=2e-5)
 
 
 @pytest.mark.parametrize("count", [0, 1, 33])
 def test_rows_are_added(cupy, dtype, count):
     index = np.sort(permutation(50)[:count])
-    assert_equal_twins(segment.add_rows, normal(dtype, count, 33), index, normal(dtype, 50, 33))
+    assert_versions_agree(segment.add_rows, normal(dtype, count, 33), index, normal(dtype, 50, 33))
 
 
 def test_the_bits_of_a_sum_do_not_depend_on_the_other_rows(cupy, dtype):

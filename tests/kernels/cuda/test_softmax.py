@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.kernels import softmax
 from dynbatch.kernels.cuda.runtime.queue import queue
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 # Short and long segments in both layouts: a warp does up to 1024 rows of one column, or 64 of many.
 LENGTHS = (0, 1, 31, 32, 33, 0, 1024, 1025, 2, 65, 3000, 0)
@@ -23,7 +23,7 @@ def normal(dtype, *shape, seed=0):
 def test_forward(cupy, dtype, kernel, width):
     x = Values(5 * normal(dtype, OFFSETS[-1], width))
     with launches(1):
-        assert_equal_twins(kernel, x, OFFSETS, Values(x.array), rtol=2e-4, atol=5e-6)
+        assert_versions_agree(kernel, x, OFFSETS, Values(x.array), rtol=2e-4, atol=5e-6)
 
 
 @pytest.mark.parametrize("width", [1, 2, 33])
@@ -48,7 +48,7 @@ def test_segments_of_one_length_need_no_table(cupy, dtype, kernel, count, length
     x, offsets = Values(normal(dtype, count * length, 1)), np.arange(count + 1) * length
     uploads = queue().uploads
     with launches(bool(count)):
-        assert_equal_twins(kernel, x, offsets, Values(x.array), rtol=1e-4, atol=2e-6)
+        assert_versions_agree(kernel, x, offsets, Values(x.array), rtol=1e-4, atol=2e-6)
     assert queue().uploads == uploads
 
 
@@ -63,12 +63,12 @@ def test_infinities_and_nan(cupy, dtype, kernel, width):
     x[OFFSETS[7] + 5 :: 7] = -np.inf
     x[OFFSETS[8], 0] = np.nan  # the first element that a thread sees
     x[OFFSETS[10] : OFFSETS[10] + 300] = -np.inf  # all that some threads of a long segment see
-    assert_equal_twins(kernel, Values(x), OFFSETS, Values(x), rtol=1e-3, atol=2e-6)
+    assert_versions_agree(kernel, Values(x), OFFSETS, Values(x), rtol=1e-3, atol=2e-6)
 
 
 def test_large_values_do_not_overflow(cupy, dtype):
     x = Values(np.array([[1e4], [1e4 + 1], [-1e4]], dtype))
-    *_, y = assert_equal_twins(softmax.softmax, x, np.array([0, 3]), Values(x.array))
+    *_, y = assert_versions_agree(softmax.softmax, x, np.array([0, 3]), Values(x.array))
     np.testing.assert_allclose(y[:, 0], [1 / (1 + np.e), np.e / (1 + np.e), 0], rtol=1e-5)
 
 

@@ -3,7 +3,7 @@ import pytest
 
 from dynbatch.kernels import variance
 from dynbatch.kernels.matrices import Matrices
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import SEGMENT, normal
 
 
@@ -12,7 +12,7 @@ from tests.kernels.cuda.test_segment import SEGMENT, normal
 def test_squared_deviations(cupy, dtype, offsets, width):
     x, mean = normal(dtype, offsets[-1], width), normal(dtype, len(offsets) - 1, width, seed=1)
     with launches(bool(offsets[-1])):
-        assert_equal_twins(
+        assert_versions_agree(
             variance.squared_deviations, x, mean, offsets, normal(dtype, offsets[-1], width)
         )
 
@@ -28,7 +28,7 @@ def test_their_gradients(cupy, dtype, offsets, width, root, correction):
     at_zero[::3] = 0
     x, out = normal(dtype, offsets[-1], width), normal(dtype, offsets[-1], width)
     with launches(bool(offsets[-1])):
-        assert_equal_twins(
+        assert_versions_agree(
             variance.spread_backward, dy, x, mean, Values(at_zero), offsets, correction, root, out,
             rtol=1e-4,
         )  # fmt: skip
@@ -41,16 +41,16 @@ def test_matrices_take_one_launch(cupy, dtype, root):
     dy, mean, y = (normal(dtype, sums, 1, seed=seed) for seed in (1, 2, 3))
     x, out = normal(dtype, elements, 1), normal(dtype, elements, 1)
     with launches(1):
-        assert_equal_twins(variance.squared_deviations, x, mean, matrices, out)
+        assert_versions_agree(variance.squared_deviations, x, mean, matrices, out)
     with launches(1):
-        assert_equal_twins(
+        assert_versions_agree(
             variance.spread_backward, dy, x, mean, y, matrices, 1.0, root, out, rtol=1e-4
         )
 
 
 def test_of_one_row_it_is_nan(cupy, dtype):
     ones = Values(np.ones((1, 2), dtype))
-    *_, out = assert_equal_twins(
+    *_, out = assert_versions_agree(
         variance.spread_backward, ones, ones, ones, ones, np.array([0, 1]), 1.0, False,
         normal(dtype, 1, 2),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A kernel runs where its arrays live: every one that has a twin finds it by its own arguments."""
+"""A kernel runs where its arrays live: its own arguments tell whether its CUDA version does."""
 
 import inspect
 import sys
@@ -21,9 +21,9 @@ class DeviceArray:
 
 @pytest.fixture
 def noting(monkeypatch):
-    """A kernel whose CUDA twin notes its calls, and the calls.
+    """A kernel whose CUDA version notes its calls, and the calls.
 
-    It is decorated anew: the kernel itself would go on calling the twin that it found first.
+    It is decorated anew: the kernel itself would go on calling the version that it found first.
     """
 
     def install(kernel):
@@ -33,7 +33,7 @@ def noting(monkeypatch):
         home = SimpleNamespace(**{name: lambda *args, **named: calls.append((name, args, named))})
         monkeypatch.setitem(sys.modules, f"dynbatch.kernels.cuda.{module}", home)
         monkeypatch.setitem(CUDA_KERNELS, f"{module}.{name}", kernel)  # put back afterwards
-        return has_cuda(kernel.place)(kernel.__wrapped__), calls
+        return has_cuda(kernel.decider)(kernel.__wrapped__), calls
 
     return install
 
@@ -45,29 +45,29 @@ def test_arrays_of_the_host_stay_with_numpy():
 
 
 @pytest.mark.parametrize("name", sorted(CUDA_KERNELS))
-def test_every_twin_decides_by_a_parameter_that_it_has(name):
+def test_every_cuda_version_is_chosen_by_a_parameter_that_it_has(name):
     kernel = CUDA_KERNELS[name]
-    place = kernel.place
+    decider = kernel.decider
     parameters = list(inspect.signature(kernel).parameters)
-    if isinstance(place, str):
+    if isinstance(decider, str):
         assert parameters[0] in {"packed", "a"}
     else:
-        assert parameters[place] in {
+        assert parameters[decider] in {
             "x", "a", "dy", "rows", "values", "hidden", "logits", "array", "out", "weight", "mask",
         }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sorted(CUDA_KERNELS))
-def test_every_kernel_has_a_cuda_twin_with_its_parameters(name):
-    twin_of = cuda_version(*name.rsplit(".", 1))
+def test_every_kernel_has_a_cuda_version_with_its_parameters(name):
+    cuda_kernel = cuda_version(*name.rsplit(".", 1))
     expected = [
         (p.name, p.default) for p in inspect.signature(CUDA_KERNELS[name]).parameters.values()
     ]
-    found = [(p.name, p.default) for p in inspect.signature(twin_of).parameters.values()]
+    found = [(p.name, p.default) for p in inspect.signature(cuda_kernel).parameters.values()]
     assert found == expected
 
 
-def test_a_device_array_goes_to_the_twin_with_all_arguments(noting):
+def test_a_device_array_goes_to_the_cuda_version_with_all_arguments(noting):
     x, out = DeviceArray(), DeviceArray()
     kernel, calls = noting(segment.reduce_segments)
     kernel(np.add, x, OFFSETS, out, 0)
@@ -84,6 +84,6 @@ def test_the_arrays_of_a_packed_argument_decide(noting):
 
 
 @pytest.mark.parametrize("place", ["blas.absent", "absent.matmul"])
-def test_a_kernel_without_a_twin_is_named(place):
-    with pytest.raises(db.errors.BackendError, match=rf"{place} has no CUDA twin"):
+def test_a_kernel_without_a_cuda_version_is_named(place):
+    with pytest.raises(db.errors.BackendError, match=rf"{place} has no CUDA version"):
         cuda_version(*place.rsplit(".", 1))

@@ -1,9 +1,9 @@
-// Additive attention of every sentence's queries over its own keys: twins of
+// Additive attention of every sentence's queries over its own keys: CUDA versions of
 // kernels/attention/additive.py and of the additive kernels of kernels/attention/single_query.py.
 //
-// queries (N_q, width), in rows of `query_stride`, and dqueries likewise; keys (N_k, width), values (N_k, value_width), vector (width,), out and dout
-// (N_q, value_width). weights and slopes have a number for each pair: a sentence's (T_q, T_k) after
-// the other. Tables:
+// queries (N_q, width), in rows of `query_stride`, and dqueries likewise; keys (N_k, width), values
+// (N_k, value_width), vector (width,), out and dout (N_q, value_width). weights and slopes have a
+// number for each pair: a sentence's (T_q, T_k) after the other. Tables:
 //
 //     query_offsets  first query of each sentence; NULL: every sentence has one query
 //     key_offsets    first key of each sentence, and N_k
@@ -80,8 +80,8 @@ struct Slopes {
 // With u = tanh(q_i + k_j), dw_ij = dout_i · v_j and ds_ij = w_ij (dw_ij - Σ_j w_ij dw_ij): slopes
 // = ds, dq_i = vector ⊙ Σ_j ds_ij (1 - u²) and row i of dvectors = Σ_j ds_ij u. Of a sentence with
 // one query also dk_j = vector ⊙ ds_j (1 - u²) and dv_j = w_j dout. Gradients that are NULL are not
-// wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same; so is dvectors if
-// `add_vectors`.
+// wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same; so is dvectors
+// if `add_vectors`.
 extern "C" __global__ void __launch_bounds__(512, 2)
     additive_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
         const REAL* vector, const REAL* weights, const REAL* dout, REAL* slopes, REAL* dvectors,
@@ -128,8 +128,8 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         });
 }
 
-// dv_j = Σ_i w_ij dout_i and dk_j = vector ⊙ Σ_i ds_ij (1 - u²) of the sentences that have other than
-// one query. A thread has a column of a key.
+// dv_j = Σ_i w_ij dout_i and dk_j = vector ⊙ Σ_i ds_ij (1 - u²) of the sentences that have other
+// than one query. A thread has a column of a key.
 //
 // Block (columns, keys): 256 threads. Grid (keys, columns) in blocks.
 extern "C" __global__ void additive_attention_backward_keys(const REAL* queries, const REAL* keys,

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention.dot_product import mask_tables
 from dynbatch.kernels.cuda.runtime.cupy_types import address_of
 from dynbatch.kernels.cuda.runtime.queue import launch, queue

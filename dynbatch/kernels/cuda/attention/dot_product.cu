@@ -1,5 +1,6 @@
-// Dot-product attention of every sentence's queries over its own keys: twins of kernels/attention/dot_product.py
-// and of the dot-product kernels of kernels/attention/single_query.py.
+// Dot-product attention of every sentence's queries over its own keys: CUDA versions of
+// kernels/attention/dot_product.py and of the dot-product kernels of
+// kernels/attention/single_query.py.
 //
 // Matrices are packed rows, with one head beside the other: queries (N_q, heads * key_width), keys
 // (N_k, heads * key_width), values (N_k, heads * value_width), out and dout (N_q, heads *
@@ -146,8 +147,8 @@ __device__ __forceinline__ Four products(Input a, int a_count, Input b, int b_co
     return sum;
 }
 
-// body(c, sums) for each column c, with sums.of[r] = Σ_n weights[n].of[r] * rows(n)[c]. `weights` is
-// of this warp: all its lanes must call, and meet at a barrier before they write it again.
+// body(c, sums) for each column c, with sums.of[r] = Σ_n weights[n].of[r] * rows(n)[c]. `weights`
+// is of this warp: all its lanes must call, and meet at a barrier before they write it again.
 template <class Body>
 __device__ __forceinline__ void weighted_sums(
     const Four* weights, Input rows, int count, Body body) {
@@ -393,8 +394,8 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
     }
 }
 
-// dv = pᵀ dout and dk = dsᵀ q, where wanted, of up to 32 keys of a sentence with several queries, or
-// with none.
+// dv = pᵀ dout and dk = dsᵀ q, where wanted, of up to 32 keys of a sentence with several queries,
+// or with none.
 __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.keys - work.first), row = work.first + own;

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.dot_product import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 

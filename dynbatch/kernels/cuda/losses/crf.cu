@@ -1,11 +1,11 @@
-// Linear-chain CRF: the twins of kernels/losses/crf.py, whose formulas and names these are.
+// Linear-chain CRF: the CUDA versions of kernels/losses/crf.py, whose formulas and names these are.
 //
-// x and log_sums (N, tags), shifts (N,), ids (N,), transitions (tags, tags) from row to column, start
-// and end (tags,); offsets: first row of each sentence, and N. A state is a_t = log_sums_t + x_t -
-// shift_t.
+// x and log_sums (N, tags), shifts (N,), ids (N,), transitions (tags, tags) from row to column,
+// start and end (tags,); offsets: first row of each sentence, and N. A state is a_t = log_sums_t +
+// x_t - shift_t.
 //
-// All but crf_transitions do a sentence with a block: grid sentences, block a number of whole warps that
-// depends on `tags`, and dynamic shared memory for two rows of tags.
+// All but crf_transitions do a sentence with a block: grid sentences, block a number of whole warps
+// that depends on `tags`, and dynamic shared memory for two rows of tags.
 
 // One sentence's rows.
 struct Sentence {
@@ -85,9 +85,9 @@ extern "C" __global__ void crf(const REAL* x, const REAL* transitions, const REA
     if (threadIdx.x == 0) out[blockIdx.x] = loss;
 }
 
-// dx. From the last token to the first: tag i stands before j with the probability
-// exp(a_i + transitions_ij - log_sums_j), so that row t of probabilities gives row t - 1. A warp sums
-// over the tags after one.
+// dx. From the last token to the first: tag i stands before j with the probability exp(a_i +
+// transitions_ij - log_sums_j), so that row t of probabilities gives row t - 1. A warp sums over
+// the tags after one.
 extern "C" __global__ void crf_backward(const REAL* x, const REAL* transitions, const REAL* end,
     const int* ids, const long long* offsets, REAL* log_sums, const REAL* shifts, const REAL* dy,
     REAL* dx, int tags) {
@@ -151,8 +151,8 @@ extern "C" __global__ void crf_transitions(const REAL* x, const REAL* transition
     parts[((long long)blockIdx.z * tags + i) * tags + j] = sum;
 }
 
-// out_r = the tag of row r in the best sequence of its sentence. origin (N, tags) remembers the best
-// tag before each. A thread finds the first of the best tags before one.
+// out_r = the tag of row r in the best sequence of its sentence. origin (N, tags) remembers the
+// best tag before each. A thread finds the first of the best tags before one.
 extern "C" __global__ void viterbi(const REAL* x, const REAL* transitions, const REAL* start,
     const REAL* end, const long long* offsets, int* origin, REAL* out, int tags) {
     extern __shared__ REAL rows[];

@@ -8,7 +8,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import gather_rows, reduce_segments
-from dynbatch.kernels.losses.crf import Chain, ends
+from dynbatch.kernels.losses.crf import Chain, ChainGradients, ends
 
 MOST_WARPS = 16
 # Rows whose pairs of tags one thread sums. More rows are shared among blocks, and their sums added.
@@ -32,7 +32,7 @@ def workspace_backward(array: Array, tokens: int, tags: int) -> int:
 
 def crf_backward(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
-    dy: Array, dx: Array, wanted: Chain, scratch: Array,
+    dy: Array, dx: Array, wanted: ChainGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `crf`: a launch for dx, two for the transitions, two each for start and end."""
     transitions, tags = chain.transitions, x.shape[1]

@@ -55,7 +55,8 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
         return;
     }
 
-    // The thread that has the target reads it before it writes the gradient there, and has the loss.
+    // The thread that has the target reads it before it writes the gradient there, and has the
+    // loss.
     const bool known = id >= 0 && id < vocabulary;
     const bool has_target = own == (known ? id % step : 0);
     const REAL target = known && has_target ? logit(id) - highest : (REAL)0;
@@ -77,8 +78,8 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
     }
 }
 
-// losses[n] = weights[n] · (logsumexp(z) - hit · z[id] - uniform · Σ z) for z = logits[n] + bias, each
-// z less its maximum. With `scale`, the gradients of the unweighted losses, the logits become
+// losses[n] = weights[n] · (logsumexp(z) - hit · z[id] - uniform · Σ z) for z = logits[n] + bias,
+// each z less its maximum. With `scale`, the gradients of the unweighted losses, the logits become
 // scale[n] · (softmax(z) - uniform - hit · [i = id]); without, they stay. `ids` and `weights` begin
 // `first` tokens before the others. With `distributions` (rows, vocabulary), [i = id] is p[i].
 // Where a weight is 0, loss and gradients are 0.

@@ -1,5 +1,6 @@
-// Losses that compare two values element by element, and the pick of log-probabilities: the twin of
-// kernels/losses/elementwise.py. Grids and blocks: `over_segments` for sums, `over_elements` for the rest.
+// Losses that compare two values element by element, and the pick of log-probabilities: the CUDA
+// version of kernels/losses/elementwise.py. Grids and blocks: `over_segments` for sums,
+// `over_elements` for the rest.
 
 // The formulas of an input x and a target t, by the number that losses.py gives them.
 enum { SQUARED_ERROR, DIVERGENCE, LOG_DIVERGENCE, LOGISTIC };
@@ -69,8 +70,8 @@ extern "C" __global__ void pair_loss_backward(const REAL* dy, const REAL* x, con
     });
 }
 
-// out[k] = -sum of weights[n] x[n, ids[n]] over the rows n of segment k, of x (N, classes); width is 1.
-// A weight of 0 takes a row out, even where x is infinite.
+// out[k] = -sum of weights[n] x[n, ids[n]] over the rows n of segment k, of x (N, classes); width
+// is 1. A weight of 0 takes a row out, even where x is infinite.
 extern "C" __global__ void pick_loss(const REAL* x, REAL* out, const int* offsets, int length,
     int count, int width, const int* ids, const REAL* weights, int classes) {
     sum_segments(

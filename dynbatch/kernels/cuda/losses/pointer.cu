@@ -1,4 +1,5 @@
-// Cross-entropy of choices among a sentence's own rows: the twins of kernels/losses/pointer.py.
+// Cross-entropy of choices among a sentence's own rows: the CUDA versions of
+// kernels/losses/pointer.py.
 //
 // queries (N_q, width), keys (N_k, width), ids and weights (N_q,). probabilities and slopes have a
 // number for each pair: a sentence's (T_q, T_k) after the other. Tables: `query_offsets` and

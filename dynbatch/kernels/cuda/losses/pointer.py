@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.attention.packed import num_pairs
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.walks import row_grid
-from dynbatch.kernels.losses.pointer import Choices, num_pairs
+from dynbatch.kernels.losses.pointer import ChoiceGradients, Choices
 
 THREADS = 256
 
@@ -31,8 +32,8 @@ def pointer_loss(
 
 
 def pointer_loss_backward(
-    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array, wanted: Choices,
-    scratch: Array,
+    packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array,
+    wanted: ChoiceGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of queries and keys: a launch each."""
     queries, keys, *_ = packed

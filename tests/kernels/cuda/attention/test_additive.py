@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import additive as kernels
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention
 from dynbatch.kernels.attention.mask import NO_MASK
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.attention.test_dot_product import (
@@ -18,7 +18,7 @@ from tests.kernels.cuda.attention.test_dot_product import (
     scoring_of,
     wanted_of,
 )
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 
 def exercise(kernels):
@@ -76,7 +76,7 @@ def weights_of(packed, masks):
 
 def assert_forward(packed, masks):
     with launches(packed.queries.shape[0] > 0):
-        assert_equal_twins(
+        assert_versions_agree(
             forward, on_device(packed), Values(vector_of(packed)), masks,
             like(out_of(packed)), like(pairs_of(packed)), **TOLERANCE,
         )  # fmt: skip
@@ -85,7 +85,7 @@ def assert_forward(packed, masks):
 def assert_backward(packed, masks, wanted, count):
     dout = np.random.default_rng(7).standard_normal(out_of(packed).shape)
     with launches(count):
-        assert_equal_twins(
+        assert_versions_agree(
             backward, on_device(packed), Values(vector_of(packed)),
             Values(weights_of(packed, masks)), Values(dout.astype(packed.queries.dtype)), wanted,
             **TOLERANCE,

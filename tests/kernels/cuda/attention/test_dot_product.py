@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention.dot_product import AttentionGradients, PackedAttention, Scoring
+from dynbatch.kernels.attention.dot_product import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.attention_reference import pack
 from tests.cuda import fake_cupy
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 # Queries and keys: none, one, and one less and more than a tile; long ones on either side.
 SHORT = (
@@ -108,7 +109,7 @@ def assert_forward(packed, scoring, keeps=True):
     out = like(np.empty((queries, packed.values.shape[1]), packed.queries.dtype))
     log_sums = like(np.empty((queries, scoring.heads), out.array.dtype)) if keeps else None
     with launches(bool(queries)):
-        assert_equal_twins(forward, on_device(packed), scoring, out, log_sums, **TOLERANCE)
+        assert_versions_agree(forward, on_device(packed), scoring, out, log_sums, **TOLERANCE)
 
 
 def assert_backward(packed, scoring, wanted, count=2):
@@ -116,7 +117,7 @@ def assert_backward(packed, scoring, wanted, count=2):
     dout = rng.standard_normal((packed.queries.shape[0], packed.values.shape[1]))
     log_sums, dout = log_sums_of(packed, scoring), dout.astype(packed.queries.dtype)
     with launches(count):
-        assert_equal_twins(
+        assert_versions_agree(
             backward, on_device(packed), scoring, Values(log_sums), Values(dout), wanted,
             **TOLERANCE,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from tests.kernels.cuda.attention.test_dot_product import (
     scoring_of,
     wanted_of,
 )
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 KEYS = (5, 1, 31, 32, 33, 300, 2)
 LENGTHS = tuple((1, keys) for keys in KEYS)
@@ -67,11 +67,11 @@ def test_dot_attention(cupy, dtype, widths, accumulate):
     tables = (scoring.scales, single_query.sentence_of_rows(packed.key_offsets))
     out, log_sums = np.empty((len(lengths), widths[1]), dtype), log_sums_of(packed, scoring)
     with launches(1):
-        assert_equal_twins(
+        assert_versions_agree(
             dot, on_device(packed), *tables, like(out), like(log_sums), **TOLERANCE
         )  # fmt: skip
     with launches(1):
-        assert_equal_twins(
+        assert_versions_agree(
             dot_backward, on_device(packed), *tables, Values(log_sums), Values(random_like(out)),
             wanted_of(packed, accumulate), **TOLERANCE,
         )  # fmt: skip
@@ -81,7 +81,7 @@ def test_one_scale_for_all_sentences(cupy, dtype):
     packed, scale = packed_of(dtype, LENGTHS, (4, 2)), np.full(1, 0.7, dtype)
     sentences = single_query.sentence_of_rows(packed.key_offsets)
     out = like(np.empty((len(KEYS), 2), dtype))
-    assert_equal_twins(dot, on_device(packed), scale, sentences, out, None, **TOLERANCE)
+    assert_versions_agree(dot, on_device(packed), scale, sentences, out, None, **TOLERANCE)
 
 
 def test_dot_attention_has_the_bits_of_the_general_kernel(cupy, dtype):
@@ -110,9 +110,9 @@ def test_additive_attention(cupy, dtype, widths, accumulate):
     additive(packed, vector, sentences, out, weights)
     given = (on_device(packed), Values(vector), sentences)
     with launches(1):
-        assert_equal_twins(additive, *given, like(out), like(weights), **TOLERANCE)
+        assert_versions_agree(additive, *given, like(out), like(weights), **TOLERANCE)
     with launches(2):
-        assert_equal_twins(
+        assert_versions_agree(
             additive_backward, *given, Values(weights), Values(random_like(out)),
             wanted_of(packed, accumulate), **TOLERANCE,
         )  # fmt: skip

@@ -7,7 +7,7 @@ from dynbatch.kernels.losses import crf as kernels
 from dynbatch.kernels.losses.crf import Chain
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.attention.test_dot_product import room
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import normal
 
 # Tags for one warp, for several, and for more than a block has threads.
@@ -79,7 +79,7 @@ def test_forward(cupy, dtype, lengths, tags):
     rows = x.array.shape[0]
     outputs = normal(dtype, rows, tags), normal(dtype, rows), normal(dtype, len(lengths))
     with launches(len(lengths) > 0):
-        assert_equal_twins(kernels.crf, x, chain, ids, offsets, *outputs, **TOLERANCE)
+        assert_versions_agree(kernels.crf, x, chain, ids, offsets, *outputs, **TOLERANCE)
 
 
 @EACH
@@ -92,7 +92,7 @@ def test_backward(cupy, dtype, lengths, tags, monkeypatch):
     wanted = Chain(*[normal(dtype, *part.array.shape) for part in chain])
     # One for dx, two for the transitions, two each for start and end; a sum writes its zeros.
     with launches(7 if rows else 3 + (len(lengths) > 0)):
-        assert_equal_twins(backward, x, chain, ids, offsets, *left, dy, dx, wanted, **TOLERANCE)
+        assert_versions_agree(backward, x, chain, ids, offsets, *left, dy, dx, wanted, **TOLERANCE)
 
 
 def test_gradients_are_made_where_wanted(cupy, dtype):
@@ -101,7 +101,7 @@ def test_gradients_are_made_where_wanted(cupy, dtype):
     dy, dx = normal(dtype, 2), normal(dtype, 5, 4)
     for wanted, count in (((None, None, None), 1), ((None, normal(dtype, 4), None), 3)):
         with launches(count):
-            assert_equal_twins(
+            assert_versions_agree(
                 backward, x, chain, ids, offsets, *left, dy, dx, Chain(*wanted),
                 **TOLERANCE,
             )  # fmt: skip
@@ -112,7 +112,7 @@ def test_viterbi(cupy, dtype, lengths, tags):
     x, chain, _, offsets = problem(dtype, lengths, tags)
     x.array[...] = np.round(x.array)  # some are equal: the first counts
     with launches(len(lengths) > 0):
-        assert_equal_twins(viterbi, x, chain, offsets, normal(dtype, x.array.shape[0]))
+        assert_versions_agree(viterbi, x, chain, offsets, normal(dtype, x.array.shape[0]))
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):

@@ -6,7 +6,7 @@ import pytest
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import cross_entropy
 from dynbatch.kernels.losses.cross_entropy import Distributions, LossGradients, Targets
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 # A warp has up to 1024 logits of a row, a block more.
 VOCABULARIES = (1, 2, 31, 32, 33, 1024, 1025, 1600)
@@ -48,7 +48,7 @@ def test_losses_and_gradients_of_logits(cupy, dtype, vocabulary, smoothing, kind
     wanted, scale = kind(dtype, rows, vocabulary, smoothing), Values(normal(dtype, rows, seed=2))
     for add in (None, bias):
         with launches(1):
-            assert_equal_twins(
+            assert_versions_agree(
                 cross_entropy.softmax_loss, z, add, wanted, nothing(dtype, rows), scale, **TOLERANCE
             )
 
@@ -69,7 +69,7 @@ def test_losses_alone_leave_the_logits(cupy, dtype, vocabulary, smoothing):
 def test_no_rows(cupy, dtype):
     with launches(0):
         empty = [nothing(dtype, 0, 5), None, targets(dtype, 0, 5), nothing(dtype, 0)]
-        assert_equal_twins(cross_entropy.softmax_loss, *empty, nothing(dtype, 0))
+        assert_versions_agree(cross_entropy.softmax_loss, *empty, nothing(dtype, 0))
 
 
 @pytest.mark.parametrize("bad", [-np.inf, np.inf, np.nan])
@@ -79,7 +79,7 @@ def test_ignored_rows_may_hold_anything(cupy, dtype, vocabulary, kind, bad):
     z = normal(dtype, 9, vocabulary)
     z[::4] = bad  # as their weights are 0
     losses, scale = nothing(dtype, 9), Values(normal(dtype, 9, seed=2))
-    device = assert_equal_twins(
+    device = assert_versions_agree(
         cross_entropy.softmax_loss, Values(z), None, kind(dtype, 9, vocabulary, 0.1), losses, scale,
         **TOLERANCE,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def test_a_class_of_probability_0_may_have_a_logit_of_minus_infinity(cupy, dtype
     z[:, ::3] = -np.inf
     losses, scale = nothing(dtype, 9), Values(normal(dtype, 9, seed=2))
     wanted = distributions(dtype, 9, vocabulary)
-    device = assert_equal_twins(
+    device = assert_versions_agree(
         cross_entropy.softmax_loss, Values(z), None, wanted, losses, scale, **TOLERANCE
     )
     assert all(np.isfinite(array).all() for array in device)
@@ -124,7 +124,7 @@ def test_infinities_and_nan(cupy, dtype, vocabulary, smoothing):
     z[7, :35] = -np.inf  # all that some threads see first, and the target
     scale = Values(np.linspace(-1, 1, 9).astype(dtype))
     losses = nothing(dtype, 9)
-    assert_equal_twins(
+    assert_versions_agree(
         cross_entropy.softmax_loss, Values(z), None, wanted, losses, scale, **TOLERANCE
     )
 
@@ -134,7 +134,7 @@ def test_large_logits_do_not_overflow(cupy, dtype, vocabulary):
     z = np.full((2, vocabulary), -1e4, dtype)
     z[:, :2] = 1e4, 1e4 - 1
     wanted = Targets(np.array([0, 1]), np.ones(2, dtype), 0.0)
-    *_, losses, _ = assert_equal_twins(
+    *_, losses, _ = assert_versions_agree(
         cross_entropy.softmax_loss, Values(z), None, wanted, nothing(dtype, 2),
         Values(np.ones(2, dtype)), **TOLERANCE,
     )  # fmt: skip
@@ -239,6 +239,6 @@ def test_token_scales(cupy, dtype, lengths):
     offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
     dy, weights = Values(normal(dtype, len(lengths))), normal(dtype, sum(lengths), seed=1)
     with launches(int(sum(lengths) > 0)):
-        assert_equal_twins(
+        assert_versions_agree(
             cross_entropy.token_scales, dy, weights, offsets, nothing(dtype, sum(lengths))
         )

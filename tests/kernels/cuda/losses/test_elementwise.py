@@ -3,7 +3,7 @@ import pytest
 
 from dynbatch.kernels.cuda.losses.elementwise import PAIRS
 from dynbatch.kernels.losses import elementwise as losses
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 
 LENGTHS = (0, 1, 31, 32, 33, 1025, 2, 0)
 OFFSETS = np.concatenate(([0], np.cumsum(LENGTHS)))
@@ -40,10 +40,10 @@ def test_sums_of_pairs(cupy, dtype, pair, lengths):
     x, t = pairs(pair, dtype, offsets[-1])
     out, dy = Values(normal(dtype, len(lengths))), Values(normal(dtype, len(lengths)))
     with launches(1):
-        assert_equal_twins(losses.pair_loss, pair, Values(x), Values(t), offsets, out, atol=1e-4)
+        assert_versions_agree(losses.pair_loss, pair, Values(x), Values(t), offsets, out, atol=1e-4)
     with launches(2 * bool(x.size)):
         for of_target in (False, True):
-            assert_equal_twins(
+            assert_versions_agree(
                 *(losses.pair_loss_backward, pair, of_target, dy, Values(x), Values(t)),
                 *(offsets, Values(x)),
             )
@@ -53,7 +53,7 @@ def test_a_very_long_segment_is_summed_in_parts(cupy, dtype):
     offsets = np.array([0, 3, 17000])
     x, t = pairs(losses.squared_error, dtype, 17000)
     with launches(2):
-        assert_equal_twins(
+        assert_versions_agree(
             *(losses.pair_loss, losses.squared_error, Values(x), Values(t), offsets),
             Values(normal(dtype, 2)),
         )
@@ -66,10 +66,12 @@ def test_picked_log_probabilities(cupy, dtype, classes):
     weights = rng.integers(0, 3, OFFSETS[-1]).astype(dtype)
     weights[5], x[5, ids[5]] = 0, -np.inf
     with launches(2):
-        assert_equal_twins(
+        assert_versions_agree(
             losses.pick_loss, Values(x), ids, weights, OFFSETS, Values(dy), atol=1e-4
         )
-        assert_equal_twins(losses.pick_loss_backward, Values(dy), ids, weights, OFFSETS, Values(x))
+        assert_versions_agree(
+            losses.pick_loss_backward, Values(dy), ids, weights, OFFSETS, Values(x)
+        )
 
 
 def test_the_loss_of_a_sentence_has_the_same_bits_in_any_mini_batch(cupy, dtype):
@@ -77,7 +79,7 @@ def test_the_loss_of_a_sentence_has_the_same_bits_in_any_mini_batch(cupy, dtype)
     results = []
     for first, offsets in ((0, [0, 100, 1300, 1500]), (100, [0, 1200])):
         part = slice(first, first + offsets[-1])
-        out = assert_equal_twins(
+        out = assert_versions_agree(
             *(losses.pair_loss, losses.logistic, Values(x[part]), Values(t[part])),
             *(np.array(offsets), Values(normal(dtype, len(offsets) - 1))),
             atol=1e-4,
@@ -92,10 +94,10 @@ def test_a_sure_prediction_keeps_its_places(cupy, dtype):
     offsets, dy = np.arange(9), np.ones(8, dtype)
     out = Values(np.zeros(8, dtype))
     with launches(2):
-        assert_equal_twins(
+        assert_versions_agree(
             losses.pair_loss, losses.logistic, Values(x), Values(t), offsets, out, atol=0
         )
-        assert_equal_twins(
+        assert_versions_agree(
             *(losses.pair_loss_backward, losses.logistic, False, Values(dy)),
             *(Values(x), Values(t), offsets, out),
             atol=0,

@@ -1,12 +1,13 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels.attention.packed import num_pairs
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.losses import pointer as kernels
 from dynbatch.kernels.losses.pointer import Choices
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.attention.test_dot_product import room
-from tests.kernels.cuda.compare import Values, assert_equal_twins, launches
+from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import normal
 
 # Keys for a part of a warp, for several warps, and for more than a block has threads.
@@ -53,7 +54,7 @@ def problem(dtype, lengths, width):
 def probabilities_of(packed, ids, weights):
     """As the NumPy kernel leaves them."""
     host = packed._replace(queries=packed.queries.array, keys=packed.keys.array)
-    p = np.empty(kernels.num_pairs(packed), host.keys.dtype)
+    p = np.empty(num_pairs(packed), host.keys.dtype)
     kernels.pointer_loss(host, ids, weights, p, np.empty(ids.size, p.dtype))
     return Values(p)
 
@@ -61,9 +62,9 @@ def probabilities_of(packed, ids, weights):
 @EACH
 def test_forward(cupy, dtype, lengths, width):
     packed, ids, weights = problem(dtype, lengths, width)
-    outputs = normal(dtype, kernels.num_pairs(packed)), Values(np.zeros(ids.size, dtype))
+    outputs = normal(dtype, num_pairs(packed)), Values(np.zeros(ids.size, dtype))
     with launches(ids.size > 0):
-        assert_equal_twins(kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE)
+        assert_versions_agree(kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE)
 
 
 def backward(packed, ids, weights, p, dy, wanted):
@@ -86,7 +87,7 @@ def test_backward(cupy, dtype, lengths, width, which):
         **{name: None for name in ("queries", "keys") if which not in ("both", name)},
     )  # fmt: skip
     with launches((ids.size > 0) + (which != "queries" and packed.keys.array.size > 0)):
-        assert_equal_twins(backward, packed, ids, weights, p, dy, wanted, **TOLERANCE)
+        assert_versions_agree(backward, packed, ids, weights, p, dy, wanted, **TOLERANCE)
 
 
 def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
@@ -95,7 +96,7 @@ def test_bits_do_not_depend_on_the_other_sentences(cupy, dtype):
     def run(rows, columns, offsets):
         q, k = cupy.asarray(packed.queries.array[rows]), cupy.asarray(packed.keys.array[columns])
         given = Choices(q, k, *offsets)
-        p, losses = cupy.empty(kernels.num_pairs(given), dtype), cupy.empty(len(q), dtype)
+        p, losses = cupy.empty(num_pairs(given), dtype), cupy.empty(len(q), dtype)
         wanted = Choices(cupy.empty(q.shape, dtype), cupy.empty(k.shape, dtype), *offsets)
         dy = cupy.asarray(np.ones(offsets[0].size - 1, dtype))
         kernels.pointer_loss(given, ids[rows], weights[rows], p, losses)
@@ -116,15 +117,15 @@ def test_the_scores_of_an_ignored_query_may_be_anything(cupy, dtype, bad):
     packed, ids, weights = problem(dtype, ((3, 4), (4, 40)), 5)
     weights[[1, 5]] = 0
     packed.queries.array[[1, 5]] = bad
-    outputs = normal(dtype, kernels.num_pairs(packed)), Values(np.full(ids.size, np.nan, dtype))
+    outputs = normal(dtype, num_pairs(packed)), Values(np.full(ids.size, np.nan, dtype))
     with np.errstate(invalid="ignore"):
-        found = assert_equal_twins(
+        found = assert_versions_agree(
             kernels.pointer_loss, packed, ids, weights, *outputs, **TOLERANCE
         )
         assert np.isfinite(found[-1]).all() and not found[-1][[1, 5]].any()
         p, dy = probabilities_of(packed, ids, weights), normal(dtype, 2, seed=5)
     wanted = packed._replace(queries=Values(np.full_like(packed.queries.array, np.nan)), keys=None)
-    found = assert_equal_twins(backward, packed, ids, weights, p, dy, wanted, **TOLERANCE)
+    found = assert_versions_agree(backward, packed, ids, weights, p, dy, wanted, **TOLERANCE)
     gradients = found[-1]
     assert gradients.shape == packed.queries.array.shape
     assert np.isfinite(gradients).all() and not gradients[[1, 5]].any()

@@ -1,0 +1,94 @@
+"""What the kernels of attention share: packed sentences, wanted gradients, softmax of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.attention.deferred import DeferredGradients
+
+
+class PackedAttention(NamedTuple):
+    """Queries, keys and values of K sentences, packed.
+
+    queries (N_q, D) · keys (N_k, D) · values (N_k, E) · query_offsets and key_offsets (K + 1,);
+    readers of attention papers know these as `cu_seqlens_q` and `cu_seqlens_k`.
+    """
+
+    queries: Array
+    keys: Array
+    values: Array
+    query_offsets: Array
+    key_offsets: Array
+
+
+class AttentionGradients(NamedTuple):
+    """Gradients the caller wants, in the shapes of `PackedAttention`; None for those it does not.
+
+    accumulate: those of keys and values are added to, not overwritten.
+    later: where a kernel may leave what it would add, for the end of a scan .
+    vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
+        queries' parts of the vector's gradient, for the end of the scan.
+    """
+
+    queries: Array | None
+    keys: Array | None
+    values: Array | None
+    accumulate: bool = False
+    later: DeferredGradients | None = None
+    vectors: Array | None = None
+
+
+class PackedPairs(Protocol):
+    """Queries and keys of K sentences, packed."""
+
+    @property
+    def query_offsets(self) -> Array: ...
+    @property
+    def key_offsets(self) -> Array: ...
+
+
+def sentences_of(packed: PackedPairs) -> Iterator[tuple[slice, slice]]:
+    """The rows of each sentence's queries, and those of its keys."""
+    queries, keys = packed.query_offsets.tolist(), packed.key_offsets.tolist()
+    for (first, last), (low, high) in zip(pairwise(queries), pairwise(keys), strict=True):
+        yield slice(first, last), slice(low, high)
+
+
+def pairs_of(packed: PackedPairs, numbers: Array) -> Iterator[tuple[slice, slice, Array]]:
+    """As `sentences_of`, with (T_q, T_k) of the numbers: one for each pair of a sentence."""
+    start = 0
+    for rows, keys in sentences_of(packed):
+        shape = (rows.stop - rows.start, keys.stop - keys.start)
+        end = start + shape[0] * shape[1]
+        yield rows, keys, numbers[start:end].reshape(shape)
+        start = end
+
+
+def num_pairs(packed: PackedPairs) -> int:
+    """Pairs of a query and a key of the same sentence, over all sentences."""
+    return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
+
+
+def exp_rows(scores: Array) -> tuple[Array, Array]:
+    """exp(score - maximum) along the last axis, in place; zeros for a row of -inf.
+
+    Returns:
+        maximum (0 for a row of -inf) and sum, the last axis kept.
+    """
+    peak = scores.max(axis=-1, keepdims=True)
+    np.copyto(peak, 0, where=np.isneginf(peak))
+    np.subtract(scores, peak, out=scores)
+    np.exp(scores, out=scores)
+    return peak, scores.sum(axis=-1, keepdims=True)
+
+
+def softmax_backward(p: Array, dp: Array) -> None:
+    """dp becomes p ⊙ (dp - Σ p dp), the sum over the last axis."""
+    mean = np.vecdot(p, dp)
+    np.subtract(dp, mean[..., None], out=dp)
+    np.multiply(dp, p, out=dp)
