@@ -3,7 +3,7 @@
 What is compared, after each batch step, given the very inputs that the step had:
 
     on a GPU     with the same batch run by the NumPy twins of its kernels
-    on the CPU   with the step's nodes run one by one; calls of cells too, with gathers of their own
+    on the CPU   with the step's nodes run one by one; of calls of cells with their operators
 
 Values and last states; gradients of inputs and of parameters; what is copied together for a batch;
 structural moves, against plain indexing; gradients added up in nodes and in parameters. The second

@@ -10,7 +10,7 @@ from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
-from dynbatch.debugging.one_by_one import calls_of
+from dynbatch.debugging.inlined import calls_of
 from dynbatch.debugging.region_check import argument_name, calls_text, result_names
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.base import Node, Shape

@@ -11,7 +11,7 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.debugging.difference import DUMP
-from dynbatch.debugging.one_by_one import calls_of
+from dynbatch.debugging.inlined import calls_of
 from dynbatch.debugging.reference import totals
 from dynbatch.errors import NumericError
 from dynbatch.kernels.runtime.transfer import to_host

@@ -14,6 +14,7 @@ from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
 from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.shape.structure import Rectangle
 from dynbatch.parameter import Array, Parameter, RowSparse
 from dynbatch.ragged import Ragged, packed
 
@@ -145,6 +146,18 @@ def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
         left, right = transfer.to_host(dy), transfer.to_host(x)
         add(parameter, np.matmul(left.T, right, dtype=np.float64).astype(left.dtype))
     return found
+
+
+def elements(r: Rectangle) -> tuple[Array, Array]:
+    """The elements of a rectangle's source, and of its target, counted from each node's first."""
+    source, target = [
+        (first + step * np.arange(r.rows))[:, None] * node.width + column + np.arange(r.width)
+        for node, first, step, column in (
+            (r.source, r.source_row, r.source_step, r.source_column),
+            (r.target, r.target_row, r.target_step, r.target_column),
+        )
+    ]
+    return source, target
 
 
 def dense_on_host(gradient: Array | RowSparse | None) -> Array:

@@ -13,8 +13,8 @@ from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import largest
-from dynbatch.debugging.one_by_one import calls_of, singly
-from dynbatch.debugging.reference import Flats, ReferenceRun, on_host, totals
+from dynbatch.debugging.inlined import InlinedRegion, calls_of
+from dynbatch.debugging.reference import Flats, on_host
 from dynbatch.debugging.step_check import ComparedArray, StepCheck
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.base import Node
@@ -22,7 +22,9 @@ from dynbatch.parameter import Array
 
 
 class RegionCheck(StepCheck):
-    """A region whose calls are run again by NumPy, one by one, and compared call by call."""
+    """A region whose cells are inlined, one call after the other, and compared call by call."""
+
+    inlined: InlinedRegion
 
     @property
     def node(self) -> RegionNode:
@@ -35,57 +37,63 @@ class RegionCheck(StepCheck):
         run()
         self.launched = self.checker.kernels()
         xs = self._of_nodes(self._inputs(arena, [source.packing for source in self.step.sources]))
-        reference = ReferenceRun(
-            [[singly(self.node)]], self.step.batch.dtype, self.step.batch.keeps
-        )
+        self.inlined = InlinedRegion(self.node, xs, self.step.batch.dtype, self.step.batch.keeps)
         with on_host(self.node.all_parameters(), self.checker.copies):
-            (expected,) = reference.forward(xs)
-        self.reference = reference if self.step.batch.keeps else None
-        found, scale = to_host(self.step.block.values().flat), partial(largest, _present(xs))
-        region = self.node.region
-        for number, row, call in calls_of(region):
-            group = region.groups[number]
-            first = group.offset + row * group.cell.width
-            own = slice(first, first + group.cell.width)
-            self._compare("forward", values_of(call, "{}", scale), found[own], expected[own])
+            self.inlined.forward()
+        values, scale = to_host(self.step.block.values().flat), partial(largest, xs)
+        for number, row, call in calls_of(self.node.region):
+            result = values[self._slice(number, row)]
+            pieces = values_of(call, "{}", scale)
+            self._compare("forward", pieces, result, self.inlined.results[call])
 
     def backward(self, arena: Array, run: Callable[[], None]) -> None:
         dy = to_host(self.step.block.gradients().flat).copy()  # the run adds to it, call by call
         run()
         self.launched = self.checker.kernels()
-        assert self.reference is not None
         inputs = self._inputs(arena, self.step.repacked)
-        xs = self._of_nodes(inputs)
+        calls = calls_of(self.node.region)
         with on_host(self.node.all_parameters(), self.checker.copies):
-            dxs, sink = self.reference.backward(xs, None, dy.copy(), [], self._wanted_nodes())
-            given = totals(sink)
-        oracle: RegionRun = self.reference.batches[0].memo["run"]
-        dys = [dy, *[rows for rows, _ in oracle.gradients()]]
-        self._compare_calls(self.step.batch.memo["run"], oracle, partial(largest, dys))
-        found = self._given_to_nodes(arena)
-        for x, own, wanted in zip(self.node.inputs, found, dxs, strict=True):
-            if own is not None and wanted is not None:
+            self.inlined.backward({call: dy[self._slice(k, row)] for k, row, call in calls})
+        gradients = self.inlined.gradients
+        dys = [dy, *[gradients[call] for _, _, call in calls]]
+        self._compare_calls(partial(largest, dys))
+        for x, found, is_wanted in zip(
+            self.node.inputs, self._given_to_nodes(arena), self._wanted_nodes(), strict=True
+        ):
+            if found is not None and is_wanted:
                 what = f"gradient of {x.label()}"
                 piece = ComparedArray(self.node, what, x.shape, partial(largest, dys))
-                self._compare("backward", [piece], own, wanted)
-        self._compare_parameters(given, dys, inputs)
+                self._compare("backward", [piece], found, gradients[x])
+        self._compare_parameters(self.inlined.parameters, dys, inputs)
 
-    def _compare_calls(self, run: RegionRun, twin: RegionRun, scale: Callable[[], float]) -> None:
+    def _slice(self, number: int, row: int) -> slice:
+        """Where the region's value has what the call in a row of a group returned."""
+        group = self.node.region.groups[number]
+        first = group.offset + row * group.cell.width
+        return slice(first, first + group.cell.width)
+
+    def _compare_calls(self, scale: Callable[[], float]) -> None:
         """Gradients of what calls returned and of what they were given, the last call first."""
-        pairs = list(zip(run.gradients(), twin.gradients(), strict=True))
+        run: RegionRun = self.step.batch.memo["run"]
+        of_groups = run.gradients()
         for number, row, call in reversed(calls_of(self.node.region)):
-            (own, reached), (wanted, others) = pairs[number]
+            results, arguments = of_groups[number]
             pieces = values_of(call, "gradient of {}, the sum over its readers,", scale)
-            self._compare("backward", pieces, to_host(own[row]), wanted[row])
-            for k in sorted(reached.keys() & others.keys()):
-                found, expected = to_host(reached[k][row]), others[k][row]
+            expected = self.inlined.gradients[call]
+            self._compare("backward", pieces, to_host(results[row]), expected)
+            summaries = self.node.region.groups[number].cell.program.summaries
+            streams = [*call.origin.trace.arguments, *summaries]
+            for k in sorted(arguments):
+                found = to_host(arguments[k][row])
+                expected = self.inlined.arguments[call].get(streams[k].index, np.zeros_like(found))
                 what = f"gradient for {argument_name(call, k)}"
                 piece = ComparedArray(call, what, found.shape, scale)
                 self._compare("backward", [piece], found, expected)
 
     # Each input node once, where the region has it in several sources -----------------------------
 
-    def _of_nodes(self, flats: Flats) -> list[Array | None]:
+    def _of_nodes(self, flats: Flats) -> list[Array]:
+        """Copies, since the memory may have other values when backward comes."""
         found: dict[Node, Array] = {}
         for source, flat in zip(self.step.sources, flats, strict=True):
             assert flat is not None
@@ -93,7 +101,7 @@ class RegionCheck(StepCheck):
             for x in source.nodes:
                 found.setdefault(x, flat[start : start + x.rows * x.width])
                 start += x.rows * x.width
-        return [found[x] for x in self.node.inputs]
+        return [found[x].copy() for x in self.node.inputs]
 
     def _wanted_nodes(self) -> list[bool]:
         """Whether all sources that a node is in get a gradient: if it carries one, they do."""
@@ -196,7 +204,3 @@ def argument_name(call: ValueHandle, stream: int) -> str:
     matrices = call.origin.matrices
     vectors = [name for name, is_matrix in zip(names, matrices, strict=True) if not is_matrix]
     return vectors[stream] if stream < len(vectors) else "what follows from its memory"
-
-
-def _present(flats: Flats) -> list[Array]:
-    return [flat for flat in flats if flat is not None]

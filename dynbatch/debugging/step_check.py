@@ -12,7 +12,7 @@ import numpy as np
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.debugging.difference import Checker, differing, largest, magnitude
-from dynbatch.debugging.reference import ReferenceRun, on_host, totals
+from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_host
@@ -165,17 +165,8 @@ class StepCheck:
         """Of each node by itself: the block read, elements there, and elements of the output."""
         for node in self.step.nodes:
             for r in self.step.node_type.rectangles(Batch([node], self.step.batch.dtype)):  # type: ignore[attr-defined]
-                elements = [
-                    x._start
-                    + (first + step * np.arange(r.rows))[:, None] * x.width
-                    + column
-                    + np.arange(r.width)
-                    for x, first, step, column in (
-                        (r.source, r.source_row, r.source_step, r.source_column),
-                        (r.target, r.target_row, r.target_step, r.target_column),
-                    )
-                ]
-                yield node, r.source._block, *elements
+                there, here = elements(r)
+                yield node, r.source._block, r.source._start + there, r.target._start + here
 
     def _sums(self, arena: Array) -> dict[Block, tuple[Array, float]]:
         """What the blocks will hold that this step adds to, and the largest of the terms."""

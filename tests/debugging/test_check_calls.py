@@ -1,4 +1,4 @@
-"""`Graph(check=True)` runs calls of cells one by one, and names the call that a fault is in."""
+"""`Graph(check=True)` inlines calls of cells, one by one, and names the call of a fault."""
 
 from types import SimpleNamespace
 
@@ -11,6 +11,7 @@ from dynbatch.batcher.schedule import call_gathers
 from dynbatch.cells.calls import region_run
 from dynbatch.cells.calls import stack as stack_calls
 from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.cells.calls.step import CompiledStep
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import (
     D,
@@ -97,6 +98,26 @@ def test_a_kernel_that_is_wrong_in_batches(monkeypatch):
         assert [graph.sentence(root) for root in roots] == [0, 1, 2]
         graph.backward(F.sum([F.sum(h * c) for h, c in roots]))
         assert graph.statistics.nodes == 13 + 7
+
+
+def test_code_that_is_wrong_for_one_call_as_for_many(monkeypatch):
+    init = CompiledStep.__init__
+
+    def wrong(self, *args):
+        init(self, *args)
+        forward = self.forward
+
+        def changed(arrays, blocks):
+            forward(arrays, blocks)
+            for buffer in self.storage.packed:
+                arrays[buffer.name][...] += 1e-3
+
+        self.forward = changed
+
+    monkeypatch.setattr(CompiledStep, "__init__", wrong)
+    with db.Graph(dtype="float64", check=True) as graph:
+        h, _ = leaf(F.input(graph, [0.1, 1.0, -1.0]), tree_parameters())
+        caught(lambda: h.value, "leaf #", "its result 0 is wrong", "batched,", "one by one")
 
 
 def test_a_gradient_that_comes_to_the_wrong_call(monkeypatch):
