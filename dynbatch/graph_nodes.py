@@ -29,7 +29,7 @@ class OwnedNodes:
     Attributes:
         tables:   the calls of cells.
         totals:   sums of results of calls, by the nodes that are a part of each.
-        kinds:    integers for the forms of what calls are given.
+        form_ids: integers for the forms of what calls are given.
         programs: what cells were compiled to.
         inlined:  calls that are not nodes of their own, and parameters.
     """
@@ -43,7 +43,7 @@ class OwnedNodes:
         self.uid = next(_uids)
         self.tables: list[CallTable] = []
         self.totals: dict[int, Any] = {}
-        self.kinds = FormIds()
+        self.form_ids = FormIds()
         self.programs: dict[Any, Any] = {}
         self.inlined: dict[Any, Any] = {}
         self._nodes: list[Node] = []

@@ -48,7 +48,7 @@ class TraceGraph:
 
     uid = -1
     is_trace = True
-    kinds = None
+    form_ids = None
 
     def __init__(self, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)

@@ -158,7 +158,7 @@ class CallReader:
             return self._made[content]
         if what == "part":
             call, first, form = content[0], content[1], _form(content[2])
-            return TuplePart(self._call_at(call), form, first, self._graph.kinds.of(form))
+            return TuplePart(self._call_at(call), form, first, self._graph.form_ids.of(form))
         if what == "mixed":
             return TupleArgument([self._given(one) for one in content], 0)
         if what == "total":

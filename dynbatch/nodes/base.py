@@ -64,7 +64,7 @@ class Owner(Protocol):
     is_trace: bool
 
     @property
-    def kinds(self) -> Any: ...
+    def form_ids(self) -> Any: ...
 
     def add(self, node: Node) -> int: ...
 
@@ -151,7 +151,7 @@ class Node(Methods):
 
     __slots__ = (
         "__weakref__", "_block", "_position", "_start",
-        "graph", "index", "inputs", "ndim", "phase", "ragged", "row_kind", "rows", "sig", "width",
+        "graph", "index", "inputs", "ndim", "phase", "ragged", "row_form", "rows", "sig", "width",
     )  # fmt: skip
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -178,7 +178,7 @@ class Node(Methods):
     phase: (
         int  # how many runs of calls a value waits for, one after the other; see `cells.calls.call`
     )
-    row_kind: int  # what a call needs to know of a row of this matrix; set when one is taken
+    row_form: int  # what a call needs to know of a row of this matrix; set when one is taken
     _block: Any
     _position: int
     _start: int

@@ -24,14 +24,14 @@ RESULTS = frozenset((Call, ResultPart, TuplePart))
 class NodeArgument:
     """An ordinary node, or zeros, with the attributes of a `ValueHandle`."""
 
-    __slots__ = ("first", "kind", "origin", "ready", "row")
+    __slots__ = ("first", "form_id", "origin", "ready", "row")
     depths = None
 
-    def __init__(self, origin: Node | None, kind: int) -> None:
+    def __init__(self, origin: Node | None, form_id: int) -> None:
         self.origin = origin
         self.row = 0
         self.first = 0
-        self.kind = kind
+        self.form_id = form_id
         self.ready = 0 if origin is None else origin.phase + 1
 
     def given_nodes(self) -> list[Node]:
@@ -46,14 +46,14 @@ class TupleArgument:
     given:  the tuple itself, so that its identity stays its own.
     """
 
-    __slots__ = ("depths", "given", "kind", "ready", "values")
+    __slots__ = ("depths", "form_id", "given", "ready", "values")
     origin = None
 
-    def __init__(self, values: Sequence[Any], kind: int, given: Any = None) -> None:
+    def __init__(self, values: Sequence[Any], form_id: int, given: Any = None) -> None:
         self.values = values
         self.given = given
         self.depths = depths_of(values)
-        self.kind = kind
+        self.form_id = form_id
         self.ready = max([value.ready for value in values])
 
     def given_nodes(self) -> list[Node]:
@@ -68,14 +68,14 @@ class SumArgument:
     a node, which may be kept: calls that are given the total from then on read its parts.
     """
 
-    __slots__ = ("_nodes", "depths", "form", "kind", "members", "ready")
+    __slots__ = ("_nodes", "depths", "form", "form_id", "members", "ready")
     origin = None
 
     def __init__(self, members: Sequence[Any], form: ResultForm) -> None:
         self.members = members
         self.depths = depths_of(members)
         self.form = form
-        self.kind: int = members[0].kind
+        self.form_id: int = members[0].form_id
         self.ready: int = max([member.ready for member in members])
         self._nodes: Any = None
 
@@ -92,8 +92,8 @@ class SumArgument:
 
     def _taken(self) -> Any:
         """The nodes of its parts, for somebody who may keep them."""
-        if self.kind != NO_FORM:
-            self.kind = NO_FORM  # so that no table of calls takes it as it is
+        if self.form_id != NO_FORM:
+            self.form_id = NO_FORM  # so that no table of calls takes it as it is
             graph = self.members[0].origin.graph
             graph.totals.update([(node.index, self) for node in _leaves_of(self.nodes)])
         return self.nodes
@@ -201,7 +201,7 @@ def common_form(what: str, results: Sequence[Any], rule: str, fix: str) -> Resul
         ShapeError: the forms differ; the error ends with `rule` and `fix`.
         GraphError: the graphs differ.
     """
-    if len({result.kind for result in results}) > 1:  # kinds are of one graph
+    if len({result.form_id for result in results}) > 1:  # form ids are of one graph
         require_one_graph(what, results)
         raise ShapeError.at_caller(
             f"{what}: the results have different forms: {results[0]!r} and others.\n"
@@ -298,7 +298,7 @@ def holds_matrix(value: Any) -> bool:
 
 def wrapped(value: Any, graph: Any) -> Any:
     """An argument with the attributes of a `ValueHandle`."""
-    if isinstance(value, SumArgument) and value.kind == NO_FORM:
+    if isinstance(value, SumArgument) and value.form_id == NO_FORM:
         value = value.nodes
     if isinstance(value, ValueHandle | TuplePart | SumArgument | Row):
         return value
@@ -307,12 +307,12 @@ def wrapped(value: Any, graph: Any) -> Any:
         if whole is not None:
             return whole
         if _is_zeros(value):
-            return NodeArgument(None, graph.kinds.of(value))
+            return NodeArgument(None, graph.form_ids.of(value))
         lights = [light for part in value for light in _lights(part, graph)]
-        return TupleArgument(lights, graph.kinds.of(form_given(value)), value)
+        return TupleArgument(lights, graph.form_ids.of(form_given(value)), value)
     if isinstance(value, Node):
-        return NodeArgument(value, graph.kinds.of(_form_of_node(value)))
-    return NodeArgument(None, graph.kinds.of(int(value)))
+        return NodeArgument(value, graph.form_ids.of(_form_of_node(value)))
+    return NodeArgument(None, graph.form_ids.of(int(value)))
 
 
 def _is_zeros(value: Any) -> bool:
@@ -336,7 +336,7 @@ def _whole(value: tuple[Any, ...]) -> Call | TuplePart | None:
         end += len(leaves(form))
     if start == 0 and forms == call.origin.form:
         return call
-    return TuplePart(call, forms, start, call.origin.graph.kinds.of(forms))
+    return TuplePart(call, forms, start, call.origin.graph.form_ids.of(forms))
 
 
 def _lights(value: Any, graph: Any) -> list[Any]:

@@ -21,7 +21,7 @@ class ResultPart(ValueHandle):
     """One vector or scalar of what a call returned."""
 
     stream_name = "Output"
-    __slots__ = ("call", "first", "index", "kind", "ready", "row")
+    __slots__ = ("call", "first", "form_id", "index", "ready", "row")
 
     def __init__(self, call: Call, first: int) -> None:
         self.call = call
@@ -29,7 +29,7 @@ class ResultPart(ValueHandle):
         self.first = first
         self.ready = call.ready
         table = call.origin
-        self.kind = table.kinds[first]
+        self.form_id = table.leaf_form_ids[first]
         nodes = table.nodes
         self.index = len(nodes)
         nodes.append(self)
@@ -70,7 +70,7 @@ class Call(ValueHandle):
         depend on it.
     """
 
-    __slots__ = ("depth", "index", "kind", "origin", "ready", "row")
+    __slots__ = ("depth", "form_id", "index", "origin", "ready", "row")
     first = 0
     depth: int
 
@@ -135,9 +135,9 @@ class Call(ValueHandle):
 class TuplePart(NoOperators):
     """A tuple inside of what a call returned: the state, in (output, (h, c))."""
 
-    __slots__ = ("call", "depth", "first", "form", "kind", "origin", "ready", "row")
+    __slots__ = ("call", "depth", "first", "form", "form_id", "origin", "ready", "row")
 
-    def __init__(self, call: Call, form: tuple[ResultForm, ...], first: int, kind: int) -> None:
+    def __init__(self, call: Call, form: tuple[ResultForm, ...], first: int, form_id: int) -> None:
         self.call = call
         self.origin = call.origin
         self.row = call.row
@@ -145,7 +145,7 @@ class TuplePart(NoOperators):
         self.depth = call.depth
         self.form = form
         self.first = first
-        self.kind = kind
+        self.form_id = form_id
 
     def __len__(self) -> int:
         return len(self.form)
@@ -153,7 +153,7 @@ class TuplePart(NoOperators):
     @property
     def parts(self) -> list[PartSlot]:
         """Where its own parts are."""
-        return part_slots(self.form, self.first, self.origin.graph.kinds)
+        return part_slots(self.form, self.first, self.origin.graph.form_ids)
 
     def __getitem__(self, key: Any) -> Any:
         return part_of(self.call, self.parts, key)

@@ -35,7 +35,7 @@ def maker(
     """
     values = [f"a{k}" for k in range(num_values)]
     taken = values.copy()
-    keys = [f"{a}.kind" for a in values]
+    keys = [f"{a}.form_id" for a in values]
     if params_at is not None:
         taken.insert(params_at, "p")
         keys.insert(params_at, "id(p)")
@@ -63,7 +63,7 @@ def maker(
         ]
     lines += [
         "        call = new(Call)",
-        "        call.origin, call.kind, call.depth = table, table.kind, depth",
+        "        call.origin, call.form_id, call.depth = table, table.form_id, depth",
         "        call.ready, call.row, call.index = ready, len(table.calls), len(nodes)",
         "        nodes.append(call)",
         "        add(call)",
@@ -91,7 +91,7 @@ class Calls:
     `make_slowly`, which makes values light, tables, and errors.
 
     Several threads may call one cell at once, each in a graph of its own. Keys of different graphs
-    differ, since kinds do, and so do identities of what is alive; a graph that closes takes away
+    differ, since form ids do, and so do identities of what is alive; a graph that closes takes away
     its own entries only.
     """
 
@@ -114,8 +114,8 @@ class Calls:
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
         lights = [wrapped(value, graph) for value in values]
         params = None if at is None else arguments[at]
-        kinds = [light.kind for light in lights]
-        key = tuple(kinds if at is None else [*kinds[:at], id(params), *kinds[at:]])
+        form_ids = [light.form_id for light in lights]
+        key = tuple(form_ids if at is None else [*form_ids[:at], id(params), *form_ids[at:]])
         if (self, key) in graph.inlined:
             return self._inline(arguments, at, graph)
         table = self._tables.get(key)

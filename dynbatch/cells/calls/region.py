@@ -83,6 +83,7 @@ class CallGroup:
     offset: first element in the region's value.
     arguments: the streams that calls are given, and summaries of memories; constants follow, each
         a row of an input.
+    count:  number of calls.
     memories: of each matrix that the loop reads, the inputs that hold those of all sentences, as a
         rule one; `memory_of` (N,): the sentence, in the order of these, of each call.
     """
@@ -95,11 +96,10 @@ class CallGroup:
     constants: list[int]
     memories: list[list[int]]
     memory_of: Array
+    count: int = field(init=False)
 
-    @property
-    def count(self) -> int:
-        """Number of calls."""
-        return int(self.rows.size)
+    def __post_init__(self) -> None:
+        self.count = int(self.rows.size)
 
 
 class CallBatch(NamedTuple):

@@ -31,7 +31,7 @@ class CallGraph(Owner, Protocol):
     inlined: dict[Any, Any]
 
     @property
-    def kinds(self) -> FormIds: ...
+    def form_ids(self) -> FormIds: ...
 
     @property
     def nodes(self) -> list[Node]: ...
@@ -64,7 +64,7 @@ class ValueHandle(Node):
     origin: where its value comes from: a table of calls, an ordinary node, or None for zeros.
     row:    of the call in its table, or of the origin's matrix.
     first:  the first of the call's values that this stands for.
-    kind:   an integer; equal ones are equal forms in one graph.
+    form_id: an integer; equal ones are equal forms in one graph.
     ready:  the phase in which a call can read it: one more than the ordinary nodes it comes from
             have, and that of a call itself.
     """
@@ -74,7 +74,7 @@ class ValueHandle(Node):
     origin: CallTable
     row: int
     first: int
-    kind: int
+    form_id: int
     ready: int
     depth: int
     is_light = True
@@ -120,7 +120,7 @@ class CallTable:
         forms:   leaves of each argument of the cell; `matrices`: which of all leaves are matrices.
         columns: for each argument, what each call was given.
         calls:   the calls; a call's row is its place here.
-        kinds, parts: integers of the leaves' forms; where the parts of the returned tuple are.
+        leaf_form_ids, parts: integers of the leaves' forms; where the parts of the tuple are.
         adds:    what appends to each column, and to the calls; and the nodes of the graph.
         form, widths: of what a call returns, and of its leaves (0 for a scalar).
         ready, depth: phase of each call (see `ValueHandle`), and how many calls of this
@@ -145,10 +145,10 @@ class CallTable:
         self.graph = graph
         self.form = trace.form
         self.widths = [width for width in leaves(trace.form) if isinstance(width, int)]
-        self.kind: int = graph.kinds.of(trace.form)
-        self.kinds = [graph.kinds.of(width) for width in self.widths]
+        self.form_id: int = graph.form_ids.of(trace.form)
+        self.leaf_form_ids = [graph.form_ids.of(width) for width in self.widths]
         form = trace.form
-        self.parts = part_slots(form, 0, graph.kinds) if isinstance(form, tuple) else []
+        self.parts = part_slots(form, 0, graph.form_ids) if isinstance(form, tuple) else []
         self.nodes: list[Node] = graph.nodes
         self.forms = [len(leaves(form)) for form in forms]
         self.matrices = [isinstance(leaf, MatrixForm) for form in forms for leaf in leaves(form)]

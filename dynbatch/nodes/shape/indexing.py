@@ -100,17 +100,17 @@ class Row(Slice):
 
     It is cut only if something reads it: a call of a cell reads the row where it lies, unless it is
     to be kept.
-    See `cells.calls.call` for the attributes beside those of a node.
+    See `cells.calls.table` for the attributes beside those of a node.
     """
 
-    __slots__ = ("kind", "origin", "ready", "row", "source", "token")
+    __slots__ = ("form_id", "origin", "ready", "row", "source", "token")
     ndim = 1
     rows = 1
     first = 0
     features = None
     origin: Node
     row: int
-    kind: int
+    form_id: int
     ready: int
     source: Node
     token: int
@@ -120,9 +120,9 @@ class Row(Slice):
         self.origin = self.source = origin
         self.row = self.token = row
         try:
-            self.kind = origin.row_kind
+            self.form_id = origin.row_form
         except AttributeError:
-            self.kind = origin.row_kind = graph.kinds.of(origin.width)
+            self.form_id = origin.row_form = graph.form_ids.of(origin.width)
         self.phase = origin.phase
         self.ready = origin.phase + 1
         self._block = None
