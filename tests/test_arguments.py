@@ -155,7 +155,7 @@ def test_a_model_of_the_users_takes_its_own_names():
     Wrong(lambda: models.TextCNN(2, 3, sizes=()), "TextCNN: sizes is ().", ()),
     Wrong(lambda: models.TextCNN(2, 3, sizes=(3, 0)), "TextCNN: sizes[1] is 0.", ()),
     Wrong(lambda: models.Seq2Seq(5, 5, 4, 4, attention="dot"), "Seq2Seq: attention is 'dot'.", (
-        "'additive' and 'general'",)),
+        "'additive' or 'general'",)),
     Wrong(lambda: models.Seq2Seq(5, 5, 4, 4, label_smoothing=1), "Seq2Seq: label_smoothing", (
         "label_smoothing < 1",)),
     Wrong(lambda: models.Seq2Seq(5, 5, 4, 4, end="</s>"), "Seq2Seq: end is '</s>'.", ("end >= 0",)),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes
@@ -41,7 +40,7 @@ class Attention(Module):
         return memory
 
     def scored(self, query: Node, keys: Node, values: Node) -> Node:
-        """The attention of projected keys; what a kind of attention has to say."""
+        """The attention to projected keys, which a subclass computes."""
         raise NotImplementedError(f"{type(self).__name__}.scored")
 
     def attend(self, query: Node, memory: tuple[Node, ...] | RowMemories) -> Node:
@@ -117,17 +116,17 @@ class DotAttention(Attention):
         return F.attention(query, keys, values, scale=self.scale)
 
 
-def make_attention(kind: str, query_size: int, key_size: int, rng: Any) -> Attention:
-    """Attention of a kind by its name, for a query and a memory of different widths.
+def make_attention(name: str, query_size: int, key_size: int, rng: Rng) -> Attention:
+    """Attention by its name, "additive" or "general", whose query and memory differ in width.
 
     Raises:
-        ArgumentError: an unknown kind.
+        ArgumentError: another name.
     """
-    if kind == "additive":
+    if name == "additive":
         return AdditiveAttention(query_size, key_size, query_size, rng=rng)
-    if kind == "general":
+    if name == "general":
         return GeneralAttention(query_size, key_size, rng=rng)
     raise refused(
-        "Seq2Seq", f"attention is {kind!r}", "known kinds are 'additive' and 'general'",
+        "Seq2Seq", f"attention is {name!r}", "it is 'additive' or 'general'",
         "take 'general' for dot products; its projection makes the widths equal",
     )  # fmt: skip

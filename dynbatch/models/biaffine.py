@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import sizes
@@ -119,7 +118,7 @@ class BiaffineParser(Module):
         """
         return self.arc_scores(*self._arc_sides(states))
 
-    def labels(self, states: Node, heads: Any) -> Node:
+    def labels(self, states: Node, heads: ArrayLike) -> Node:
         """Scores (T, K) of the labels of the arcs to given heads.
 
         Args:
@@ -129,7 +128,7 @@ class BiaffineParser(Module):
         projected = self._project(self.label_head, rows)
         return self.label_scores(self._project(self.label_dependent, states), projected)
 
-    def loss(self, states: Node, heads: Any, labels: Any) -> Node:
+    def loss(self, states: Node, heads: ArrayLike, labels: ArrayLike) -> Node:
         """Negative log-likelihood of one sentence's heads, and of its labels given these, summed.
 
         Args:

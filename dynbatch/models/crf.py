@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import listed, refused, sizes
@@ -58,7 +58,7 @@ class CRF(Module):
         self.start = scores(num_tags)
         self.end = scores(num_tags)
 
-    def loss(self, emissions: Node, tags: Any) -> Node:
+    def loss(self, emissions: Node, tags: ArrayLike) -> Node:
         """-log p(tags) of one sentence, in nats, summed over its tokens; see `F.crf`."""
         return F.crf(emissions, tags, self.transitions, self.start, self.end)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes, switch
@@ -53,7 +54,7 @@ class Embedding(Module):
         self.weight = normal(generator(rng), (num_embeddings, dim), scale)
         self.weight.frozen = freeze
 
-    def __call__(self, graph: Owner, ids: Any = MISSING) -> Node:
+    def __call__(self, graph: Owner, ids: ArrayLike = MISSING) -> Node:
         if ids is MISSING or not hasattr(graph, "add_light"):
             given = "ids alone" if ids is MISSING else f"a {type(graph).__name__} as its graph"
             raise refused(

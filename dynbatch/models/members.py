@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections import ChainMap, UserDict, UserList, deque
-from collections.abc import Iterable, Iterator, Set, ValuesView
+from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
 from dataclasses import fields, is_dataclass
 from functools import partial
 from types import GeneratorType, MappingProxyType, MemberDescriptorType, NoneType, SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dynbatch.errors import ArgumentError
+
+Member = TypeVar("Member")
 
 # Passed over without a look: most of what long lists hold.
 PLAIN = frozenset({NoneType, bool, bytes, complex, float, int, str})
@@ -37,8 +39,8 @@ RULE = (
 
 
 def members(
-    owner: str, path: str, value: Any, kinds: tuple[type, ...]
-) -> Iterator[tuple[str, Any]]:
+    owner: str, path: str, value: object, kinds: tuple[type[Member], ...]
+) -> Iterator[tuple[str, Member]]:
     """What in a value, at any depth of containers, is of one of `kinds`, with the path to it.
 
     Paths are joined by dots: places of lists and tuples, keys of dicts, names of fields. A
@@ -52,7 +54,7 @@ def members(
         ArgumentError: a set, a view of a dict or its keys hold some, or they have one name; or it
             is a generator, or another iterator.
     """
-    seen: dict[int, Any] = {}  # kept alive, so that an id stays its own
+    seen: dict[int, object] = {}  # kept alive, so that an id stays its own
     waiting = [(path, iter([("", value)]))]
     while waiting:
         above, items = waiting[-1]
@@ -73,8 +75,8 @@ def members(
 
 
 def parts(
-    owner: str, path: str, value: Any, kinds: tuple[type, ...]
-) -> Iterable[tuple[Any, Any]] | None:
+    owner: str, path: str, value: object, kinds: tuple[type, ...]
+) -> Iterable[tuple[str, object]] | None:
     """The items of a container with their names; None for what is none."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
@@ -101,9 +103,9 @@ def parts(
     return None
 
 
-def attributes(value: Any) -> dict[str, Any]:
+def attributes(value: object) -> dict[str, object]:
     """The attributes of an object that are set, by name, those of its `__slots__` last."""
-    found: dict[str, Any] = dict(getattr(value, "__dict__", ()))
+    found: dict[str, object] = dict(getattr(value, "__dict__", ()))
     for kind in reversed(type(value).__mro__):
         if "__slots__" in vars(kind):
             for name, place in vars(kind).items():
@@ -112,9 +114,11 @@ def attributes(value: Any) -> dict[str, Any]:
     return found
 
 
-def _keyed(owner: str, path: str, value: Any, kinds: tuple[type, ...]) -> Iterable[tuple[str, Any]]:
+def _keyed(
+    owner: str, path: str, value: Mapping[object, object], kinds: tuple[type, ...]
+) -> Iterable[tuple[str, object]]:
     """Items by the text of their keys, which tells those apart that are parameters or modules."""
-    names: dict[str, Any] = {}
+    names: dict[str, object] = {}
     for key, item in value.items():
         if type(key) not in PLAIN and _holds(owner, path, [key], kinds):
             what = f"a dict with a key that is or holds a parameter or module, {key!r:.60}"
@@ -134,12 +138,12 @@ def _keyed(owner: str, path: str, value: Any, kinds: tuple[type, ...]) -> Iterab
     return names.items()
 
 
-def _is_by_address(key: Any) -> bool:
+def _is_by_address(key: object) -> bool:
     """Whether its text says where it lies in memory, which is another at each run."""
     return hex(id(key))[2:] in str(key).lower()
 
 
-def _holds(owner: str, path: str, items: Iterable[Any], kinds: tuple[type, ...]) -> bool:
+def _holds(owner: str, path: str, items: Iterable[object], kinds: tuple[type, ...]) -> bool:
     return any(True for _ in members(owner, path, list(items), kinds))
 
 

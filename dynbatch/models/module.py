@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dynbatch import backend
 from dynbatch.arguments import float_dtype, refused, state_differences, state_of
@@ -47,7 +48,7 @@ class Module:
 
     training: bool = True
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
+    def __new__(cls, *given: object, **named: object) -> Self:
         if (given or named) and cls.__init__ is object.__init__:  # which ignores them, after this
             raise refused(
                 cls.__name__, "arguments are given, and it has no __init__",
@@ -57,7 +58,7 @@ class Module:
             check_names(cls, named)
         return super().__new__(cls)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         for path, member in self._members_of(name, value):
             if isinstance(member, Parameter) and member.name == UNNAMED:
                 member.name = path
@@ -99,11 +100,12 @@ class Module:
             parameter.name = name
             yield name, parameter
 
-    def _members_of(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _members_of(self, name: str, value: object) -> Iterator[tuple[str, Module | Parameter]]:
         """Parameters and modules in the value of an attribute, with their paths."""
-        return members(type(self).__name__, name, value, (Module, Parameter))
+        kinds: tuple[type[Module | Parameter], ...] = (Module, Parameter)
+        return members(type(self).__name__, name, value, kinds)
 
-    def _members(self) -> Iterator[tuple[str, Any]]:
+    def _members(self) -> Iterator[tuple[str, Module | Parameter]]:
         """Parameters and modules of all attributes; those of modules below are not among them."""
         for name, value in attributes(self).items():
             yield from self._members_of(name, value)
@@ -179,7 +181,7 @@ class Module:
         """Turn dropout off, here and below."""
         return self.train(False)
 
-    def astype(self, dtype: Any) -> Self:
+    def astype(self, dtype: DTypeLike) -> Self:
         """Convert every parameter to float32 or float64 in place. Gradients are forgotten.
 
         Raises:

@@ -51,7 +51,7 @@ def lstm_step(gates: Node, c: Node) -> tuple[Node, Node]:
 
 
 @cell
-def lstm_cell(x: Any, state: Any, p: Any) -> Any:
+def lstm_cell(x: Node, state: tuple[Node, Node], p: Weights) -> tuple[Node, tuple[Node, Node]]:
     """One step of an LSTM (Hochreiter & Schmidhuber 1997; forget gate of Gers et al. 2000)."""
     h, c = state
     gates = F.linear(x, p.weight_ih, p.bias_ih) + F.linear(h, p.weight_hh, p.bias_hh)
@@ -60,7 +60,7 @@ def lstm_cell(x: Any, state: Any, p: Any) -> Any:
 
 
 @cell
-def gru_cell(x: Any, h: Any, p: Any) -> Any:
+def gru_cell(x: Node, h: Node, p: Weights) -> tuple[Node, Node]:
     """One step of a GRU (Cho et al. 2014, arXiv:1406.1078, the reset gate applied after W_hn h)."""
     x_r, x_z, x_n = F.chunk(F.linear(x, p.weight_ih, p.bias_ih), 3)
     h_r, h_z, h_n = F.chunk(F.linear(h, p.weight_hh, p.bias_hh), 3)

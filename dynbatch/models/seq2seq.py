@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, size, sizes, switch
@@ -55,7 +56,9 @@ class Decoder(Module):
         self.state = Linear(hidden, hidden, bias=False, rng=rng)
 
 
-def decoder_step(x: Any, state: Any, p: Any, memory: Any) -> Any:
+def decoder_step(
+    x: Node, state: tuple[Node, ...], p: Decoder, memory: tuple[Node, ...] | RowMemories
+) -> tuple[Node, tuple[Node, ...]]:
     """One step of one target sentence; on matrices, of many hypotheses, one a row.
 
         h, c = LSTM layers on [x; feed];   a_j = softmax_j(score(h, m_j))
@@ -71,7 +74,7 @@ def decoder_step(x: Any, state: Any, p: Any, memory: Any) -> Any:
     Source: Luong et al. 2015, arXiv:1508.04025, equation 5 and section 3.3 (input feeding).
     """
     *states, feed = state
-    following: list[Any] = []
+    following: list[Node] = []
     for k, layer in enumerate(p.layers):
         h, c = states[2 * k : 2 * k + 2]
         gates = F.linear(x, layer.weight_ih, layer.bias) + F.linear(h, layer.weight_hh)
@@ -184,7 +187,7 @@ class Seq2Seq(Module):
             self.target_embedding.weight = normal(rng, (target_vocab, embed), embed**-0.5)
             self.output.weight = self.target_embedding.weight
 
-    def encode(self, graph: Owner, source: Any) -> Encoded:
+    def encode(self, graph: Owner, source: ArrayLike) -> Encoded:
         """Run the encoder on one source sentence of ids, (T,)."""
         x = self.dropout(self.source_embedding(graph, source))
         state: tuple[Node | int, ...] = self._starts_at_zero
@@ -199,7 +202,9 @@ class Seq2Seq(Module):
         keys, values = self.decoder.attention.keys(outputs), self.decoder.context(outputs)
         return Encoded(state, (keys, values))
 
-    def loss(self, graph: Owner, source: Any, target: Any, reduction: str = "sum") -> Node:
+    def loss(
+        self, graph: Owner, source: ArrayLike, target: ArrayLike, reduction: str = "sum"
+    ) -> Node:
         """Cross-entropy of one pair in nats, over the target's tokens and `</s>`.
 
         Args:
@@ -223,7 +228,7 @@ class Seq2Seq(Module):
 
     # For `search` ---------------------------------------------------------------------------------
 
-    def start(self, graph: Owner, source: Any) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
+    def start(self, graph: Owner, source: ArrayLike) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
         """State and memory before the first token of one sentence."""
         state, memory = self.encode(graph, source)
         nodes = [x if isinstance(x, Node) else F.constant(graph, 0.0, (x,)) for x in state]

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numpy.typing import ArrayLike
+
 from dynbatch import nodes as F
 from dynbatch.arguments import sizes
 from dynbatch.cells import cell, stack, total
@@ -19,12 +21,12 @@ from dynbatch.models.module import Module
 from dynbatch.models.trees import checked_pairs, tree_of_heads
 from dynbatch.nodes.base import Node
 
-State = Any
+State = tuple[Node, Node]
 """(h, c) of one node of a tree, (H,) each, as a cell gives it."""
 
 
 @cell
-def binary_leaf(x: Any, p: Any) -> Any:
+def binary_leaf(x: Node, p: BinaryTreeLSTM) -> State:
     """A leaf: a node without children, so without forget gates."""
     i, o, u = F.chunk(F.linear(x, p.weight_x, p.bias_x), 3)
     c = F.sigmoid(i) * F.tanh(u)
@@ -32,7 +34,7 @@ def binary_leaf(x: Any, p: Any) -> Any:
 
 
 @cell
-def binary_compose(left: State, right: State, p: Any) -> Any:
+def binary_compose(left: State, right: State, p: BinaryTreeLSTM) -> State:
     """A node of two children and no token of its own: equations 9-14, N = 2."""
     (h_l, c_l), (h_r, c_r) = left, right
     gates = F.linear(h_l, p.weight_left, p.bias) + F.linear(h_r, p.weight_right)
@@ -42,7 +44,7 @@ def binary_compose(left: State, right: State, p: Any) -> Any:
 
 
 @cell
-def remember(x: Any, child: State, p: Any) -> Any:
+def remember(x: Any, child: State, p: ChildSumTreeLSTM) -> State:
     """What a node takes over from one child: h_k, and f_k ⊙ c_k of equations 4 and 7."""
     h, c = child
     f = F.sigmoid(F.linear(x, p.weight_f_x, p.bias_f) + F.linear(h, p.weight_f_h))
@@ -50,7 +52,7 @@ def remember(x: Any, child: State, p: Any) -> Any:
 
 
 @cell
-def child_sum_compose(x: Any, total: State, p: Any) -> Any:
+def child_sum_compose(x: Node, total: State, p: ChildSumTreeLSTM) -> State:
     """A node of any number of children, given the sums of what it takes over: equations 2-8."""
     h, kept = total
     i, o, u = F.chunk(F.linear(x, p.weight_x, p.bias) + F.linear(h, p.weight_h), 3)
@@ -101,13 +103,15 @@ class BinaryTreeLSTM(Module):
 
     def leaf(self, x: Node) -> State:
         """(h, c) of a leaf with token x (I,)."""
-        return binary_leaf(x, self)
+        state: State = binary_leaf(x, self)
+        return state
 
     def compose(self, left: State, right: State) -> State:
         """(h, c) of a node from those of its children."""
-        return binary_compose(left, right, self)
+        state: State = binary_compose(left, right, self)
+        return state
 
-    def __call__(self, xs: Node, pairs: Any) -> tuple[Node, Node]:
+    def __call__(self, xs: Node, pairs: ArrayLike) -> tuple[Node, Node]:
         """h of all nodes of one tree, (2T - 1, H), and h of its root, (H,).
 
         Args:
@@ -168,9 +172,10 @@ class ChildSumTreeLSTM(Module):
         """(h, c) of a node with token x (I,) from those of its children."""
         taken = [remember(x, child, self) for child in children]
         below = total(taken) if taken else (self.hidden_size, self.hidden_size)
-        return child_sum_compose(x, below, self)
+        state: State = child_sum_compose(x, below, self)
+        return state
 
-    def __call__(self, xs: Node, heads: Any) -> tuple[Node, Node]:
+    def __call__(self, xs: Node, heads: ArrayLike) -> tuple[Node, Node]:
         """h of all nodes of one tree, (T, H) in the order of xs, and h of its root, (H,).
 
         Args:
@@ -182,9 +187,9 @@ class ChildSumTreeLSTM(Module):
             ShapeError: the heads are not those of one tree: see `models.trees`.
         """
         tree = tree_of_heads("ChildSumTreeLSTM", xs, heads)
-        states: list[State] = [None] * len(tree.order)
+        states: dict[int, State] = {}
         for node in tree.order:
             children = [states[child] for child in tree.children[node]]
             states[node] = self.compose(xs[node], children)
-        hs, _ = stack(states)
+        hs, _ = stack([states[node] for node in range(len(states))])
         return hs, states[tree.root][0]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch.errors import ShapeError
 from dynbatch.nodes.base import Node, as_ids, not_a_node
@@ -28,7 +29,7 @@ class Tree(NamedTuple):
         return self.order[-1]
 
 
-def tree_of_heads(what: str, xs: Node, heads: Any) -> Tree:
+def tree_of_heads(what: str, xs: Node, heads: ArrayLike) -> Tree:
     """The tree in which node t, row t of xs (T, D), hangs from `heads[t]`, and one from `ROOT`.
 
     Raises:
@@ -98,7 +99,7 @@ def _cycle(heads: Sequence[int], missing: Sequence[int]) -> list[int]:
     return cycle
 
 
-def checked_pairs(what: str, xs: Node, pairs: Any) -> list[tuple[int, int]]:
+def checked_pairs(what: str, xs: Node, pairs: ArrayLike) -> list[tuple[int, int]]:
     """The inner nodes of a binary tree whose leaves are the T rows of xs, bottom-up.
 
     Args:

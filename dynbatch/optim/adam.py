@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any
 
 from dynbatch.arguments import number, refused
 from dynbatch.kernels import optimizers
@@ -52,7 +51,7 @@ class Adam(Optimizer):
         return Rule(optimizers.adam, (step_size, beta1, beta2, self.eps * scale, l2, shrink))
 
 
-def _betas(owner: object, betas: Any) -> tuple[float, float]:
+def _betas(owner: object, betas: object) -> tuple[float, float]:
     if not isinstance(betas, tuple | list) or len(betas) != 2:
         raise refused(
             type(owner).__name__, f"betas is {betas!r}", "a pair of numbers, 0 <= beta < 1",

@@ -52,7 +52,7 @@ class GradientNorm:
         self._names = [each.name for group in groups for each in group]
         self._counts = [clipping.num_chunks(each.values) for group in groups for each in group]
         self._partials = empty(sum(self._counts), "float64")
-        self.array: Any = empty(1, "float64")
+        self.array: Array = empty(1, "float64")
         start = 0
         for group in groups:
             end = start + sum([clipping.num_chunks(each.values) for each in group])
@@ -92,7 +92,7 @@ class GradientNorm:
     def __eq__(self, other: object) -> bool:
         return float(self) == other
 
-    def __lt__(self, other: Any) -> bool:
+    def __lt__(self, other: float) -> bool:
         return bool(float(self) < other)
 
     __hash__ = object.__hash__

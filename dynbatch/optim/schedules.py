@@ -47,7 +47,7 @@ class Schedule:
         self.num_steps += 1
         self.optimizer.lr = self.rate(self.num_steps + 1)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, float]:
         """What `step` changes, and the base rate: numbers by name."""
         return {"base_lr": self.base_lr, "num_steps": self.num_steps}
 
@@ -84,7 +84,7 @@ RATES = {"base_lr", "lr"}
 """Numbers of a state that are learning rates."""
 
 
-def _is_like(own: Any, given: object) -> bool:
+def _is_like(own: float, given: object) -> bool:
     """Whether a number of a state may stand for one of a schedule's own: a count, or a float."""
     return is_count(given) if isinstance(own, int) else is_number(given)
 
@@ -229,7 +229,7 @@ class Plateau(Schedule):
         lower = max(self.min_lr, self.factor * self.lr)
         return lower if self.lr - lower > 1e-8 else self.lr  # PyTorch ignores smaller cuts
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, float]:
         names = ("lr", "best", "num_bad", "num_cooldown")
         return super().state_dict() | {name: getattr(self, name) for name in names}
 

@@ -7,7 +7,7 @@ import importlib
 import inspect
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.padding.compare import BATCH_SIZES, compare_padding
 from dynbatch.padding.data import Text, read
 from dynbatch.padding.networks import LanguageModel, Tagger
-from dynbatch.padding.padded_model import described
+from dynbatch.padding.padded_model import Example, Loss, Pad, described
 from dynbatch.padding.picture import require_format
 from dynbatch.padding.pytorch_forms import TorchModel, torch_forms
 from dynbatch.parameter import Array
@@ -59,10 +59,10 @@ class Subject:
     """What is to be measured: arguments of `compare_padding`."""
 
     model: Module
-    loss: Callable[..., Any]
-    examples: Sequence[Any]
-    pad: Callable[..., Any] | None = None
-    padded_loss: Callable[..., Any] | None = None
+    loss: Loss
+    examples: Sequence[Example]
+    pad: Pad | None = None
+    padded_loss: Loss | None = None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -202,7 +202,7 @@ def _subject(options: argparse.Namespace, text: Text) -> Subject:
     if name == "seq2seq":
         _require_columns(options.data, name, text, 2)
         source, target = text.vocabularies
-        model: Any = Seq2Seq(source, target, **sizes)
+        model: Seq2Seq | LanguageModel = Seq2Seq(source, target, **sizes)
     elif name == "language-model":
         _require_columns(options.data, name, text, 1)
         model = LanguageModel(*text.vocabularies, **sizes)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from dynbatch.atomic import replacing
 from dynbatch.padding import picture
@@ -72,9 +71,9 @@ class Comparison:
     def __str__(self) -> str:
         return self.table()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """All numbers, as JSON has them."""
-        found: dict[str, Any] = asdict(self)
+        found: dict[str, object] = asdict(self)
         found["saved"] = {
             name: round(self.saved(name), 4)
             for name in (PADDED_RANDOM, PADDED_BUCKETED, *[peer.name for peer in self.peers])

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -113,7 +112,7 @@ def _numbered(sentences: Iterable[Sequence[str]], most: int) -> tuple[list[Array
     for sentence in sentences:
         counts.update(sentence)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: max(0, most - MARKS)]
-    known: dict[Any, int] = {word: MARKS + rank for rank, word in enumerate(ranked)}
+    known: dict[str, int] = {word: MARKS + rank for rank, word in enumerate(ranked)}
     numbered = [
         np.array([known.get(word, UNKNOWN) for word in sentence], np.int64)
         for sentence in sentences

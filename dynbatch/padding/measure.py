@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numpy.typing import DTypeLike
+
 from dynbatch import nodes as F
 from dynbatch.backend import Device
 from dynbatch.batcher.planning.memory_use import MemoryUse
@@ -56,7 +58,7 @@ class Stepper:
         collect: Callable[[], None],
         optimizer: Optimizer,
         device: Device,
-        dtype: Any,
+        dtype: DTypeLike,
         seed: int,
     ) -> None:
         self.loss, self.collect = loss, collect

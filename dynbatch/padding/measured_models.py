@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from statistics import fmean, median
-from typing import Any
 
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.errors import DynbatchError, OutOfMemory
@@ -24,7 +23,7 @@ from dynbatch.padding.batches import (
 )
 from dynbatch.padding.forms import CAUSES, FORMS, VALUES, Cause, Form
 from dynbatch.padding.measure import Examples, Step, Stepper
-from dynbatch.padding.padded_model import Loss, PaddedModel, PaddingError
+from dynbatch.padding.padded_model import Example, Loss, PaddedModel, PaddingError
 
 AGREEMENT = 1e-4
 """Relative difference of two losses that is rounding in float32."""
@@ -57,7 +56,7 @@ class MeasuredForms:
         model: Module,
         loss: Loss,
         padded: PaddedModel,
-        examples: Sequence[tuple[Any, ...]],
+        examples: Sequence[tuple[Example, ...]],
         optimizer: Callable[[Parameters, float], Optimizer],
         seed: int,
     ) -> None:
@@ -207,7 +206,7 @@ def is_padded(name: str) -> bool:
     return name.startswith("padded")
 
 
-def _lengths(padded: PaddedModel, examples: Sequence[Any]) -> list[tuple[int, ...]]:
+def _lengths(padded: PaddedModel, examples: Sequence[Example]) -> list[tuple[int, ...]]:
     """The lengths of every example's sequences.
 
     Raises:

@@ -5,11 +5,11 @@ Sequence to sequence is `models.Seq2Seq`.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
+from dynbatch.models.initial import Rng
 from dynbatch.models.layers import Embedding, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import LSTM
@@ -27,13 +27,13 @@ class Tagger(Module):
     """
 
     def __init__(
-        self, vocabulary: int, tags: int, embed: int, hidden: int, layers: int = 1, rng: Any = None
+        self, vocabulary: int, tags: int, embed: int, hidden: int, layers: int = 1, rng: Rng = None
     ) -> None:
         self.embedding = Embedding(vocabulary, embed, rng=rng)
         self.encoder = LSTM(embed, hidden, layers, bidirectional=True, rng=rng)
         self.output = Linear(2 * hidden, tags, rng=rng)
 
-    def loss(self, graph: Owner, words: Any, tags: Any) -> Node:
+    def loss(self, graph: Owner, words: ArrayLike, tags: ArrayLike) -> Node:
         """Cross-entropy of one sentence in nats, summed over its tokens."""
         states = self.encoder(self.embedding(graph, words))
         return F.cross_entropy(self.output(states), tags, reduction="sum")
@@ -51,14 +51,14 @@ class LanguageModel(Module):
 
     def __init__(
         self, vocabulary: int, embed: int, hidden: int, layers: int = 1, mark: int = 0,
-        rng: Any = None,
+        rng: Rng = None,
     ) -> None:  # fmt: skip
         self.mark = mark
         self.embedding = Embedding(vocabulary, embed, rng=rng)
         self.encoder = LSTM(embed, hidden, layers, rng=rng)
         self.output = Linear(hidden, vocabulary, rng=rng)
 
-    def loss(self, graph: Owner, words: Any) -> Node:
+    def loss(self, graph: Owner, words: ArrayLike) -> Node:
         """Cross-entropy of one sentence in nats, summed over its tokens and the mark at its end."""
         read, written = self.read_and_written(as_ids("LanguageModel.loss", words))
         states = self.encoder(self.embedding(graph, read))

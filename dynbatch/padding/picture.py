@@ -12,11 +12,14 @@ from dynbatch.padding.forms import MB, PADDED_BUCKETED, PADDED_RANDOM, UNPADDED_
 
 # Okabe & Ito 2008: told apart by colour-blind readers, and in grey by their line styles.
 # The first line is wide, as the second often lies on it: at the peak both are padded alike.
-STYLES: dict[str, dict[str, Any]] = {
+STYLES: dict[str, dict[str, object]] = {
     PADDED_RANDOM: {"color": "#D55E00", "linewidth": 4},
     PADDED_BUCKETED: {"color": "#000000", "linewidth": 1.6, "linestyle": "--"},
     UNPADDED_RANDOM: {"color": "#0072B2", "linewidth": 2.5},
 }
+Axes = Any
+"""A `matplotlib.axes.Axes`."""
+
 FORMATS = (".png", ".svg", ".pdf")
 _MARKERS = {PADDED_RANDOM: "s", PADDED_BUCKETED: "o", UNPADDED_RANDOM: "D"}
 
@@ -74,7 +77,7 @@ def draw(
         figure.savefig(temporary, format=path.suffix[1:].lower(), dpi=110)
 
 
-def _over_a_step(forms: Mapping[str, Form], axes: Any) -> None:
+def _over_a_step(forms: Mapping[str, Form], axes: Axes) -> None:
     for name, style in STYLES.items():
         heights = [size / MB for _, size in forms[name].stages]
         axes.step(_shares(len(heights)), heights, where="mid", label=name, **style)
@@ -85,7 +88,7 @@ def _over_a_step(forms: Mapping[str, Form], axes: Any) -> None:
     axes.set_ylim(top=1.3 * axes.get_ylim()[1])
 
 
-def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Any) -> None:
+def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Axes) -> None:
     ticks: dict[int, None] = {}
     told: list[float] = []  # ends of curves with a number beside them
     for name, curve in curves.items():
@@ -109,7 +112,7 @@ def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Any) -> N
     _finish(axes)
 
 
-def _finish(axes: Any) -> None:
+def _finish(axes: Axes) -> None:
     axes.set_ylabel("activations, gradients, workspace (MB)")
     axes.set_ylim(bottom=0)
     axes.grid(axis="y", color="0.9")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -145,7 +145,7 @@ class _Watch:
     def __init__(self) -> None:
         self.log: list[tuple[int, int]] = []
         self.alive: dict[int, int] = {}
-        self._watching: dict[int, Any] = {}
+        self._watching: dict[int, weakref.ref[object]] = {}
         self._leaves = importlib.import_module("torch.utils._pytree").tree_leaves
         self._type: Any = import_torch().Tensor
 
@@ -154,14 +154,20 @@ class _Watch:
         base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
         watch = self
 
-        def dispatch(_: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def dispatch(
+            _: object,
+            func: Callable[..., object],
+            types: object,
+            args: Sequence[object] = (),
+            kwargs: Mapping[str, object] | None = None,
+        ) -> object:
             made = func(*args, **(kwargs or {}))
             watch.note(made, (args, kwargs))
             return made
 
         return type("Watched", (base,), {"__torch_dispatch__": dispatch})()
 
-    def note(self, made: Any, given: Any) -> None:
+    def note(self, made: object, given: object) -> None:
         """The memory of an operator's results, unless it was there before."""
         new = {_key(tensor): tensor for tensor in self._tensors(made)}
         before = {_key(tensor) for tensor in self._tensors(given)} if new else ()
@@ -173,10 +179,10 @@ class _Watch:
                 freed = partial(self._free, key, number, size)
                 self._watching[number] = weakref.ref(tensor.untyped_storage(), freed)
 
-    def _tensors(self, tree: Any) -> list[Tensor]:
+    def _tensors(self, tree: object) -> list[Tensor]:
         return [leaf for leaf in self._leaves(tree) if isinstance(leaf, self._type)]
 
-    def _free(self, key: int, number: int, size: int, _: Any) -> None:
+    def _free(self, key: int, number: int, size: int, _: object) -> None:
         self.log.append((number, -size))
         if self.alive.get(key) == number:
             del self.alive[key]

@@ -93,7 +93,7 @@ class MaskedAttention:
         self._wide: tuple[Parameter, ...] = ()
         self._graph = -1
 
-    def follow(self, graph: Any) -> None:
+    def follow(self, graph: Owner) -> None:
         """Copy the model's parameters as they are now, once a graph."""
         if graph.uid == self._graph:
             return

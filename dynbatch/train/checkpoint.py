@@ -104,7 +104,7 @@ def save_checkpoint(
     epoch: int = 0,
     position: int = 0,
     random_state: np.random.Generator | None = None,
-    extra: Mapping[str, Any] | None = None,
+    extra: Mapping[str, object] | None = None,
 ) -> None:
     """Write a checkpoint atomically: the old file stays whole until the new one is on the disk.
 

@@ -27,11 +27,14 @@ from dynbatch.train.digest import array_digest, text_digest
 FORMAT = "dynbatch-checkpoint"
 VERSION = 2
 
+Rule = Callable[[object], bool]
+"""Whether a value out of JSON is of the right form."""
+
 _NUMBERS = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
 """What NumPy can read; safetensors knows more."""
 
 
-def metadata_of(state: dict[str, Any], tensors: Mapping[str, Array]) -> dict[str, str]:
+def metadata_of(state: Mapping[str, object], tensors: Mapping[str, Array]) -> dict[str, str]:
     """The metadata of a file with these tensors.
 
     Raises:
@@ -122,7 +125,7 @@ class CheckpointFile:
             "  fix: take another copy, or an earlier checkpoint of the run."
         )
 
-    def _content(self, metadata: Mapping[str, str]) -> Any:
+    def _content(self, metadata: Mapping[str, str]) -> object:
         """The state of either version, not yet looked into."""
         if FORMAT in metadata:
             content, digest = self._parsed(metadata[FORMAT])
@@ -153,35 +156,35 @@ class CheckpointFile:
         except (ValueError, RecursionError) as error:
             raise self.damaged(f"its metadata is not JSON ({error})") from error
 
-    def _require_version(self, found: object, known: object) -> None:
-        if found != known:
+    def _require_version(self, version: object, known: object) -> None:
+        if version != known:
             raise CheckpointError(
-                f"{self.path}: format version {found!r}, this dynbatch reads 1 and {VERSION}.\n"
+                f"{self.path}: format version {version!r}, this dynbatch reads 1 and {VERSION}.\n"
                 "  fix: load it with the dynbatch that wrote it, or a newer one."
             )
 
-    def _checked(self, state: Any) -> dict[str, Any]:
+    def _checked(self, state: object) -> dict[str, Any]:
         problem = wrong_field(state, _FIELDS)
         if problem:
             raise self.damaged(f"its metadata has {problem}")
-        checked: dict[str, Any] = state
-        return checked
+        assert isinstance(state, dict)
+        return state
 
 
-def wrong_field(found: object, fields: Mapping[str, Callable[[Any], bool]]) -> str | None:
+def wrong_field(value: object, fields: Mapping[str, Rule]) -> str | None:
     """What is wrong with an object out of JSON, in words; None where it has the fields it needs.
 
     Example:
         >>> wrong_field({"step": "3"}, {"step": is_count})
         "'3' for 'step'"
     """
-    if not isinstance(found, dict):
-        return f"{str(found)[:40]!r} for an object"
+    if not isinstance(value, dict):
+        return f"{str(value)[:40]!r} for an object"
     for name, is_right in fields.items():
-        if name not in found:
+        if name not in value:
             return f"no {name!r}"
-        if not is_right(found[name]):
-            return f"{_begin(found[name])} for {name!r}"
+        if not is_right(value[name]):
+            return f"{_begin(value[name])} for {name!r}"
     return None
 
 
@@ -195,7 +198,7 @@ def is_object(value: object) -> bool:
     return isinstance(value, dict)
 
 
-def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _or_none(is_right: Rule) -> Rule:
     return lambda value: value is None or is_right(value)
 
 
@@ -208,7 +211,7 @@ def _is_graph_random(value: object) -> bool:
     return wrong_field(value, wanted) is None
 
 
-_FIELDS: dict[str, Callable[[Any], bool]] = {
+_FIELDS: dict[str, Rule] = {
     "step": is_count,
     "epoch": is_count,
     "position": is_count,
@@ -221,8 +224,8 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
 }
 
 
-def _json(state: dict[str, Any]) -> str:
-    def plain(value: Any) -> Any:
+def _json(state: Mapping[str, object]) -> str:
+    def plain(value: object) -> object:
         if isinstance(value, (np.ndarray, np.generic)):
             return value.tolist()
         raise DtypeError(
@@ -233,5 +236,5 @@ def _json(state: dict[str, Any]) -> str:
     return json.dumps(state, default=plain)
 
 
-def _canonical(content: dict[str, Any]) -> str:
+def _canonical(content: Mapping[str, object]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))

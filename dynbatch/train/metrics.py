@@ -121,12 +121,12 @@ def _record(where: str, line: bytes) -> Record:
     )
 
 
-def _is_record(found: object) -> bool:
-    if not isinstance(found, dict) or not is_count(found.get("step")):
+def _is_record(value: object) -> bool:
+    if not isinstance(value, dict) or not is_count(value.get("step")):
         return False
-    is_complete = "metric" not in found or is_count(found.get("epoch"))
+    is_complete = "metric" not in value or is_count(value.get("epoch"))
     return is_complete and all(
-        value is None or isinstance(value, bool) or is_number(value) for value in found.values()
+        each is None or isinstance(each, bool) or is_number(each) for each in value.values()
     )
 
 
@@ -137,5 +137,5 @@ def _unwritable(path: Path | None, error: OSError) -> DataError:
     )
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -56,8 +56,8 @@ class TrainerSettings:
     padded_bytes: Callable[[Sequence[Any]], int] | None = None
     memory_every: int = 20
     random_state: np.random.Generator | None = None
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    other_data: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+    other_data: Mapping[str, object] = field(default_factory=dict)
     make_graph: Callable[[], Graph] | None = None
     show_progress: bool = True
     resume_hint: str = "trainer.resume(), then trainer.fit(num_epochs)"

@@ -84,6 +84,6 @@ def test_rows_of_several_sentences_attend_each_to_their_own(kind):
     assert np.allclose(together, np.concatenate(alone), atol=1e-6)
 
 
-def test_an_unknown_kind_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match="'additive' and 'general'"):
+def test_an_unknown_attention_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match="'additive' or 'general'"):
         make_attention("dot", Q, K, None)
