@@ -31,6 +31,7 @@ ALIKE = (
     ("alpha", "rho", "decay_rate"),
     ("eps", "epsilon"),
     ("weight_decay", "l2", "decay", "wd"),
+    ("clip_norm", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val"),
     ("parameters", "params", "model"),
     ("grad", "requires_grad", "train", "training"),
 )  # fmt: skip

@@ -194,9 +194,9 @@ def test_what_cannot_be_an_input_is_an_error_with_its_fix(cuda):
         with pytest.raises(BackendError, match=r"on GPU 1, and CuPy works on GPU 0(.|\n)*cuda:0"):
             F.input(graph, Elsewhere(2, 1))
         node = F.constant(graph, 1.0)
-        with pytest.raises(DtypeError, match="a node is no array"):
+        with pytest.raises(DtypeError, match="a node is not an array"):
             F.input(graph, node)
-        with pytest.raises(DtypeError, match="a parameter is no array"):
+        with pytest.raises(DtypeError, match="a parameter is not an array"):
             F.input(graph, db.Parameter(np.ones(3)))
 
 

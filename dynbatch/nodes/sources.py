@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
+from dynbatch.arguments import refused, shown
+from dynbatch.errors import ArgumentError, BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.segment import gather_rows
@@ -152,6 +153,10 @@ def input(graph: Owner, array: Any) -> Node:
         ShapeError:   a list of rows of different lengths.
         BackendError: on a GPU, and the graph is not.
     """
+    try:
+        dtype = graph.dtype
+    except AttributeError:
+        raise _not_a_graph("input", graph) from None
     if isinstance(array, Node | Parameter):
         raise _not_an_array(array)
     if exchange.is_on_gpu("input", array):
@@ -165,7 +170,7 @@ def input(graph: Owner, array: Any) -> Node:
             "  fix:  give every sentence an input node of its own"
         ) from None
     _require_numbers(value)
-    return Input(graph=graph, array=np.array(value, graph.dtype, order="C"))
+    return Input(graph=graph, array=np.array(value, dtype, order="C"))
 
 
 def _gpu_array(graph: Owner, array: Any) -> Array:
@@ -203,7 +208,12 @@ def _not_an_array(given: Node | Parameter) -> DtypeError:
     what, fix = "a node", "use it as it is; F.detach(node) stops its gradient"
     if isinstance(given, Parameter):
         what, fix = "a parameter", "F.parameter(graph, p) makes a parameter a node"
-    return DtypeError.at_caller(f"input: {what} is no array.\n  fix:  {fix}")
+    return DtypeError.at_caller(f"input: {what} is not an array.\n  fix:  {fix}")
+
+
+def _not_a_graph(what: str, given: object) -> ArgumentError:
+    fix = f"with db.Graph() as graph: F.{what}(graph, …)"
+    return refused(what, f"graph is {shown(given)}", "the graph stands first", fix)
 
 
 def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
@@ -219,7 +229,11 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
         and len(shape) < 3
         and min(shape, default=0) >= 0
     ):
-        return Input(graph=graph, array=np.full(shape, number, graph.dtype))
+        try:
+            dtype = graph.dtype
+        except AttributeError:
+            raise _not_a_graph("constant", graph) from None
+        return Input(graph=graph, array=np.full(shape, number, dtype))
     made = input(graph, number)
     if shape not in ((), made.shape):
         raise ShapeError.at_caller(
@@ -271,7 +285,7 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
     """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
 
     Raises:
-        DtypeError:   it is no parameter, or of another dtype.
+        DtypeError:   it is not a parameter, or of another dtype.
         BackendError: it is on another device.
     """
     if not isinstance(source, Parameter):
@@ -279,10 +293,14 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: a parameter expected, got {type(source).__name__}.\n"
             "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
         )
-    if source.dtype != graph.dtype:
-        own, theirs = str(source.dtype), str(graph.dtype)
+    try:
+        dtype = graph.dtype
+    except AttributeError:
+        raise _not_a_graph(what, graph) from None
+    if source.dtype != dtype:
+        own, theirs = str(source.dtype), str(dtype)
         raise DtypeError.at_caller(
-            f"{what}: parameter {source.name!r} is {source.dtype}, the graph {graph.dtype}.\n"
+            f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
     device = getattr(graph, "device", None)  # a trace of a cell has none

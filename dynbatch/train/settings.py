@@ -13,6 +13,7 @@ from dynbatch.arguments import function, number, refused, shown, size, switch
 from dynbatch.errors import ArgumentError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.names import NamesChecked
 from dynbatch.nodes.base import Node
 from dynbatch.optim import Optimizer, Schedule
 from dynbatch.train.protocols import Batches, TrainedModel
@@ -30,7 +31,7 @@ COUNTS = {"memory_every": 1, "checkpoint_every": 0, "patience": 0}
 
 
 @dataclass
-class TrainerSettings:
+class TrainerSettings(NamesChecked):
     """The arguments of `Trainer`, which explains them.
 
     Raises:

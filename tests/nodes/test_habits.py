@@ -266,7 +266,7 @@ REFUSED = [
     (lambda x, v, s: F.constant(x.graph, 2.0, (2, 3, 4)), errors.ShapeError, "leave shape out"),
     (lambda x, v, s: F.constant(x.graph, 2.0, (-1,)), errors.ShapeError, "leave shape out"),
     (lambda x, v, s: F.constant(x.graph, [2.0], (3,)), errors.ShapeError, "leave shape out"),
-    (lambda x, v, s: F.constant(x.graph, s), errors.DtypeError, "a node is no array"),
+    (lambda x, v, s: F.constant(x.graph, s), errors.DtypeError, "a node is not an array"),
 ]
 
 
