@@ -13,7 +13,7 @@ from pathlib import Path
 
 from benchmarks.gpu import machine
 from benchmarks.measure import Contender
-from dynbatch.kernels import blas
+from dynbatch.kernels.runtime import openblas
 
 # Environment variables that change speed begin with one of these.
 _SETTINGS = ("DNNL", "GOMP", "KMP", "LD_PRELOAD", "MALLOC", "MKL", "OMP", "ONEDNN", "OPENBLAS")
@@ -113,7 +113,7 @@ def _numpy_kernels() -> list[str]:
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
-        return [f"OpenBLAS with {blas.core_name()} kernels"]
+        return [f"OpenBLAS with {openblas.core_name()} kernels"]
     return [
         f"{pool['internal_api']} {pool['version']}, kernels {pool.get('architecture', 'unknown')}, "
         f"{pool['num_threads']} threads outside a graph and 1 inside, {Path(pool['filepath']).name}"

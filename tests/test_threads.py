@@ -18,9 +18,8 @@ from dynbatch.batcher.schedule import policies, schedule
 from dynbatch.batcher.schedule.plan import Structure
 from dynbatch.batcher.steps import parameter_gradients as gradients
 from dynbatch.errors import GraphError
-from dynbatch.kernels import blas
 from dynbatch.kernels.cuda.runtime import in_flight
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.memory import offsets, pool
 from dynbatch.models import search
 from dynbatch.nodes import base
@@ -262,13 +261,13 @@ def test_the_workers_are_made_once(monkeypatch):
 
 
 def test_blas_has_one_thread_until_the_last_run_has_ended():
-    get, put = blas._function_pair()
-    if get is None or put is None:
+    if openblas.thread_setting() is None:
         pytest.skip("this NumPy does not carry OpenBLAS")
+    get, put = openblas.thread_setting()
     before = get()
     put(2)
     try:
-        one, other = blas.one_thread(), blas.one_thread()
+        one, other = openblas.one_thread(), openblas.one_thread()
         one.__enter__()
         other.__enter__()
         one.__exit__(None, None, None)

@@ -1,9 +1,5 @@
-"""Matrix products, and how BLAS is set while a graph runs.
+"""Matrix products, with two things that NumPy has not:
 
-Three things that NumPy leaves to chance or has not are here:
-
-* **Threads.** dynbatch shards its own work over its own pool, so each product runs on one BLAS
-  thread. `one_thread()` sets that for the time of a run and restores what it found.
 * **Products in tiles.** OpenBLAS packs both operands before it multiplies. For a recurrent step,
   few rows by a large weight, packing takes longer: 20 x 256 x 1024 in float32 reaches 51 GFLOP/s
   where the core can do 115, and even 1421 x 128 x 1024 stays at 92. Its AVX-512 build has
@@ -17,14 +13,8 @@ Three things that NumPy leaves to chance or has not are here:
 
 from __future__ import annotations
 
-import ctypes
-import glob
 import itertools
-import os
-import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -33,8 +23,14 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.openblas import (
+    PLAIN,
+    ROW_MAJOR,
+    TRANSPOSED,
+    gemm,
+    has_small_products,
+)
 from dynbatch.ragged import Ragged
-from dynbatch.recent import free_at_fork
 
 # OpenBLAS, kernel/x86_64/sgemm_small_kernel_permit_skylakex.c: M*N*K above this is packed.
 SMALL_PRODUCT = 1_000_000
@@ -48,116 +44,6 @@ ROW_BLOCKS = (48, 32, 24, 16)
 WORTH_A_THREAD = 1 << 21
 # Elements of a product that is added slice by slice: what the second-level cache holds.
 ADDED_SLICE = 1 << 17
-# Of cblas.h: CblasRowMajor, CblasNoTrans, CblasTrans.
-ROW_MAJOR, PLAIN, TRANSPOSED = 101, 111, 112
-
-# How often each thread is inside of `one_thread`, and how many BLAS used before the first of them.
-_inside: Counter[int] = Counter()
-_before = 1
-_setting = free_at_fork(threading.Lock())
-
-
-@cache
-def library() -> tuple[ctypes.CDLL, str, str] | None:
-    """The OpenBLAS that NumPy's wheel carries, with its symbols' prefix and suffix, or None."""
-    root = os.path.dirname(os.path.dirname(np.__file__))
-    for path in sorted(glob.glob(os.path.join(root, "numpy.libs", "*openblas*"))):
-        try:
-            handle = ctypes.CDLL(path)
-        except OSError:
-            continue
-        for prefix, suffix in (("scipy_", "64_"), ("scipy_", ""), ("", "64_"), ("", "")):
-            if hasattr(handle, f"{prefix}openblas_set_num_threads{suffix}"):
-                return handle, prefix, suffix
-    return None
-
-
-def _function(name: str) -> Callable[..., Any] | None:
-    found = library()
-    if found is None:
-        return None
-    handle, prefix, suffix = found
-    function = getattr(handle, f"{prefix}{name}{suffix}", None)
-    return function if function is None else _returns_text_or_int(name, function)
-
-
-def _returns_text_or_int(name: str, function: Any) -> Callable[..., Any]:
-    function.restype = ctypes.c_char_p if name.endswith("corename") else ctypes.c_int
-    return function  # type: ignore[no-any-return]  # a ctypes function pointer is untyped
-
-
-@cache
-def core_name() -> str:
-    """Name of the kernels that OpenBLAS chose for this processor, or "unknown"."""
-    function = _function("openblas_get_corename")
-    return function().decode() if function is not None else "unknown"
-
-
-@cache
-def has_small_products() -> bool:
-    """Whether this OpenBLAS multiplies small float32 matrices without packing them."""
-    return core_name() in ("SkylakeX", "Cooperlake", "SapphireRapids")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """BLAS uses one thread inside, and what it used before afterwards.
-
-    BLAS has one setting for the process. Where several Python threads are inside, the first sets
-    it, and the last that leaves puts back what the first has found. In a forked child only the
-    thread that forked is still inside.
-    """
-    global _before
-    get, put = _function_pair()
-    if get is None or put is None:
-        yield
-        return
-    thread = threading.get_ident()
-    is_counted = False
-    try:
-        with _setting:
-            is_first = not _inside.total()
-            # At once: an interrupt may come after any call.
-            _inside[thread], is_counted = _inside[thread] + 1, True
-            if is_first:
-                _before = get()
-            if _before != 1:
-                put(1)
-        yield
-    finally:
-        with _setting:
-            _leave(thread, is_counted, put)
-
-
-def _leave(thread: int, times: int, put: Callable[..., Any]) -> None:
-    """A thread is inside so many times fewer; after the last BLAS uses what it used before."""
-    _inside[thread] -= times
-    if not _inside[thread]:
-        del _inside[thread]
-    if not _inside and _before != 1:
-        put(_before)
-
-
-def _forget_other_threads() -> None:
-    """A forked child has but the thread that forked."""
-    thread = threading.get_ident()
-    others = _inside.keys() - {thread}
-    if not others:
-        return
-    for other in others:
-        del _inside[other]
-    _, put = _function_pair()
-    if put is not None:
-        _leave(thread, 0, put)
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_other_threads)
-
-
-@cache
-def _function_pair() -> tuple[Callable[..., Any] | None, Callable[..., Any] | None]:
-    return _function("openblas_get_num_threads"), _function("openblas_set_num_threads")
 
 
 @cache
@@ -263,13 +149,13 @@ def _outer(x: Array, dy: Array, out: Array) -> None:
 
 def _add_outer(x: Array, dy: Array, out: Array) -> None:
     """out += dyᵀ x."""
-    gemm = _gemm(out.dtype.char)
+    multiply = gemm(out.dtype.char)
     arrays = (dy, x, out)
-    if gemm is None or not all([_has_rows(array, out.dtype) for array in arrays]):
+    if multiply is None or not all([_has_rows(array, out.dtype) for array in arrays]):
         _add_outer_in_slices(x, dy, out)
         return
     lds = [array.strides[0] // array.itemsize for array in arrays]
-    gemm(
+    multiply(
         ROW_MAJOR, TRANSPOSED, PLAIN, *out.shape, len(x), 1, dy.ctypes.data, lds[0],
         x.ctypes.data, lds[1], 1, out.ctypes.data, lds[2],
     )  # fmt: skip
@@ -296,26 +182,6 @@ def _has_rows(array: Array, dtype: np.dtype[Any]) -> bool:
         and rows % size == 0
         and rows >= array.shape[1] * size
     )
-
-
-@cache
-def _gemm(dtype: str) -> Callable[..., Any] | None:
-    """OpenBLAS's `cblas_sgemm` ("f") or `cblas_dgemm` ("d"), or None; it lets go of the GIL."""
-    name, real = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}.get(dtype, ("", None))
-    found = library()
-    if found is None or real is None:
-        return None
-    handle, prefix, suffix = found
-    function = getattr(handle, f"{prefix}cblas_{name}gemm{suffix}", None)
-    if function is None:
-        return None
-    size = ctypes.c_int64 if suffix == "64_" else ctypes.c_int
-    matrix = [ctypes.c_void_p, size]
-    function.restype = None
-    function.argtypes = [
-        *[ctypes.c_int] * 3, *[size] * 3, real, *matrix, *matrix, real, *matrix
-    ]  # fmt: skip
-    return function  # type: ignore[no-any-return]  # a ctypes function pointer is untyped
 
 
 @has_cuda("values")

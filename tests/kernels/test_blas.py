@@ -1,5 +1,3 @@
-import os
-import threading
 import tracemalloc
 
 import numpy as np
@@ -9,7 +7,6 @@ from hypothesis import strategies as st
 
 from dynbatch.kernels import blas
 from dynbatch.kernels.runtime import parallel
-from tests.forks import in_child
 
 # Shapes whose columns divide into tiles, some that do not (prime columns), and degenerate ones.
 SHAPES = [
@@ -105,7 +102,7 @@ def test_an_outer_product_adds(
 ):
     parallel.set_num_threads(threads)
     if not has_gemm:
-        monkeypatch.setattr(blas, "_gemm", lambda dtype: None)
+        monkeypatch.setattr(blas, "gemm", lambda dtype: None)
     x, dy, before = arrays((rows, inner), (rows, columns), (columns, inner), dtype=dtype)
     expected = before + dy.astype(np.float64).T @ x
     out = before.copy()
@@ -118,7 +115,7 @@ def test_an_outer_product_adds(
 @pytest.mark.parametrize("has_gemm", [True, False])
 def test_an_outer_product_adds_to_and_of_parts_of_wider_matrices(monkeypatch, has_gemm):
     if not has_gemm:
-        monkeypatch.setattr(blas, "_gemm", lambda dtype: None)
+        monkeypatch.setattr(blas, "gemm", lambda dtype: None)
     wide_x, wide_dy, wide = arrays((9, 12), (9, 20), (8, 11))
     before = wide.copy()
     x, dy, out = wide_x[:, 3:8], wide_dy[:, 2:18:2], wide[:, 4:9]
@@ -137,9 +134,9 @@ def test_an_outer_product_adds_to_and_of_parts_of_wider_matrices(monkeypatch, ha
 @pytest.mark.parametrize("has_gemm", [True, False])
 def test_what_is_added_takes_no_memory_of_its_size(monkeypatch, one_thread, has_gemm):
     if not has_gemm:
-        monkeypatch.setattr(blas, "_gemm", lambda dtype: None)
+        monkeypatch.setattr(blas, "gemm", lambda dtype: None)
     x, dy, out = arrays((2, 256), (2, 8192), (8192, 256))
-    blas._gemm("f")
+    blas.gemm("f")
     tracemalloc.start()
     try:
         blas.matmul_outer(x, dy, out, add=True)
@@ -156,58 +153,3 @@ def test_a_tile_divides_the_columns_and_needs_no_packing(rows, inner, columns):
         assert columns % width == 0
         assert 0 < block <= rows
         assert block * inner * width <= blas.SMALL_PRODUCT < rows * inner * columns
-
-
-def test_one_thread_restores_what_it_found():
-    get, put = blas._function_pair()
-    if get is None or put is None:
-        pytest.skip("this NumPy does not carry OpenBLAS")
-    before = get()
-    put(2)
-    with blas.one_thread():
-        assert get() == 1
-    assert get() == 2
-    with pytest.raises(KeyError), blas.one_thread():
-        raise KeyError
-    assert get() == 2
-    put(before)
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_child_forked_while_a_thread_is_inside_has_nobody_inside():
-    get, put = blas._function_pair()
-    if get is None or put is None:
-        pytest.skip("this NumPy does not carry OpenBLAS")
-    before, inside, over = get(), threading.Event(), threading.Event()
-    put(2)
-
-    def stay():
-        with blas.one_thread():
-            inside.set()
-            over.wait()
-
-    def is_as_outside():
-        found = [get()]
-        with blas.one_thread():
-            found.append(get())
-        return [*found, get()] == [2, 1, 2]
-
-    def is_still_inside():
-        with blas.one_thread():
-            pass
-        return get() == 1
-
-    thread = threading.Thread(target=stay)
-    thread.start()
-    inside.wait()
-    assert in_child(is_as_outside)
-    with blas.one_thread():
-        assert in_child(is_still_inside)
-    over.set()
-    thread.join()
-    assert get() == 2
-    put(before)
-
-
-def test_the_kernels_of_openblas_have_a_name():
-    assert blas.core_name()

@@ -33,10 +33,10 @@ from dynbatch.batcher.steps.parameter_gradients import (
 )
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import CheckError, MemoryLimitError, OutOfMemory
-from dynbatch.kernels import arrays, blas
+from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.memory import Pool
 from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
@@ -182,7 +182,7 @@ class Executor:
             self.plans += plan.preparation.plans
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
-            with blas.one_thread(), np.errstate(all="ignore"):
+            with openblas.one_thread(), np.errstate(all="ignore"):
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)
@@ -268,7 +268,7 @@ class Executor:
 
     def _add_gradients(self) -> None:
         begin = time.perf_counter()
-        with blas.one_thread():
+        with openblas.one_thread():
             self._commit_of(self._differentiated)
             self._touched += self._run.stashed.parameters
             self._run.stashed.add()
