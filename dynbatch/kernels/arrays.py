@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,6 @@ def add_bias(rows: Array, bias: Array) -> None:
     """rows[n] += bias for every row, in place.
 
     Args:
-        rows: (N, D).
         bias: (D,).
     """
     np.add(rows, bias, out=rows)
@@ -51,8 +49,7 @@ def sum_rows(rows: Array, out: Array) -> None:
     """out = Σ_n rows[n]: zeros of no rows.
 
     Args:
-        rows: (N, D).
-        out:  (D,), overwritten.
+        out: (D,), overwritten.
     """
     np.sum(rows, axis=0, out=out)
 
@@ -62,10 +59,7 @@ def scale_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None
     """out_i = numbers[k] · x_i for the elements i of segment k.
 
     Args:
-        x:       (N,) elements.
-        numbers: (K,) of the host.
-        offsets: (K + 1,) first element of each segment, from 0 to N.
-        out:     (N,), overwritten; may be `x`.
+        out: (N,), overwritten; may be `x`.
     """
     _with_numbers(np.multiply, x, numbers, offsets, out)
 
@@ -76,7 +70,7 @@ def shift_segments(x: Array, numbers: Array, offsets: Array, out: Array) -> None
     _with_numbers(np.add, x, numbers, offsets, out)
 
 
-def _with_numbers(ufunc: Any, x: Array, numbers: Array, offsets: Array, out: Array) -> None:
+def _with_numbers(ufunc: np.ufunc, x: Array, numbers: Array, offsets: Array, out: Array) -> None:
     """out_i = ufunc(x_i, numbers[k]), at once if all segments share the number."""
     numbers = numbers.astype(x.dtype, copy=False)
     if (numbers == numbers[0]).all():
@@ -93,7 +87,6 @@ def expand(x: Array, repeats: Array | None, out: Array) -> None:
     Args:
         x:       (M, D) or (M, 1).
         repeats: (M,) of the host, summing to N; None for once each.
-        out:     (N, D), overwritten.
     """
     if repeats is None:
         np.copyto(out, x)
@@ -108,7 +101,6 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
     """The gradient of `expand`: sums over what was repeated.
 
     Args:
-        dy:  (N, D).
         out: (M, D) or (M, 1), overwritten.
     """
     rows = dy
@@ -125,7 +117,6 @@ def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) 
     """Each segment, a (rows, columns) matrix, transposed in its place.
 
     Args:
-        x, out: (N,) elements.
         shapes: of the segments in x.
     """
     # Sentences differ in both strides, and NumPy has no copy for that: one call each.
@@ -155,7 +146,6 @@ def upload(out: Array, arrays: Sequence[Array]) -> None:
     """out = the arrays, one after the other.
 
     Args:
-        out:    (N,) elements.
         arrays: contiguous, of the host or of a GPU.
     """
     parts = [array if isinstance(array, np.ndarray) else download(array) for array in arrays]
@@ -203,7 +193,6 @@ def collect(parts: Sequence[Array], out: Array) -> None:
 
     Args:
         parts: flat arrays where `out` is.
-        out:   (N,), overwritten.
     """
     np.concatenate(parts, out=out)
 

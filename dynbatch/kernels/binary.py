@@ -177,11 +177,8 @@ def combine_number(
     """out_i = f(x_i, numbers[k]) for the elements i of segment k; f(numbers[k], x_i) for side 1.
 
     Args:
-        x:       (N,) elements.
-        numbers: (K,) of the host.
-        offsets: (K + 1,) first element of each segment, from 0 to N.
-        out:     (N,), overwritten; may be `x`.
-        side:    which of f's two values x is.
+        out:  (N,), overwritten; may be `x`.
+        side: which of f's two values x is.
     """
     for part in blocks_of(out) if out.size else ():
         kernel.forward(*_in_order(x[part], _beside(numbers, offsets, part), side), out[part])

@@ -19,8 +19,6 @@ def cumsum_segments(x: Array, offsets: Array, backwards: bool, out: Array) -> No
     Added from one end to the other, in the dtype of x: the bits do not depend on other segments.
 
     Args:
-        x:         (N, D).
-        offsets:   (K + 1,) non-decreasing, from 0 to N.
         backwards: whether the sums begin at the last row: the gradient of those that do not.
         out:       (N, D), overwritten; may be `x`.
     """

@@ -6,8 +6,6 @@ makes it again.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dynbatch.backend import Array
@@ -54,7 +52,7 @@ def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
     return hash32(bits)
 
 
-def bounds_and_scales(probabilities: Array, dtype: Any) -> tuple[Array, Array]:
+def bounds_and_scales(probabilities: Array, dtype: np.typing.DTypeLike) -> tuple[Array, Array]:
     """The smallest bits that keep an element, uint32, and what it is then multiplied by."""
     bounds = np.minimum(probabilities * MODULUS, MODULUS - 1).astype(np.uint32)
     kept = 1 - probabilities
@@ -67,11 +65,8 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
     """out = x / (1 - p) where random bits / 2³² >= p, else 0. It is its own gradient, on dy.
 
     Args:
-        x:             (N,) elements.
         streams:       (K,) uint32, of each segment.
         probabilities: (K,) float64, of dropping an element; 0 <= p <= 1, and p = 1 drops all.
-        offsets:       (K + 1,) first element of each segment, from 0 to N.
-        out:           (N,), overwritten.
 
     Memory: 24 bytes for each of BLOCK elements, however many there are.
     """
@@ -80,8 +75,8 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
     for start in range(0, x.size, BLOCK):
         end = min(x.size, start + BLOCK)
         part = slice(start, end)
-        bound: Any = bounds[0] if alike else rows_of(bounds, offsets, part)
-        scale: Any = scales[0] if alike else rows_of(scales, offsets, part)
+        bound: Array | np.generic = bounds[0] if alike else rows_of(bounds, offsets, part)
+        scale: Array | np.generic = scales[0] if alike else rows_of(scales, offsets, part)
         y = out[part]
         np.multiply(x[part], random_bits(streams, offsets, start, end) >= bound, out=y)
         np.multiply(y, scale, out=y)

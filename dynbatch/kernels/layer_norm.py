@@ -21,11 +21,9 @@ def layer_norm(
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row.
 
     Args:
-        x:          (N, D).
         weight:     (D,), or None for ones.
         bias:       (D,), or None for zeros.
         eps:        added to the variance, which divides by D.
-        out:        (N, D), overwritten.
         mean, rstd: (N,), overwritten: what `layer_norm_backward` needs beside x.
 
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
@@ -53,8 +51,6 @@ def layer_norm_backward(
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight.
 
     Args:
-        dy:         (N, D) gradient of the output.
-        x:          (N, D).
         weight:     (D,), or None for ones.
         mean, rstd: (N,), left by `layer_norm`.
         out:        (N, D), overwritten with the gradient of x; may be `dy`.
@@ -81,7 +77,6 @@ def layer_norm_parameters(
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows, with n as in `layer_norm_backward`.
 
     Args:
-        dy, x:          (N, D).
         mean, rstd:     (N,), left by `layer_norm`.
         dweight, dbias: (D,), overwritten; None where it is not wanted.
     """

@@ -24,13 +24,7 @@ from dynbatch.kernels.segment import (
 @has_cuda()
 @by_matrix(2)
 def mean_segments(x: Array, offsets: Array, out: Array) -> None:
-    """out[k] = mean of the segment's rows; 0 for an empty segment.
-
-    Args:
-        x:       (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (K, D), overwritten.
-    """
+    """out[k] = mean of the segment's rows; 0 for an empty segment."""
     sum_segments(x, offsets, out)
     np.divide(out, _divisors(offsets, out), out=out)
 
@@ -38,13 +32,7 @@ def mean_segments(x: Array, offsets: Array, out: Array) -> None:
 @has_cuda()
 @by_matrix(0)
 def mean_segments_backward(dy: Array, offsets: Array, out: Array) -> None:
-    """out[n] = dy[k] / length of k, for every row n of segment k.
-
-    Args:
-        dy:      (K, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten.
-    """
+    """out[n] = dy[k] / length of k, for every row n of segment k."""
     spread_segments(dy / _divisors(offsets, dy), offsets, out)
 
 
@@ -56,13 +44,7 @@ def _divisors(offsets: Array, values: Array) -> Array:
 @has_cuda()
 @by_matrix(2)
 def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
-    """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment.
-
-    Args:
-        x:       (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (K, D), overwritten.
-    """
+    """out[k] = log Σ exp(x[n]) over the segment's rows; -inf for an empty segment."""
     peak = np.empty_like(out)
     reduce_segments(np.maximum, x, offsets, peak, 0)
     peak[np.isinf(peak)] = 0  # a column of -inf is -inf, not NaN
@@ -81,14 +63,7 @@ def logsumexp_segments(x: Array, offsets: Array, out: Array) -> None:
 @has_cuda()
 @by_matrix(0, 2)
 def logsumexp_segments_backward(dy: Array, x: Array, y: Array, offsets: Array, out: Array) -> None:
-    """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf.
-
-    Args:
-        dy, y:   (K, D) gradient and value of the output.
-        x:       (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten.
-    """
+    """out[n] = dy[k] · exp(x[n] - y[k]); 0 in a column of -inf."""
     combine_segments(np.subtract, x, np.where(np.isinf(y), 0, y), offsets, out)
     np.exp(out, out=out)
     combine_segments(np.multiply, out, dy, offsets, out)
@@ -101,7 +76,6 @@ def first_extremum(largest: bool, x: Array, values: Array, offsets: Array, out: 
 
     Args:
         largest: whether `values` are maxima; else minima.
-        x:       (N, D).
         values:  (K, D), the extrema.
         offsets: (K + 1,) strictly increasing, from 0 to N.
         out:     (K, D) int32 or int64, overwritten.
@@ -121,10 +95,8 @@ def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> No
     """out[n, d] = dy[k, d] at the row that `first` names in segment k, else 0.
 
     Args:
-        dy:      (K, D).
         first:   (K, D) from `first_extremum`.
         offsets: (K + 1,) strictly increasing, from 0 to N.
-        out:     (N, D), overwritten.
     """
     out[...] = 0
     out[offsets[:-1, None] + first, np.arange(dy.shape[1])] = dy

@@ -7,7 +7,6 @@ flat elements, one row or one sentence's elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import numpy as np
 
@@ -27,15 +26,12 @@ POSITION_COST = 2
 
 @has_cuda(1)
 @by_matrix(3)
-def reduce_segments(ufunc: Any, rows: Array, offsets: Array, out: Array, empty: float) -> None:
+def reduce_segments(ufunc: np.ufunc, rows: Array, offsets: Array, out: Array, empty: float) -> None:
     """out[k] = rows[offsets[k]] ∘ … ∘ rows[offsets[k + 1] - 1], from first to last.
 
     Args:
-        ufunc:   np.add, np.maximum or np.minimum.
-        rows:    (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (K, D), overwritten.
-        empty:   the result of a segment without rows.
+        ufunc: np.add, np.maximum or np.minimum.
+        empty: the result of a segment without rows.
     """
     lengths = np.diff(offsets)
     occupied = np.flatnonzero(lengths)  # reduceat misreads empty segments
@@ -49,7 +45,9 @@ def reduce_segments(ufunc: Any, rows: Array, offsets: Array, out: Array, empty: 
         out[occupied] = reduced
 
 
-def _reduce_occupied(ufunc: Any, rows: Array, starts: Array, lengths: Array, out: Array) -> None:
+def _reduce_occupied(
+    ufunc: np.ufunc, rows: Array, starts: Array, lengths: Array, out: Array
+) -> None:
     count, width = out.shape
     if not count:
         return
@@ -62,7 +60,7 @@ def _reduce_occupied(ufunc: Any, rows: Array, starts: Array, lengths: Array, out
         _reduce_wide(ufunc, rows, starts, lengths, out)
 
 
-def _reduce_wide(ufunc: Any, rows: Array, starts: Array, lengths: Array, out: Array) -> None:
+def _reduce_wide(ufunc: np.ufunc, rows: Array, starts: Array, lengths: Array, out: Array) -> None:
     """Long segments one call each; short ones together, one call for each position in them.
 
     The split is where the calls cost least. Measured in float32, width 256: 512 segments of about
@@ -125,7 +123,12 @@ def rows_of(values: Array, offsets: Array, part: slice) -> Array:
 
 
 def reduce_made(
-    ufunc: Any, make: Callable[[slice], Array], width: int, offsets: Array, out: Array, empty: float
+    ufunc: np.ufunc,
+    make: Callable[[slice], Array],
+    width: int,
+    offsets: Array,
+    out: Array,
+    empty: float,
 ) -> None:
     """`reduce_segments` of rows that are made some segments at a time, by `make(rows)`."""
     for segments, rows in groups(offsets, width):
@@ -133,15 +136,14 @@ def reduce_made(
         reduce_segments(ufunc, make(rows), within, out[segments], empty)
 
 
-def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out: Array) -> None:
+def combine_segments(
+    ufunc: np.ufunc, rows: Array, values: Array, offsets: Array, out: Array
+) -> None:
     """out[n] = ufunc(rows[n], values[k]) for every row n of segment k.
 
     Args:
-        ufunc:   a binary ufunc.
-        rows:    (N, D).
-        values:  (K, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten; may be `rows`.
+        ufunc: a binary ufunc.
+        out:   (N, D), overwritten; may be `rows`.
     """
     lengths = np.diff(offsets)
     count, width = values.shape
@@ -156,13 +158,7 @@ def combine_segments(ufunc: Any, rows: Array, values: Array, offsets: Array, out
 @has_cuda()
 @by_matrix(0)
 def spread_segments(values: Array, offsets: Array, out: Array) -> None:
-    """out[n] = values[k] for every row n of segment k: the gradient of a sum.
-
-    Args:
-        values:  (K, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten.
-    """
+    """out[n] = values[k] for every row n of segment k: the gradient of a sum."""
     lengths = np.diff(offsets)
     count, width = values.shape
     if count and (lengths == lengths[0]).all():
@@ -173,13 +169,7 @@ def spread_segments(values: Array, offsets: Array, out: Array) -> None:
 
 
 def sum_segments(rows: Array, offsets: Segments, out: Array) -> None:
-    """out[k] = sum of rows[offsets[k]:offsets[k + 1]]; zero for an empty segment.
-
-    Args:
-        rows:    (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (K, D), overwritten.
-    """
+    """out[k] = sum of rows[offsets[k]:offsets[k + 1]]; zero for an empty segment."""
     reduce_segments(np.add, rows, offsets, out, 0)
 
 
@@ -187,7 +177,6 @@ def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) ->
     """out[k, d] = how many rows into segment k the value values[k, d] occurs first.
 
     Args:
-        rows:    (N, D).
         values:  (K, D), each an element of its segment and column; a NaN is found as itself.
         offsets: (K + 1,) strictly increasing, from 0 to N.
         out:     (K, D) int32 or int64, overwritten.
@@ -216,8 +205,7 @@ def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """Sum of the rows that share an id; deterministic: in order of position.
 
     Args:
-        ids:  (N,) int64.
-        rows: (N, D).
+        ids: (N,) int64.
     Returns:
         the distinct ids (K,), increasing, and their sums (K, D).
     """
@@ -245,9 +233,7 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
     """out[n] = rows[index[n]].
 
     Args:
-        rows:  (N, D).
         index: (M,) int64, 0 <= index < N; any order, duplicates allowed.
-        out:   (M, D), overwritten.
     """
     # "clip" spares NumPy a buffer of the output's size: it checks nothing that is not checked yet.
     if index.size:
@@ -259,9 +245,7 @@ def scatter_rows(rows: Array, index: Array, out: Array) -> None:
     """out[i] = sum of the rows[n] with index[n] == i: the gradient of `gather_rows`.
 
     Args:
-        rows:  (M, D).
         index: (M,) int64, 0 <= index < N.
-        out:   (N, D), overwritten.
     """
     out[...] = 0
     if not index.size:
@@ -279,9 +263,7 @@ def add_rows(rows: Array, index: Array, out: Array) -> None:
     """out[index[n]] += rows[n].
 
     Args:
-        rows:  (M, D).
         index: (M,) int64, strictly increasing, 0 <= index < N.
-        out:   (N, D).
     """
     for part in blocks(rows.shape[0], rows.shape[1]):
         out[index[part]] += rows[part]

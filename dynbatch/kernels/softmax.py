@@ -21,9 +21,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = exp(x_i - m) / Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
     Args:
-        x:       (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten; NaN where a whole segment is -inf, as in PyTorch.
+        out: (N, D), overwritten; NaN where a whole segment is -inf, as in PyTorch.
 
     Source: safe softmax, as in Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 2.
     """
@@ -35,13 +33,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
 @has_cuda()
 @by_matrix()
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
-    """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column.
-
-    Args:
-        dy, y:   (N, D) gradient and value of the output.
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten.
-    """
+    """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column."""
     np.multiply(dy, y, out=out)
     combine_segments(np.subtract, dy, _sums(out, offsets), offsets, out)
     np.multiply(out, y, out=out)
@@ -53,9 +45,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i - m - log Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
     Args:
-        x:       (N, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten; NaN where a whole segment is -inf, as in PyTorch.
+        out: (N, D), overwritten; NaN where a whole segment is -inf, as in PyTorch.
     """
     _subtract_peak(x, offsets, out)
     total = np.empty((offsets.size - 1, x.shape[1]), x.dtype)
@@ -66,13 +56,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
 @has_cuda()
 @by_matrix()
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
-    """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column.
-
-    Args:
-        dy, y:   (N, D) gradient and value of the output.
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten.
-    """
+    """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column."""
     np.exp(y, out=out)
     combine_segments(np.multiply, out, _sums(dy, offsets), offsets, out)
     np.subtract(dy, out, out=out)

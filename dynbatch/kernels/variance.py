@@ -13,14 +13,7 @@ from dynbatch.kernels.segment import combine_segments
 @has_cuda()
 @by_matrix(1)
 def squared_deviations(x: Array, mean: Array, offsets: Array, out: Array) -> None:
-    """out[n] = (x[n] - mean[k])² for every row n of segment k.
-
-    Args:
-        x:       (N, D).
-        mean:    (K, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, D), overwritten.
-    """
+    """out[n] = (x[n] - mean[k])² for every row n of segment k."""
     combine_segments(np.subtract, x, mean, offsets, out)
     np.multiply(out, out, out=out)
 
@@ -37,12 +30,7 @@ def spread_backward(
     and 0 where y is 0, as in PyTorch. m is 0 where it would be negative.
 
     Args:
-        dy, y:   (K, D), gradient and value of the output.
-        x:       (N, D).
-        mean:    (K, D).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        root:    whether y is the standard deviation; else it is the variance, and not read.
-        out:     (N, D), overwritten.
+        root: whether y is the standard deviation; else it is the variance, and not read.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         each = (1 if root else 2) / np.maximum(np.diff(offsets) - correction, 0)

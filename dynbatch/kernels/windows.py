@@ -51,12 +51,7 @@ class WindowTable(NamedTuple):
 
 @has_cuda()
 def unfold(x: Array, windows: WindowTable, out: Array) -> None:
-    """out[m] = the rows of window m side by side; rows outside of its segment are zero.
-
-    Args:
-        x:   (N, D).
-        out: (M, size · D), overwritten.
-    """
+    """out[m] = the rows of window m side by side; rows outside of its segment are zero."""
     starts, size = windows.starts(), windows.size
     parts = out.reshape(starts.size, size, x.shape[1])
     for position in range(size):
@@ -74,12 +69,7 @@ def unfold(x: Array, windows: WindowTable, out: Array) -> None:
 
 @has_cuda()
 def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
-    """out[n] = sum of row n's copies in `dy`; rows outside are left out.
-
-    Args:
-        dy:  (M, size · D) gradient of the windows.
-        out: (N, D), overwritten with the gradient of x.
-    """
+    """out[n] = sum of row n's copies in `dy`; rows outside are left out."""
     out[...] = 0
     starts, size = windows.starts(), windows.size
     parts = dy.reshape(starts.size, size, out.shape[1])
@@ -95,9 +85,7 @@ def max_pool(x: Array, windows: WindowTable, out: Array, place: Array | None) ->
     """out[m] = maximum of the rows of window m, column by column.
 
     Args:
-        x:       (N, D).
         windows: without padding.
-        out:     (M, D), overwritten.
         place:   (M, D) integers as wide as x's elements, overwritten with the first maximum's
             number in its window, or None.
     """
@@ -121,9 +109,7 @@ def max_pool_backward(dy: Array, windows: WindowTable, place: Array, out: Array)
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column.
 
     Args:
-        dy:    (M, D).
         place: (M, D) from `max_pool`.
-        out:   (N, D), overwritten with the gradient of x.
     """
     out[...] = 0
     starts = windows.starts()
@@ -137,9 +123,7 @@ def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
     """out[m] = mean of the rows of window m.
 
     Args:
-        x:       (N, D).
         windows: without padding.
-        out:     (M, D), overwritten.
     """
     starts = windows.starts()
     for part in blocks(*out.shape):
@@ -152,12 +136,7 @@ def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:
 
 @has_cuda()
 def mean_pool_backward(dy: Array, windows: WindowTable, out: Array) -> None:
-    """out[n] = sum of dy / size over the windows that hold row n.
-
-    Args:
-        dy:  (M, D).
-        out: (N, D), overwritten with the gradient of x.
-    """
+    """out[n] = sum of dy / size over the windows that hold row n."""
     out[...] = 0
     starts = windows.starts()
     share = dy.dtype.type(1 / windows.size)

@@ -206,14 +206,7 @@ def _sum_rows(z: Array, out: Array, add: bool) -> None:
 
 @has_cuda()
 def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
-    """out_t = weights_t · dy_k for the tokens t of sentence k.
-
-    Args:
-        dy:      (K,) gradient of each sentence's loss.
-        weights: (N,) of the host.
-        offsets: (K + 1,) first token of each sentence, from 0 to N.
-        out:     (N,), overwritten.
-    """
+    """out_t = weights_t · dy_k for the tokens t of sentence k."""
     np.multiply(weights, np.repeat(dy, np.diff(offsets)), out=out)
 
 

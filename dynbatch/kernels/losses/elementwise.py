@@ -34,13 +34,7 @@ class PairLoss:
 
 @has_cuda(1)
 def pair_loss(pair: PairLoss, x: Array, t: Array, offsets: Array, out: Array) -> None:
-    """out[k] = Σ f(x_i, t_i) over the elements of segment k.
-
-    Args:
-        x, t:    (N,) elements.
-        offsets: (K + 1,) first element of each segment, from 0 to N.
-        out:     (K,), overwritten.
-    """
+    """out[k] = Σ f(x_i, t_i) over the elements of segment k."""
 
     def each(part: slice) -> Array:
         losses = np.empty_like(x[part])
@@ -54,14 +48,7 @@ def pair_loss(pair: PairLoss, x: Array, t: Array, offsets: Array, out: Array) ->
 def pair_loss_backward(
     pair: PairLoss, of_target: bool, dy: Array, x: Array, t: Array, offsets: Array, out: Array
 ) -> None:
-    """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x.
-
-    Args:
-        dy:      (K,) gradient of each segment's sum.
-        x, t:    (N,) elements.
-        offsets: (K + 1,) first element of each segment, from 0 to N.
-        out:     (N,), overwritten.
-    """
+    """out_i = dy[k] · f'(x_i, t_i), with f' the derivative by t if `of_target`, else by x."""
     derivative = pair.backward_t if of_target else pair.backward_x
     for part in blocks(x.size, 1):
         derivative(x[part], t[part], out[part])
@@ -155,15 +142,7 @@ logistic = PairLoss("logistic", _logistic, _logistic_x, _logistic_t)
 
 @has_cuda()
 def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
-    """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k.
-
-    Args:
-        x:       (N, V).
-        ids:     (N,) int64, each within V.
-        weights: (N,).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (K,), overwritten.
-    """
+    """out[k] = -Σ weights_n · x[n, ids_n] over the rows of segment k."""
     # A weight of 0 takes a token out, even where its log-probability is -inf.
     picked = np.where(weights == 0, 0, x[np.arange(ids.size), ids])
     sum_segments((picked * -weights)[:, None], offsets, out[:, None])
@@ -171,14 +150,6 @@ def pick_loss(x: Array, ids: Array, weights: Array, offsets: Array, out: Array) 
 
 @has_cuda()
 def pick_loss_backward(dy: Array, ids: Array, weights: Array, offsets: Array, out: Array) -> None:
-    """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere.
-
-    Args:
-        dy:      (K,) gradient of each segment's loss.
-        ids:     (N,) int64, each within V.
-        weights: (N,).
-        offsets: (K + 1,) non-decreasing, from 0 to N.
-        out:     (N, V), overwritten.
-    """
+    """out[n, ids_n] = -weights_n · dy[k], and 0 elsewhere."""
     out[...] = 0
     out[np.arange(ids.size), ids] = -weights * np.repeat(dy, np.diff(offsets))

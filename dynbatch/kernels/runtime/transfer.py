@@ -5,8 +5,6 @@ It waits for the device, so it is for loading, saving and moving a model, not fo
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from dynbatch.backend import Array, Device, device_of
@@ -14,21 +12,21 @@ from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
-def to_host(array: Any) -> Array:
+def to_host(array: Array) -> Array:
     """The array itself where it is on the host, else a copy of it there."""
     if isinstance(array, np.ndarray):
         return array
     return download(array)
 
 
-def to_device(array: Any, device: Device) -> Any:
+def to_device(array: Array, device: Device) -> Array:
     """The array itself where it is on that device, else a copy of it there."""
     if isinstance(array, np.ndarray):
         return device.xp.asarray(array) if device.is_cuda else array
     return array if device.is_cuda else to_host(array)
 
 
-def overwrite(out: Any, values: Array) -> None:
+def overwrite(out: Array, values: Array) -> None:
     """out = values of the host, converted to out's type.
 
     Raises:
@@ -41,6 +39,6 @@ def overwrite(out: Any, values: Array) -> None:
     out.set(np.asarray(values, order="C").astype(out.dtype, casting="same_kind", copy=False))
 
 
-def convert(array: Any, dtype: Any) -> Any:
+def convert(array: Array, dtype: np.typing.DTypeLike) -> Array:
     """A copy of another dtype, where the array is."""
     return to_device(to_host(array).astype(dtype), device_of(array))
