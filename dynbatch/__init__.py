@@ -21,7 +21,8 @@ from dynbatch.errors import DynbatchError
 from dynbatch.gc_pause import set_gc_threshold
 from dynbatch.graph import Graph
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
-from dynbatch.nodes.base import Node, Retain
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
@@ -34,6 +35,7 @@ __all__ = [
     "Graph",
     "MemoryUse",
     "Node",
+    "Operation",
     "Parameter",
     "Policy",
     "Ragged",

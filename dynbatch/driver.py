@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from dynbatch.cells.calls.arguments import structure_of
 from dynbatch.errors import BackendError, CheckError, DriveError, DtypeError, GraphError
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 Result = TypeVar("Result")

@@ -23,8 +23,9 @@ from dynbatch.graph_runs import Runs
 from dynbatch.memory import Pool
 from dynbatch.memory.pool import pool_of
 from dynbatch.names import NamesChecked
-from dynbatch.nodes.base import Node, not_a_node
+from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.inner_product import gradients_given, seed
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 from dynbatch.reporting import unbatched
 from dynbatch.reporting.introspection import Introspection

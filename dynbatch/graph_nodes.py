@@ -12,7 +12,7 @@ from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.cells.calls.forms import FormIds
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import GraphError
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.stream import RandomStreams
 
 _uids = itertools.count()

@@ -27,8 +27,9 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.runtime import transfer
 from dynbatch.memory.sizes import parse_bytes
-from dynbatch.nodes.base import Node
 from dynbatch.nodes.inner_product import LossSum
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 
 
@@ -120,7 +121,7 @@ class Runs(OwnedNodes):
         def micro_batches() -> MicroBatches:
             return MicroBatches(self._nodes, loss, alone)
 
-        def parts(count: int) -> Iterator[list[Node]]:
+        def parts(count: int) -> Iterator[list[Operation]]:
             for targets in micro_batches().parts(count) if count > 1 else ():
                 yield self._ancestors(targets)
             yield self._ancestors([loss, *alone])
@@ -150,7 +151,7 @@ class Runs(OwnedNodes):
         self._differentiated = True
         self._kept_then = frozenset(self._kept)
 
-    def _run(self, nodes: list[Node]) -> None:
+    def _run(self, nodes: list[Operation]) -> None:
         self._begin_run("a run")
         try:
             if nodes:
@@ -163,7 +164,7 @@ class Runs(OwnedNodes):
         self._executor.finish(add_gradients)
         self._pending = [node for node in self._pending if node._block is None]
 
-    def _ancestors(self, targets: list[Node]) -> list[Node]:
+    def _ancestors(self, targets: list[Node]) -> list[Operation]:
         """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
         begin = time.perf_counter()
         if self.tables:

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import dynbatch as db
-from dynbatch import backend, optim
+from dynbatch import Node, backend, optim
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Module
-from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 from dynbatch.train import SentenceBatches, Trainer, locked, read_checkpoint
 from dynbatch.train.batching import epoch_order

@@ -13,9 +13,8 @@ from functools import cache
 import numpy as np
 
 import dynbatch as db
-from dynbatch import models
+from dynbatch import Node, models
 from dynbatch import nodes as F
-from dynbatch.nodes.base import Node
 from examples.seq2seq.vocabulary import Array, Vocabulary
 
 

@@ -11,9 +11,9 @@ import dynbatch as db
 
 PUBLIC = {
     "dynbatch": """
-        Cell DynbatchError Graph MemoryUse Node Parameter Policy Ragged Retain RowSparse cell drive
-        errors initial_state memory models nodes num_threads optim scan seed set_gc_threshold
-        set_num_threads stack testing total train
+        Cell DynbatchError Graph MemoryUse Node Operation Parameter Policy Ragged Retain RowSparse
+        cell drive errors initial_state memory models nodes num_threads optim scan seed
+        set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """
         abs add additive_attention affine argmax attention binary_cross_entropy_with_logits chunk

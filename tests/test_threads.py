@@ -22,7 +22,7 @@ from dynbatch.kernels.cuda.runtime import in_flight
 from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.memory import offsets, pool
 from dynbatch.models import search
-from dynbatch.nodes import base
+from dynbatch.nodes import signature
 from dynbatch.recent import Recent
 from dynbatch.reporting import unbatched
 from tests.interruptions import interrupted
@@ -125,13 +125,12 @@ def test_two_models_call_one_cell(rows, known):
 def test_a_signature_has_a_number_of_its_own():
     def make():
         keys = [(F.tanh, object()), (F.sigmoid, object())]
-        return [lambda key=key: (base.intern_signature(*key[:1], key), key) for key in keys]
+        return [lambda key=key: (signature.intern_signature(key), key) for key in keys]
 
-    for found in interrupted(make, "nodes/base.py"):
+    for found in interrupted(make, "nodes/signature.py"):
         assert found[0][0] != found[1][0]
         for number, key in found:
-            assert base._signature_keys[number] is key
-            assert base._signature_types[number] is key[0]
+            assert signature._keys[number] is key
 
 
 def test_plans_and_fitted_policies_survive_that_others_drive_them_out(monkeypatch):

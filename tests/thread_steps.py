@@ -17,7 +17,7 @@ from dynbatch import nodes as F
 from dynbatch.cells import cell, scan, stack
 from dynbatch.driver import drive
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 Step = Callable[[int], list[bytes]]

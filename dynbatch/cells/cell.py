@@ -14,7 +14,7 @@ from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, trace_cell
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 
 CACHED_PROGRAMS = 64
 

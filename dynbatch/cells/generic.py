@@ -12,6 +12,7 @@ from dynbatch.compiler.arrays import add_rows_at, memory_rows
 from dynbatch.compiler.program import Op
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Batch, Gradients
+from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged
 
 
@@ -43,9 +44,8 @@ def room_of(op: Op, memory_rows: Sequence[int]) -> int:
     Args:
         memory_rows: of each memory, those of all sentences.
     """
-    elements = getattr(type(op.node), "scan_room", None)
     read = [memory_rows[x.base.place] for x in op.inputs if x.base.origin == "memory"]
-    return elements(op.node, max(read)) if elements is not None and read else 0
+    return op.node.scan_room(max(read)) if read else 0
 
 
 class GenericStep:
@@ -68,10 +68,10 @@ class GenericStep:
         self, op: Op, memories: list[Ragged], sentences: int, dtype: Any, keeps: bool, xp: Any = np,
         chosen: Mapping[int, Array] | None = None,
     ) -> None:  # fmt: skip
-        self._kind = type(op.node)
+        self._kind: type[Operation] = type(op.node)
         self._origins = [x.base.origin for x in op.inputs]
         self._places = [x.base.place if x.base.origin == "memory" else None for x in op.inputs]
-        self._accumulates: tuple[int, ...] = getattr(self._kind, "accumulates", ())
+        self._accumulates = self._kind.accumulates
         self.memories = memories
         reads_memory = "memory" in self._origins
         self._chosen = chosen if chosen and reads_memory else {}
@@ -187,7 +187,7 @@ class GenericStep:
     def _at(self, t: int, n: int) -> Batch:
         batch, chosen = self._batch, self._chosen.get(t)
         if chosen is None:
-            batch.nodes = self._nodes[:n]  # type: ignore[assignment]
+            batch.nodes = self._nodes[:n]
             batch.cache = self._cache
         else:
             batch.nodes = [self._nodes[k] for k in chosen.tolist()]

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.compiler.prologue import attributes
 from dynbatch.compiler.trace import Placeholder, Trace
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.arithmetic import Binary
-from dynbatch.nodes.base import Node
 from dynbatch.nodes.dropout import InvertedDropout
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.expand import Expand
 
@@ -26,7 +26,7 @@ from dynbatch.nodes.shape.expand import Expand
 TRACED_ROWS = (7, 11, 0)
 
 
-def operators(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
+def operators(nodes: Sequence[Operation]) -> list[tuple[Any, ...]]:
     """What tells one trace from another: the operators, and what they were told."""
     return [
         (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _told(node))
@@ -35,11 +35,11 @@ def operators(nodes: Sequence[Node]) -> list[tuple[Any, ...]]:
     ]
 
 
-def _told(node: Node) -> list[Any]:
+def _told(node: Operation) -> list[Any]:
     if isinstance(node, Expand):
         return []  # its shape
     shown = {*node.static, "taken"}  # what a slice takes follows from its input
-    own = [value for name, value in attributes(node).items() if name not in shown]
+    own = [value for name, value in node.attributes().items() if name not in shown]
     values = [value for value in own if not isinstance(value, Node)]
     return [
         (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
@@ -47,7 +47,7 @@ def _told(node: Node) -> list[Any]:
     ]
 
 
-def repeats_beside_rows(nodes: Sequence[Node]) -> bool:
+def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
     """Whether vectors are repeated over rows only where a matrix beside them has these rows.
 
     Such a vector is kept as it is, and so is what works on it row by row; it is repeated where it

@@ -27,8 +27,9 @@ from dynbatch.compiler.recorder import is_unchanged
 from dynbatch.compiler.trace import Split, Trace, split
 from dynbatch.kernels import binary, blas
 from dynbatch.nodes.arithmetic import Binary, WithNumber
-from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.elementwise import Unary
+from dynbatch.nodes.node import Owner
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
@@ -150,7 +151,7 @@ class CompiledCell(CompiledLoop):
             if isinstance(read, Parameter):
                 check_parameter("scan", read, graph)
 
-    def _needed_before(self) -> list[Node]:
+    def _needed_before(self) -> list[Operation]:
         program, trace = self.program, self.trace
         wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
         for node in self.parts.after:

@@ -12,11 +12,11 @@ from typing import Any
 
 from dynbatch.compiler.trace import Split, Trace
 from dynbatch.nodes.arithmetic import Binary, Multiply, Scale, Shift, WithNumber
-from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.dropout import InvertedDropout, Ones
 from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.indexing import Slice
 from dynbatch.nodes.shape.structure import Structural

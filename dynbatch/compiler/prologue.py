@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.nodes.arithmetic import Binary
-from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.dropout import InvertedDropout, Ones, dropout
+from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.expand import Expand, expand
 from dynbatch.nodes.shape.indexing import slice as slice_node
@@ -64,7 +64,7 @@ class Surroundings:
             self._make(node)
         return self.rows(self._compiled.trace.output)
 
-    def _make(self, node: Node) -> None:
+    def _make(self, node: Operation) -> None:
         if not node.inputs:
             made = copy_of_source(node, self._xs.graph)
         elif self._compiled.parts.kinds[node.index] == "memory" and self._compiled.trace.fixed_rows:
@@ -82,7 +82,7 @@ class Surroundings:
         self._made[node.index] = made
 
 
-def once(node: Node, inputs: list[Node]) -> Node:
+def once(node: Operation, inputs: list[Node]) -> Node:
     """An operator that runs once for the sentence, whose memory has its own length."""
     if isinstance(node, Binary | Where) and len({x.shape for x in inputs}) > 1:
         rows = max([x.shape for x in inputs if x.ndim == 2], default=inputs[0].shape)
@@ -90,12 +90,6 @@ def once(node: Node, inputs: list[Node]) -> Node:
     return node.rebuild(*inputs)
 
 
-def copy_of_source(node: Node, graph: Owner) -> Node:
+def copy_of_source(node: Operation, graph: Owner) -> Node:
     """A constant of a cell, or a parameter used as a value, in a graph."""
-    return type(node)(graph=graph, **attributes(node))
-
-
-def attributes(node: Node) -> dict[str, Any]:
-    """What a node was told besides its inputs."""
-    names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
-    return {n: getattr(node, n) for n in names if n not in Node.__slots__}
+    return type(node)(graph=graph, **node.attributes())

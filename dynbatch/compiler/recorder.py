@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import GraphError, MissingParameterError
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
 
 Path = tuple[tuple[str, Any], ...]

@@ -16,13 +16,14 @@ import numpy as np
 
 from dynbatch.compiler.recorder import Path, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.dropout import InvertedDropout
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.parameter_habits import NoPartsError
 
 
-class Placeholder(Node):
+class Placeholder(Operation):
     """A value that a cell is given: a token, a part of the state, or a memory."""
 
     __slots__ = ("given", "place", "role")
@@ -52,10 +53,11 @@ class TraceGraph:
 
     def __init__(self, dtype: Any) -> None:
         self.dtype: np.dtype[Any] = np.dtype(dtype)
-        self.nodes: list[Node] = []
+        self.nodes: list[Operation] = []
         self.programs: dict[Any, Any] = {}
 
     def add(self, node: Node) -> int:
+        assert isinstance(node, Operation)
         self.nodes.append(node)
         return len(self.nodes) - 1
 
@@ -98,7 +100,7 @@ class Trace:
     fixed_rows: whether it holds only for memories of as many rows as it was traced with.
     """
 
-    nodes: list[Node]
+    nodes: list[Operation]
     tokens: list[Node]
     states: list[Node]
     memories: list[Node]
@@ -227,9 +229,9 @@ class Split:
              made once a sentence.
     """
 
-    before: list[Node]
-    loop: list[Node]
-    after: list[Node]
+    before: list[Operation]
+    loop: list[Operation]
+    after: list[Operation]
     exports: list[Node]
     kinds: dict[int, str]
 
@@ -252,8 +254,8 @@ def split(trace: Trace) -> Split:
                 kinds[node.index] = "after"
     parts = {kind: [n for n in order if kinds[n.index] == kind] for kind in ("loop", "after")}
     of_token = [n for n in order if kinds[n.index] == "token"]
-    for node in [*of_token, *parts["loop"], *parts["after"], trace.output]:
-        require_vector(node)
+    for value in [*of_token, *parts["loop"], *parts["after"], trace.output]:
+        require_vector(value)
     wanted = [trace.output, *[x for n in parts["after"] for x in n.inputs]]
     exports = {x.index: x for x in wanted if kinds[x.index] in ("loop", "state")}
     exports = exports or {trace.states[0].index: trace.states[0]}
@@ -261,7 +263,7 @@ def split(trace: Trace) -> Split:
     return Split(before, parts["loop"], parts["after"], list(exports.values()), kinds)
 
 
-def _kind(node: Node, kinds: dict[int, str]) -> str:
+def _kind(node: Operation, kinds: dict[int, str]) -> str:
     """ "memory", "token" or "loop", from the kinds of what the node reads."""
     read = {kinds[x.index] for x in node.inputs}
     draws = isinstance(node, InvertedDropout) and node.ndim < 2  # anew at each token

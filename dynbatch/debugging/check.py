@@ -36,7 +36,7 @@ from dynbatch.debugging.step_check import StepCheck
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_device, to_host
-from dynbatch.nodes.base import Node, heading
+from dynbatch.nodes.node import Node, heading
 from dynbatch.parameter import Array, Parameter, RowSparse
 
 CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls: StackCheck}

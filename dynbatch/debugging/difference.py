@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.node import Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 
 DUMP = 'graph.dump("graph.npz") writes a file that reproduces it (docs/trust.md)'
@@ -40,7 +41,7 @@ class Checker:
             f"{places.size} of {found.size} elements differ"
         )
 
-    def advice(self, kind: type[Node] | None) -> str:
+    def advice(self, kind: type[Operation] | None) -> str:
         """What to do about a difference."""
         if kind is not None and not kind.names_kernels:
             return (

@@ -27,7 +27,8 @@ from dynbatch.debugging.dump_calls import CallReader, CallWriter
 from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.attention.mask import NO_MASK
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array, Parameter
 
 VERSION = 3
@@ -61,7 +62,8 @@ class Writer:
         ]
 
     def _node(self, node: Node, inputs: list[int]) -> dict[str, Any]:
-        kind, own = type(node), attributes_of(node)
+        assert isinstance(node, Operation)  # what is not is the calls'
+        kind, own = type(node), node.attributes()
         if isinstance(own.get("cell"), CompiledCell):
             own.pop("uid", None)  # of this process; the rebuilt cell has its own
         made = {name: self._value(node, name, value) for name, value in own.items()}
@@ -125,13 +127,6 @@ class Writer:
             "output": trace.output.index,
             "next_states": [node.index for node in trace.next_states],
         }
-
-
-def attributes_of(node: Node) -> dict[str, Any]:
-    """What a node has besides what every node has, by name."""
-    names = [n for kind in type(node).__mro__ for n in kind.__dict__.get("__slots__", ())]
-    own = {n: getattr(node, n) for n in names if n not in Node.__slots__ and hasattr(node, n)}
-    return own | getattr(node, "__dict__", {})
 
 
 def runs_of(
@@ -221,7 +216,9 @@ class Reader:
         made: list[Node] = []
         calls = CallReader(graph, made)
         for table in document["tables"]:
-            calls.add_table(table, self._nodes(table["nodes"], TraceGraph(self.dtype), []))
+            trace = TraceGraph(self.dtype)
+            self._nodes(table["nodes"], trace, [])
+            calls.add_table(table, trace.nodes)
         self._nodes(document["nodes"], graph, made, calls)
         calls.add_constants(document["tables"])
         return made
@@ -239,12 +236,12 @@ class Reader:
             if light is not None:
                 made.append(light)
                 continue
-            kind = _imported(document["type"], Node)
+            kind = _imported(document["type"], Operation)
             own = {name: self._value(value) for name, value in document["own"].items()}
             if isinstance(own.get("cell"), CompiledCell):
                 own["uid"] = own["cell"].uid
             node = kind.__new__(kind)
-            Node.__init__(node, *[made[k] for k in document["inputs"]], graph=graph, **own)
+            Operation.__init__(node, *[made[k] for k in document["inputs"]], graph=graph, **own)
             made.append(node)
         return made
 
@@ -276,7 +273,7 @@ class Reader:
 
         states, following, output = at("states"), at("next_states"), made[document["output"]]
         return CompiledCell(
-            Trace(made, at("tokens"), states, at("memories"), output, following, {})
+            Trace(graph.nodes, at("tokens"), states, at("memories"), output, following, {})
         )
 
 

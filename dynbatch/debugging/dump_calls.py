@@ -15,7 +15,8 @@ from dynbatch.cells.calls.forms import MatrixForm
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.step import StepTrace
 from dynbatch.cells.calls.table import CallTable
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.indexing import Row
 
 Document = dict[str, Any]
@@ -100,7 +101,7 @@ class CallReader:
         self._made = made
         self._tables: list[CallTable] = []
 
-    def add_table(self, document: Document, nodes: list[Node]) -> None:
+    def add_table(self, document: Document, nodes: list[Operation]) -> None:
         """Enter a table in the graph, whose cell was traced to these nodes."""
         parameters = [parameter for node in nodes for parameter in node.all_parameters()]
         trace = StepTrace(

@@ -13,7 +13,7 @@ from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ra
 from dynbatch.debugging.inlined import calls_of
 from dynbatch.debugging.region_check import argument_name, calls_text, result_names
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Array
 
 

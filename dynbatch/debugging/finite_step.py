@@ -15,7 +15,7 @@ from dynbatch.debugging.inlined import calls_of
 from dynbatch.debugging.reference import totals
 from dynbatch.errors import NumericError
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.nodes.base import Node, Shape, heading
+from dynbatch.nodes.node import Node, Shape, heading
 from dynbatch.parameter import Array, Parameter
 
 MOST_VALUES = 6  # inputs and parameters whose range a message gives

@@ -22,7 +22,7 @@ from dynbatch.debugging.finite_region import RegionGuard
 from dynbatch.debugging.finite_step import StepGuard, described
 from dynbatch.debugging.reference import dense_on_host
 from dynbatch.errors import NumericError
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 INSIDE = __file__.rsplit("debugging", 1)[0]

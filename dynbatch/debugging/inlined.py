@@ -20,8 +20,9 @@ from dynbatch.cells.calls.step import split_step
 from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.compiler.trace import Placeholder, TraceGraph
 from dynbatch.debugging.reference import ReferenceRun, elements, totals
-from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.parameter import Array, Parameter
 
@@ -194,7 +195,7 @@ class InlinedCell:
             passes = node.differentiable and (
                 bool(node.parameters()) or any([x.index in differentiable for x in node.inputs])
             )
-            made = node
+            made: Node = node
             if any([x.index in rows for x in node.inputs]):
                 shapes = [(rows[x.index], x.width) if x.index in rows else x.shape
                           for x in node.inputs]  # fmt: skip
@@ -202,6 +203,7 @@ class InlinedCell:
                     Placeholder(graph=graph, role="argument", place=k, given=shape)
                     for k, shape in enumerate(shapes)
                 ])  # fmt: skip
+            assert isinstance(made, Operation)
             operators.append(Operator(made, node, passes, frozenset(differentiable)))
             if passes:
                 differentiable.add(node.index)
@@ -215,8 +217,8 @@ class Operator(NamedTuple):
     passes: whether a gradient passes through it; `differentiable`: indices of nodes that have one.
     """
 
-    node: Node
-    traced: Node
+    node: Operation
+    traced: Operation
     passes: bool
     differentiable: frozenset[int]
 

@@ -12,8 +12,8 @@ import numpy as np
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
-from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Rectangle
 from dynbatch.parameter import Array, Parameter, RowSparse
 from dynbatch.ragged import Ragged, packed
@@ -32,10 +32,12 @@ class ReferenceRun:
         keeps:  whether a backward may follow.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Node]], dtype: Any, keeps: bool) -> None:
+    def __init__(self, groups: Sequence[Sequence[Operation]], dtype: Any, keeps: bool) -> None:
         self.kind = type(groups[0][0])
         self.dtype = np.dtype(dtype)
-        self.batches = [Batch(nodes, self.dtype) for nodes in groups]
+        self.batches = [
+            Batch(nodes, self.dtype, np, self.kind.recompute_of(nodes)) for nodes in groups
+        ]
         for batch in self.batches:
             batch.keeps = keeps
         self._reads = [self.kind.sources(nodes) for nodes in groups]
@@ -65,7 +67,7 @@ class ReferenceRun:
             y = self._prepare(batch)
             batch.gradients = sink
             own = y.like(self._part(k, dy).reshape(y.values.shape))
-            self.kind.forward_backward(batch, y, self._cut(k, xs), own, self._cut(k, dxs))  # type: ignore[attr-defined]
+            self.kind.forward_backward(batch, y, self._cut(k, xs), own, self._cut(k, dxs))
             outputs.append([y, *batch.ports])
         return _joined(outputs), dxs, sink
 

@@ -17,7 +17,7 @@ from dynbatch.debugging.inlined import InlinedRegion, calls_of
 from dynbatch.debugging.reference import Flats, on_host
 from dynbatch.debugging.step_check import ComparedArray, StepCheck
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 

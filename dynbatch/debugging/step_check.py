@@ -16,8 +16,10 @@ from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime.transfer import to_host
-from dynbatch.nodes.base import Node, Shape, heading
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape, heading
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.structure import Structural
 from dynbatch.parameter import Array, Parameter
 
 
@@ -119,7 +121,7 @@ class StepCheck:
     # What the second run gets ---------------------------------------------------------------------
 
     def _new_reference(self) -> ReferenceRun:
-        together = self.checker.on_device or not self.step.splits
+        together = self.checker.on_device or not self.step.node_type.splits
         groups = [self.step.nodes] if together else [[node] for node in self.step.nodes]
         return ReferenceRun(groups, self.step.batch.dtype, self.step.batch.keeps)
 
@@ -164,7 +166,8 @@ class StepCheck:
     def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
         """Of each node by itself: the block read, elements there, and elements of the output."""
         for node in self.step.nodes:
-            for r in self.step.node_type.rectangles(Batch([node], self.step.batch.dtype)):  # type: ignore[attr-defined]
+            assert issubclass(self.step.node_type, Structural)
+            for r in self.step.node_type.rectangles(Batch([node], self.step.batch.dtype)):
                 there, here = elements(r)
                 yield node, r.source._block, r.source._start + there, r.target._start + here
 
@@ -243,7 +246,7 @@ class StepCheck:
             f"first {self.step.nodes[0].label()}"
         )
 
-    def _terms(self, node: Node) -> float:
+    def _terms(self, node: Operation) -> float:
         """The largest of what a node reads."""
         return largest([to_host(x._block.node_values(x)) for x in node.reads()])
 

@@ -13,7 +13,7 @@ from dynbatch.arguments import number, refused, sizes
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 
 
 @dataclass(frozen=True, slots=True)

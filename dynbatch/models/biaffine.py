@@ -10,7 +10,8 @@ from dynbatch.arguments import sizes
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Dropout, Linear
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node, as_ids
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 
 

@@ -13,7 +13,8 @@ from dynbatch.errors import EmptyBatchError
 from dynbatch.graph import Graph
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node, require_nodes
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
 
 LARGEST = 0.1

@@ -11,7 +11,7 @@ from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes, switch
 from dynbatch.models.initial import Rng, generator, normal, uniform
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Parameter
 
 MISSING: Any = object()

@@ -15,7 +15,7 @@ from dynbatch.cells import Cell, cell, scan
 from dynbatch.errors import ShapeError
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Parameter
 
 State = Any

@@ -18,7 +18,7 @@ import numpy as np
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
 from dynbatch.models.beam import Beam, BeamSettings, Hypothesis
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array, Parameter
 from dynbatch.recent import free_at_fork
 

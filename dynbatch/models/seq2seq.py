@@ -17,7 +17,8 @@ from dynbatch.models.initial import Rng, generator, normal, uniform
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import LSTM, lstm_step
-from dynbatch.nodes.base import Node, Owner, as_ids
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array
 
 

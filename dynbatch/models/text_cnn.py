@@ -9,7 +9,7 @@ from dynbatch import nodes as F
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Linear
 from dynbatch.models.module import Module
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 
 
 class TextCNN(Module):

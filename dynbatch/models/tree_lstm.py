@@ -19,7 +19,7 @@ from dynbatch.cells import cell, stack, total
 from dynbatch.models.initial import Rng, generator, uniform
 from dynbatch.models.module import Module
 from dynbatch.models.trees import checked_pairs, tree_of_heads
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 
 State = tuple[Node, Node]
 """(h, c) of one node of a tree, (H,) each, as a cell gives it."""

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.base import Node, as_ids, not_a_node
+from dynbatch.nodes.arguments import as_ids, not_a_node
+from dynbatch.nodes.node import Node
 
 ROOT = -1
 """The head of a tree's root."""

@@ -9,16 +9,17 @@ import numpy as np
 from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import Negative, Power
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import parameter
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 
-class Scalar(Node):
+class Scalar(Operation):
     """x combined with a number of the user's own. The number travels with the node, not in the
     signature, so that nodes with different numbers share a kernel.
     """
@@ -117,7 +118,7 @@ class RaiseNumber(WithNumber):
     side = 1
 
 
-class Binary(Node):
+class Binary(Operation):
     """y = f(a, b), elementwise over equal shapes. `expand` brings other shapes together first.
 
     Batches with:  every other node of its type, whatever the shapes.
@@ -272,6 +273,3 @@ def pow(x: Any, exponent: Any) -> Node:
     if not isinstance(x, Node):
         return RaiseNumber(exponent, number=number_of(x))
     return combined(RaiseTo, x, exponent)
-
-
-OPERATIONS.update(add=add, subtract=subtract, multiply=multiply, divide=divide, pow=pow)

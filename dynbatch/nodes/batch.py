@@ -7,7 +7,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -44,7 +43,7 @@ class Batch:
         scratch:    as many elements as `Node.workspace` asked for, during forward.
         recompute:  what a node type that `recomputes` leaves for backward to make again: 0 for
             nothing; else one of `Node.recompute_choices`. May be set before `saved` and the
-            workspaces are asked for; nodes may come with a choice of their own.
+            workspaces are asked for; see `Operation.recompute_of`.
         launches:   kernels launched; a node type that launches more than one adds to it.
         accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
             that to its `finish`; see `nodes.attention.dot_product`. Only a scan sets it, whose
@@ -58,7 +57,9 @@ class Batch:
         "nodes", "output", "port_gradients", "ports", "recompute", "saved", "scratch", "xp",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node], dtype: np.dtype[Any], xp: Any = np) -> None:
+    def __init__(
+        self, nodes: Sequence[Any], dtype: np.dtype[Any], xp: Any = np, recompute: int = 0
+    ) -> None:
         self.nodes = nodes
         self.dtype = dtype
         self.xp = xp
@@ -70,7 +71,7 @@ class Batch:
         self.saved: dict[str, Array] = {}
         self.gradients: Gradients | None = None
         self.keeps = True
-        self.recompute: int = nodes[0].recompute_of(nodes)
+        self.recompute = recompute
         self.scratch: Array = xp.empty(0, dtype)
         self.launches = 0
         self.accumulate = False
@@ -89,6 +90,20 @@ class Batch:
         """Per-node arrays, one after the other."""
         arrays = [getattr(node, name) for node in self.nodes]
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+    def sizes(self, name: str) -> list[int]:
+        """How many elements an array has that is an attribute of each node."""
+        return [getattr(node, name).size for node in self.nodes]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all outputs."""
+        return sum([node.rows for node in self.nodes])
+
+    @property
+    def elements(self) -> int:
+        """Elements of all outputs."""
+        return sum([node.rows * node.width for node in self.nodes])
 
     def counts(self) -> list[int]:
         """Inputs of each node, for variadic types."""

@@ -7,12 +7,14 @@ import numpy as np
 from dynbatch.arguments import number
 from dynbatch.kernels import arrays
 from dynbatch.kernels import dropout as kernels
-from dynbatch.nodes.base import Node, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.ragged import Ragged
 
 
-class InvertedDropout(Node):
+class InvertedDropout(Operation):
     """y = x / (1 - p) with probability 1 - p, else 0, for every element.
 
     The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
@@ -48,7 +50,7 @@ class InvertedDropout(Node):
             cls.forward_batch(batch, dxs[0], dy)  # linear in x, with a diagonal matrix
 
 
-class Ones(Node):
+class Ones(Operation):
     """1 for every token of x, in `columns` features: what a scan's dropout masks are made from.
 
     Shape:  x (T, D) -> (T, columns).

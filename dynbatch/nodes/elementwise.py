@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from dynbatch.kernels import elementwise, unary
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.ragged import Ragged
 
 __all__ = [
@@ -37,7 +39,7 @@ __all__ = [
 ]
 
 
-class Unary(Node):
+class Unary(Operation):
     """y = f(x) for every element. Subclasses name the kernel, and static arguments if it has any.
 
     Batches with:  every other node of its type and arguments, whatever the shapes.
@@ -251,4 +253,4 @@ def logsigmoid(x: Node) -> Node:
     return NODE_TYPES[unary.log_sigmoid](x)
 
 
-OPERATIONS.update(negative=negative)
+FUNCTIONS.update(negative=negative)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 
 
-class Folded(Node):
+class Folded(Operation):
     """Computes the value of a node from what the input of that node would be computed from.
 
     It is made for one run, where nobody else wants that input (see `batcher.schedule.folds`), and
@@ -20,9 +21,9 @@ class Folded(Node):
     """
 
     __slots__ = ("stands_for",)
-    stands_for: Node
+    stands_for: Operation
 
-    def __init__(self, stands_for: Node, *inputs: Node, **attributes: Any) -> None:
+    def __init__(self, stands_for: Operation, *inputs: Node, **attributes: Any) -> None:
         for name, value in attributes.items():
             setattr(self, name, value)
         self.stands_for = stands_for

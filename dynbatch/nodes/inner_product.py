@@ -10,13 +10,15 @@ import numpy as np
 from dynbatch.errors import EmptyBatchError, GraphError, NumericError, ShapeError
 from dynbatch.kernels import arrays, binary, segment
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.base import Node, Owner, Shape, not_a_node
+from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Owner, Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class InnerProduct(Node):
+class InnerProduct(Operation):
     """y = Σ_i ⟨w_i, x_i⟩ for nodes x_i of any shapes, with weights w_i of the same shapes.
 
     Its gradient with respect to x_i is w_i.
@@ -42,7 +44,7 @@ class InnerProduct(Node):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """The weights."""
-        return sum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
+        return sum(batch.sizes("weights"))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
@@ -65,7 +67,7 @@ class InnerProduct(Node):
     @classmethod
     def _weights(cls, batch: Batch) -> tuple[Array, Array]:
         """All nodes' weights, where the values are, and where each node's begin."""
-        given = [node.weights for node in batch.nodes]  # type: ignore[attr-defined]
+        given = [node.weights for node in batch.nodes]
         offsets = np.concatenate(([0], np.cumsum([w.size for w in given])))
         weights: Array = batch.scratch[: int(offsets[-1])]
         arrays.upload(weights, given)

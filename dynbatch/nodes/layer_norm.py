@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dynbatch.kernels import layer_norm as kernels
-from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class LayerNormalization(Node):
+class LayerNormalization(Operation):
     """y = (x - mean) / √(variance + eps) ⊙ weight + bias, mean and variance over the features.
 
     Shape:  x (T, D) or (D,), weight (D,), bias (D,) -> y of x's shape.

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 from dynbatch.kernels import arrays, blas
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.arithmetic import multiply
-from dynbatch.nodes.base import (
-    INDEX_BYTES,
-    LENGTH,
-    OPERATIONS,
-    ROWS,
-    WIDTH,
-    Node,
-    Retain,
-    Shape,
-    require_nodes,
-)
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.operation import INDEX_BYTES, LENGTH, Operation, Retain
 from dynbatch.nodes.reduce import sum as sum_elements
 from dynbatch.nodes.shape.structure import squeeze, unsqueeze
 from dynbatch.nodes.sources import check_parameter
@@ -23,7 +15,7 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class LinearMap(Node):
+class LinearMap(Operation):
     """y = x Wᵀ + b, row by row.
 
     Shape:  x (T, I) or (I,), W (O, I), b (O,) -> y (T, O) or (O,).
@@ -89,7 +81,7 @@ NUMBERS_OF_A_PRODUCT = 9
 """Where its matrices begin, and their sizes; see `kernels.cuda.blas.segment_entries`."""
 
 
-class MatMul(Node):
+class MatMul(Operation):
     """y = a b for two values of one sentence; one product a sentence.
 
     Shape:  a (T, I), b (I, O) -> (T, O);  a (I,) counts as (1, I) and gives (O,).
@@ -113,7 +105,7 @@ class MatMul(Node):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        each = [node.rows * node.width * node.inputs[0].width for node in batch.nodes]
+        each: list[int] = [node.rows * node.width * node.inputs[0].width for node in batch.nodes]
         return sum(each) + super().operations(batch)
 
     @classmethod
@@ -213,6 +205,3 @@ def _require_inner(a: Node, b: Node) -> None:
         "a.shape[-1] == b.shape[0]",
         "project one of them to the width of the other, or transpose the matrix",
     )
-
-
-OPERATIONS.update(matmul=matmul)

@@ -23,15 +23,17 @@ from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
-from dynbatch.nodes.base import ROWS, WIDTH, Node, Retain, Shape, not_a_node, same_width
+from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, same_width
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class Total(Node):
+class Total(Operation):
     """number · Σ x_i of any number of scalars.
 
     Batches with:  every other Total. Its gradient needs no value, so it is known before forward.
@@ -74,7 +76,7 @@ class Total(Node):
         return batch.array("number", batch.dtype), np.arange(len(batch.nodes) + 1)
 
 
-class Reduction(Node):
+class Reduction(Operation):
     """Base of reductions within one sentence.
 
     Shape:  over tokens (T, D) -> (D,);  over features (T, D) -> (T, 1), (D,) -> ();  all -> ().

@@ -14,8 +14,9 @@ from dynbatch.errors import DtypeError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import binary as kernels
 from dynbatch.nodes.arithmetic import Binary, WithNumber, beside, combined, number_of
-from dynbatch.nodes.base import OPERATIONS, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.expand import matched
 from dynbatch.nodes.sources import constant, input
 from dynbatch.ragged import Ragged
@@ -133,7 +134,7 @@ class IsNotEqual(WithNumber):
     kernel = kernels.not_equal
 
 
-class Where(Node):
+class Where(Operation):
     """y = a where the mask is not 0, else b.
 
     The gradient goes to the side that was chosen; the other one gets exactly 0, whatever it holds.
@@ -295,6 +296,3 @@ def where(mask: Any, a: Any, b: Any) -> Node:
 def _as_node(beside_it: Node, value: Any) -> Node:
     value = beside(beside_it, value)
     return value if isinstance(value, Node) else constant(beside_it.graph, number_of(value))
-
-
-OPERATIONS.update(greater=greater, greater_equal=greater_equal, less=less, less_equal=less_equal)

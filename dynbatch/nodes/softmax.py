@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import ClassVar, Never
 
 from dynbatch.kernels import softmax as kernels
-from dynbatch.nodes.base import Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import FEATURES, axis, segment_bytes, segments
 from dynbatch.ragged import Ragged
 
 
-class Normalised(Node):
+class Normalised(Operation):
     """Base: y of x's shape, normalised over the features of each token, or each feature's tokens.
 
     Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.

@@ -12,22 +12,15 @@ from dynbatch.errors import ArgumentError, BackendError, DtypeError, ShapeError,
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.segment import gather_rows
-from dynbatch.nodes.base import (
-    ELEMENT,
-    INDEX_BYTES,
-    ROWS,
-    WIDTH,
-    Node,
-    Owner,
-    Shape,
-    as_ids,
-)
+from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
+from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 
-class Input(Node):
+class Input(Operation):
     """A copy of an array that the user gives: a matrix (T, D), a vector (D,) or a scalar ().
 
     An array of the host is copied at once, one of a GPU when the graph runs (see `input`).
@@ -56,14 +49,14 @@ class Input(Node):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        arrays.upload(y.flat, [node.array for node in batch.nodes])  # type: ignore[attr-defined]
+        arrays.upload(y.flat, [node.array for node in batch.nodes])
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         """An input ends the chain; its gradient stays readable when it was kept."""
 
 
-class ParameterNode(Node):
+class ParameterNode(Operation):
     """A parameter as a value: a vector (D,), or a matrix (rows, D).
 
     Batches with:  every other use of the same parameter.
@@ -84,7 +77,7 @@ class ParameterNode(Node):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        return ELEMENT * sum([node.rows * node.width for node in batch.nodes])
+        return ELEMENT * batch.elements
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -99,7 +92,7 @@ class ParameterNode(Node):
             arrays.sum_rows(dy.values.reshape(len(batch.nodes), -1), out.reshape(-1))
 
 
-class Lookup(Node):
+class Lookup(Operation):
     """Rows of a table for one sentence, y_t = table[ids_t].
 
     Shape:  ids (T,) -> y (T, D); length 0 gives (0, D).
@@ -119,11 +112,11 @@ class Lookup(Node):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        return ELEMENT * sum([node.rows * node.width for node in batch.nodes])
+        return ELEMENT * batch.elements
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        return INDEX_BYTES * (len(batch.nodes) + 1 + sum([node.rows for node in batch.nodes]))
+        return INDEX_BYTES * (len(batch.nodes) + 1 + batch.rows)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

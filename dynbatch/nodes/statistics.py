@@ -15,8 +15,10 @@ from dynbatch.kernels.matrices import Matrices, Segments, ends_of, lengths_of
 from dynbatch.kernels.reduce import mean_segments
 from dynbatch.kernels.segment import sum_segments
 from dynbatch.kernels.variance import spread_backward, squared_deviations
-from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.reduce import Reduction
 from dynbatch.nodes.shape.axes import ALL, FEATURES, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
@@ -24,7 +26,7 @@ from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class CumSum(Node):
+class CumSum(Operation):
     """y_i = Σ_{j ≤ i} x_j. dx_i = Σ_{j ≥ i} dy_j.
 
     Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
@@ -79,8 +81,8 @@ class Spread(Reduction):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """The means, and the deviations of all elements."""
-        read = [node.inputs[0] for node in batch.nodes]
-        return cls.means(batch) + builtins.sum([x.rows * x.width for x in read])
+        elements = [x.rows * x.width for node in batch.nodes for x in node.inputs]
+        return cls.means(batch) + int(builtins.sum(elements))
 
     @classmethod
     def means(cls, batch: Batch) -> int:

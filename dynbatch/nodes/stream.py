@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 
 
 class RandomStreams:

@@ -16,7 +16,7 @@ from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.graph import Graph
 from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.optim import Optimizer
 from dynbatch.parameter import Parameter, RowSparse
 

@@ -13,7 +13,8 @@ from dynbatch.models.initial import Rng
 from dynbatch.models.layers import Embedding, Linear
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import LSTM
-from dynbatch.nodes.base import Node, Owner, as_ids
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array
 
 

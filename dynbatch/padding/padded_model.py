@@ -13,7 +13,7 @@ from dynbatch import nodes as F
 from dynbatch.errors import DynbatchError
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.recurrent import recurrent
 from dynbatch.padding.seq2seq import PaddedSeq2Seq

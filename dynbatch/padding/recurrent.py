@@ -7,7 +7,7 @@ import numpy as np
 from dynbatch import nodes as F
 from dynbatch.cells import scan
 from dynbatch.models.rnn import Recurrent
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 
 
 def recurrent(rnn: Recurrent, xs: Node, length: int) -> Node:

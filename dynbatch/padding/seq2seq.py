@@ -12,7 +12,7 @@ from dynbatch.cells import scan
 from dynbatch.kernels import arrays
 from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.seq2seq import Seq2Seq, decoder_cell
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.padding.recurrent import last_states, recurrent
 from dynbatch.padding.targets import ignored_after
 from dynbatch.parameter import Array, Parameter

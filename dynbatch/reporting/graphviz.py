@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.stream import Sentences
 

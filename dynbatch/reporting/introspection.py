@@ -15,7 +15,7 @@ from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy, policy_name
 from dynbatch.debugging.dump import Writer, runs_of, write
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.reporting.explain import report
 from dynbatch.reporting.graphviz import dot, sentence_nodes, step_numbers
 from dynbatch.reporting.page import page

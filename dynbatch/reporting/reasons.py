@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from dynbatch.batcher.execution.record import Known, Names
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.nodes.base import Node, signature_parts, signature_type
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import signature_parts, signature_type
 from dynbatch.parameter import UNNAMED
 
 NEIGHBOURS = 3

@@ -12,7 +12,7 @@ from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.errors import BatchingWarning
-from dynbatch.nodes.base import signature_type
+from dynbatch.nodes.operation import signature_type
 from dynbatch.recent import free_at_fork
 from dynbatch.reporting.reasons import DEPENDS, apart, differ_in_widths, difference
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.sources import input as input_node
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import nan_pool

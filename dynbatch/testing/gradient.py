@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Shape
+from dynbatch.nodes.node import Shape
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import NanPool
 from dynbatch.testing.precision import Parameters, dense_gradient, in_float64

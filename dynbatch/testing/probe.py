@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from dynbatch.errors import FreedError, NoGradientError
-from dynbatch.nodes.base import Node, Owner
 from dynbatch.nodes.inner_product import InnerProduct
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import Input
 from dynbatch.parameter import Array
 

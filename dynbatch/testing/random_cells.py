@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from dynbatch import nodes as F
 from dynbatch.cells import Cell, cell
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.testing.random_program import (
     STATE_WIDTHS,
     WIDTHS,

@@ -8,7 +8,7 @@ from typing import Any
 from dynbatch import nodes as F
 from dynbatch.cells.cell import cell
 from dynbatch.cells.scan.scan import scan
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.testing.random_program import WIDTHS, Instruction, Operation, SentenceProgram
 
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Parameter
 from dynbatch.testing.random_cells import CELL_OPERATIONS
 from dynbatch.testing.random_functions import FUNCTION_OPERATIONS

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch import nodes as F
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Parameter
 from dynbatch.testing.probe import probe
 

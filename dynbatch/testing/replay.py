@@ -18,7 +18,7 @@ from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.debugging.dump import Reader, read
 from dynbatch.errors import DynbatchError, FreedError, GraphError
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.policies import Outcome, difference
 from dynbatch.testing.precision import dense_gradient

@@ -14,7 +14,7 @@ from dynbatch.errors import ArgumentError
 from dynbatch.graph import Graph
 from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.optim import Optimizer, Schedule
 from dynbatch.train.protocols import Batches, TrainedModel
 

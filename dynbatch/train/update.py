@@ -10,7 +10,7 @@ from typing import Any
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError
 from dynbatch.graph import Graph
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.optim import GradientNorm, clip_grad_norm_
 from dynbatch.train.metrics import Record
 from dynbatch.train.random_states import RandomStates

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import dynbatch as db
-from dynbatch.nodes.base import Node
+from dynbatch import Node
 from examples.arguments import above_zero, option, passes
 from examples.biaffine.model import Example, Parser
 from examples.corpora import petrogold

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dynbatch as db
-from dynbatch.nodes.base import Node
+from dynbatch import Node
 from examples.arguments import option
 from examples.corpora.petrogold import Sentence, load
 from examples.parser.data import Numbered, Numbering

@@ -14,10 +14,9 @@ from typing import Any
 from tqdm import tqdm
 
 import dynbatch as db
-from dynbatch import backend, optim
+from dynbatch import Node, backend, optim
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Seq2Seq
-from dynbatch.nodes.base import Node
 from dynbatch.padding import padded_peak
 from dynbatch.train import (
     SentenceBatches,

@@ -13,9 +13,8 @@ from itertools import groupby
 import numpy as np
 
 import dynbatch as db
-from dynbatch import models
+from dynbatch import Node, models
 from dynbatch import nodes as F
-from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 from examples.arguments import option, passes
 from examples.corpora import brown

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import dynbatch as db
-from dynbatch import models
-from dynbatch.nodes.base import Node
+from dynbatch import Node, models
 from dynbatch.parameter import Array
 from dynbatch.train.batching import epoch_order
 from examples.arguments import option, passes

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 import dynbatch as db
-from dynbatch import models
+from dynbatch import Node, models
 from dynbatch import nodes as F
-from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 
 

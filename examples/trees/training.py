@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 
 import dynbatch as db
+from dynbatch import Node
 from dynbatch import nodes as F
 from dynbatch.models import Module
-from dynbatch.nodes.base import Node
 from dynbatch.parameter import Array
 from dynbatch.train import SentenceBatches, padding_ratio
 from examples.arguments import option, share

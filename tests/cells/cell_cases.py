@@ -454,7 +454,7 @@ class RowSum(db.Node):
     """
 
     __slots__ = ()
-    retains = db.nodes.base.Retain(inputs=True)
+    retains = db.Retain(inputs=True)
 
     def infer_shape(self, h, memory):
         return h

@@ -3,6 +3,7 @@ import numpy as np
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
+from dynbatch.nodes.operation import signature_type
 from dynbatch.testing import check_batching
 from tests.torch_parity import assert_equals_torch
 
@@ -39,7 +40,7 @@ def test_sentences_of_all_lengths_batch():
             model(F.input(graph, x))
         graph.forward()
         (plan,) = graph.plans
-    kinds = [db.nodes.base.signature_type(step.signature).__name__ for step in plan.steps]
+    kinds = [signature_type(step.signature).__name__ for step in plan.steps]
     assert kinds.count("Windows") == 3 and kinds.count("LinearMap") == 4  # one for each size
 
 

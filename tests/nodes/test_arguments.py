@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, EmptyBatchError, ShapeError
+from dynbatch.nodes.arguments import as_ids
 
 SQUARE = db.Parameter(np.ones((3, 3), np.float32), "square")
 VECTOR = db.Parameter(np.ones(3, np.float32), "vector")
@@ -173,3 +174,18 @@ def test_a_matrix_times_a_vector_is_one_batch_whatever_the_lengths():
         assert (
             len(plan.steps) == 4
         )  # inputs, the vectors as columns, products, and those as vectors
+
+
+def test_ids_are_copied_to_int64():
+    ids = np.array([1, 2], np.uint8)
+    array = as_ids("test", ids)
+    ids[0] = 9
+    assert array.dtype == np.int64 and array.tolist() == [1, 2]
+    assert as_ids("test", []).dtype == np.int64
+    assert as_ids("test", range(3)).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ids", [[0.5], [[1]], 3, [True], ["a"], [None]])
+def test_other_ids_raise(ids):
+    with pytest.raises(db.errors.ShapeError, match="one-dimensional sequence of integers"):
+        as_ids("test", ids)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch.nodes.base import Node, signature_type
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import signature_type
 from dynbatch.nodes.sources import Input
 from dynbatch.testing import check_batching, check_device, check_gradient
 from dynbatch.testing.precision import dense_gradient

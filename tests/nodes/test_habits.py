@@ -10,7 +10,7 @@ import pytest
 import dynbatch as db
 from dynbatch import errors
 from dynbatch import nodes as F
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.syntax.absences import Absences, Absent
 from dynbatch.nodes.syntax.methods import Methods
 from dynbatch.nodes.syntax.other_names import OTHER_NAMES

@@ -6,9 +6,9 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.kernels.cuda.blas import segment_entries
-from dynbatch.nodes.base import ELEMENT
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import MatMul
+from dynbatch.nodes.operation import ELEMENT
 from dynbatch.ragged import packed
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.nodes.base import intern_signature
+from dynbatch.nodes.signature import intern_signature
 from dynbatch.reporting.reasons import apart
 
 

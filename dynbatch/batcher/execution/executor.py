@@ -38,7 +38,7 @@ from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import openblas, parallel
 from dynbatch.memory import Pool
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array, Parameter
 
 # Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs).
@@ -321,7 +321,7 @@ class Executor:
 
     # Before ---------------------------------------------------------------------------------------
 
-    def _step(self, nodes: Sequence[Node]) -> StepRun:
+    def _step(self, nodes: Sequence[Operation]) -> StepRun:
         return StepRun(nodes, self._dtype, self._device.xp)
 
     def _allocate(self, plan: RunPlan) -> Array:

@@ -297,7 +297,7 @@ class LifetimeWalk:
         """Whether a structural step writes the whole gradient of a block, before anybody else."""
         if block in self.gradients or block not in self._graph.requires_grad:
             return False
-        if not step.node_type.moves_all:  # type: ignore[attr-defined]
+        if not step.node_type.moves_all:
             return False
         positions = [node._position for node in source.nodes if node._block is block]
         # A call is a part of its block: its position is None.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.cells.calls.call import Call
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.stream import Sentences
 
 
@@ -36,7 +37,9 @@ class MicroBatches:
             sentence = sentences.of(node)
             if sentence is not None:
                 targets.setdefault(sentence, []).append(node)
-            elif node.is_light or (node.inputs and (node.reads_values() or node.parameters())):
+            elif not isinstance(node, Operation) or (
+                node.inputs and (node.reads_values() or node.parameters())
+            ):
                 self.reason = (
                     f"{node.label()} joins sentences, and its gradient depends on its value"
                 )
@@ -81,4 +84,4 @@ def _size(node: Node) -> int:
     """Elements of a value; of a call, of all that it returns."""
     if isinstance(node, Call):
         return sum(node.origin.widths)
-    return 0 if node.is_light else node.rows * node.width
+    return 0 if not isinstance(node, Operation) else node.rows * node.width

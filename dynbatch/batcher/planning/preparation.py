@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.operation import Operation
 
 
 class Preparation:
@@ -20,7 +20,7 @@ class Preparation:
     """
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[Operation] = []
         self.plans: list[Plan] = []
         self.parts: list[list[list[StepRun]]] = []
 

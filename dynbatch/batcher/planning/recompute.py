@@ -116,7 +116,7 @@ def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
             step
             for step, placement in plan.placements.items()
             if can_run_again(plan.graph, step)
-            and not step.node_type.saves()
+            and not step.node_type.saves
             and all([ends_in_forward(row) for row in placement.blocks])
         ]
     )

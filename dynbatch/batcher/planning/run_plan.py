@@ -21,7 +21,8 @@ from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.batcher.steps.alias import AliasStep, are_aliases
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import MemoryLimitError
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Request:
             matters.
     """
 
-    nodes: Callable[[int], Iterable[Sequence[Node]]]
+    nodes: Callable[[int], Iterable[Sequence[Operation]]]
     loss: Node | None = None
     kept: Sequence[Node] = ()
     limit: int | None = None
@@ -63,7 +64,7 @@ class RunPlan(NamedTuple):
     saving: str
 
 
-MakeStep = Callable[[Sequence[Node]], StepRun]
+MakeStep = Callable[[Sequence[Operation]], StepRun]
 
 
 class RunPlanner:

@@ -240,7 +240,7 @@ class StageSequence:
         """The recomputed steps whose values the backward of `step` reads."""
         node_type, recomputed = step.node_type, self._saving.recomputed
         needed: list[StepRun] = []
-        if step in recomputed and (node_type.retains.output or node_type.saves()):
+        if step in recomputed and (node_type.retains.output or node_type.saves):
             needed.append(step)
         for position, source in enumerate(step.sources):
             if node_type.retains.input(position) and not step.is_structural:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Container, Iterable, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from dynbatch.cells.calls.call import Call, ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import CallTable
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 
 
-def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> list[Node]:
+def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> list[Operation]:
     """Uncomputed nodes that the targets need, in creation order; for graphs without calls.
 
     Args:
@@ -42,7 +44,8 @@ def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> li
                 seen[x.index] = x
                 stack.append(x)
     fold(folded, seen)
-    return [seen[index] for index in sorted(seen)]
+    # What owns no kernel has been computed, or is found by its call.
+    return cast("list[Operation]", [seen[index] for index in sorted(seen)])
 
 
 def ancestors_with_calls(
@@ -51,7 +54,7 @@ def ancestors_with_calls(
     kept: Container[int],
     tables: Sequence[CallTable],
     policy: str | Policy,
-) -> list[Node]:
+) -> list[Operation]:
     """What `ancestors` returns for graphs with calls: these are gathered in regions, one node each.
 
     The calls of one phase wait for no ordinary node that waits for one of them, so all of them can
@@ -76,7 +79,8 @@ def ancestors_with_calls(
             order.append((phase, 0, node.region.number, node))
     fold(needed.folded, needed.nodes)
     order += [(node.phase, 1, node.index, node) for node in needed.nodes.values()]
-    return [node for _, _, _, node in sorted(order, key=lambda entry: entry[:3])]
+    nodes = [node for _, _, _, node in sorted(order, key=lambda entry: entry[:3])]
+    return cast("list[Operation]", nodes)
 
 
 class Needed:

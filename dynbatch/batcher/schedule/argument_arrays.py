@@ -12,7 +12,7 @@ from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.arguments import SumArgument, TupleArgument
 from dynbatch.cells.calls.call import ResultPart, TuplePart
 from dynbatch.cells.calls.table import NOT_RUN, CallTable
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 Origin = CallTable | Node | None

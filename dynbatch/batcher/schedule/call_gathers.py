@@ -11,7 +11,7 @@ from dynbatch.batcher.schedule.argument_arrays import Entries
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.cells.calls.region import Earlier, Fetch, PackedRows, Space
 from dynbatch.cells.calls.table import NOT_RUN, CallTable
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 

@@ -18,8 +18,9 @@ from dynbatch.cells.calls.arguments import calls_given
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import GraphError
-from dynbatch.nodes.base import Node, heading
 from dynbatch.nodes.folded import Folded
+from dynbatch.nodes.node import Node, heading
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.indexing import Row
 
 
@@ -90,6 +91,7 @@ def fold(readers: Sequence[Node], nodes: dict[int, Node]) -> None:
     """Put those that stand for them in place of readers whose input turned out not to be needed."""
     for reader in readers:
         if reader.inputs[0].index not in nodes:
+            assert isinstance(reader, Operation)
             nodes[reader.index] = reader.folded()
 
 
@@ -100,12 +102,12 @@ def out_of_date(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
         nodes: all of the graph.
     """
     stale = {reader.index for reader in readers}
-    again = []
+    again: list[Node] = []
     for node in nodes:
         if node.index not in stale and stale.isdisjoint([x.index for x in node.inputs]):
             continue
         stale.add(node.index)
-        if isinstance(node, Call) or (not node.is_light and node._block is not None):
+        if isinstance(node, Call) or (isinstance(node, Operation) and node._block is not None):
             again.append(node)
     return again
 

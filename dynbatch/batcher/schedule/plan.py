@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 from dynbatch.errors import PlanError
-from dynbatch.nodes.base import Node, signature_type
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import signature_type
 
 
 class BatchStep(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from dynbatch.batcher.schedule.plan import BatchStep, Plan, Structure
 from dynbatch.batcher.schedule.policies import Policy, function_of, policy_name
 from dynbatch.errors import GraphError, PlanError
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.recent import Recent
 
 CACHED_PLANS = 64
@@ -16,7 +16,7 @@ _plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
 _call_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
 
 
-def structure_of(nodes: Sequence[Node]) -> Structure:
+def structure_of(nodes: Sequence[Operation]) -> Structure:
     """The structure of nodes in a topological order; others are already computed.
 
     Raises:
@@ -39,7 +39,7 @@ def structure_of(nodes: Sequence[Node]) -> Structure:
     return Structure(tuple([node.sig for node in nodes]), inputs)
 
 
-def schedule(nodes: Sequence[Node], policy: str | Policy = "by_bound") -> Plan:
+def schedule(nodes: Sequence[Operation], policy: str | Policy = "by_bound") -> Plan:
     """Group nodes into batches.
 
     Args:

@@ -8,11 +8,11 @@ from collections.abc import Container, Sequence
 import numpy as np
 
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 
 
-def are_aliases(nodes: Sequence[Node], kept: Container[int]) -> bool:
+def are_aliases(nodes: Sequence[Operation], kept: Container[int]) -> bool:
     """Whether the nodes of a step need no values of their own.
 
     A kept node does, and then all of its step: its gradient is that of its readers alone.
@@ -31,7 +31,7 @@ class AliasStep(StepRun):
 
     __slots__ = ()
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
+    def __init__(self, nodes: Sequence[Operation]) -> None:
         super().__init__(nodes, nodes[0].graph.dtype, np)
         self.block.size = 0
         self.sources = []

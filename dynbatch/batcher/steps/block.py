@@ -7,7 +7,8 @@ from typing import Any
 
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
-from dynbatch.nodes.base import Node, in_order, same_width
+from dynbatch.nodes.node import Node, in_order, same_width
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -24,7 +25,7 @@ class Block:
         "ports", "size", "start", "width", "widths",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node], port_width: int = 0) -> None:
+    def __init__(self, nodes: Sequence[Operation], port_width: int = 0) -> None:
         self.nodes = nodes
         self.ports: list[Block] = []
         self.lengths = [1 if port_width else node.rows for node in nodes]

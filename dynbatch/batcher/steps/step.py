@@ -11,8 +11,8 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.kernels import move
-from dynbatch.nodes.base import Node
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import Structural
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
@@ -36,13 +36,13 @@ class StepRun:
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Node], dtype: Any, xp: Any) -> None:
+    def __init__(self, nodes: Sequence[Operation], dtype: Any, xp: Any) -> None:
         first = nodes[0]
         self.nodes = nodes
         self.node_type = type(first)
         self.block = Block(nodes)
         self.blocks = [self.block, *self.block.ports]  # all that the step writes
-        self.batch = Batch(nodes, dtype, xp)
+        self.batch = Batch(nodes, dtype, xp, self.node_type.recompute_of(nodes))
         self.is_structural = issubclass(self.node_type, Structural)
         self.parameters: tuple[Parameter, ...] = first.parameters()
         region = first.region if isinstance(first, RegionNode) else None
@@ -68,15 +68,10 @@ class StepRun:
         """Elements read and written: decides whether a thread of its own is worth it."""
         return self.block.size + sum(source.size for source in self.sources)
 
-    @property
-    def splits(self) -> bool:
-        """Whether a part of the batch is a batch: not if its nodes find their places together."""
-        return self.node_type.sources.__func__ is Node.sources.__func__  # type: ignore[attr-defined]
-
-    def readers(self, position: int) -> list[tuple[Node, Any]]:
+    def readers(self, position: int) -> list[tuple[Operation, Any]]:
         """For each place that an input is packed from, in order, the node that reads it."""
         places = self.sources[position].nodes
-        if not self.splits:
+        if not self.node_type.splits:
             return [(self.nodes[0], x) for x in places]
         if self.node_type.variadic:
             return [(node, x) for node in self.nodes for x in node.reads()]
@@ -128,7 +123,7 @@ class StepRun:
             if self.fused:
                 self.batch.gradients = self.gradients
                 dy = self.block.gradients()
-                self.node_type.forward_backward(self.batch, y, xs, dy, self.target_views(arena))  # type: ignore[attr-defined]
+                self.node_type.forward_backward(self.batch, y, xs, dy, self.target_views(arena))
             else:
                 self.node_type.forward_batch(self.batch, y, *xs)
         self.spans.append(("forward", begin, time.perf_counter()))
@@ -206,8 +201,8 @@ class StepRun:
         return views
 
     def _moves(self, gradient: bool) -> Any:
-        rectangles = self.node_type.rectangles(self.batch)  # type: ignore[attr-defined]
-        for r in rectangles:
+        assert issubclass(self.node_type, Structural)
+        for r in self.node_type.rectangles(self.batch):
             source, target = r.source._block, r.target._block
             if gradient:
                 arrays, starts = (source.gradient, target.gradient), (

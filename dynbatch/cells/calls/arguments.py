@@ -12,7 +12,7 @@ from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.forms import NO_FORM, Form, MatrixForm, ResultForm, leaves
 from dynbatch.cells.calls.table import CallTable, ValueHandle, nodes_among
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.reduce import sum as sum_of
 from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.shape.structure import stack as stack_nodes

@@ -13,7 +13,7 @@ from dynbatch.absent import NoOperators
 from dynbatch.cells.calls.forms import PartSlot, ResultForm, part_slots
 from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.base import Node, Shape
+from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Parameter
 
 

@@ -6,7 +6,7 @@ from collections.abc import Container, Sequence
 
 from dynbatch.cells.calls.step import CompiledStep, StepTrace
 from dynbatch.compiler.prologue import copy_of_source, once
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 
 NodesByTrace = dict[int, Node]
 """Nodes of a graph, by the index of the traced node that each is in place of."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from dynbatch.cells.calls.step import CompiledStep
 from dynbatch.cells.calls.table import CallTable
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 

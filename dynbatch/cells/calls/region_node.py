@@ -8,13 +8,15 @@ from typing import Any
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import CallRun, ValueHandle
-from dynbatch.nodes.base import ROWS, Node, Retain, intern_signature
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, Node
+from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
-class RegionNode(Node):
+class RegionNode(Operation):
     """The calls of a region. Value: group after group, the outputs of each call side by side.
 
     It is made for one run and is none of the graph's nodes; if that run fails, another is made.
@@ -43,16 +45,15 @@ class RegionNode(Node):
         kinds = tuple([group.cell.uid for group in groups])
         phase = int(groups[0].table.ready[groups[0].rows[0]])
         key = (RegionNode, tuple(dict.fromkeys(names)), phase, kinds, self.region.number)
-        return intern_signature(RegionNode, key)
+        return intern_signature(key)
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
         return ["cells", "phase", "compiled cells", "region"]
 
     @classmethod
-    def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
+    def sources(cls, nodes: Sequence[RegionNode]) -> list[list[Any]]:
         (node,) = nodes
-        assert isinstance(node, RegionNode)
         return list(node.region.sources)
 
     def all_parameters(self) -> tuple[Parameter, ...]:

@@ -12,7 +12,7 @@ from dynbatch.cells.calls.call import TuplePart
 from dynbatch.cells.calls.forms import Form
 from dynbatch.cells.calls.step import trace_step
 from dynbatch.errors import DtypeError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import parameter
 from dynbatch.parameter import Parameter
 

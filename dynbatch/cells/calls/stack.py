@@ -14,10 +14,13 @@ from dynbatch.cells.calls.forms import build, leaves
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.arrays import add_rows_at
 from dynbatch.errors import EmptyBatchError, ShapeError
-from dynbatch.nodes.base import OPERATIONS, ROWS, WIDTH, Node, intern_signature
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.structure import stack as stack_nodes
+from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.sources import constant
+from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -37,7 +40,7 @@ class ResultRows(NamedTuple):
     positions: Array
 
 
-class StackCalls(Node):
+class StackCalls(Operation):
     """One value of each of several calls, as rows of a matrix (K, D), or scalars as a vector (K,).
 
     Batches with:  every other StackCalls of its width.
@@ -62,7 +65,7 @@ class StackCalls(Node):
         self.rows = len(results) if width else 1
         self.width = width or len(results)
         self.ragged = ROWS if width else ROWS | WIDTH
-        self.sig = intern_signature(StackCalls, (StackCalls, width))
+        self.sig = intern_signature((StackCalls, width))
         self.phase = phase
         self._block = None
         self.index = self.graph.add(self)
@@ -90,9 +93,8 @@ class StackCalls(Node):
         return ["width"]
 
     @classmethod
-    def sources(cls, nodes: Sequence[Node]) -> list[list[Any]]:
+    def sources(cls, nodes: Sequence[StackCalls]) -> list[list[Any]]:
         first = nodes[0]
-        assert isinstance(first, StackCalls)
         first.located = _locate(nodes)
         return [[home] for home in first.located[0]]
 
@@ -132,11 +134,11 @@ def _block(packed: Ragged, piece: ResultRows) -> Array:
     return packed.flat[piece.offset : end].reshape(piece.num_calls, piece.total)
 
 
-def _locate(nodes: Sequence[Node]) -> tuple[list[Node], list[ResultRows]]:
+def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Node], list[ResultRows]]:
     """Where the rows of a batch of nodes are: the regions read, and the pieces of each."""
-    results = [result for node in nodes for result in node.results]  # type: ignore[attr-defined]
-    leaves_of = np.array([node.leaf for node in nodes])  # type: ignore[attr-defined]
-    counts = [len(node.results) for node in nodes]  # type: ignore[attr-defined]
+    results = [result for node in nodes for result in node.results]
+    leaves_of = np.array([node.leaf for node in nodes])
+    counts = [len(node.results) for node in nodes]
     tables = dict.fromkeys([result.origin for result in results])
     rows = np.array([result.row for result in results])
     first = np.repeat(leaves_of, counts)
@@ -227,4 +229,4 @@ def _no_rows(like: Sequence[Any]) -> Node:
     return constant(vector.graph, 0.0, (0, vector.width))
 
 
-OPERATIONS.update(stack=stack)
+FUNCTIONS["stack_calls"] = stack

@@ -32,9 +32,10 @@ from dynbatch.compiler.trace import (
     run_traced,
 )
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.base import Node, Owner, Shape
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.node import Node, Owner, Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.expand import Expand
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
@@ -50,7 +51,7 @@ class StepTrace:
     compiled: for each set of tokens it was needed for.
     """
 
-    nodes: list[Node]
+    nodes: list[Operation]
     arguments: list[Node]
     memories: list[Node]
     outputs: list[Node]

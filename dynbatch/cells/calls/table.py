@@ -11,7 +11,7 @@ from dynbatch.cells.calls.forms import Form, FormIds, MatrixForm, leaves, part_s
 from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.cells.calls.step import CompiledStep, StepTrace
 from dynbatch.errors import GraphError
-from dynbatch.nodes.base import ROWS, Node, Owner
+from dynbatch.nodes.node import ROWS, Node, Owner
 from dynbatch.parameter import Array
 
 NOT_RUN = -1
@@ -77,7 +77,6 @@ class ValueHandle(Node):
     form_id: int
     ready: int
     depth: int
-    is_light = True
     ragged = ROWS
     rows = 1
     sig = -1

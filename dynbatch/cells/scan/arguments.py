@@ -8,7 +8,8 @@ import numpy as np
 
 from dynbatch.cells.calls.arguments import structure_of
 from dynbatch.errors import ArgumentError, DtypeError, ShapeError
-from dynbatch.nodes.base import Node, Owner, not_a_node, require_graph
+from dynbatch.nodes.arguments import not_a_node, require_graph
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import constant, parameter
 from dynbatch.parameter import Parameter
 

@@ -138,7 +138,7 @@ def _memory_elements(batch: Batch, backward: bool) -> int:
     cell: CompiledCell = batch.first.cell
     begin = len(batch.first.inputs) - len(cell.program.memories)
     memories = range(begin, len(batch.first.inputs))
-    rows = [sum([node.inputs[place].rows for node in batch.nodes]) for place in memories]
+    rows: list[int] = [sum([node.inputs[place].rows for node in batch.nodes]) for place in memories]
     total = sum([n * v.width for n, v in zip(rows, cell.program.memories, strict=True)])
     return total + sum([room_of(op, rows) for op in cell.generic.values() if backward])
 

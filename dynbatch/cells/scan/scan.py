@@ -19,9 +19,11 @@ from dynbatch.cells.scan.run import ScanRun
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Surroundings
 from dynbatch.errors import DtypeError
-from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape, intern_signature
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.nodes.shape.structure import Port
+from dynbatch.nodes.signature import intern_signature
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
@@ -29,7 +31,7 @@ from dynbatch.ragged import Ragged
 TABLES_A_TOKEN, TABLES_A_SENTENCE = 3, 3
 
 
-class Scan(Node):
+class Scan(Operation):
     """The recurrence of a cell along one sentence.
 
     recompute: steps of a segment, "sqrt", or 0; see `dynbatch.cells.scan.chunks`. On a GPU there is
@@ -57,7 +59,7 @@ class Scan(Node):
     def signature(self) -> int:
         # The compiled cell fixes all widths and parameters.
         key = (Scan, self.uid, self.reverse, self.given_states, self.recompute)
-        return intern_signature(Scan, key)
+        return intern_signature(key)
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
@@ -73,11 +75,11 @@ class Scan(Node):
         return tuple([state.width for state in self.cell.program.states])
 
     @classmethod
-    def recompute_of(cls, nodes: Sequence[Node]) -> int:
-        steps = nodes[0].recompute  # type: ignore[attr-defined]
+    def recompute_of(cls, nodes: Sequence[Scan]) -> int:
+        steps = nodes[0].recompute
         if steps != "sqrt":
             return int(steps)
-        return segments.sqrt_steps(np.array([node.length for node in nodes]))  # type: ignore[attr-defined]
+        return segments.sqrt_steps(np.array([node.length for node in nodes]))
 
     @classmethod
     def recompute_choices(cls, batch: Batch) -> list[int]:

@@ -11,9 +11,10 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.attention.dot_product import AttentionBase, mask_of
-from dynbatch.nodes.base import Node, Shape, require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
@@ -112,10 +113,9 @@ class BahdanauAttention(AttentionBase):
             arrays.fill(batch.cache["vectors"], 0)
         return found._replace(vectors=batch.cache["vectors"])
 
-    @classmethod
-    def scan_room(cls, node: Any, memory_rows: int) -> int:
+    def scan_room(self, rows: int) -> int:
         """Elements of `batch.cache["room"]`: what the steps of a scan leave for `finish`."""
-        return memory_rows * (int(node.vector.size) + 1)
+        return rows * (self.vector.size + 1)
 
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:

@@ -19,14 +19,16 @@ from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.nodes.base import ELEMENT, Node, Retain, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import ELEMENT, Operation, Retain
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 
-class AttentionBase(Node):
+class AttentionBase(Operation):
     """What every kind of attention shares: shapes, what each query sees, packing.
 
     accumulates: inputs whose gradients backward adds to where `batch.accumulate` is set.
@@ -90,7 +92,7 @@ class AttentionBase(Node):
                     "  fix:  take the hidden rows out of the memory before the scan"
                 )
             return [mask] * count
-        return [node.mask for node in batch.nodes]  # type: ignore[attr-defined]
+        return [node.mask for node in batch.nodes]
 
     @classmethod
     def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.kernels.losses import crf as kernels
-from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import class_targets
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 
-class ChainBase(Node):
+class ChainBase(Operation):
     """What both share: the scores of transitions, of the first tag and of the last."""
 
     __slots__ = ("end", "start", "transitions")
@@ -67,7 +69,7 @@ class Crf(ChainBase):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        tokens = sum([node.ids.size for node in batch.nodes])  # type: ignore[attr-defined]
+        tokens = sum(batch.sizes("ids"))
         return {"log_sums": (tokens, batch.first.transitions.shape[0]), "shifts": (tokens, 1)}
 
     @classmethod
@@ -118,7 +120,7 @@ class Viterbi(ChainBase):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         tags: int = batch.first.transitions.shape[0]
-        return sum([node.rows for node in batch.nodes]) * tags
+        return batch.rows * tags
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         self.check(shapes[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -13,18 +13,19 @@ from dynbatch.errors import ArgumentError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import cross_entropy as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import INDEX_BYTES, Node, Retain, Shape
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.losses.targets import class_targets, distributions
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import INDEX_BYTES, Operation, Retain
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 _folds = ContextVar("folds", default=True)
 
 
-class CrossEntropyBase(Node):
+class CrossEntropyBase(Operation):
     """What both forms share: targets, token weights, and their packing."""
 
     __slots__ = ()
@@ -37,7 +38,7 @@ class CrossEntropyBase(Node):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        tokens = sum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
+        tokens = sum(batch.sizes("weights"))
         return INDEX_BYTES * (len(batch.nodes) + 1 + 2 * tokens)  # ids, and weights
 
     @classmethod
@@ -46,13 +47,13 @@ class CrossEntropyBase(Node):
         weights, smoothing = batch.concat("weights"), batch.first.smoothing
         if batch.first.by_class:
             return kernels.Targets(batch.concat("targets"), weights, smoothing)
-        rows = kernels.Distributions([node.targets for node in batch.nodes])  # type: ignore[attr-defined]
+        rows = kernels.Distributions([node.targets for node in batch.nodes])
         return kernels.Targets(np.zeros(weights.size, np.int64), weights, smoothing, rows)
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """A loss and a scale for each token."""
-        return 2 * sum([node.weights.size for node in batch.nodes])  # type: ignore[attr-defined]
+        return 2 * sum(batch.sizes("weights"))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
@@ -104,7 +105,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 
     @classmethod
     def forward_backward(
-        cls, batch: Batch, y: Ragged, xs: list[Ragged], dy: Ragged, dxs: list[Ragged | None]
+        cls, batch: Batch, y: Ragged, xs: Sequence[Ragged], dy: Ragged, dxs: Sequence[Ragged | None]
     ) -> None:
         """Loss and gradients in one pass; dy is already known."""
         losses = cls._run(batch, xs[0], cls._wanted(batch, xs[0], dy, dxs[0]))
@@ -151,7 +152,7 @@ class CrossEntropy(CrossEntropyBase):
     def infer_shape(self, *shapes: Shape) -> Shape:
         return ()
 
-    def folded(self) -> Node:
+    def folded(self) -> Operation:
         """The loss on what the projection reads; its logits are never stored."""
         (logits,) = self.inputs
         assert isinstance(logits, LinearMap)

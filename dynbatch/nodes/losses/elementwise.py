@@ -11,15 +11,17 @@ import numpy as np
 
 from dynbatch.kernels import arrays
 from dynbatch.kernels.losses import elementwise as kernels
-from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import check_reduction, class_targets
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.sources import input
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class NllLoss(Node):
+class NllLoss(Operation):
     """loss = -Σ_t weight_t · x[t, target_t].
 
     Shape:  x (T, V), targets (T,) -> ().
@@ -47,7 +49,7 @@ class NllLoss(Node):
             kernels.pick_loss_backward(dy.flat, ids, weights, dx.offsets, dx.values)
 
 
-class PairLoss(Node):
+class PairLoss(Operation):
     """Base: loss = scale · Σ_i f(x_i, t_i) of an input and a target of one shape.
 
     Batches with:  every other one of its kind, whatever the shapes and scales.

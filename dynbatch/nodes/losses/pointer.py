@@ -6,14 +6,16 @@ from typing import Any
 
 from dynbatch.kernels.losses import pointer as kernels
 from dynbatch.kernels.segment import sum_segments
-from dynbatch.nodes.base import Node, Retain, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import class_targets
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class PointerLoss(Node):
+class PointerLoss(Operation):
     """loss = Σ_i weight_i · (log Σ_j exp(q_i · k_j) - q_i · k_target_i), in nats.
 
     Shape:  q (T_q, D), k (T_k, D), targets (T_q,) -> ().

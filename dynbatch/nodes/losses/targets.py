@@ -9,7 +9,8 @@ import numpy as np
 from dynbatch.errors import ArgumentError, DynbatchError, NumericError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.base import Node, as_ids, require_nodes
+from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 NOTHING_IGNORED = -100

@@ -14,7 +14,9 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
-from dynbatch.nodes.base import INDEX_BYTES, Node, require_nodes, same_width
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.node import Node, same_width
+from dynbatch.nodes.operation import INDEX_BYTES
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged

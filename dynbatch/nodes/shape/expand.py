@@ -9,15 +9,17 @@ import numpy as np
 from dynbatch.kernels import arrays
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.kernels.segment import spread_segments, sum_segments
-from dynbatch.nodes.base import ROWS, WIDTH, Node, Shape, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import FEATURES, TOKENS
 from dynbatch.nodes.shape.structure import squeeze
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class Repeated(Node):
+class Repeated(Operation):
     """Base: x repeated over tokens, over features, or both, to a given shape.
 
     Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any. dx sums over what was repeated.

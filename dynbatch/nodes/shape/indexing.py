@@ -15,21 +15,14 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.move import row_index
 from dynbatch.kernels.segment import gather_rows as gather_kernel
 from dynbatch.kernels.segment import scatter_rows
-from dynbatch.nodes.base import (
-    INDEX_BYTES,
-    OPERATIONS,
-    ROWS,
-    WIDTH,
-    Node,
-    Shape,
-    as_ids,
-    intern_signature,
-    require_nodes,
-    same_width,
-)
+from dynbatch.nodes.arguments import as_ids, require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, same_width
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.nodes.shape.axes import TOKENS, axis
 from dynbatch.nodes.shape.structure import Rectangle, Structural, unsqueeze
+from dynbatch.nodes.signature import intern_signature
+from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -89,7 +82,7 @@ class Slice(Structural):
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
         for node in batch.nodes:
             (x,) = node.inputs
-            rows, columns = node.taken  # type: ignore[attr-defined]
+            rows, columns = node.taken
             yield Rectangle(
                 x, rows.start, rows.step, columns.start, node, 0, 1, 0, len(rows), len(columns)
             )
@@ -163,10 +156,10 @@ class Row(Slice):
         return Slice(inputs[0], tokens=self.token, features=None)
 
 
-SLICE = intern_signature(Slice, (Slice,))
+SLICE = intern_signature((Slice,))
 
 
-class GatherRows(Node):
+class GatherRows(Operation):
     """Rows of x by their numbers, y_m = x_{ids_m}; any order, duplicates allowed.
 
     Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
@@ -183,8 +176,7 @@ class GatherRows(Node):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        elements = sum([node.rows * node.width for node in batch.nodes])
-        of_elements = 0 if same_width(batch.nodes) else INDEX_BYTES * elements
+        of_elements = 0 if same_width(batch.nodes) else INDEX_BYTES * batch.elements
         return super().index_bytes(batch) + of_elements
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -207,7 +199,7 @@ class GatherRows(Node):
     @classmethod
     def packed_ids(cls, batch: Batch, x: Ragged) -> Array:
         """Ids as rows of the packed x, or of its elements where widths differ."""
-        sizes = [node.ids.size for node in batch.nodes]  # type: ignore[attr-defined]
+        sizes = batch.sizes("ids")
         ids: Array = batch.concat("ids")
         if x.widths is None:
             ids = ids + np.repeat(x.offsets[:-1], sizes)
@@ -226,7 +218,7 @@ class GatherRows(Node):
             scatter_rows(dy.table, cls.packed_ids(batch, dx), dx.table)
 
 
-class Transpose(Node):
+class Transpose(Operation):
     """y = xᵀ. Its width is a length: what reads it batches all the same if it takes `any_length`.
 
     Shape:  (T, D) -> (D, T).
@@ -467,4 +459,4 @@ def _row(x: Node, row: int) -> Node:
     return Slice(x, tokens=row, features=None) if x.graph.is_trace else Row(x, row)
 
 
-OPERATIONS.update(getitem=getitem, row=_row)
+FUNCTIONS.update(getitem=getitem, row=_row)

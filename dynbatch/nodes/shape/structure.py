@@ -7,21 +7,15 @@ lengths. Backward is the same table read the other way.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Never
+from typing import Any, NamedTuple, Never
 
 from dynbatch.errors import DtypeError, EmptyBatchError
-from dynbatch.nodes.base import (
-    OPERATIONS,
-    ROWS,
-    WIDTH,
-    Node,
-    Shape,
-    in_order,
-    require_nodes,
-)
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, in_order
+from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import TOKENS, axis
-from dynbatch.nodes.syntax.registry import not_an_argument
+from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
 
 
 class Rectangle(NamedTuple):
@@ -43,17 +37,12 @@ class Rectangle(NamedTuple):
     width: int
 
 
-class Structural(Node):
-    """Base of structural nodes. Subclasses give `rectangles`, injective on the inputs.
-
-    moves_all: every element of every input is moved exactly once, so that its gradient is written
-        rather than added to.
-    """
+class Structural(Operation):
+    """Base of structural nodes. Subclasses give `rectangles`, injective on the inputs."""
 
     __slots__ = ()
     any_shape = True
     variadic = True
-    moves_all: ClassVar[bool] = False
 
     def is_rowwise(self) -> bool:
         return getattr(self, "along", 0) == -1
@@ -88,7 +77,9 @@ class Port(Structural):
     part: int
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        return (self.inputs[0].port_widths()[self.part],)
+        (owner,) = self.inputs
+        assert isinstance(owner, Operation)
+        return (owner.port_widths()[self.part],)
 
     def reads(self) -> Sequence[PortPlace]:
         return (PortPlace(self.inputs[0], self.part),)
@@ -270,8 +261,9 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
             "leave dim out",
         )
     is_columns = first.ndim == 1 and dim in (1, -1)
-    if not is_columns and first.is_light and all([x.is_light for x in inputs]):  # results of calls
-        return OPERATIONS["stack"](inputs)
+    if not is_columns and not any([isinstance(x, Operation) for x in inputs]):  # of calls
+        rows: Node = FUNCTIONS["stack_calls"](inputs)
+        return rows
     for x in inputs:
         x.require(
             x.shape == first.shape and x.ndim < 2,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dynbatch.kernels import windows as kernels
-from dynbatch.nodes.base import Node, Shape
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
 
-class Windowed(Node):
+class Windowed(Operation):
     """Base: one row of y for each window of `size` tokens, `stride` tokens apart.
 
     T' = (T + 2 · padding - size) // stride + 1 windows; none where a sentence is too short.

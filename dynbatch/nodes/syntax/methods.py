@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Never, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
 
 from dynbatch.absent import is_value
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.syntax.absences import Absences
 from dynbatch.nodes.syntax.numpy_protocols import NumpyProtocols
-from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
+from dynbatch.nodes.syntax.registry import FUNCTIONS
 from dynbatch.parameter import Array
 
-if TYPE_CHECKING:
-    from dynbatch.nodes.base import Node, Owner
-
 Shape = tuple[int, ...]
+
+N = TypeVar("N")  # Node, which derives from what is here
 
 
 class Method:
@@ -40,13 +39,12 @@ class Method:
         return function if node is None else MethodType(function, node)
 
 
-class Methods(Absences, NumpyProtocols):
+class Methods(Absences, NumpyProtocols, Generic[N]):
     """Base of `Node`: PyTorch's names for what `F` has, and where its names mean nothing, why."""
 
     __slots__ = ()
 
     if TYPE_CHECKING:
-        graph: Owner
         ndim: int
         rows: int
         width: int
@@ -107,12 +105,12 @@ class Methods(Absences, NumpyProtocols):
     unsqueeze = Method()
     var = Method()
 
-    def where(self, mask: Any, other: Any) -> Node:
+    def where(self, mask: Any, other: Any) -> N:
         """`F.where(mask, x, other)`."""
-        made: Node = FUNCTIONS["where"](mask, self, other)
-        return made
+        node: N = FUNCTIONS["where"](mask, self, other)
+        return node
 
-    def split(self, sizes: Any, dim: int | None = None, **habits: Never) -> list[Node]:
+    def split(self, sizes: Any, dim: int | None = None, **habits: Never) -> list[N]:
         """`F.split(x, sizes, dim)`; of a matrix `dim` is to be given.
 
         Raises:
@@ -120,7 +118,7 @@ class Methods(Absences, NumpyProtocols):
         """
         return self._cut("split", sizes, dim, habits)
 
-    def chunk(self, chunks: int, dim: int | None = None, **habits: Never) -> list[Node]:
+    def chunk(self, chunks: int, dim: int | None = None, **habits: Never) -> list[N]:
         """`F.chunk(x, chunks, dim)`; of a matrix `dim` is to be given.
 
         Raises:
@@ -128,7 +126,7 @@ class Methods(Absences, NumpyProtocols):
         """
         return self._cut("chunk", chunks, dim, habits)
 
-    def _cut(self, name: str, into: Any, dim: Any, habits: Mapping[str, Any]) -> list[Node]:
+    def _cut(self, name: str, into: Any, dim: Any, habits: Mapping[str, Any]) -> list[N]:
         if dim is None and self.ndim == 2 and not habits:
             raise ShapeError.at_caller(
                 f"{self!r}: x.{name}({into!r}) of a matrix says not along which dim.\n"
@@ -136,33 +134,33 @@ class Methods(Absences, NumpyProtocols):
                 f"  fix:  x.{name}({into!r}, dim=0) for tokens, x.{name}({into!r}, dim=-1) for "
                 "features"
             )
-        parts: list[Node] = FUNCTIONS[name](self, into, -1 if dim is None else dim, **habits)
+        parts: list[N] = FUNCTIONS[name](self, into, -1 if dim is None else dim, **habits)
         return parts
 
-    def clamp(self, min: float | None = None, max: float | None = None) -> Node:
+    def clamp(self, min: float | None = None, max: float | None = None) -> N:
         """`F.clip(x, min, max)`."""
         return self._call("clip", min, max)
 
     clip = clamp
 
-    def reshape(self, *shape: Any) -> Node:
+    def reshape(self, *shape: Any) -> N:
         """`F.reshape(x, shape)`; the sizes one by one or as a tuple."""
         return self._call("reshape", _sizes(shape))
 
     view = reshape
 
-    def flatten(self) -> Node:
+    def flatten(self) -> N:
         """All elements as one vector, row by row."""
         return self._call("reshape", (-1,))
 
-    def expand(self, *shape: Any) -> Node:
+    def expand(self, *shape: Any) -> N:
         """`F.expand(x, shape)`; -1 stands for the size that a dimension has."""
         sizes = _sizes(shape)
         own = (*[1] * (len(sizes) - self.ndim), *self.shape)
         kept = [b if a == -1 else a for a, b in zip(sizes, own, strict=False)]
         return self._call("expand", tuple(kept))
 
-    def transpose(self, *dims: int) -> Node:
+    def transpose(self, *dims: int) -> N:
         """`F.transpose(x)`; the two dims, where they are given, must be those of a matrix."""
         if dims and sorted([dim % 2 for dim in dims if type(dim) is int]) != [0, 1]:
             raise ShapeError.at_caller(
@@ -182,7 +180,7 @@ class Methods(Absences, NumpyProtocols):
         return self.t()
 
     @property
-    def mT(self) -> Node:
+    def mT(self) -> N:
         """`F.transpose(x)` of a matrix."""
         return self._call("transpose")
 
@@ -193,18 +191,6 @@ class Methods(Absences, NumpyProtocols):
     contiguous = copy = clone
 
     # Numbers -------------------------------------------------------------------------------------
-
-    def backward(
-        self, gradient: Any = None, memory_limit: int | str | None = None, **habits: Any
-    ) -> None:
-        """`graph.backward(x, ...)`: see there.
-
-        Raises:
-            DtypeError: an argument that PyTorch has (`retain_graph`, `create_graph`) and this not.
-        """
-        if habits:
-            raise not_an_argument("backward", habits)
-        self.graph.backward(self._itself(), memory_limit=memory_limit, gradient=gradient)
 
     def item(self) -> float:
         """The value of one element as a number of Python; runs what is needed, batched.
@@ -251,17 +237,12 @@ class Methods(Absences, NumpyProtocols):
 
     nelement = numel
 
-    @property
-    def dtype(self) -> Any:
-        """That of the graph."""
-        return self.graph.dtype
-
     # Operators that a node type's module does not define -----------------------------------------
 
     def __rmatmul__(self, other: Any) -> Any:
         return FUNCTIONS["matmul"](other, self)
 
-    def __abs__(self) -> Node:
+    def __abs__(self) -> N:
         return self._call("abs")
 
     def __pos__(self) -> Any:
@@ -320,9 +301,9 @@ class Methods(Absences, NumpyProtocols):
             "  fix:  x itself needs no copy, since values never change; store x.value"
         )
 
-    def _call(self, name: str, *arguments: Any) -> Node:
-        made: Node = FUNCTIONS[name](self, *arguments)
-        return made
+    def _call(self, name: str, *arguments: Any) -> N:
+        node: N = FUNCTIONS[name](self, *arguments)
+        return node
 
     def _itself(self) -> Any:
         return self

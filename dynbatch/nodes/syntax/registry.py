@@ -8,7 +8,10 @@ from typing import Any
 from dynbatch.errors import DtypeError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Every function of `F` by its name; `dynbatch.nodes` enters them when all are defined."""
+"""Every function of `F` by its name; `dynbatch.nodes` enters them when all are defined.
+
+`row` and `getitem` are x[...], `stack_calls` is what `F.stack` does with results of calls.
+"""
 
 HABITS = {
     "axis": "the name is dim, as in PyTorch: dim=0 for tokens, dim=-1 for features",

@@ -12,7 +12,7 @@ from dynbatch.batcher.schedule.folds import out_of_date
 from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.table import CallTable
-from dynbatch.nodes.base import Node
+from dynbatch.nodes.node import Node
 from tests.cells.calls.test_calls import H, compose, leaf, mix, tree_parameters
 
 

@@ -9,8 +9,8 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
-from dynbatch.nodes.base import signature_type
 from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.operation import signature_type
 from dynbatch.nodes.shape.structure import Concat
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import called

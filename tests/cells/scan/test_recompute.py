@@ -186,7 +186,7 @@ def test_a_batch_may_be_told_to_recompute_and_says_what_is_worth_a_try(monkeypat
     steps = 7
     assert peak_of(None) < without / 2
     assert tried[0] == [40, 20, 10, 7, 5, 3, 2, 1]
-    assert Scan.recomputes and not db.Node.recomputes
+    assert Scan.recomputes and not db.Operation.recomputes
 
 
 @pytest.mark.parametrize("recompute", ["sqr", -1, 1.5, True, [3]])

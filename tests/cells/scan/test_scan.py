@@ -10,7 +10,7 @@ from dynbatch.cells.scan import chunks as segments
 from dynbatch.cells.scan import prefix
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
-from dynbatch.nodes.base import signature_type
+from dynbatch.nodes.operation import signature_type
 from tests.cells.cell_cases import CASES, D, H
 from tests.cells.step_by_step import (
     LENGTHS,

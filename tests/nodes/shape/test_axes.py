@@ -4,7 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.base import ROWS, WIDTH
+from dynbatch.nodes.node import ROWS, WIDTH
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
 from dynbatch.ragged import Ragged, packed
 

@@ -40,7 +40,7 @@ class DeviceScanRun:
         """Scratch elements that one pass needs."""
         loop: Loop = batch.first.cell.on_device.loop
         program = loop.program
-        tokens: int = sum([node.length for node in batch.nodes])  # type: ignore[attr-defined]
+        tokens: int = sum([node.length for node in batch.nodes])
         sentences = len(batch.nodes)
         states = sum([v.width for v in program.states])
         streams = sum([v.width for v in program.streams])

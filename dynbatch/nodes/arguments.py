@@ -1,0 +1,78 @@
+"""What the functions of `F` are given: errors for what is not a node, a graph or a list of ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DtypeError, DynbatchError, ShapeError
+from dynbatch.nodes.node import Node
+from dynbatch.parameter import Array, Parameter
+
+
+def not_a_node(what: str, value: Any) -> DtypeError:
+    """The error for an array, a number or anything else where a node belongs."""
+    fix = "turn arrays into nodes with F.input(graph, array)"
+    if isinstance(value, Parameter):
+        fix = "F.linear multiplies by a weight; F.parameter(graph, p) makes a parameter a node"
+    elif _is_width(value):
+        fix = (
+            "x * number and x + number take numbers, F.constant(graph, number) is a node;\n"
+            "        h = db.initial_state(graph, width) begins a loop that may run no step"
+        )
+    elif isinstance(value, bool | int | float | np.number):
+        fix = "x * number and x + number take numbers; F.constant(graph, number) is a node"
+    elif isinstance(value, list | tuple) and any([isinstance(each, Node) for each in value]):
+        fix = "one node at a time; F.stack and F.concat join nodes to one"
+    elif value is None:
+        fix = "look where it comes from: a function may have forgotten to return its node"
+    elif not isinstance(value, list | tuple) and isinstance(getattr(value, "nodes", None), list):
+        fix = "the graph stands first where it is needed, as in F.input(graph, array), and not here"
+    return DtypeError.at_caller(
+        f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}"
+    )
+
+
+def _is_width(value: Any) -> bool:
+    """Whether it may be a first state that no step has followed: a width, or a tuple of them."""
+    if isinstance(value, tuple):
+        return bool(value) and all(map(_is_width, value))
+    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_number and bool(value > 0)
+
+
+def require_nodes(what: str, *values: Any) -> None:
+    """Raise `DtypeError` for the first value that is not a node."""
+    for value in values:
+        if not isinstance(value, Node):
+            raise not_a_node(what, value)
+
+
+def require_graph(what: str, graph: Any) -> None:
+    """Raise `DtypeError` for what is no graph where one stands first."""
+    if not hasattr(graph, "add_light") or isinstance(graph, type):
+        raise DtypeError.at_caller(
+            f"{what}: a graph expected, got {type(graph).__name__}.\n"
+            "  rule: the graph stands first where no node says which it is\n"
+            f"  fix:  with db.Graph() as graph: {what}(graph, …)"
+        )
+
+
+def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
+    """Ids as a one-dimensional int64 array, or an error that names `what`."""
+    try:
+        array = np.array(ids)  # a copy: the caller may write to `ids` before the graph runs
+    except ValueError:
+        array = np.empty((len(ids), 0))
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+        found = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
+        fix = "pass one sentence's ids, e.g. [4, 17, 2]"
+        if array.dtype.kind in "US":
+            found, fix = "text", "give each word's id, from a vocabulary of yours"
+        elif array.dtype.kind == "O":
+            found = type(ids).__name__
+        raise error.at_caller(
+            f"{what}: a one-dimensional sequence of integers expected, got {found}.\n  fix:  {fix}"
+        )
+    return array.astype(np.int64, copy=False)

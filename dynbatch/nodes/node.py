@@ -1,0 +1,348 @@
+"""`Node`: the value of one operation of one sentence, as users hold it.
+
+What an operation computes, and how it batches, is said by its type: see `nodes.operation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Protocol, cast
+
+import numpy as np
+
+from dynbatch import backend
+from dynbatch.errors import DtypeError, DynbatchError, MissingAttributeError, ShapeError
+from dynbatch.kernels.runtime import dlpack as exchange
+from dynbatch.nodes.syntax.methods import Methods
+from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
+from dynbatch.parameter import Array, Parameter
+
+Shape = tuple[int, ...]
+
+ROWS, WIDTH = 1, 2
+"""Dimensions of a value in `Node.ragged`: its rows are tokens, its width is a number of tokens."""
+
+
+class Owner(Protocol):
+    """What a node asks of the graph that owns it."""
+
+    dtype: np.dtype[Any]
+    uid: int
+    programs: dict[Any, Any]  # what cells were compiled to, looked up for this graph
+
+    is_trace: bool
+
+    @property
+    def form_ids(self) -> Any: ...
+
+    def add(self, node: Node) -> int: ...
+
+    def add_light(self, node: Node) -> int: ...
+
+    def absorb(self, node: Node, reader: Node) -> None: ...
+
+    def value(self, node: Node) -> Array: ...
+
+    def gradient(self, node: Node) -> Array: ...
+
+    def device_value(self, node: Node) -> Array: ...
+
+    def device_gradient(self, node: Node) -> Array: ...
+
+    def keep(self, node: Node) -> None: ...
+
+    def backward(
+        self, loss: Node, memory_limit: int | str | None = None, gradient: Any = None
+    ) -> None: ...
+
+    def stream(self, node: Node) -> int: ...
+
+    def sentence(self, node: Node) -> int | None: ...
+
+
+class Node(Methods["Node"]):
+    """A value: a matrix (T, D), a vector (D,) or a scalar (). What it is never changes.
+
+    It has operators, `x[...]`, `len(x)` and the names of tensors' methods that
+    `nodes.syntax.methods` has. `x == y` is identity, so that `in`, sets and dicts find nodes;
+    beside a number or an array it is an error.
+
+    Attributes:
+        graph:    the owner.
+        index:    the node's number in its graph.
+        inputs:   the nodes that it reads.
+        shape, ndim, rows, width: of the value; a vector is one row, a scalar has width 1.
+        ragged:   which dimensions are lengths, ROWS | WIDTH: see `Operation.infer_ragged`.
+        sig:      the signature: nodes of equal ones may share a kernel.
+        phase:    how many runs of calls the value waits for, one after the other; see
+            `cells.calls.call`.
+        row_form: what a call needs to know of a row of this matrix; set when one is taken.
+
+    `stream_name` is what random streams know the type by: it stays when a class is renamed, and the
+    masks of dropout with it. `joins_sentences` is True for what is of no sentence by what it is.
+    """
+
+    __slots__ = (
+        "__weakref__", "_block", "_position", "_start",
+        "graph", "index", "inputs", "ndim", "phase", "ragged", "row_form", "rows", "sig", "width",
+    )  # fmt: skip
+
+    stream_name: ClassVar[str]
+    joins_sentences: ClassVar[bool] = False
+    base_of_types: ClassVar[type[Node]]  # `Operation`
+
+    graph: Owner
+    index: int
+    inputs: tuple[Node, ...]
+    ndim: int
+    rows: int
+    width: int
+    ragged: int
+    sig: int
+    phase: int
+    row_form: int
+    _block: Any
+    _position: int
+    _start: int
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        if Node in cls.__bases__ and not cls.__module__.startswith("dynbatch."):
+            # Types of users' own were written on Node before there was Operation: they are of it.
+            own = cls.base_of_types
+            cls.__bases__ = tuple([own if base is Node else base for base in cls.__bases__])
+            return super(cls, cls).__init_subclass__(**named)
+        super().__init_subclass__(**named)
+        cls.stream_name = vars(cls).get("stream_name", cls.__name__)
+
+    @property
+    def shape(self) -> Shape:
+        if self.ndim == 2:
+            return (self.rows, self.width)
+        return (self.width,) if self.ndim == 1 else ()
+
+    @shape.setter
+    def shape(self, shape: Any) -> None:
+        raise self._fixed("shape", "F.reshape(x, shape) is a node of that shape")
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shapes of all values that it stands for: one, unless a call returned a tuple."""
+        return (self.shape,)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of the graph."""
+        return self.graph.dtype
+
+    @property
+    def value(self) -> Array:
+        """A copy of the value as a NumPy array; runs what is needed, batched."""
+        return self.graph.value(self)
+
+    @value.setter
+    def value(self, value: Any) -> None:
+        raise self._fixed("value", "F.input(graph, array) is a node of another value")
+
+    @property
+    def gradient(self) -> Array:
+        """d loss / d value, after `graph.backward` with this node kept (`keep()`)."""
+        return self.graph.gradient(self)
+
+    @gradient.setter
+    def gradient(self, gradient: Any) -> None:
+        raise self._fixed("gradient", "parameters have a grad that can be changed")
+
+    @property
+    def device_value(self) -> Array:
+        """A copy of the value where the graph is: on a GPU a CuPy array, which nobody waits for.
+
+        Like `value` it runs what is needed. It is the caller's own: made in one launch on CuPy's
+        current stream, not part of the arena, and valid as long as it is held, whatever becomes of
+        the graph. `torch.from_dlpack(node)` and every other reader of DLPack get it so.
+        """
+        return self.graph.device_value(self)
+
+    @property
+    def device_gradient(self) -> Array:
+        """A copy of `gradient` where the graph is; see `device_value`."""
+        return self.graph.device_gradient(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return exchange.dlpack_device(getattr(self.graph, "device", backend.CPU))
+
+    def __dlpack__(self, *, dl_device: Any = None, copy: Any = None, **options: Any) -> Any:
+        """Hand out `device_value`, or `value` where the reader asks for memory of the host."""
+        if copy is False:
+            raise BufferError(
+                f"{self.label()}: a value is handed out as a copy, since the graph gives its "
+                "memory to others.\n  fix:  from_dlpack(node) without copy=False"
+            )
+        wants_host = dl_device is not None and dl_device[0] == exchange.HOST
+        array = self.value if wants_host else self.device_value
+        return exchange.capsule(array, dl_device=dl_device, **options)
+
+    def keep(self) -> Node:
+        """Keep value and gradient readable after backward. Returns the node."""
+        self.graph.keep(self)
+        return self
+
+    def backward(
+        self, gradient: Any = None, memory_limit: int | str | None = None, **habits: Any
+    ) -> None:
+        """`graph.backward(x, ...)`: see there.
+
+        Raises:
+            DtypeError: an argument that PyTorch has (`retain_graph`, `create_graph`) and this not.
+        """
+        if habits:
+            raise not_an_argument("backward", habits)
+        self.graph.backward(self, memory_limit=memory_limit, gradient=gradient)
+
+    # Operators ----------------------------------------------------------------------------------
+
+    def __add__(self, other: Any) -> Node:
+        return OPERATORS["add"](self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return OPERATORS["add"](self, other)
+
+    def __sub__(self, other: Any) -> Node:
+        return OPERATORS["subtract"](self, other)
+
+    def __rsub__(self, other: Any) -> Node:
+        return OPERATORS["subtract"](other, self)
+
+    def __mul__(self, other: Any) -> Node:
+        return OPERATORS["multiply"](self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return OPERATORS["multiply"](self, other)
+
+    def __truediv__(self, other: Any) -> Node:
+        return OPERATORS["divide"](self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return OPERATORS["divide"](other, self)
+
+    def __matmul__(self, other: Any) -> Node:
+        return OPERATORS["matmul"](self, other)
+
+    def __neg__(self) -> Node:
+        return OPERATORS["negative"](self)
+
+    def __pow__(self, exponent: Any) -> Node:
+        return OPERATORS["pow"](self, exponent)
+
+    def __rpow__(self, other: Any) -> Node:
+        return OPERATORS["pow"](other, self)
+
+    def __gt__(self, other: Any) -> Node:
+        return OPERATORS["greater"](self, other)
+
+    def __ge__(self, other: Any) -> Node:
+        return OPERATORS["greater_equal"](self, other)
+
+    def __lt__(self, other: Any) -> Node:
+        return OPERATORS["less"](self, other)
+
+    def __le__(self, other: Any) -> Node:
+        return OPERATORS["less_equal"](self, other)
+
+    def __getitem__(self, rows: Any) -> Node:
+        if type(rows) is int and self.ndim == 2 and 0 <= rows < self.rows:
+            return OPERATORS["row"](self, rows)
+        return OPERATORS["getitem"](self, rows)
+
+    def __iter__(self) -> Any:
+        raise DtypeError.at_caller(
+            f"{self!r} is not iterable.\n"
+            "  fix:  F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is "
+            "db.scan"
+        )
+
+    def __bool__(self) -> bool:
+        raise DtypeError.at_caller(
+            f"{self!r} has no truth value: nothing has been computed yet.\n"
+            "  fix:  decide on node.value, which runs the graph up to here; an empty sentence is\n"
+            "        node.rows == 0; a missing one is None"
+        )
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise DtypeError.at_caller(
+                f"{self!r} is a scalar and has no length.\n"
+                "  fix:  F.stack makes a vector of scalars"
+            )
+        return self.rows if self.ndim == 2 else self.width
+
+    # Errors -------------------------------------------------------------------------------------
+
+    def require(
+        self,
+        condition: bool,
+        problem: str,
+        rule: str,
+        fix: str,
+        error: type[DynbatchError] = ShapeError,
+    ) -> None:
+        """Raise `error` with node, sentence, inputs, rule and fix unless `condition`."""
+        if not condition:
+            raise error.at_caller(f"{heading(self, problem)}\n  rule: {rule}\n  fix:  {fix}")
+
+    def _fixed(self, name: str, fix: str) -> MissingAttributeError:
+        return MissingAttributeError.at_caller(
+            f"{self!r}: its {name} cannot be set.\n"
+            "  rule: a node is what its operation gives, and never changes\n"
+            f"  fix:  {fix}"
+        )
+
+    def label(self) -> str:
+        """Type and index, as errors and reports call the node."""
+        index = getattr(self, "index", None)
+        return f"{type(self).__name__} #{'new' if index is None else index}"
+
+    def __repr__(self) -> str:
+        return f"{self.label()} {self.shape}"
+
+    # What the engine asks of every value --------------------------------------------------------
+
+    def producer(self) -> Node:
+        """The node that computes this value: itself, but for calls, which a region runs."""
+        return self
+
+    def content(self) -> bytes:
+        """What tells it from other nodes of its type with the same inputs; see `nodes.stream`."""
+        return b""
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """The parameters that this node reads."""
+        return ()
+
+
+OPERATORS = cast("dict[str, Callable[..., Node]]", FUNCTIONS)
+
+
+def heading(node: Node, problem: str) -> str:
+    """How every message about a node begins: node, sentence, problem, and its inputs."""
+    sentence = node.graph.sentence(node)
+    where = "" if sentence is None else f", sentence {sentence}"
+    lines = [f"{node.label()}{where}: {problem}."]
+    for name, source in zip("abcdefgh", node.inputs, strict=False):
+        shapes = ", ".join(map(str, source.shapes))
+        lines.append(f"  {name}  {source.label():<16} {node.graph.dtype} {shapes}")
+    if len(node.inputs) > 8:
+        lines.append(f"  … {len(node.inputs) - 8} more inputs")
+    return "\n".join(lines)
+
+
+def same_width(nodes: Sequence[Node]) -> bool:
+    """Whether all nodes have rows of one width."""
+    return all(node.width == nodes[0].width for node in nodes)
+
+
+def in_order(nodes: Sequence[Node]) -> bool:
+    """Whether the values lie one after the other in one block, so that they are one stretch."""
+    block, first = nodes[0]._block, nodes[0]._position
+    if first is None:  # some columns of a row: see `cells.calls.call`
+        return False
+    return all([x._block is block and x._position == place for place, x in enumerate(nodes, first)])

@@ -1,0 +1,406 @@
+"""`Operation`: what a type of node computes, as its author writes it.
+
+A type declares five things, in this order: what backward needs (`retains`), the shape rule
+(`infer_shape`), what must be equal for two nodes to share a kernel (`static`), and the batched
+`forward_batch` and `backward_batch`, which see the packed rows of all sentences in the batch.
+Batching itself is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, ClassVar
+
+from dynbatch.errors import EmptyBatchError, GraphError
+from dynbatch.nodes.arguments import not_a_node
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
+from dynbatch.nodes.signature import intern_signature, key_of
+from dynbatch.parameter import Parameter
+from dynbatch.ragged import Ragged
+
+INDEX_BYTES = 8
+"""The size of one entry of an index table of the host."""
+
+LENGTH = "length"
+"""What stands in a signature for a width that is a length."""
+
+# Multiply-adds of a product that take about as long as a function of one element.
+ELEMENT = 32
+
+_shape_of, _width_of = attrgetter("shape"), attrgetter("width")
+
+
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """Which values backward reads. What is not named here may be freed right after forward.
+
+    Args:
+        inputs: True for every input, False for none, or the positions of the inputs needed.
+        output: whether the output is needed.
+    """
+
+    inputs: bool | tuple[int, ...] = False
+    output: bool = False
+
+    def input(self, position: int) -> bool:
+        """Whether input `position` is needed."""
+        return self.inputs if isinstance(self.inputs, bool) else position in self.inputs
+
+
+class Operation(Node):
+    """Base of node types. A subclass overrides the hooks below; each has a default.
+
+    Args:
+        inputs:     nodes this one reads; all of one graph.
+        graph:      the owner, for nodes without inputs.
+        attributes: stored under their names; those listed in `static` are part of the signature.
+
+    Attributes of a type:
+        static:    attributes that must be equal (parameters: identical) for two nodes to batch.
+        retains:   what `backward_batch` reads besides the output's gradient.
+        any_shape: True if `forward_batch` works on flat elements, so that nodes of any width batch.
+        any_length: True if nodes batch whose widths are lengths, as those of `q @ k.T` are. Such
+            values are flat where the widths differ: see `Ragged`.
+        rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
+                   cell may run it once for all tokens instead of once a step.
+        variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
+        differentiable: False if no gradient flows through it.
+        strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
+                   rows on a GPU. All others are contiguous.
+        inplace_forward:  True if y may be written over any one input of as many elements.
+        inplace_backward: True if the last of the wanted dxs may be written over dy. Neither is
+            inherited by a user's type that has a `forward_batch`, or `backward_batch`, of its own.
+        recomputes: True if backward can make again what forward left: see `recompute_choices`.
+        fuses_backward: True if `forward_backward` makes value and gradients in one pass.
+        is_alias:  True if the value is its input's, and lies where that lies unless it is kept.
+        moves_all: True if every element of every input is moved exactly once, so that its gradient
+            is written rather than added to; for `Structural` types.
+        accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
+            is set; see `finish`.
+
+    Attributes that follow from the type:
+        names_kernels: True for dynbatch's own types, which call kernels only. Another type may
+            compute with `batch.xp`; on a GPU everything before it is therefore started first.
+        takes_lengths: whether nodes batch where widths that are lengths differ, or are 0.
+        saves:         whether forward leaves arrays beside the output.
+        splits:        whether a part of a batch is a batch: not if `sources` is overridden.
+    """
+
+    __slots__ = ()
+
+    static: ClassVar[tuple[str, ...]] = ()
+    retains: ClassVar[Retain] = Retain()
+    any_shape: ClassVar[bool] = False
+    any_length: ClassVar[bool] = False
+    rowwise: ClassVar[bool] = False
+    variadic: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+    strided: ClassVar[tuple[int, ...]] = ()
+    inplace_forward: ClassVar[bool] = False
+    inplace_backward: ClassVar[bool] = False
+    recomputes: ClassVar[bool] = False
+    fuses_backward: ClassVar[bool] = False
+    is_alias: ClassVar[bool] = False
+    moves_all: ClassVar[bool] = False
+    accumulates: ClassVar[tuple[int, ...]] = ()
+
+    names_kernels: ClassVar[bool]
+    takes_lengths: ClassVar[bool]
+    saves: ClassVar[bool]
+    splits: ClassVar[bool]
+    _infers_ragged: ClassVar[bool]
+    _names_widths: ClassVar[bool]
+
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        cls.names_kernels = cls.__module__.startswith("dynbatch.")
+        for way in ("forward", "backward"):
+            if isinstance(cls.__dict__.get(way), classmethod):  # the hooks' names in older types
+                setattr(cls, f"{way}_batch", cls.__dict__[way])
+                delattr(cls, way)
+            # What the kernels of a base bear, a forward or backward of its own may not.
+            has_own = f"{way}_batch" in cls.__dict__ and f"inplace_{way}" not in cls.__dict__
+            if has_own and not cls.names_kernels:
+                setattr(cls, f"inplace_{way}", False)
+        cls.takes_lengths = cls.any_shape or cls.any_length
+        cls.saves = cls._overrides("saved")
+        cls.splits = not cls._overrides("sources")
+        cls._infers_ragged = cls.takes_lengths or cls._overrides("infer_ragged")
+        cls._names_widths = cls.any_length or cls._overrides("signature_widths")
+
+    @classmethod
+    def _overrides(cls, hook: str) -> bool:
+        """Whether a hook is another one than the default."""
+        return next(base for base in cls.__mro__ if hook in vars(base)) is not Operation
+
+    def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+        self.inputs = inputs
+        phase = 0
+        try:
+            owner = inputs[0].graph if graph is None else graph
+            for node in inputs:
+                if node.graph is not owner:
+                    self._refuse_inputs(owner)
+                waits = node.phase
+                if waits > phase:
+                    phase = waits
+        except (AttributeError, IndexError):
+            self._refuse_inputs(graph)
+            raise
+        self.graph = owner
+        self.phase = phase
+        shape = self.infer_shape(*map(_shape_of, inputs))
+        ndim = self.ndim = len(shape)
+        self.width = shape[-1] if ndim else 1
+        self.rows = shape[0] if ndim == 2 else 1
+        self.ragged = self.infer_ragged() if self._infers_ragged else ROWS
+        if not self.width and not (self.ragged & WIDTH and self.takes_lengths):
+            self._refuse_no_features(f"the value would have shape {shape}")
+        self.sig = self.signature()
+        self._block = None
+        self.index = owner.add(self)
+
+    def _refuse_no_features(self, problem: str) -> None:
+        self.require(
+            False,
+            problem,
+            "every row has at least one feature; only tokens may be none",
+            "an empty sentence of D features is np.zeros((0, D))",
+        )
+
+    def _refuse_inputs(self, owner: Owner | None) -> None:
+        """Raise the error for inputs that are not nodes of one graph; or else do nothing."""
+        name = type(self).__name__
+        if owner is None and not self.inputs:
+            raise EmptyBatchError(f"{name}: no inputs, and no graph was given.")
+        for node in self.inputs:
+            if not isinstance(node, Node):
+                raise not_a_node(name, node)
+            owner = node.graph if owner is None else owner
+            if node.graph is not owner:
+                raise GraphError.at_caller(
+                    f"{name}: inputs belong to different graphs ({node!r}).\n"
+                    "  rule: every node of an expression has one owner\n"
+                    "  fix:  build the sentence in one `with db.Graph()` block; give a cell what\n"
+                    "        it reads of the sentence as `memory` or as a part of its state"
+                )
+
+    # The rule -----------------------------------------------------------------------------------
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        """The output's shape from the inputs' shapes; checks them with `require`."""
+        raise NotImplementedError(f"{type(self).__name__}.infer_shape")
+
+    def infer_ragged(self) -> int:
+        """Which of the value's dimensions are numbers of tokens, which differ between sentences.
+
+        Rows are, unless said otherwise. A width is where it comes from a transpose, or where what
+        works on any shape, or any length, reads such a width.
+        """
+        if not self.inputs or not self.takes_lengths:
+            return ROWS
+        ragged = 0
+        for x in self.inputs:
+            ragged |= x.ragged
+        return ragged
+
+    def is_rowwise(self) -> bool:
+        """Whether this node works row by row (see `rowwise`)."""
+        return self.rowwise
+
+    # The signature ------------------------------------------------------------------------------
+
+    def signature(self) -> int:
+        """An interned integer; equal ones may share a kernel. Derived, so that it cannot be wrong.
+
+        It holds the type, the `static` attributes (parameters by identity) and, unless
+        `any_shape`, the widths of inputs and output. Never lengths, never the batch.
+        """
+        kind = type(self)
+        key: list[Any] = [kind]
+        for name in kind.static:
+            value = getattr(self, name)
+            key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
+        inputs = self.inputs
+        widths: Sequence[int | str]
+        if kind.any_shape:
+            widths = ()
+        elif kind._names_widths:
+            widths = self.signature_widths()
+        else:
+            widths = (self.width, *map(_width_of, inputs))
+            if 0 in widths:
+                self._refuse_no_features("it reads a value without features")
+        key += widths[:1]
+        if not kind.variadic:
+            key += (len(inputs), *widths[1:])
+        return intern_signature(tuple(key))
+
+    def signature_widths(self) -> list[int | str]:
+        """The widths of output and inputs that must agree; `LENGTH` for those that need not."""
+        nodes = (self, *self.inputs)
+        if type(self).any_length:
+            return [LENGTH if node.ragged & WIDTH else node.width for node in nodes]
+        return [node.width for node in nodes]
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        """The names of what `signature` holds behind the type, for `explain()`.
+
+        Those of `static` attributes, "width", "inputs" (their number) and "input width". A type
+        with a `signature` of its own overrides this too.
+        """
+        if cls._overrides("signature"):
+            return ["part of the signature"] * len(values)
+        names = list(cls.static)
+        if not cls.any_shape:
+            names.append("width")
+        if not cls.variadic:
+            names.append("inputs")
+        return names + ["input width"] * (len(values) - len(names))
+
+    @classmethod
+    def reads_values(cls) -> bool:
+        """Whether backward reads anything that forward made."""
+        return bool(cls.retains.inputs) or cls.retains.output or cls.saves
+
+    # What it reads ------------------------------------------------------------------------------
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        values = [getattr(self, name) for name in self.static]
+        return tuple([value for value in values if isinstance(value, Parameter)])
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Those of `all_parameters` that receive a gradient from this node."""
+        return tuple([value for value in self.all_parameters() if not value.frozen])
+
+    def producers(self) -> Sequence[Node]:
+        """The nodes that compute the inputs, some perhaps several times."""
+        return [x.producer() for x in self.inputs] if self.phase else self.inputs
+
+    def reads(self) -> Sequence[Any]:
+        """The places this node reads: its inputs, unless it reads a port of one."""
+        return self.inputs
+
+    @classmethod
+    def sources(cls, nodes: Sequence[Any]) -> list[list[Any]]:
+        """The places that each packed input of a batch of these nodes is made of, in order."""
+        if cls.variadic:
+            flat = [x for node in nodes for x in node.reads()]
+            return [flat] if flat else []
+        return [[node.inputs[place] for node in nodes] for place in range(len(nodes[0].inputs))]
+
+    def attributes(self) -> dict[str, Any]:
+        """What the node was told besides its inputs: what its type adds to a node."""
+        names = [name for base in type(self).__mro__ for name in vars(base).get("__slots__", ())]
+        own = [name for name in names if name not in Node.__slots__ and hasattr(self, name)]
+        return {name: getattr(self, name) for name in own} | getattr(self, "__dict__", {})
+
+    def rebuild(self, *inputs: Node) -> Node:
+        """The same operation with the same attributes on other inputs."""
+        return type(self)(*inputs, **self.attributes())
+
+    def folded(self) -> Operation:
+        """A node that stands for this one in a run where nobody else wants its one input.
+
+        Only nodes that their graph was told of are asked; see `batcher.schedule.folds`.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.folded")
+
+    # The kernels --------------------------------------------------------------------------------
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        """Write the outputs of all nodes of the batch into `y`. Inputs must not be modified."""
+        raise NotImplementedError(f"{cls.__name__}.forward_batch")
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        """Overwrite each wanted `dx` with its gradient. The executor adds; a node never does."""
+        raise NotImplementedError(f"{cls.__name__}.backward_batch")
+
+    @classmethod
+    def forward_backward(
+        cls, batch: Batch, y: Ragged, xs: Sequence[Ragged], dy: Ragged, dxs: Sequence[Ragged | None]
+    ) -> None:
+        """Forward and backward in one pass; for types that `fuses_backward`."""
+        raise NotImplementedError(f"{cls.__name__}.forward_backward")
+
+    def port_widths(self) -> tuple[int, ...]:
+        """Widths of further outputs, one vector a node each, which `Port` nodes read."""
+        return ()
+
+    # What the kernels need ----------------------------------------------------------------------
+
+    @classmethod
+    def workspace(cls, batch: Batch) -> int:
+        """Elements of scratch that forward needs while it runs, as `batch.scratch`."""
+        return 0
+
+    @classmethod
+    def workspace_backward(cls, batch: Batch) -> int:
+        """Elements of scratch that backward needs while it runs, as `batch.scratch`."""
+        return 0
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        """Arrays (rows, width) that forward leaves for backward beyond inputs and output."""
+        return {}
+
+    @classmethod
+    def recompute_of(cls, nodes: Sequence[Any]) -> int:
+        """What `Batch.recompute` of these nodes is, unless a plan sets it."""
+        return 0
+
+    @classmethod
+    def recompute_choices(cls, batch: Batch) -> list[int]:
+        """Values of `batch.recompute` worth a try besides 0, the fastest first.
+
+        Each leaves less for backward, or makes it smaller; `saved`, `workspace` and
+        `workspace_backward` say how much.
+        """
+        return []
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        """What forward costs, about: by it `memory_limit` chooses what to run again.
+
+        Multiply-adds of its products, and `ELEMENT` for each element that it writes.
+        """
+        factors = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
+        return sum([node.rows * (factors + ELEMENT * node.width) for node in batch.nodes])
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        """Index tables of the batch while it runs, in bytes: offsets, and what a type adds."""
+        return INDEX_BYTES * (len(batch.nodes) + 1)
+
+    # Steps of a scan that share one memory ------------------------------------------------------
+
+    def scan_room(self, rows: int) -> int:
+        """Elements that backward keeps from step to step of a scan over a memory of `rows`."""
+        return 0
+
+    @classmethod
+    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
+        """Add what the steps of a scan left in `batch.cache` to the dxs of the memory."""
+
+
+def signature_type(signature: int) -> type[Operation]:
+    """The node type behind an interned signature."""
+    kind: type[Operation] = key_of(signature)[0]
+    return kind
+
+
+def signature_parts(signature: int) -> list[tuple[str, Any]]:
+    """What a signature holds besides the type, by name: see `Operation.signature_names`."""
+    kind, *values = key_of(signature)
+    return list(zip(kind.signature_names(values), values, strict=True))
+
+
+Node.base_of_types = Operation

@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.errors import DtypeError
+
+
+def test_operators_with_numbers_on_either_side():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0, 4.0])
+        for node, expected in (
+            (x + 1, [2, 3, 5]),
+            (1 + x, [2, 3, 5]),
+            (x - 1, [0, 1, 3]),
+            (1 - x, [0, -1, -3]),
+            (x * 2, [2, 4, 8]),
+            (2 * x, [2, 4, 8]),
+            (x / 2, [0.5, 1, 2]),
+            (2 / x, [2, 1, 0.5]),
+            (-x, [-1, -2, -4]),
+            (x**2, [1, 4, 16]),
+            (np.float32(3) * x, [3, 6, 12]),
+            (x + np.array(1), [2, 3, 5]),
+        ):
+            assert node.value.tolist() == expected
+
+
+def test_an_array_is_not_broadcast_over_nodes():
+    with db.Graph() as graph:
+        x = F.input(graph, [1.0, 2.0])
+        with pytest.raises(DtypeError, match="a node or a number expected"):
+            _ = np.ones(2) * x
+
+
+def test_indexing_and_length():
+    with db.Graph() as graph:
+        x = F.input(graph, [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+        assert (len(x), len(x[0])) == (3, 2)
+        assert x[1].value.tolist() == [3, 4]
+        assert x[-1:].value.tolist() == [[5, 6]]
+        assert x[0][1].value == 2
+
+
+def test_a_node_says_what_it_is():
+    with db.Graph() as graph:
+        assert repr(F.tanh(F.input(graph, np.zeros((3, 4))))) == "Tanh #1 (3, 4)"
