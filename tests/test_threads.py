@@ -150,7 +150,7 @@ def test_plans_and_fitted_policies_survive_that_others_drive_them_out(monkeypatc
 def test_offsets_of_two_threads_are_planned_each_for_itself(monkeypatch):
     def placed(sizes):
         stages = range(len(sizes) + 1)
-        return offsets.place(sizes, stages[:-1], stages[1:], [1] * len(sizes))
+        return offsets.assign_offsets(sizes, stages[:-1], stages[1:], [1] * len(sizes))
 
     def make():
         monkeypatch.setattr(offsets, "_known", Recent(1))

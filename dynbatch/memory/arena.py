@@ -6,7 +6,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from dynbatch.memory.expected_peak import LEARNED, Peaks
-from dynbatch.memory.free_list import Stretches
+from dynbatch.memory.free_list import FreeList
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rounded
 
 GROWTH = 1 / 4
@@ -50,7 +50,7 @@ class Arena(Adaptor):
         self._peaks = Peaks(growth)
         self._regions: list[Slab] = []  # in order of `base`
         self._bases: list[int] = []
-        self._free = Stretches()
+        self._free = FreeList()
         self._taken: dict[int, tuple[Slab, int]] = {}
         self._end = 0
         self._in_use = self._step_peak = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 
 
-class Stretches:
+class FreeList:
     """Best fit: the smallest stretch that has room is taken first, of equal ones the lowest.
 
     Cost: O(log n) comparisons to take or give, and a shift of the list of n stretches.

@@ -15,7 +15,7 @@ Columns = tuple[tuple[int, ...], ...]
 _known: Recent[Columns, tuple[int, tuple[int, ...]]] = Recent(CACHED)
 
 
-def place(
+def assign_offsets(
     sizes: Sequence[int], firsts: Sequence[int], lasts: Sequence[int], alignments: Sequence[int]
 ) -> tuple[int, tuple[int, ...]]:
     """Elements of an arena, and the offset of each block in it, as `plan_offsets` finds them.

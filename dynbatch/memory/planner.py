@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from operator import attrgetter
 
-from dynbatch.memory.free_list import Stretches
+from dynbatch.memory.free_list import FreeList
 
 MOST_BY_SIZE = 2000
 """Blocks above which comparing each with all others takes longer than a run (about 0.3 s)."""
@@ -28,7 +28,7 @@ class Interval:
         last:      stage of the last read, inclusive.
         alignment: its offset is a multiple of this many elements.
         cause:     what it is for, for reports.
-        kind:      the node type that needs it, for reports.
+        owner:     the node type that needs it, for reports.
     """
 
     size: int
@@ -37,7 +37,7 @@ class Interval:
     alignment: int = 1
     offset: int = field(default=-1)
     cause: str = ""
-    kind: str = ""
+    owner: str = ""
 
 
 def plan_offsets(intervals: Sequence[Interval]) -> int:
@@ -107,7 +107,7 @@ def place_in_order(intervals: Sequence[Interval]) -> int:
 
 
 def _plan_by_time(intervals: Sequence[Interval]) -> int:
-    free = Stretches()
+    free = FreeList()
     total = 0
     alive: list[tuple[int, int, int]] = []
     order = sorted(range(len(intervals)), key=lambda i: (intervals[i].first, -intervals[i].size, i))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import numpy as np
 
@@ -66,7 +65,7 @@ class Pool:
         self._order = StreamOrder()
         self._lock = threading.Lock()
 
-    def take(self, elements: int, dtype: Any, label: str = "") -> Array:
+    def take(self, elements: int, dtype: np.typing.DTypeLike, label: str = "") -> Array:
         """An uninitialised one-dimensional array, 64-byte aligned, of at least `elements`.
 
         Args:
@@ -177,20 +176,21 @@ class Pool:
 
 
 def _by_label(live: Iterable[tuple[Buffer, str]]) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
+    sizes_of: dict[str, list[int]] = {}
     for buffer, label in live:
-        found.setdefault(label, []).append(buffer.size)
-    sizes = {label: sorted(sizes, reverse=True) for label, sizes in found.items()}
-    return dict(sorted(sizes.items(), key=lambda item: (-sum(item[1]), item[0])))
+        sizes_of.setdefault(label, []).append(buffer.size)
+    for sizes in sizes_of.values():
+        sizes.sort(reverse=True)
+    return dict(sorted(sizes_of.items(), key=lambda item: (-sum(item[1]), item[0])))
 
 
 def _consumers(sizes: dict[str, list[int]]) -> list[str]:
     """A line for each of the labels that hold most, and one for the others."""
     lines = []
-    for label, found in list(sizes.items())[:NAMED]:
-        times = f" in {len(found)} arrays, the largest {found[0]:,}" if len(found) > 1 else ""
-        lines.append(f"{label or 'without a label'}: {sum(found):,}{times}")
-    rest = [size for found in list(sizes.values())[NAMED:] for size in found]
+    for label, its in list(sizes.items())[:NAMED]:
+        times = f" in {len(its)} arrays, the largest {its[0]:,}" if len(its) > 1 else ""
+        lines.append(f"{label or 'without a label'}: {sum(its):,}{times}")
+    rest = [size for its in list(sizes.values())[NAMED:] for size in its]
     if rest:
         lines.append(f"others: {sum(rest):,} in {len(rest)} arrays")
     return lines

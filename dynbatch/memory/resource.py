@@ -10,7 +10,8 @@ cpp/include/rmm/mr).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+
+import numpy as np
 
 from dynbatch.parameter import Array
 
@@ -39,7 +40,7 @@ class Buffer(ABC):
         """`size` bytes of it from `offset` on; it keeps the whole alive."""
 
     @abstractmethod
-    def array(self, dtype: Any) -> Array:
+    def array(self, dtype: np.typing.DTypeLike) -> Array:
         """A one-dimensional array over it, of as many elements as it has room for."""
 
 

@@ -25,10 +25,10 @@ def parse_bytes(what: str, size: int | str) -> int:
         >>> parse_bytes("memory_limit", "1.5 KiB")
         1536
     """
-    found = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", str(size).lower())
-    unit = UNITS.get(found[2]) if found else None
+    text = re.fullmatch(r"\s*([0-9.]+(?:e[+-]?[0-9]+)?)\s*([a-z]*)\s*", str(size).lower())
+    unit = UNITS.get(text[2]) if text else None
     try:
-        number = float(found[1]) if found and unit is not None else 0.0
+        number = float(text[1]) if text and unit is not None else 0.0
     except ValueError:
         number = 0.0
     if isinstance(size, bool) or unit is None or not number * unit >= 1:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dynbatch import backend
+from dynbatch.kernels.cuda.runtime.cupy_types import CudaEvent, CudaStream, CupyModule
 from dynbatch.memory.resource import Buffer
 
 # Freed ranges above which those are forgotten that their streams have done with.
@@ -17,7 +18,7 @@ class Freed(NamedTuple):
     first: int
     end: int
     stream: int
-    event: Any
+    event: CudaEvent
 
 
 class StreamOrder:
@@ -30,7 +31,9 @@ class StreamOrder:
 
     def __init__(self) -> None:
         self._freed: list[Freed] = []
-        self._users: dict[int, tuple[Any, Any]] = {}  # of what is on loan: CuPy and a stream
+        self._users: dict[
+            int, tuple[CupyModule, CudaStream]
+        ] = {}  # of what is on loan: CuPy and a stream
 
     def take(self, buffer: Buffer) -> None:
         """A buffer will be used on CuPy's current stream."""

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch import backend
+from dynbatch.kernels.cuda.runtime.cupy_types import MemoryPointer, device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.memory.resource import ALIGNMENT_BYTES, Buffer, Resource
 from dynbatch.parameter import Array
@@ -25,7 +26,7 @@ class HostBuffer(Buffer):
         """A view."""
         return HostBuffer(self._bytes[offset : offset + size], self.address + offset)
 
-    def array(self, dtype: Any) -> Array:
+    def array(self, dtype: np.typing.DTypeLike) -> Array:
         """A view."""
         return self._bytes[: self.size - self.size % np.dtype(dtype).itemsize].view(dtype)
 
@@ -35,24 +36,23 @@ class DeviceBuffer(Buffer):
 
     __slots__ = ("_pointer",)
 
-    def __init__(self, pointer: Any, size: int) -> None:
+    def __init__(self, pointer: MemoryPointer, size: int) -> None:
         self._pointer, self.address, self.size = pointer, int(pointer.ptr), size
 
     def part(self, offset: int, size: int) -> DeviceBuffer:
         """A pointer that keeps the same memory alive."""
         return DeviceBuffer(self._pointer + offset, size)
 
-    def array(self, dtype: Any) -> Array:
+    def array(self, dtype: np.typing.DTypeLike) -> Array:
         """A CuPy array."""
         elements = self.size // np.dtype(dtype).itemsize
         array: Array = backend.cupy().ndarray((elements,), dtype, self._pointer)
         return array
 
 
-def address_of(array: Any) -> int:
+def address_of(array: Array) -> int:
     """Where the first element of an array lies, of NumPy or of CuPy."""
-    address = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
-    return int(address)
+    return array.ctypes.data if isinstance(array, np.ndarray) else device_address(array)
 
 
 class HostMemory(Resource):
@@ -78,15 +78,15 @@ class DeviceMemory(Resource):
 
     def allocate(self, size: int) -> Buffer:
         """A `cupy.cuda.Memory`, which the driver aligns to 256 bytes."""
-        cupy = backend.cupy()
         try:
-            return self._memory(cupy, size)
+            return self._memory(size)
         except MemoryError:
             # CuPy's own pool may hold what is missing here.
-            cupy.get_default_memory_pool().free_all_blocks()
-        return self._memory(cupy, size)
+            backend.cupy().get_default_memory_pool().free_all_blocks()
+        return self._memory(size)
 
-    def _memory(self, cupy: Any, size: int) -> Buffer:
+    def _memory(self, size: int) -> Buffer:
+        cupy = backend.cupy()
         try:
             return DeviceBuffer(cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0), size)
         except Exception as error:
@@ -143,14 +143,14 @@ class GivenMemory(Resource):
 
     def __init__(
         self,
-        allocate: Callable[[int], Any],
-        deallocate: Callable[[Any, int], Any] | None = None,
+        allocate: Callable[[int], object],
+        deallocate: Callable[[Any, int], object] | None = None,
         name: str = "the allocator given",
     ) -> None:
         self.name = name
         self._allocate = allocate
         self._deallocate = deallocate
-        self._given: dict[int, tuple[Any, int]] = {}
+        self._given: dict[int, tuple[object, int]] = {}
 
     def allocate(self, size: int) -> Buffer:
         """With room to align its beginning.
@@ -201,5 +201,5 @@ def _aligned(memory: Array, size: int) -> HostBuffer:
     return HostBuffer(memory[shift : shift + size], address + shift)
 
 
-def _aligned_on_device(pointer: Any, size: int) -> DeviceBuffer:
+def _aligned_on_device(pointer: MemoryPointer, size: int) -> DeviceBuffer:
     return DeviceBuffer(pointer + -int(pointer.ptr) % ALIGNMENT_BYTES, size)

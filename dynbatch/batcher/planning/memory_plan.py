@@ -12,7 +12,7 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.memory import Interval
-from dynbatch.memory.offsets import place
+from dynbatch.memory.offsets import assign_offsets
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class MemoryPlan:
 
     def placed(self) -> MemoryPlan:
         """The plan with an offset for every block."""
-        elements, offsets = place(*_columns(self.shared))
-        scratch_elements, scratch_offsets = place(*_columns(self.scratch))
+        elements, offsets = assign_offsets(*_columns(self.shared))
+        scratch_elements, scratch_offsets = assign_offsets(*_columns(self.scratch))
         if self.shared is not self.blocks:
             offsets = tuple([offsets[row] for row in self.row_of])
         return replace(

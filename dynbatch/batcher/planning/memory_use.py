@@ -86,7 +86,7 @@ class MemoryUse:
         by_type: Counter[str] = Counter()
         for block in blocks:
             if block.first <= fullest <= block.last:
-                by_type[block.kind] += block.size * itemsize
+                by_type[block.owner] += block.size * itemsize
         return cls(
             held_bytes + arena_bytes,
             held_bytes + live,

@@ -13,7 +13,7 @@ from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.cuda.move import copy_rectangles
 from dynbatch.kernels.cuda.runtime.addresses import places
-from dynbatch.kernels.cuda.runtime.cupy_types import address_of
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
@@ -61,7 +61,7 @@ def _copy_rows(x: Array, x_stride: int, out: Array, out_stride: int, width: int)
     if not x_stride and not (x.flags.c_contiguous and out.flags.c_contiguous):
         raise ShapeError("copy: only an array without gaps is repeated, into one without gaps")
     queue().keep(x, out)
-    source, target = (address_of(x), x_stride), (address_of(out), out_stride)
+    source, target = (device_address(x), x_stride), (device_address(out), out_stride)
     copy_rows(queue(), out.dtype, source, target, out.size // width if width else 0, width)
 
 

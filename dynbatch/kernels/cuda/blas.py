@@ -6,7 +6,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
-from dynbatch.kernels.cuda.runtime.cupy_types import address_of
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.ragged import Ragged
 
@@ -33,8 +33,8 @@ def product(a: Array, b: Array, out: Array, beta: int = 0) -> None:
     transpose_b, ldb = _layout(b)
     queue().keep(a, b, out)
     queue().cublas(out.dtype).gemm(
-        transpose_a, transpose_b, m, n, k, address_of(a), lda, address_of(b), ldb,
-        beta, address_of(out), _row_step(out),
+        transpose_a, transpose_b, m, n, k, device_address(a), lda, device_address(b), ldb,
+        beta, device_address(out), _row_step(out),
     )  # fmt: skip
 
 
@@ -47,9 +47,9 @@ def matmul_planes(a: Array, b: Array, out: Array) -> None:
     queue().keep(a, b, out)
     queue().cublas(out.dtype).gemm_planes(
         transpose_a, transpose_b, m, n, k,
-        address_of(a), lda, a.strides[0] // size if a.ndim == 3 else 0,
-        address_of(b), ldb, b.strides[0] // size,
-        0, address_of(out), _row_step(out), out.strides[0] // size, planes,
+        device_address(a), lda, a.strides[0] // size if a.ndim == 3 else 0,
+        device_address(b), ldb, b.strides[0] // size,
+        0, device_address(out), _row_step(out), out.strides[0] // size, planes,
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.attention.mask import Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention.dot_product import mask_tables
-from dynbatch.kernels.cuda.runtime.cupy_types import address_of
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.kernels.cuda.segment import reduce_segments
 from dynbatch.kernels.cuda.walks import row_grid
@@ -120,7 +120,7 @@ def _rows(array: Array | None) -> tuple[int | None, int]:
     if array is None:
         return None, 0
     queue().keep(array)
-    return address_of(array), array.strides[0] // array.itemsize
+    return device_address(array), array.strides[0] // array.itemsize
 
 
 def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:

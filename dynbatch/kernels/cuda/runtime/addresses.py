@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.runtime.cupy_types import address_of
+from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
@@ -24,5 +24,5 @@ def places(base: Array, arrays: Sequence[Array]) -> list[int]:
     for array in arrays:
         if not array.flags.c_contiguous:
             raise ShapeError(f"an array {array.shape} of {array.dtype} is not C-contiguous.")
-    start, itemsize = address_of(base), base.itemsize
-    return [(address_of(array) - start) // itemsize for array in arrays]
+    start, itemsize = device_address(base), base.itemsize
+    return [(device_address(array) - start) // itemsize for array in arrays]

@@ -97,6 +97,6 @@ class CupyModule(Protocol):
     def RawModule(self, *, code: str, options: tuple[str, ...]) -> CudaText: ...
 
 
-def address_of(array: Array) -> int:
+def device_address(array: Array) -> int:
     """Where the first element of an array of CuPy lies."""
     return array.data.ptr  # type: ignore[attr-defined, no-any-return]
