@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from dynbatch.atomic import replacing
+from dynbatch.backend import Device
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, TraceGraph
-from dynbatch.debugging.dump_calls import CallReader, CallWriter
+from dynbatch.debugging.dump_calls import CallReader, CallWriter, Document
 from dynbatch.errors import GraphError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.attention.mask import NO_MASK
@@ -32,28 +33,29 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array, Parameter
 
 VERSION = 3
+T = TypeVar("T")
 
 
 class Writer:
     """Turns nodes into a document for JSON.
 
     Args:
-        tables: of the graph.
+        tables: the graph's tables of calls.
 
     Attributes:
-        arrays:     of all attributes and parameters, by name.
-        parameters: each once, as documents.
-        cells:      each once, as documents.
+        arrays:     the arrays of all attributes and parameters, by name.
+        parameters: a document for each parameter.
+        cells:      a document for each cell of a scan.
     """
 
     def __init__(self, tables: Sequence[CallTable] = ()) -> None:
         self.calls = CallWriter(tables, self.nodes)
         self.arrays: dict[str, Array] = {}
-        self.parameters: list[dict[str, Any]] = []
-        self.cells: list[dict[str, Any]] = []
-        self._known: dict[Any, Any] = {}  # by identity, with what has it, so that it stays its own
+        self.parameters: list[Document] = []
+        self.cells: list[Document] = []
+        self._numbers: dict[int, tuple[int, object]] = {}  # by the identity of what is held here
 
-    def nodes(self, nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    def nodes(self, nodes: Sequence[Node]) -> list[Document]:
         """Documents of nodes whose inputs are among them."""
         places = {node.index: place for place, node in enumerate(nodes)}
         return [
@@ -61,16 +63,16 @@ class Writer:
             for node in nodes
         ]
 
-    def _node(self, node: Node, inputs: list[int]) -> dict[str, Any]:
-        assert isinstance(node, Operation)  # what is not is the calls'
-        kind, own = type(node), node.attributes()
-        if isinstance(own.get("cell"), CompiledCell):
-            own.pop("uid", None)  # of this process; the rebuilt cell has its own
-        made = {name: self._value(node, name, value) for name, value in own.items()}
-        return {"type": f"{kind.__module__}:{kind.__qualname__}", "inputs": inputs, "own": made}
+    def _node(self, node: Node, inputs: list[int]) -> Document:
+        assert isinstance(node, Operation)  # what is not belongs to calls
+        attributes = node.attributes()
+        if isinstance(attributes.get("cell"), CompiledCell):
+            attributes.pop("uid", None)  # it holds in this process; the rebuilt cell has another
+        values = {name: self._value(node, name, value) for name, value in attributes.items()}
+        return {"type": _path_of(type(node)), "inputs": inputs, "own": values}
 
     def _value(self, node: Node, name: str, value: Any) -> Any:
-        """An attribute; what JSON does not have is a dict of one key, its kind."""
+        """An attribute; what JSON does not have becomes a dict whose one key tells what it is."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, np.generic):
@@ -86,8 +88,7 @@ class Writer:
         if isinstance(value, list | tuple):
             parts = [self._value(node, name, part) for part in value]
             if hasattr(value, "_fields") and type(value).__module__.startswith("dynbatch."):
-                kind = type(value)
-                return {"named": [f"{kind.__module__}:{kind.__qualname__}", parts]}
+                return {"named": [_path_of(type(value)), parts]}
             return {"list" if isinstance(value, list) else "tuple": parts}
         array = download(value) if hasattr(value, "dtype") else None
         if array is None or array.dtype.hasobject:
@@ -99,25 +100,24 @@ class Writer:
             )
         return {"array": self._array(array)}
 
-    def _once(self, value: Any, documents: list[dict[str, Any]], write: Any) -> int:
-        known = self._known.get(id(value))
-        if known is None:
+    def _once(self, value: T, documents: list[Document], write: Callable[[T], Document]) -> int:
+        """The number of a value's document, which is written when the value first comes."""
+        if id(value) not in self._numbers:
             document = write(value)
-            known = self._known[id(value)] = (len(documents), value)
+            self._numbers[id(value)] = (len(documents), value)
             documents.append(document)
-        place: int = known[0]
-        return place
+        return self._numbers[id(value)][0]
 
     def _array(self, array: Array) -> str:
         name = str(len(self.arrays))
         self.arrays[name] = array
         return name
 
-    def _parameter(self, parameter: Parameter) -> dict[str, Any]:
+    def _parameter(self, parameter: Parameter) -> Document:
         array = self._array(download(parameter.value))
         return {"name": parameter.name, "value": array, "frozen": parameter.frozen}
 
-    def _cell(self, cell: CompiledCell) -> dict[str, Any]:
+    def _cell(self, cell: CompiledCell) -> Document:
         trace = cell.trace
         return {
             "nodes": self.nodes(trace.nodes),
@@ -135,30 +135,28 @@ def runs_of(
     """What has run, in order: indices of the nodes of a forward, or of the loss of a backward.
 
     Args:
-        backwards: of each backward the batch steps that there were before it, and its loss.
+        backwards: for each backward the number of batch steps before it, and its loss.
     """
-    found: list[tuple[int, int, list[int] | int]] = [
-        (before, 1, loss) for before, loss in backwards
-    ]
+    runs: list[tuple[int, int, list[int] | int]] = [(before, 1, loss) for before, loss in backwards]
     start = 0
     for plan in plans:
         end = start + len(plan.steps)
         # Else it is that backward's forward, or the forward of one of its parts.
         if not plan.part and start not in [before for before, _ in backwards]:
             nodes = [node for step in steps[start:end] for node in step.nodes]
-            found.append((start, 0, sorted(itertools.chain(*map(_indices, nodes)))))
+            runs.append((start, 0, sorted(itertools.chain(*map(_indices, nodes)))))
         start = end
-    return [run for _, _, run in sorted(found, key=lambda each: each[:2])]
+    return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
 
 
 def _indices(node: Node) -> list[int]:
-    """Of a node, or of the calls that it ran."""
-    return (
-        [call.index for call, _ in node.calls()] if isinstance(node, RegionNode) else [node.index]
-    )
+    """The index of a node, or those of the calls that it ran."""
+    if isinstance(node, RegionNode):
+        return [call.index for call, _ in node.calls()]
+    return [node.index]
 
 
-def write(path: Path, document: dict[str, Any], writer: Writer) -> None:
+def write(path: Path, document: Document, writer: Writer) -> None:
     """Write a file of a document and the arrays it names; it is replaced whole or not at all."""
     whole = document | {
         "version": VERSION, "parameters": writer.parameters, "cells": writer.cells
@@ -168,16 +166,16 @@ def write(path: Path, document: dict[str, Any], writer: Writer) -> None:
         np.savez(file, allow_pickle=False, graph=text, **writer.arrays)
 
 
-def read(path: Path) -> tuple[dict[str, Any], dict[str, Array]]:
+def read(path: Path) -> tuple[Document, dict[str, Array]]:
     """What `write` wrote.
 
     Raises:
-        GraphError: the file is no such file, or of a later version.
+        GraphError: the file was not written by `write`, or by another version.
     """
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
-        document: dict[str, Any] = json.loads(arrays.pop("graph").tobytes())
+        document: Document = json.loads(arrays.pop("graph").tobytes())
     except (ValueError, KeyError, EOFError, TypeError) as error:
         raise GraphError(
             f"{path} does not hold a graph ({error}).\n  fix:  give what graph.dump(path) wrote"
@@ -194,11 +192,11 @@ class Reader:
     """Builds nodes from a document.
 
     Args:
-        document, arrays: as `read` gives them.
+        document, arrays: what `read` returned.
         device:           where parameters go.
     """
 
-    def __init__(self, document: dict[str, Any], arrays: dict[str, Array], device: Any) -> None:
+    def __init__(self, document: Document, arrays: dict[str, Array], device: Device) -> None:
         self.arrays = arrays
         self.parameters: list[Parameter] = []
         for each in document["parameters"]:
@@ -211,70 +209,75 @@ class Reader:
         for each in document["cells"]:
             self.cells.append(self._cell(each))
 
-    def graph(self, document: dict[str, Any], graph: Owner) -> list[Node]:
+    def graph(self, document: Document, graph: CallGraph) -> list[Node]:
         """The nodes in an empty graph, in order, and its tables of calls."""
-        made: list[Node] = []
-        calls = CallReader(graph, made)
+        nodes: list[Node] = []
+        calls = CallReader(graph, nodes)
         for table in document["tables"]:
             trace = TraceGraph(self.dtype)
             self._nodes(table["nodes"], trace, [])
             calls.add_table(table, trace.nodes)
-        self._nodes(document["nodes"], graph, made, calls)
+        self._nodes(document["nodes"], graph, nodes, calls)
         calls.add_constants(document["tables"])
-        return made
+        return nodes
 
     def _nodes(
         self,
-        documents: Sequence[dict[str, Any]],
+        documents: Sequence[Document],
         graph: Owner,
-        made: list[Node],
+        nodes: list[Node],
         calls: CallReader | None = None,
     ) -> list[Node]:
-        """Append nodes to `made`, which are the inputs of later ones."""
+        """Append the nodes of documents to `nodes`, where later ones find their inputs."""
         for document in documents:
-            light = None if calls is None else calls.node(document)
-            if light is not None:
-                made.append(light)
+            of_calls = None if calls is None else calls.node(document)
+            if of_calls is not None:
+                nodes.append(of_calls)
                 continue
-            kind = _imported(document["type"], Operation)
-            own = {name: self._value(value) for name, value in document["own"].items()}
-            if isinstance(own.get("cell"), CompiledCell):
-                own["uid"] = own["cell"].uid
-            node = kind.__new__(kind)
-            Operation.__init__(node, *[made[k] for k in document["inputs"]], graph=graph, **own)
-            made.append(node)
-        return made
+            node_type = _imported(document["type"], Operation)
+            attributes = {name: self._value(value) for name, value in document["own"].items()}
+            if isinstance(attributes.get("cell"), CompiledCell):
+                attributes["uid"] = attributes["cell"].uid
+            inputs = [nodes[k] for k in document["inputs"]]
+            node = node_type.__new__(node_type)
+            Operation.__init__(node, *inputs, graph=graph, **attributes)
+            nodes.append(node)
+        return nodes
 
     def _value(self, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        ((kind, content),) = value.items()
-        if kind == "array":
+        ((key, content),) = value.items()
+        if key == "array":
             return self.arrays[content]
-        if kind == "parameter":
+        if key == "parameter":
             return self.parameters[content]
-        if kind == "cell":
+        if key == "cell":
             return self.cells[content]
-        if kind == "everything":
+        if key == "everything":
             return NO_MASK
-        if kind in ("slice", "range"):
-            return slice(*content) if kind == "slice" else range(*content)
-        if kind == "named":
+        if key in ("slice", "range"):
+            return slice(*content) if key == "slice" else range(*content)
+        if key == "named":
             return _imported(content[0], tuple)(*[self._value(part) for part in content[1]])
         parts = [self._value(part) for part in content]
-        return parts if kind == "list" else tuple(parts)
+        return parts if key == "list" else tuple(parts)
 
-    def _cell(self, document: dict[str, Any]) -> CompiledCell:
+    def _cell(self, document: Document) -> CompiledCell:
         graph = TraceGraph(self.dtype)
-        made = self._nodes(document["nodes"], graph, [])
+        nodes = self._nodes(document["nodes"], graph, [])
 
         def at(name: str) -> list[Node]:
-            return [made[k] for k in document[name]]
+            return [nodes[k] for k in document[name]]
 
-        states, following, output = at("states"), at("next_states"), made[document["output"]]
+        states, following, output = at("states"), at("next_states"), nodes[document["output"]]
         return CompiledCell(
             Trace(graph.nodes, at("tokens"), states, at("memories"), output, following, {})
         )
+
+
+def _path_of(named: type) -> str:
+    return f"{named.__module__}:{named.__qualname__}"
 
 
 def _imported(path: str, base: type) -> Any:
@@ -285,9 +288,9 @@ def _imported(path: str, base: type) -> Any:
     """
     module, _, name = path.partition(":")
     try:
-        found: Any = import_module(module)
+        named: Any = import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            named = getattr(named, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise GraphError(
             f"the graph has nodes of type {name} of module {module!r}, which cannot be imported "
@@ -295,6 +298,6 @@ def _imported(path: str, base: type) -> Any:
             "  fix:  run this where the module can be imported; define the type at the top of a\n"
             "        module, not in a function or in __main__"
         ) from error
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise GraphError(f"{path} is no {base.__name__} type.")
-    return found
+    if not (isinstance(named, type) and issubclass(named, base)):
+        raise GraphError(f"{path} is not a subclass of {base.__name__}.")
+    return named

@@ -14,19 +14,20 @@ from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.forms import MatrixForm
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.step import StepTrace
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.indexing import Row
 
 Document = dict[str, Any]
+"""What JSON has for an object."""
 
 
 class CallWriter:
     """Documents of a graph's tables and of the nodes that belong to calls.
 
     Args:
-        tables: of the graph.
+        tables: the graph's tables of calls.
         nodes:  writes traced nodes.
     """
 
@@ -37,7 +38,7 @@ class CallWriter:
         self._nodes = nodes
 
     def tables(self) -> list[Document]:
-        """The cell of each table, and the nodes in place of what is made once."""
+        """A document for each table: its cell as traced, and the nodes hoisted out of it."""
         return [
             {
                 "name": table.cell.__name__,
@@ -50,15 +51,15 @@ class CallWriter:
                 "matrices": table.matrices,
                 "constants": _numbers(table.hoisted.constants),
                 "of_memories": [
-                    [[node.index for node in memory], _numbers(made)]
-                    for memory, made in table.hoisted.of_memories.items()
+                    [[node.index for node in memory], _numbers(nodes)]
+                    for memory, nodes in table.hoisted.of_memories.items()
                 ],
             }
             for table in self._numbers
         ]
 
     def node(self, node: Node) -> Document | None:
-        """A call, or what is made of calls and rows only for them; None of other nodes."""
+        """The document of a call, or of a node that is made from calls; None for other nodes."""
         if isinstance(node, Call):
             given = [_given(column[node.row]) for column in node.origin.columns]
             return {"table": self._numbers[node.origin], "given": given}
@@ -71,20 +72,20 @@ class CallWriter:
         return None
 
 
-def _numbers(made: Mapping[int, Node]) -> list[list[int]]:
-    return [[place, node.index] for place, node in made.items()]
+def _numbers(nodes: Mapping[int, Node]) -> list[list[int]]:
+    return [[traced, node.index] for traced, node in nodes.items()]
 
 
 def _given(value: Any) -> Document:
-    """What a call was given."""
+    """The document of an argument of a call."""
     if isinstance(value, Node):
         return {"node": value.index}
     if isinstance(value, TuplePart):
         return {"part": [value.call.index, value.first, value.form]}
     if isinstance(value, TupleArgument):
-        return {"mixed": [_given(one) for one in value.values]}
+        return {"mixed": [_given(part) for part in value.values]}
     if isinstance(value, SumArgument):
-        return {"total": [_given(one) for one in value.members]}
+        return {"total": [_given(member) for member in value.members]}
     return {"given": None if value.origin is None else value.origin.index}
 
 
@@ -92,13 +93,13 @@ class CallReader:
     """The tables of a graph, and nodes that belong to calls, from their documents.
 
     Args:
-        graph: that is built.
-        made:  its nodes so far, which others append to.
+        graph:     the graph that is built.
+        all_nodes: its nodes so far, to which the caller appends.
     """
 
-    def __init__(self, graph: Any, made: list[Node]) -> None:
+    def __init__(self, graph: CallGraph, all_nodes: list[Node]) -> None:
         self._graph = graph
-        self._made = made
+        self._all_nodes = all_nodes
         self._tables: list[CallTable] = []
 
     def add_table(self, document: Document, nodes: list[Operation]) -> None:
@@ -120,17 +121,17 @@ class CallReader:
         self._graph.add_table(table)
 
     def add_constants(self, documents: Sequence[Document]) -> None:
-        """Tell the tables which nodes are in place of what is made once."""
+        """Tell the tables which nodes were hoisted out of their cells."""
         for table, document in zip(self._tables, documents, strict=True):
             for place, index in document["constants"]:
-                table.hoisted.constants[place] = self._made[index]
+                table.hoisted.constants[place] = self._all_nodes[index]
             for memory, places in document["of_memories"]:
-                key = tuple([self._made[index] for index in memory])
-                nodes = {place: self._made[index] for place, index in places}
+                key = tuple([self._all_nodes[index] for index in memory])
+                nodes = {place: self._all_nodes[index] for place, index in places}
                 table.hoisted.of_memories[key] = nodes
 
     def node(self, document: Mapping[str, Any]) -> Node | None:
-        """The node of a document of `CallWriter.node`; None of another."""
+        """The node of a document that `CallWriter.node` wrote; None for another document."""
         if "table" in document:
             return self._call(self._tables[document["table"]], document["given"])
         if "output" in document:
@@ -138,41 +139,41 @@ class CallReader:
             return ResultPart(self._call_at(call), first)
         if "row" in document:
             origin, row = document["row"]
-            return Row(self._made[origin], row)
+            return Row(self._all_nodes[origin], row)
         if "stack" in document:
-            results = [self._given(one) for one in document["stack"]]
+            results = [self._given(result) for result in document["stack"]]
             tables = list(dict.fromkeys([result.origin for result in results]))
             phase = max([result.ready for result in results])
             return StackCalls(results, document["leaf"], tables, phase)
         return None
 
     def _call(self, table: CallTable, given: Sequence[Document]) -> Node:
-        """By the very function that makes the calls of a cell."""
+        """A call, made by the function that makes the calls of a cell."""
         tables: dict[Any, CallTable] = defaultdict(lambda: table)
         make = maker(len(given), None, frozenset())(tables, {}, None, Call.__new__, Call)
-        made: Node = make(tuple([self._given(one) for one in given]))
-        return made
+        call: Node = make(tuple([self._given(argument) for argument in given]))
+        return call
 
     def _given(self, document: Document) -> Any:
-        ((what, content),) = document.items()
-        if what == "node":
-            return self._made[content]
-        if what == "part":
+        ((key, content),) = document.items()
+        if key == "node":
+            return self._all_nodes[content]
+        if key == "part":
             call, first, form = content[0], content[1], _form(content[2])
             return TuplePart(self._call_at(call), form, first, self._graph.form_ids.of(form))
-        if what == "mixed":
-            return TupleArgument([self._given(one) for one in content], 0)
-        if what == "total":
-            members = [self._given(one) for one in content]
+        if key == "mixed":
+            return TupleArgument([self._given(part) for part in content], 0)
+        if key == "total":
+            members = [self._given(member) for member in content]
             return SumArgument(members, form_of(members[0]))
-        return NodeArgument(None if content is None else self._made[content], 0)
+        return NodeArgument(None if content is None else self._all_nodes[content], 0)
 
     def _call_at(self, index: int) -> Call:
-        call = self._made[index]
+        call = self._all_nodes[index]
         assert isinstance(call, Call)
         return call
 
 
 def _form(form: Any) -> Any:
-    """A form, of whose tuples JSON made lists."""
+    """A form, from JSON, which has lists in place of tuples."""
     return tuple([_form(part) for part in form]) if isinstance(form, list) else form

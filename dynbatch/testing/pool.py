@@ -15,7 +15,7 @@ class NanPool(Pool):
     """Gives arenas filled with NaN: an element that is read before it is written shows."""
 
     def take(self, elements: int, dtype: Any, label: str = "") -> Array:
-        """As `Pool.take`, with every element NaN."""
+        """An arena of `Pool.take`, with every element NaN."""
         array = super().take(elements, dtype, label)
         array.fill(np.nan)
         return array

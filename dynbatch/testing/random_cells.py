@@ -6,35 +6,41 @@ whole sentences, which stand before them (rows of a matrix) and behind (a stack 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from dynbatch import nodes as F
 from dynbatch.cells import Cell, cell
 from dynbatch.nodes.node import Node
+from dynbatch.parameter import Parameter
 from dynbatch.testing.random_program import (
     STATE_WIDTHS,
     WIDTHS,
     Instruction,
-    Operation,
+    ProgramOperation,
     SentenceProgram,
 )
 
+T = TypeVar("T")
+Weights = Mapping[str, Parameter]
+State = Any
+"""A node, a pair of nodes, or a call that returned one."""
 
-def _linear(p: Any, kind: str, x: Node, width: int, bias: bool = False) -> Node:
-    """A linear map of `x` to a width, by a weight of this kind."""
-    return F.linear(x, p[f"{kind}{x.width}{width}"], p[f"bias{width}"] if bias else None)
+
+def _linear(p: Weights, prefix: str, x: Node, width: int, bias: bool = False) -> Node:
+    """A linear map of `x` to a width, by a weight whose name has this prefix."""
+    return F.linear(x, p[f"{prefix}{x.width}{width}"], p[f"bias{width}"] if bias else None)
 
 
 @cell
-def elman(x: Node, h: Node, p: Any) -> Node:
+def elman(x: Node, h: Node, p: Weights) -> Node:
     """One output, of a token and a state."""
     return F.tanh(_linear(p, "weight", x, h.width, bias=True) + _linear(p, "gate", h, h.width))
 
 
 @cell
-def lstm(x: Node, state: tuple[Node, Node], p: Any) -> tuple[Node, tuple[Node, Node]]:
-    """As `scan` has it: an output, and a state of two parts."""
+def lstm(x: Node, state: tuple[Node, Node], p: Weights) -> tuple[Node, tuple[Node, Node]]:
+    """A cell in the form of `scan`: it returns an output, and a state of two parts."""
     h, c = state
     f = F.sigmoid(_linear(p, "weight", x, h.width) + _linear(p, "weight", h, h.width))
     g = F.tanh(_linear(p, "gate", x, h.width, bias=True) + _linear(p, "gate", h, h.width))
@@ -44,14 +50,14 @@ def lstm(x: Node, state: tuple[Node, Node], p: Any) -> tuple[Node, tuple[Node, N
 
 
 @cell
-def compose(left: Node, right: Node, p: Any) -> Node:
+def compose(left: Node, right: Node, p: Weights) -> Node:
     """A node of a recursive network: one output, of two states."""
     mixed = F.concat([left[1:], right[:1]])
     return F.tanh(_linear(p, "weight", mixed, left.width) + _linear(p, "gate", right, left.width))
 
 
 @cell
-def tree_lstm(left: tuple[Node, Node], right: tuple[Node, Node], p: Any) -> tuple[Node, Node]:
+def tree_lstm(left: tuple[Node, Node], right: tuple[Node, Node], p: Weights) -> tuple[Node, Node]:
     """A node of a binary Tree-LSTM."""
     (h_l, c_l), (h_r, c_r) = left, right
     width = h_l.width
@@ -62,13 +68,13 @@ def tree_lstm(left: tuple[Node, Node], right: tuple[Node, Node], p: Any) -> tupl
 
 
 @cell
-def open_pair(h: Node, x: Node, p: Any) -> tuple[Node, Node]:
+def open_pair(h: Node, x: Node, p: Weights) -> tuple[Node, Node]:
     """A pair of one state, for `close_pair`: the two read each other's results."""
     return F.tanh(_linear(p, "gate", h, h.width) + _linear(p, "weight", x, h.width)), F.sigmoid(h)
 
 
 @cell
-def close_pair(pair: tuple[Node, Node], x: Node, p: Any) -> Node:
+def close_pair(pair: tuple[Node, Node], x: Node, p: Weights) -> Node:
     """One state of a pair."""
     first, second = pair
     return F.tanh(first * second + _linear(p, "gate", x, first.width))
@@ -88,7 +94,7 @@ def swap(a: Node, b: Node, params: None) -> tuple[Node, Node]:
 
 
 @cell
-def twice(a: Node, b: Node, p: Any) -> tuple[Node, Node]:
+def twice(a: Node, b: Node, p: Weights) -> tuple[Node, Node]:
     """A value as both outputs, and a parameter as a value."""
     if a.width == p["vector"].size:
         a = a * p["vector"]
@@ -97,31 +103,31 @@ def twice(a: Node, b: Node, p: Any) -> tuple[Node, Node]:
 
 
 @cell
-def attend(x: Node, h: Node, p: Any, memory: Node) -> Node:
+def attend(x: Node, h: Node, p: Weights, memory: Node) -> Node:
     """A state that reads a whole sentence."""
     return F.tanh(F.attention(h, memory) + _linear(p, "weight", x, h.width))
 
 
 @cell
-def scored(h: Node, p: Any) -> tuple[Node, Node]:
+def scored(h: Node, p: Weights) -> tuple[Node, Node]:
     """A state and a number."""
     h = F.tanh(_linear(p, "gate", h, h.width, bias=True))
     return h, F.sum(h * F.sigmoid(h))
 
 
 @cell
-def spread(memory: Node, h: Node, p: Any) -> Node:
+def spread(memory: Node, h: Node, p: Weights) -> Node:
     """A matrix, of a matrix and a state."""
     return F.tanh(_linear(p, "weight", memory, h.width) + h)
 
 
 @cell
-def projected(x: Node, h: Node, weight: Any) -> Node:
+def projected(x: Node, h: Node, weight: Parameter) -> Node:
     """A state mapped by the one parameter that the cell is given."""
     return F.tanh(F.linear(h, weight) * F.sum(x))
 
 
-class Kind(NamedTuple):
+class CellForm(NamedTuple):
     """A cell, what it takes and what it gives.
 
     takes: of each argument: "x", a vector of any width; "h", a state of one part; "hc", of two;
@@ -131,21 +137,21 @@ class Kind(NamedTuple):
 
     cell: Cell
     takes: tuple[str, ...]
-    gives: Callable[[Any], tuple[Sequence[Node], Any]]
+    gives: Callable[[State], tuple[Sequence[Node], State]]
     has_parameters: bool = True
 
 
-def _one(result: Any) -> tuple[Sequence[Node], Any]:
+def _one(result: State) -> tuple[Sequence[Node], State]:
     return (result,), result
 
 
-def _two(result: Any) -> tuple[Sequence[Node], Any]:
+def _two(result: State) -> tuple[Sequence[Node], State]:
     h, c = result
     return (h, c), result
 
 
-def _aliased(result: Any) -> tuple[Sequence[Node], Any]:
-    """As `_two`, of one value twice, or of arguments.
+def _aliased(result: State) -> tuple[Sequence[Node], State]:
+    """A pair of one value twice, or of arguments.
 
     Only for the function are these one node, with one gradient; so they are read, not compared.
     """
@@ -153,31 +159,31 @@ def _aliased(result: Any) -> tuple[Sequence[Node], Any]:
     return (-h, -c), result
 
 
-def _first(result: Any) -> tuple[Sequence[Node], Any]:
+def _first(result: State) -> tuple[Sequence[Node], State]:
     h, score = result
     return (h, score), h
 
 
-def _nested(result: Any) -> tuple[Sequence[Node], Any]:
+def _nested(result: State) -> tuple[Sequence[Node], State]:
     y, state = result  # y is h: see `_aliased`
     h, c = state
     return (h, c, -y), state
 
 
-ELMAN = Kind(elman, ("x", "h"), _one)
-LSTM = Kind(lstm, ("x", "hc"), _nested)
-COMPOSE = Kind(compose, ("h", "h"), _one)
-TREE_LSTM = Kind(tree_lstm, ("hc", "hc"), _two)
-OPEN_PAIR = Kind(open_pair, ("h", "x"), _two)
-CLOSE_PAIR = Kind(close_pair, ("hc", "x"), _one)
-MERGE = Kind(merge, ("h", "h", "h"), _one, has_parameters=False)
-SWAP = Kind(swap, ("h", "h"), _aliased, has_parameters=False)
-TWICE = Kind(twice, ("h", "h"), _aliased)
-ATTEND = Kind(attend, ("x", "h"), _one)
-SCORED = Kind(scored, ("h",), _first)
-SPREAD = Kind(spread, ("xs", "h"), _one)
-PROJECTED = Kind(projected, ("x", "h"), _one)
-KINDS = (
+ELMAN = CellForm(elman, ("x", "h"), _one)
+LSTM = CellForm(lstm, ("x", "hc"), _nested)
+COMPOSE = CellForm(compose, ("h", "h"), _one)
+TREE_LSTM = CellForm(tree_lstm, ("hc", "hc"), _two)
+OPEN_PAIR = CellForm(open_pair, ("h", "x"), _two)
+CLOSE_PAIR = CellForm(close_pair, ("hc", "x"), _one)
+MERGE = CellForm(merge, ("h", "h", "h"), _one, has_parameters=False)
+SWAP = CellForm(swap, ("h", "h"), _aliased, has_parameters=False)
+TWICE = CellForm(twice, ("h", "h"), _aliased)
+ATTEND = CellForm(attend, ("x", "h"), _one)
+SCORED = CellForm(scored, ("h",), _first)
+SPREAD = CellForm(spread, ("xs", "h"), _one)
+PROJECTED = CellForm(projected, ("x", "h"), _one)
+CELL_FORMS = (
     ELMAN, LSTM, COMPOSE, TREE_LSTM, OPEN_PAIR, CLOSE_PAIR, MERGE, SWAP, TWICE, ATTEND, SCORED,
     SPREAD,
 )  # fmt: skip
@@ -195,16 +201,16 @@ class Steps:
     def __init__(self, program: SentenceProgram, a: Node, i: Instruction) -> None:
         self.program = program
         self.width = a.width if a.width in STATE_WIDTHS else STATE_WIDTHS[i.b % 2]
-        self.pairs: list[Any] = program.pairs.setdefault(self.width, [])
+        self.pairs: list[State] = program.pairs.setdefault(self.width, [])
         self.matrix = a if a.ndim == 2 else self.argument("xs")
         self.tokens = [self.matrix[k] for k in range(self.matrix.rows)]
         program.nodes += self.tokens
 
-    def any(self, candidates: Sequence[Any]) -> Any:
+    def any(self, candidates: Sequence[T]) -> T:
         """One of them at random."""
         return candidates[int(self.program.generator.integers(len(candidates)))]
 
-    def argument(self, what: str) -> Any:
+    def argument(self, what: str) -> State:
         """Any value for such an argument; a pair is often made of ordinary nodes."""
         nodes, ndim = self.program.nodes, 2 if what == "xs" else 1
         if what in ("x", "xs"):
@@ -214,7 +220,7 @@ class Steps:
             return self.any(fits)
         return self.any([*self.pairs, *[(self.any(fits), self.any(fits)) for _ in range(2)]])
 
-    def call(self, kind: Kind, *arguments: Any) -> Any:
+    def call(self, kind: CellForm, *arguments: State) -> State:
         """Apply a cell; the state that its result is or holds."""
         program = self.program
         memory = []
@@ -222,16 +228,16 @@ class Steps:
             fits = [n for n in program.nodes if n.ndim == 2 and n.width == self.width]
             memory = [self.any([*fits, F.stack([self.argument("h")])])]
         function = kind.cell.function if program.inline else kind.cell
-        params: Any = program.parameters if kind.has_parameters else None
+        params: Weights | Parameter | None = program.parameters if kind.has_parameters else None
         if kind is PROJECTED:
-            params = params[f"gate{self.width}{self.width}"]
+            params = program.parameters[f"gate{self.width}{self.width}"]
         values, state = kind.gives(function(*arguments, params, *memory))
         program.nodes += values
         if len(values) > 1 and state is not values[0]:
             self.pairs.append(state)
         return state
 
-    def behind(self, states: Sequence[Any]) -> Node:
+    def behind(self, states: Sequence[State]) -> Node:
         """A node of the whole sentence that reads all states: their first parts as a matrix."""
         pairs = {id(pair) for pair in self.pairs}
         firsts = []
@@ -245,7 +251,7 @@ class Steps:
 def apply(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """One call of any cell, on any values."""
     steps = Steps(program, a, i)
-    kind = KINDS[i.a % len(KINDS)]
+    kind = CELL_FORMS[i.a % len(CELL_FORMS)]
     steps.call(kind, *[steps.argument(what) for what in kind.takes])
     return program.nodes.pop()
 
@@ -300,7 +306,7 @@ def mutual(program: SentenceProgram, a: Node, i: Instruction) -> Node:
 def begun(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A chain whose first state is a parameter, of cells that take all parameters, or only one."""
     steps = Steps(program, a, i)
-    state: Any = program.parameters["vector"]
+    state: State = program.parameters["vector"]
     steps.width = state.size
     if program.inline:
         state = F.parameter(a.graph, state)
@@ -312,7 +318,7 @@ def begun(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     return steps.behind(states)
 
 
-CELL_OPERATIONS: dict[str, Operation] = {
+CELL_OPERATIONS: dict[str, ProgramOperation] = {
     "apply": apply,
     "chain": chain,
     "tree": tree,

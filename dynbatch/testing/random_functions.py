@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from dynbatch import nodes as F
 from dynbatch.cells.cell import cell
 from dynbatch.cells.scan.scan import scan
 from dynbatch.nodes.node import Node
-from dynbatch.testing.random_program import WIDTHS, Instruction, Operation, SentenceProgram
+from dynbatch.parameter import Parameter
+from dynbatch.testing.random_program import WIDTHS, Instruction, ProgramOperation, SentenceProgram
 
 
 @cell
-def elman(x: Node, h: Node, p: Any) -> tuple[Node, Node]:
+def elman(x: Node, h: Node, p: Mapping[str, Parameter]) -> tuple[Node, Node]:
     """A recurrent step of width 2."""
     h = F.tanh(F.linear(x, p[f"weight{x.width}2"]) + F.linear(h, p["gate22"]))
     return h, h
@@ -38,7 +38,7 @@ def attending(
 
 
 @cell
-def beside(tokens: tuple[Node, Node], h: Node, p: Any, memory: Node) -> tuple[Node, Node]:
+def beside(tokens: tuple[Node, Node], h: Node, p: Parameter, memory: Node) -> tuple[Node, Node]:
     """A token of each of two sentences, a single parameter, and the rows of a memory."""
     x, z = tokens
     h = F.tanh(F.linear(z, p) + x * h) + F.sum(memory, dim=0) / (1 + memory.rows)
@@ -142,7 +142,7 @@ NEED_FEATURES = (
 def _of_matrix(
     name: str,
     function: Callable[[Node, SentenceProgram], Node],
-) -> Operation:
+) -> ProgramOperation:
     def operation(program: SentenceProgram, a: Node, i: Instruction) -> Node:
         least = 1 if name in NEED_FEATURES else 0
         matrices = [node for node in program.nodes if node.ndim == 2 and node.width >= least]

@@ -17,14 +17,18 @@ from dynbatch.testing.random_program import (
     NODE_OPERATIONS,
     PARAMETERS,
     Function,
-    Operation,
+    ProgramOperation,
     RandomSentence,
     SentenceProgram,
 )
 
 TAILS = ("mean", "sum", "square")
 
-OPERATIONS: dict[str, Operation] = {**NODE_OPERATIONS, **FUNCTION_OPERATIONS, **CELL_OPERATIONS}
+OPERATIONS: dict[str, ProgramOperation] = {
+    **NODE_OPERATIONS,
+    **FUNCTION_OPERATIONS,
+    **CELL_OPERATIONS,
+}
 """What instructions do, by name."""
 
 

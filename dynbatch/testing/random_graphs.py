@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -19,8 +19,14 @@ from dynbatch.testing.policies import check_policies, check_sentences
 from dynbatch.testing.random_graph import OPERATIONS, TAILS, RandomGraph
 from dynbatch.testing.random_program import PARAMETERS, Function, Instruction, RandomSentence
 
-Choose = Callable[[Sequence[Any]], Any]
-"""Takes one of several: at random, or as hypothesis wants it."""
+T = TypeVar("T")
+
+
+class Choose(Protocol):
+    """Takes one of several: at random, or as hypothesis wants it."""
+
+    def __call__(self, options: Sequence[T], /) -> T: ...
+
 
 MANY = 1100
 """Sentences of a large graph: batches of more than 1,024 nodes."""
@@ -65,14 +71,18 @@ def write(
 
 
 def draw(seed: int, **options: Any) -> RandomGraph:
-    """The random graph of a seed, the same on every machine; options as of `write`.
+    """The random graph of a seed, the same on every machine; `options` are those of `write`.
 
     Example:
         >>> from dynbatch.testing import check_policies
         >>> check_policies(draw(0))
     """
     generator = np.random.default_rng(seed)
-    return write(lambda options: options[int(generator.integers(len(options)))], **options)
+
+    def choose(candidates: Sequence[T]) -> T:
+        return candidates[int(generator.integers(len(candidates)))]
+
+    return write(choose, **options)
 
 
 def check(seed: int, policies: Sequence[str] = tuple(POLICIES)) -> None:

@@ -90,7 +90,7 @@ class SentenceProgram:
         ids = self.generator.integers(0, VOCABULARY, length)
         self.nodes.append(F.lookup(graph, self.parameters["table"], ids))
 
-    def run(self, operations: Mapping[str, Operation], reads: int = 0) -> list[Node]:
+    def run(self, operations: Mapping[str, ProgramOperation], reads: int = 0) -> list[Node]:
         """Build every node; return the sentence's losses.
 
         Args:
@@ -109,7 +109,7 @@ class SentenceProgram:
         weights = [self.generator.standard_normal(node.shape) for node in probed]
         return [*losses, probe(probed, weights)]
 
-    def _apply(self, operations: Mapping[str, Operation], instruction: Instruction) -> Node:
+    def _apply(self, operations: Mapping[str, ProgramOperation], instruction: Instruction) -> Node:
         a = self.nodes[instruction.a % len(self.nodes)]
         if instruction.operation == "call":
             matrix = self.choose(instruction.a, [n for n in self.nodes if n.ndim == 2])
@@ -183,10 +183,10 @@ class SentenceProgram:
         return F.cross_entropy(a, targets, label_smoothing=0.1 * (i.b % 3), reduction=reduction)
 
 
-Operation = Callable[[SentenceProgram, Node, Instruction], Node]
+ProgramOperation = Callable[[SentenceProgram, Node, Instruction], Node]
 """Takes any node, and finds what else it needs."""
 
-NODE_OPERATIONS: dict[str, Operation] = {
+NODE_OPERATIONS: dict[str, ProgramOperation] = {
     "tanh": lambda program, a, i: F.tanh(a),
     "sigmoid": lambda program, a, i: F.sigmoid(a),
     "negative": lambda program, a, i: -a,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,10 @@ class LoadedGraph:
 
     Attributes:
         nodes:      in order of creation; their indices are those of the graph that was dumped.
-        parameters: of their own, with the values that were dumped and no gradients.
-        losses:     of the calls of `backward` that there were, or were tried.
+        parameters: new ones, with the values that were dumped and no gradients.
+        losses:     those that `backward` was called with, successfully or not.
         runs:       what was run before the dump, in order: nodes of a forward, or a loss.
-        policy:     the one it was dumped under.
+        policy:     the policy of the graph that was dumped.
     """
 
     graph: Graph
@@ -70,11 +70,12 @@ def load_graph(path: str | os.PathLike[str], **options: Any) -> LoadedGraph:
     choose what is imported; otherwise nothing in it is executed.
 
     Args:
-        options: of `Graph`, instead of those of the dumped one: device, policy, check, guard, pool.
+        options: arguments of `Graph`, in place of the dumped graph's: device, policy, check, guard,
+                 pool.
 
     Raises:
-        GraphError: the file holds no graph, a node type cannot be imported, or the policy was a
-            function and none is given.
+        GraphError: the file does not hold a graph, a node type cannot be imported, or the policy
+            was a function and none is given.
     """
     document, arrays = read(Path(path))
     given = {name: document[name] for name in ("device", "dtype", "policy", "grad", "seed")}
@@ -113,7 +114,7 @@ def replay(
     Args:
         tolerance: times the largest element of an array, at least 1. Default: 1e-4 for float32,
                    1e-9 for float64.
-        options:   of `Graph`: device, check, guard.
+        options:   arguments of `Graph`: device, check, guard.
 
     Returns:
         The first difference or error in words; None if there is none.
@@ -141,7 +142,9 @@ def _compared(
     return difference(f"under {policy}", found, expected, tolerance or TOLERANCES[array.dtype.name])
 
 
-def _outcome(path: Any, policy: str, keep: bool, options: dict[str, Any]) -> Outcome | str:
+def _outcome(
+    path: str | os.PathLike[str], policy: str, keep: bool, options: dict[str, Any]
+) -> Outcome | str:
     """Everything that can be read after the runs, by name; or the error."""
     values: Outcome = {}
     gradients: Outcome = {}
@@ -156,7 +159,7 @@ def _outcome(path: Any, policy: str, keep: bool, options: dict[str, Any]) -> Out
             for node in readable(kept if loaded.losses else loaded.nodes):
                 sentence = graph.sentence(node)
                 name = f"{node.label()}, sentence {sentence}"
-                value = _read(lambda node=node: node.value)  # type: ignore[misc]
+                value = _value_of(node)
                 if node._block is not None and value is not None:
                     values[f"{name}: value"] = value
                 if loaded.losses:
@@ -182,10 +185,10 @@ def readable(nodes: Sequence[Node]) -> list[Node]:
     return found
 
 
-def _read(read: Callable[[], Array]) -> Array | None:
-    """What may have been freed."""
+def _value_of(node: Node) -> Array | None:
+    """A node's value; None if it has been freed."""
     try:
-        return read()
+        return node.value
     except FreedError:
         return None
 
@@ -199,9 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("path")
     parser.add_argument("--policy", choices=["all", *POLICIES], default="all")
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    way = parser.add_mutually_exclusive_group()
-    way.add_argument("--check", action="store_true", help="also run every batch twice")
-    way.add_argument("--guard", action="store_true", help="also look for NaN and infinity")
+    parser.add_argument("--check", action="store_true", help="also run every batch twice")
+    parser.add_argument("--guard", action="store_true", help="also look for NaN and infinity")
     given = parser.parse_args(arguments)
     policies = tuple(POLICIES) if given.policy == "all" else (given.policy,)
     with load_graph(given.path, device=given.device) as loaded:

@@ -6,6 +6,7 @@ Import it as `from dynbatch.testing import strategies`; it alone needs hypothesi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ except ImportError as error:
     raise ImportError(
         "dynbatch.testing.strategies needs hypothesis.\n  fix:  pip install hypothesis"
     ) from error
+
+T = TypeVar("T")
 
 
 def lengths(
@@ -61,10 +64,8 @@ def random_graphs(
         ... def test_my_node_batches_in_any_graph(random_graph):
         ...     db.testing.check_policies(random_graph)
     """
-    return write(
-        lambda options: draw(st.sampled_from(options)),
-        functions,
-        most_instructions,
-        operations,
-        count,
-    )
+
+    def choose(options: Sequence[T]) -> T:
+        return draw(st.sampled_from(options))
+
+    return write(choose, functions, most_instructions, operations, count)

@@ -256,7 +256,7 @@ def test_what_cannot_be_dumped_is_named(tmp_path):
         graph.dump(tmp_path / "graph.npz")
 
 
-def test_other_files_and_types_that_are_no_nodes_are_refused(tmp_path):
+def test_other_files_and_types_that_are_not_nodes_are_refused(tmp_path):
     path = tmp_path / "graph.npz"
     np.savez(path, a=np.ones(2))
     with pytest.raises(GraphError, match="does not hold a graph"):
@@ -266,7 +266,7 @@ def test_other_files_and_types_that_are_no_nodes_are_refused(tmp_path):
         graph.dump(path)
     with np.load(path) as file:
         arrays = dict(file)
-    for change, message in (({"version": 99}, "version 99"), ({}, "is no Node type")):
+    for change, message in (({"version": 99}, "version 99"), ({}, "is not a subclass of")):
         document = json.loads(arrays["graph"].tobytes()) | change
         document["nodes"][0]["type"] = "os:PathLike"
         text = np.frombuffer(json.dumps(document).encode(), np.uint8)
@@ -280,6 +280,7 @@ def test_the_command(tmp_path):
         graph.backward(F.sum(F.tanh(F.input(graph, [1.0]))))
         graph.dump(tmp_path / "graph.npz")
     command = [sys.executable, "-m", "dynbatch.testing.replay", str(tmp_path / "graph.npz")]
+    command += ["--check", "--guard"]
     result = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
     assert result.returncode == 0, result.stderr
     assert "3 nodes" in result.stdout and "no difference" in result.stdout
