@@ -176,7 +176,7 @@ class Parameter(ParameterHabits):
     @property
     def device(self) -> Device:
         """Where the value lives."""
-        return device_of(self.value)
+        return device_of(self._value)
 
     def to(self, device: str | Device) -> Self:
         """Move value and gradient to "cpu" or "cuda", in place.
@@ -193,7 +193,7 @@ class Parameter(ParameterHabits):
 
     def numpy(self) -> Array:
         """A copy of the value on the host."""
-        return download(self.value)
+        return download(self._value)
 
     def assign(self, values: Array) -> None:
         """Copy values of the host, of the parameter's shape, into its array, wherever that is.
@@ -225,25 +225,25 @@ class Parameter(ParameterHabits):
                 raise BufferError(f"parameter {self.name!r} is on the GPU: the host needs a copy")
             array = self.numpy()
         else:
-            array = self.value.copy() if copy else self.value
+            array = self._value.copy() if copy else self._value
         return exchange.capsule(array, dl_device=dl_device, **options)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.value.shape
+        shape: tuple[int, ...] = self._value.shape
         return shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        return self.value.dtype
+        return self._value.dtype
 
     @property
     def size(self) -> int:
-        return self.value.size
+        return self._value.size
 
     @property
     def nbytes(self) -> int:
-        return self.value.nbytes
+        return self._value.nbytes
 
     def zero_grad(self) -> None:
         """Forget the gradient. Its memory stays with the parameter for the next backward."""
@@ -267,18 +267,18 @@ class Parameter(ParameterHabits):
 
     def gradient_buffer(self) -> Array:
         """An uninitialised array of the parameter's shape, reused from step to step."""
-        buffer, value = self._buffer, self.value
+        buffer, value = self._buffer, self._value
         if buffer is None or buffer.dtype != value.dtype or type(buffer) is not type(value):
             self._buffer = self.empty_like()
         return self._buffer  # type: ignore[return-value]
 
     def empty_like(self) -> Array:
         """An uninitialised array of the parameter's shape, dtype and device."""
-        return _empty(self.value, self.shape)
+        return _empty(self._value, self.shape)
 
     def __repr__(self) -> str:
         frozen = ", frozen" if self.frozen else ""
-        where = "" if isinstance(self.value, np.ndarray) else ", cuda"
+        where = "" if isinstance(self._value, np.ndarray) else ", cuda"
         return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen}{where})"
 
 

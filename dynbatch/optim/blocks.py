@@ -8,7 +8,7 @@ live in scratch that is reused for the next.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,7 @@ BLOCK_BYTES = 1 << 20
 LEAST_ELEMENTS = 1 << 17
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BlockUpdate:
     """One parameter's step. It can be cut anywhere along its units: elements, or rows if sparse.
 
@@ -38,6 +38,10 @@ class BlockUpdate:
                     never.
         touched:    rows whose gradient is zero stay as they are, so only the others are visited.
         norm:       on a GPU, what must be finite for the step to be done; None for nothing.
+
+    Attributes:
+        num_units: how many units it has.
+        unit_size: elements of a unit.
     """
 
     value: Array
@@ -46,17 +50,16 @@ class BlockUpdate:
     rule: Rule
     touched: bool = False
     norm: GradientNorm | None = None
+    num_units: int = field(init=False)
+    unit_size: int = field(init=False)
 
-    @property
-    def num_units(self) -> int:
-        if not isinstance(self.gradient, RowSparse):
-            return self.value.size
-        return self.gradient.rows.size if self.touched else self.value.shape[0]
-
-    @property
-    def unit_size(self) -> int:
-        """Elements of one unit."""
-        return self.value.shape[1] if isinstance(self.gradient, RowSparse) else 1
+    def __post_init__(self) -> None:
+        if isinstance(self.gradient, RowSparse):
+            rows, width = self.value.shape
+            self.num_units = self.gradient.rows.size if self.touched else rows
+            self.unit_size = width
+        else:
+            self.num_units, self.unit_size = self.value.size, 1
 
     def run(self, start: int, stop: int, scratch: Array) -> None:
         """Update units `start` to `stop` with scratch (arrays, bytes), of uint8."""
@@ -68,7 +71,7 @@ class BlockUpdate:
 
     def _block(self) -> Callable[[int, int, Array], None]:
         if not isinstance(self.gradient, RowSparse):
-            arrays = tuple(array.reshape(-1) for array in (self.value, *self.slots))
+            arrays = [array.reshape(-1) for array in (self.value, *self.slots)]
             return partial(self._dense_block, arrays, self.gradient.reshape(-1))
         block = self._touched_rows if self.touched else self._all_rows
         return partial(block, (self.value, *self.slots), self.gradient)
@@ -76,7 +79,7 @@ class BlockUpdate:
     def _dense_block(
         self, arrays: Sequence[Array], gradient: Array, start: int, stop: int, buffers: Array
     ) -> None:
-        value, *slots = (array[start:stop] for array in arrays)
+        value, *slots = [array[start:stop] for array in arrays]
         self.rule(value, gradient[start:stop], slots, [each[: stop - start] for each in buffers])
 
     def _touched_rows(
@@ -91,7 +94,7 @@ class BlockUpdate:
     def _all_rows(
         self, arrays: Sequence[Array], gradient: RowSparse, start: int, stop: int, buffers: Array
     ) -> None:
-        value, *slots = (array[start:stop] for array in arrays)
+        value, *slots = [array[start:stop] for array in arrays]
         *scratch, dense = _shaped(buffers, value.shape)
         dense.fill(0)
         first, last = np.searchsorted(gradient.rows, (start, stop))
@@ -131,11 +134,11 @@ def run_updates(updates: Sequence[BlockUpdate], scratch: ShardScratch) -> None:
     The result does not depend on the cuts: every element is updated on its own, by operations whose
     rounding IEEE 754 fixes.
     """
-    total = sum(update.num_units * update.unit_size for update in updates)
+    total = sum([update.num_units * update.unit_size for update in updates])
     if not total:
         return
     num_shards = max(1, min(parallel.available(), total // LEAST_ELEMENTS))
-    widest = max(update.unit_size * update.value.itemsize for update in updates)
+    widest = max([update.unit_size * update.value.itemsize for update in updates])
     areas = scratch.shards(num_shards, widest)
     shares = share(updates, -(-total // num_shards))
     parallel.run(

@@ -131,19 +131,20 @@ class Optimizer(NamesChecked):
 
     def _update(self, state: _State) -> BlockUpdate:
         parameter = state.parameter
+        value = parameter.value
         assert parameter.grad is not None
-        if not parameter.value.flags.c_contiguous:
-            parameter.value = device_of(parameter.value).xp.ascontiguousarray(parameter.value)
+        if not value.flags.c_contiguous:
+            value = parameter.value = device_of(value).xp.ascontiguousarray(value)
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
         return BlockUpdate(
-            value=parameter.value,
+            value=value,
             gradient=parameter.grad,
             slots=tuple(state.slots[slot] for slot in self.slots),
             rule=self.rule(state.num_steps),
             touched=self.leaves_untouched_rows(),
-            norm=None if isinstance(parameter.value, np.ndarray) else parameter.norm,
+            norm=None if isinstance(value, np.ndarray) else parameter.norm,
         )
 
     def zero_grad(self) -> None:
