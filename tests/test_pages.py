@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted(
-    page.relative_to(ROOT).as_posix()
-    for pattern in ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "*/README.md", "*/*/README.md")
-    for page in ROOT.glob(pattern)
-    if not page.relative_to(ROOT).as_posix().startswith((".", "build/", "runs/"))
-)
+PATTERNS = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "*/README.md", "examples/*/README.md")
+PAGES = sorted({p.relative_to(ROOT).as_posix() for pattern in PATTERNS for p in ROOT.glob(pattern)})
 ENDINGS = r"\.(?:py|md|cu|cuh|toml|html|js|css|sh|png)"
 PATH = re.compile(rf"(?<![\w./*])(?:[\w.-]+/)*[\w-]+{ENDINGS}\b(?!\()")
 MODULE = re.compile(r"`(\w+(?:/\w+)*/?)`")  # without an ending, `batcher/steps` or `nodes/`
