@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-import traceback
+import sys
+from types import FrameType
 
 import numpy as np
 
@@ -18,9 +19,22 @@ GENERATED = ("<string>", "__init__")
 
 
 def caller() -> str:
-    """File, line and function of the innermost frame outside dynbatch and a node type's rule."""
-    for frame in reversed(traceback.extract_stack()):
-        is_ours = frame.filename.startswith(INSIDE) or frame.name == "infer_shape"
-        if not is_ours and (frame.filename, frame.name) != GENERATED:
-            return f"{frame.filename}:{frame.lineno} in {frame.name}"
-    return "an interactive line"
+    """File, line and function of the innermost frame of the user's."""
+    frame, _ = users_frame()
+    if frame is None:
+        return "an interactive line"
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+
+
+def users_frame() -> tuple[FrameType | None, int]:
+    """The innermost frame outside dynbatch and a node type's rule, and how many lie inside it."""
+    frame: FrameType | None = sys._getframe(1)
+    count = 0
+    while frame is not None and _is_inside(frame):
+        frame, count = frame.f_back, count + 1
+    return frame, count
+
+
+def _is_inside(frame: FrameType) -> bool:
+    name, function = frame.f_code.co_filename, frame.f_code.co_name
+    return name.startswith(INSIDE) or function == "infer_shape" or (name, function) == GENERATED

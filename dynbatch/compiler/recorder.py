@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.attributes import attributes_of
 from dynbatch.errors import GraphError, MissingParameterError
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
@@ -211,8 +212,7 @@ def _missing(path: Path, params: Any) -> str:
         known = [str(len(params))]
         fix = "count from 0" if way == "item" else f"say {owner}[0]"
     else:
-        names = [*getattr(params, "__dict__", {}), *getattr(params, "__slots__", ())]
-        known = [name for name in names if not name.startswith("_")]
+        known = [name for name in attributes_of(params) if not name.startswith("_")]
         fix = f"say {owner}.{key}" if way == "item" and key in known else ""
     fix = fix or "give the parameters that name before the cell runs, or read one that is there"
     return (

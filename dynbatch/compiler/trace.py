@@ -17,7 +17,7 @@ import numpy as np
 from dynbatch.compiler.recorder import Path, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.dropout import InvertedDropout
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node, Shape, ancestors
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.parameter_habits import NoPartsError
@@ -273,18 +273,6 @@ def _kind(node: Operation, kinds: dict[int, str]) -> str:
     if not node.is_rowwise() or read & {"state", "loop"} or rows_of_memory:
         return "loop"
     return "token"
-
-
-def ancestors(targets: Sequence[Node]) -> set[int]:
-    """Indices of the targets and of all that they read."""
-    seen = {node.index for node in targets}
-    stack = list(targets)
-    while stack:
-        for x in stack.pop().inputs:
-            if x.index not in seen:
-                seen.add(x.index)
-                stack.append(x)
-    return seen
 
 
 def require_vector(node: Node) -> None:

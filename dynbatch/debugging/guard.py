@@ -8,7 +8,6 @@ array of `F.input`, or a parameter.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -17,6 +16,7 @@ from dynbatch.batcher.execution.observer import Observer, StepActions
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step import StepRun
+from dynbatch.caller import caller
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.debugging.finite_region import RegionGuard
 from dynbatch.debugging.finite_step import StepGuard, described
@@ -24,16 +24,6 @@ from dynbatch.debugging.reference import dense_on_host
 from dynbatch.errors import NumericError
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
-
-INSIDE = __file__.rsplit("debugging", 1)[0]
-
-
-def place_of_creation() -> str:
-    """File, line and function of the innermost frame outside dynbatch."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 class PlacedNodes(list[Node]):
@@ -44,7 +34,7 @@ class PlacedNodes(list[Node]):
         self._places = places
 
     def append(self, node: Node) -> None:
-        self._places[len(self)] = place_of_creation()
+        self._places[len(self)] = caller()
         super().append(node)
 
 

@@ -7,11 +7,12 @@ from collections import ChainMap, UserDict, UserList, deque
 from collections.abc import Iterable, Iterator, Mapping, Set, ValuesView
 from dataclasses import fields, is_dataclass
 from functools import partial
-from types import GeneratorType, MappingProxyType, MemberDescriptorType, NoneType, SimpleNamespace
+from types import GeneratorType, MappingProxyType, NoneType, SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from dynbatch.attributes import attributes_of
 from dynbatch.errors import ArgumentError
 
 Member = TypeVar("Member")
@@ -87,11 +88,11 @@ def parts(
     if isinstance(value, SimpleNamespace):
         return vars(value).items()
     if is_dataclass(value) and not isinstance(value, type):
-        names = dict.fromkeys([*(field.name for field in fields(value)), *attributes(value)])
+        names = dict.fromkeys([*(field.name for field in fields(value)), *attributes_of(value)])
         return ((name, getattr(value, name)) for name in names if hasattr(value, name))
     if isinstance(value, partial):
         held = {"func": value.func, "args": value.args, "keywords": value.keywords}
-        return (held | attributes(value)).items()
+        return (held | attributes_of(value)).items()
     if isinstance(value, np.ndarray) and value.dtype == object:
         return parts(owner, path, value.tolist(), kinds)
     if isinstance(value, ONCE):
@@ -101,17 +102,6 @@ def parts(
         what = f"a {type(value).__name__} that holds parameters or modules"
         raise _refusal(owner, path, what, "a list, or a dict with a name for each")
     return None
-
-
-def attributes(value: object) -> dict[str, object]:
-    """The attributes of an object that are set, by name, those of its `__slots__` last."""
-    found: dict[str, object] = dict(getattr(value, "__dict__", ()))
-    for kind in reversed(type(value).__mro__):
-        if "__slots__" in vars(kind):
-            for name, place in vars(kind).items():
-                if isinstance(place, MemberDescriptorType) and hasattr(value, name):
-                    found.setdefault(name, getattr(value, name))
-    return found
 
 
 def _keyed(

@@ -10,10 +10,11 @@ from numpy.typing import DTypeLike
 
 from dynbatch import backend
 from dynbatch.arguments import float_dtype, refused, state_differences, state_of
+from dynbatch.attributes import attributes_of
 from dynbatch.backend import Device
 from dynbatch.errors import ArgumentError, CheckpointError
 from dynbatch.kernels.runtime import transfer
-from dynbatch.models.members import attributes, members
+from dynbatch.models.members import members
 from dynbatch.names import check_names
 from dynbatch.parameter import UNNAMED, Array, Parameter
 
@@ -107,7 +108,7 @@ class Module:
 
     def _members(self) -> Iterator[tuple[str, Module | Parameter]]:
         """Parameters and modules of all attributes; those of modules below are not among them."""
-        for name, value in attributes(self).items():
+        for name, value in attributes_of(self).items():
             yield from self._members_of(name, value)
 
     def _walk(self, prefix: str, above: tuple[Module, ...] = ()) -> Iterator[tuple[str, Parameter]]:

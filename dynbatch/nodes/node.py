@@ -5,7 +5,7 @@ What an operation computes, and how it batches, is said by its type: see `nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
 import numpy as np
@@ -79,7 +79,8 @@ class Node(Methods["Node"]):
         row_form: what a call needs to know of a row of this matrix; set when one is taken.
 
     `stream_name` is what random streams know the type by: it stays when a class is renamed, and the
-    masks of dropout with it. `joins_sentences` is True for what is of no sentence by what it is.
+    masks of dropout with it. `joins_sentences` is True for what is of no sentence by what it is,
+    `is_shared` for what sentences share without being one: a parameter.
     """
 
     __slots__ = (
@@ -89,6 +90,7 @@ class Node(Methods["Node"]):
 
     stream_name: ClassVar[str]
     joins_sentences: ClassVar[bool] = False
+    is_shared: ClassVar[bool] = False
     base_of_types: ClassVar[type[Node]]  # `Operation`
 
     graph: Owner
@@ -333,6 +335,22 @@ def heading(node: Node, problem: str) -> str:
     if len(node.inputs) > 8:
         lines.append(f"  … {len(node.inputs) - 8} more inputs")
     return "\n".join(lines)
+
+
+def ancestors(targets: Sequence[Node], known: Container[int] = ()) -> dict[int, Node]:
+    """The targets and all that they read, by index.
+
+    Args:
+        known: indices of nodes that are left out, and with them what these alone read.
+    """
+    nodes = {node.index: node for node in targets}
+    stack = list(targets)
+    while stack:
+        for x in stack.pop().inputs:
+            if x.index not in known and x.index not in nodes:
+                nodes[x.index] = x
+                stack.append(x)
+    return nodes
 
 
 def same_width(nodes: Sequence[Node]) -> bool:

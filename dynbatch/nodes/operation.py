@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar
 
+from dynbatch.attributes import attributes_of
 from dynbatch.errors import EmptyBatchError, GraphError
 from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
@@ -297,9 +298,8 @@ class Operation(Node):
 
     def attributes(self) -> dict[str, Any]:
         """What the node was told besides its inputs: what its type adds to a node."""
-        names = [name for base in type(self).__mro__ for name in vars(base).get("__slots__", ())]
-        own = [name for name in names if name not in Node.__slots__ and hasattr(self, name)]
-        return {name: getattr(self, name) for name in own} | getattr(self, "__dict__", {})
+        held = attributes_of(self).items()
+        return {name: value for name, value in held if name not in Node.__slots__}
 
     def rebuild(self, *inputs: Node) -> Node:
         """The same operation with the same attributes on other inputs."""

@@ -64,6 +64,7 @@ class ParameterNode(Operation):
 
     __slots__ = ("parameter",)
     static = ("parameter",)
+    is_shared = True
     parameter: Parameter
 
     def infer_shape(self, *shapes: Shape) -> Shape:

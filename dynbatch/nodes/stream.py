@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from dynbatch.nodes.node import Node
+from dynbatch.nodes.node import Node, ancestors
 
 
 class RandomStreams:
@@ -34,19 +34,11 @@ class RandomStreams:
         known = keys.get(node.index)
         if known is not None:
             return known
-        missing = {node.index: node}
-        stack = [node]
-        while stack:
-            for x in stack.pop().inputs:
-                if x.index not in keys and x.index not in missing:
-                    missing[x.index] = x
-                    stack.append(x)
+        missing = ancestors([node], keys)
         for index in sorted(missing):  # creation order: inputs come first
-            one = missing[index]
-            content = getattr(one, "content", None)
-            head = content() if content is not None else b""
-            text = f"{one.stream_name}{[keys[x.index] for x in one.inputs]}"
-            keys[index] = zlib.crc32(text.encode(), zlib.crc32(head))
+            source = missing[index]
+            text = f"{source.stream_name}{[keys[x.index] for x in source.inputs]}"
+            keys[index] = zlib.crc32(text.encode(), zlib.crc32(source.content()))
         return keys[node.index]
 
     def clear(self) -> None:
@@ -83,12 +75,12 @@ class Sentences:
             parent[one.index] = one.index
             if not (_joins_scalars(one) or one.joins_sentences):
                 for x in one.inputs:
-                    if not _is_shared(x):
+                    if not x.is_shared:
                         parent[find(one.index)] = find(x.index)
         self._find = find
         self._roots: dict[int, int] = {}
         for one in nodes:
-            if not (_is_shared(one) or _joins_scalars(one) or one.joins_sentences):
+            if not (one.is_shared or _joins_scalars(one) or one.joins_sentences):
                 self._roots.setdefault(find(one.index), len(self._roots))
 
     def __len__(self) -> int:
@@ -110,7 +102,3 @@ class Sentences:
 def _joins_scalars(node: Node) -> bool:
     """Whether it is made of scalars only, or is a scalar that was given."""
     return node.ndim == 0 if not node.inputs else all([x.ndim == 0 for x in node.inputs])
-
-
-def _is_shared(node: Node) -> bool:
-    return "parameter" in type(node).__slots__

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import warnings
 from collections import Counter
@@ -11,6 +10,7 @@ from collections.abc import Sequence
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.caller import users_frame
 from dynbatch.errors import BatchingWarning
 from dynbatch.nodes.operation import signature_type
 from dynbatch.recent import free_at_fork
@@ -22,8 +22,6 @@ MEAN_BATCH = 1.5
 # Signatures of one node type that differ in widths alone, and how many nodes they have on average.
 MANY_WIDTHS = 16
 MEAN_OF_WIDTHS = 2
-
-INSIDE = __file__.rsplit("reporting", 1)[0]
 
 _warned = False
 _lock = free_at_fork(threading.Lock())
@@ -82,16 +80,8 @@ def warn(record: RunRecord) -> None:
         f"{what} ran in {batches} batches, almost one by one: {cause}. "
         "print(graph.explain()) shows what ran apart, and why; this warning comes once a process.",
         BatchingWarning,
-        stacklevel=_frames_inside() + 1,
+        stacklevel=users_frame()[1] + 1,
     )
-
-
-def _frames_inside() -> int:
-    """How many frames of dynbatch the caller and its callers are, before the first of the user."""
-    frame, count = sys._getframe(1), 0
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(INSIDE):
-        frame, count = frame.f_back, count + 1
-    return count
 
 
 def likely_cause(record: RunRecord) -> str:

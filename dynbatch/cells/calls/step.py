@@ -26,7 +26,6 @@ from dynbatch.compiler.trace import (
     Placeholder,
     Split,
     TraceGraph,
-    ancestors,
     require_inside,
     require_vector,
     run_traced,
@@ -34,7 +33,7 @@ from dynbatch.compiler.trace import (
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
-from dynbatch.nodes.node import Node, Owner, Shape
+from dynbatch.nodes.node import Node, Owner, Shape, ancestors
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.expand import Expand
 from dynbatch.nodes.sources import check_parameter
