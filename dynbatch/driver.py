@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from types import CodeType
 from typing import Any, TypeVar
 
-from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import BackendError, CheckError, DriveError, DtypeError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node

@@ -1,6 +1,6 @@
 """Cells: one step of one sentence, traced, hoisted, fused, and run along all sentences."""
 
-from dynbatch.cells.calls.arguments import total
+from dynbatch.cells.calls.results import total
 from dynbatch.cells.calls.stack import stack
 from dynbatch.cells.cell import Cell, cell
 from dynbatch.cells.scan.arguments import initial_state

@@ -18,6 +18,9 @@ from dynbatch.nodes.node import Node, Owner
 
 CACHED_PROGRAMS = 64
 
+Shapes = tuple[tuple[int, int], ...]
+"""Of each memory the number of dimensions, and the width."""
+
 
 class Cell:
     """One step of one sentence, or one node of a tree.
@@ -32,7 +35,8 @@ class Cell:
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
         self._programs: Traced[CompiledCell] = Traced(CACHED_PROGRAMS)
-        self._by_rows = False  # whether it has built other operators for memories of other rows
+        # Forms and memories for which it has built other operators where these have other rows.
+        self._by_rows: set[tuple[ScanForm, Shapes]] = set()
         self._calls = Calls(self)
 
     def __call__(self, *arguments: Any) -> Any:
@@ -68,24 +72,26 @@ class Cell:
 
         Parameters are the same if the cell read the same from them, whatever object holds them.
         """
-        by_rows = self._by_rows
-        kinds = tuple([(m.ndim, m.width, m.rows * by_rows) for m in memories])
-        key = (*form, kinds, graph.dtype.char)
-        found = graph.programs.get((self, id(params), *key))
-        if found is None:
-            made = self._programs.find(key, params)
-            if made is None:
-                trace = self._trace(graph, form, memories, params, by_rows)
-                if trace is None:
-                    self._trace(graph, form, memories, params, by_rows=True)  # or its own error
-                    self._by_rows = True
-                    return self.compiled(graph, form, memories, params)
-                made = self._programs.add(key, params, CompiledCell(trace))
-            made.check_parameters(graph)
-            # With the parameters, so that their id stays their own.
-            found = graph.programs[self, id(params), *key] = (params, made)
-        program: CompiledCell = found[1]
-        return program
+        shapes = tuple([(m.ndim, m.width) for m in memories])
+        by_rows = (form, shapes) in self._by_rows
+        rows = tuple([m.rows for m in memories]) if by_rows else ()
+        key = (*form, shapes, rows, graph.dtype.char)
+        known = graph.programs.get((self, id(params), *key))
+        if known is not None:
+            program: CompiledCell = known[1]
+            return program
+        compiled = self._programs.find(key, params)
+        if compiled is None:
+            trace = self._trace(graph, form, memories, params, by_rows)
+            if trace is None:
+                self._trace(graph, form, memories, params, by_rows=True)  # or its own error
+                self._by_rows.add((form, shapes))
+                return self.compiled(graph, form, memories, params)
+            compiled = self._programs.add(key, params, CompiledCell(trace))
+        compiled.check_parameters(graph)
+        # With the parameters, so that their id stays their own.
+        graph.programs[self, id(params), *key] = (params, compiled)
+        return compiled
 
     def _trace(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: Any, by_rows: bool

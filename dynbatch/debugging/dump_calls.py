@@ -8,10 +8,11 @@ from itertools import islice
 from types import SimpleNamespace
 from typing import Any
 
-from dynbatch.cells.calls.arguments import NodeArgument, SumArgument, TupleArgument, form_of
+from dynbatch.cells.calls.arguments import NodeArgument, TupleArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.calls import maker
 from dynbatch.cells.calls.forms import MatrixForm
+from dynbatch.cells.calls.results import SumArgument, form_of
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.step import StepTrace
 from dynbatch.cells.calls.table import CallGraph, CallTable

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import SumArgument, TupleArgument
+from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.step import split_step
 from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.compiler.trace import Placeholder, TraceGraph

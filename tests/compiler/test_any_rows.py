@@ -128,3 +128,18 @@ def test_an_error_of_a_cell_does_not_part_its_sentences():
             db.scan(cell, F.constant(graph, 1.0, (2, D)), D, batch.params, memory)
     outcome(db.scan, cell, batch)
     assert len(cell.programs) == 1
+
+
+def test_a_cell_that_follows_the_rows_of_one_memory_takes_any_rows_of_another():
+    @db.cell
+    def last_of_narrow(x, h, params, memory):
+        seen = memory[-1] if memory.width == D else F.attention(h, memory, memory)
+        h = F.tanh(h + F.sum(seen))
+        return h, h
+
+    with db.Graph() as graph:
+        for width in (D, D + 1):
+            for rows in (2, 5):
+                memory = F.constant(graph, 1.0, (rows, width))
+                db.scan(last_of_narrow, F.constant(graph, 1.0, (3, D)), width, memory=memory)
+    assert len(last_of_narrow.programs) == 2 + 1

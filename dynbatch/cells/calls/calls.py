@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Protocol
 
-from dynbatch.cells.calls.arguments import as_arguments, form_given, holds_matrix, wrapped
+from dynbatch.cells.calls.arguments import as_argument, as_nodes, form_given, holds_matrix
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import Form
 from dynbatch.cells.calls.roles import Roles
@@ -112,7 +112,7 @@ class Calls:
         if graph.is_trace or graph.device.is_cuda:
             return self._inline(arguments, at, graph)
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
-        lights = [wrapped(value, graph) for value in values]
+        lights = [as_argument(value, graph) for value in values]
         params = None if at is None else arguments[at]
         form_ids = [light.form_id for light in lights]
         key = tuple(form_ids if at is None else [*form_ids[:at], id(params), *form_ids[at:]])
@@ -186,7 +186,7 @@ class Calls:
 
     def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
         """The function itself: operators as nodes, where a call cannot be one node."""
-        given = [a if k == at else as_arguments(a, graph) for k, a in enumerate(arguments)]
+        given = [a if k == at else as_nodes(a, graph) for k, a in enumerate(arguments)]
         params = None if at is None else arguments[at]
         try:
             return run_traced(self._cell.function, given, params)

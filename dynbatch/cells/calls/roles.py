@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import SumArgument, form_given, graphs_of, is_value
+from dynbatch.cells.calls.arguments import form_given, graphs_of, is_value
 from dynbatch.cells.calls.call import TuplePart
 from dynbatch.cells.calls.forms import Form
+from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.step import trace_step
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Owner

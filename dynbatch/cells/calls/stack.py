@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.arguments import listed
-from dynbatch.cells.calls.arguments import are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import build, leaves
+from dynbatch.cells.calls.results import are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.arrays import add_rows_at
 from dynbatch.errors import EmptyBatchError, ShapeError

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import ArgumentError, DtypeError, ShapeError
 from dynbatch.nodes.arguments import not_a_node, require_graph
 from dynbatch.nodes.node import Node, Owner

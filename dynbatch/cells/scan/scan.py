@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dynbatch.arguments import switch
-from dynbatch.cells.calls.arguments import structure_of
+from dynbatch.cells.calls.results import structure_of
 from dynbatch.cells.cell import Cell
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan import chunks as segments

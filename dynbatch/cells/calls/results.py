@@ -1,0 +1,198 @@
+"""What calls returned: its form, its sum, and its parts as nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeGuard
+
+from dynbatch.arguments import listed
+from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
+from dynbatch.cells.calls.forms import NO_FORM, ResultForm
+from dynbatch.cells.calls.table import CallTable, nodes_among
+from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.reduce import sum as sum_of
+from dynbatch.nodes.shape.structure import stack as stack_nodes
+
+Result: TypeAlias = Call | ResultPart | TuplePart
+"""What a call returned, or a part of it."""
+
+NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
+"""A node, or a tuple of them, or of such tuples."""
+
+_RESULT_TYPES = frozenset((Call, ResultPart, TuplePart))
+
+
+class SumArgument:
+    """The sum of what several calls returned, part by part. Made by `total`; see `TupleArgument`.
+
+    A call that is given it gathers the members. Once somebody has taken a part of it, that part is
+    a node, which may be kept: calls that are given the total from then on read its parts.
+    """
+
+    __slots__ = ("_nodes", "depths", "form", "form_id", "members", "ready")
+    origin = None
+
+    def __init__(self, members: Sequence[Result], form: ResultForm) -> None:
+        self.members = members
+        self.depths = depths_of(members)
+        self.form = form
+        self.form_id = members[0].form_id
+        self.ready = max([member.ready for member in members])
+        self._nodes: NodeTree | None = None
+
+    def given_nodes(self) -> list[Node]:
+        """The nodes of its members."""
+        return nodes_among(self.members)
+
+    @property
+    def nodes(self) -> NodeTree:
+        """The sum as ordinary nodes, in the structure of what the calls returned."""
+        if self._nodes is None:
+            self._nodes = by_part(_sum, [structure_of(member) for member in self.members])
+        return self._nodes
+
+    def _taken(self) -> NodeTree:
+        """The nodes of its parts, for somebody who may keep them."""
+        if self.form_id != NO_FORM:
+            self.form_id = NO_FORM  # so that no table of calls takes it as it is
+            totals = self.members[0].origin.graph.totals
+            totals.update([(node.index, self) for node in _leaves_of(self.nodes)])
+        return self.nodes
+
+    def __len__(self) -> int:
+        return len(self.form) if isinstance(self.form, tuple) else len(self.nodes)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._taken()[key]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._taken())
+
+    def __repr__(self) -> str:
+        return f"total of {len(self.members)}: {self.form}"
+
+
+def depths_of(values: Iterable[object]) -> dict[CallTable, int]:
+    """Of each table of calls that the values come from, the greatest depth."""
+    depths: dict[CallTable, int] = {}
+    for value in values:
+        if isinstance(value, Call | ResultPart | TuplePart):
+            depths[value.origin] = max(depths.get(value.origin, -1), value.depth)
+        elif isinstance(value, SumArgument):
+            for table, depth in value.depths.items():
+                depths[table] = max(depths.get(table, -1), depth)
+    return depths
+
+
+def structure_of(value: Any) -> Any:
+    """What a call returned, as nodes and tuples of nodes; anything else as it is."""
+    if isinstance(value, SumArgument):
+        return value.nodes
+    is_tuple = isinstance(value, Call) and isinstance(value.origin.form, tuple)
+    if is_tuple or isinstance(value, TuplePart | tuple):
+        return tuple([structure_of(part) for part in value])
+    return value
+
+
+def total(results: Sequence[Any]) -> Any:
+    """The sum of what calls of a cell returned, part by part; an argument for another call.
+
+    A tree node has any number of children. Their sum is gathered by the call that is given it: no
+    node of its own, and nodes with 1 and with 20 children run in the same batch.
+
+    Args:
+        results: at least one; all of one form. Where there may be none, give the widths of zeros
+            instead, as in `db.scan`'s `init`: `db.total(children) if children else (64, 64)`.
+
+    Raises:
+        EmptyBatchError: `results` is empty.
+        ShapeError:      the forms differ.
+        GraphError:      the graphs differ.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> @db.cell
+        ... def node(x, below):
+        ...     return x + below
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [1.0])
+        ...     leaves = [node(x, 1) for _ in range(3)]
+        ...     node(x, db.total(leaves)).value.tolist()
+        [4.0]
+    """
+    results = listed(
+        "total", "results", results, "give what the calls returned: db.total([h1, h2])"
+    )
+    if not results:
+        raise EmptyBatchError.at_caller(
+            "total: the list of results is empty.\n"
+            "  rule: a sum of none has no widths; those of zeros stand for it\n"
+            "  fix:  db.total(below) if below else (64, 64), the widths of the state"
+        )
+    if not are_results(results):
+        return by_part(_sum, [structure_of(result) for result in results])
+    rule, fix = "the sum is taken part by part", "sum results of cells that return the same widths"
+    form = common_form("total", results, rule, fix)
+    return results[0] if len(results) == 1 else SumArgument(results, form)
+
+
+def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:
+    """Whether all are what calls returned, or parts of it."""
+    return all([type(value) in _RESULT_TYPES for value in values])
+
+
+def common_form(what: str, results: Sequence[Result], rule: str, fix: str) -> ResultForm:
+    """The form that all results have.
+
+    Raises:
+        ShapeError: the forms differ; the error ends with `rule` and `fix`.
+        GraphError: the graphs differ.
+    """
+    if len({result.form_id for result in results}) > 1:  # form ids are of one graph
+        require_one_graph(what, results)
+        raise ShapeError.at_caller(
+            f"{what}: the results have different forms: {results[0]!r} and others.\n"
+            f"  rule: {rule}\n  fix:  {fix}"
+        )
+    return form_of(results[0])
+
+
+def require_one_graph(what: str, results: Sequence[Result]) -> None:
+    """Raise `GraphError` if calls, or parts of them, belong to several graphs."""
+    graph = results[0].origin.graph
+    for result in results:
+        if result.origin.graph is not graph:
+            raise GraphError.at_caller(
+                f"{what}: the results belong to different graphs ({result!r}).\n"
+                "  rule: every node of an expression has one owner\n"
+                "  fix:  build the sentence in one `with db.Graph()` block"
+            )
+
+
+def form_of(value: Result) -> ResultForm:
+    """The form of what a call, or a part of it, stands for."""
+    if isinstance(value, TuplePart):
+        return value.form
+    return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
+
+
+def _leaves_of(nodes: NodeTree) -> Iterator[Node]:
+    """All nodes of a structure."""
+    if isinstance(nodes, tuple):
+        for part in nodes:
+            yield from _leaves_of(part)
+    else:
+        yield nodes
+
+
+def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> Any:
+    """Nodes joined part by part, in the structure of one."""
+    if isinstance(structures[0], tuple):
+        return tuple([by_part(join, part) for part in zip(*structures, strict=True)])
+    return join(structures)
+
+
+def _sum(nodes: Sequence[Node]) -> Node:
+    return nodes[0] if len(nodes) == 1 else sum_of(stack_nodes(nodes), dim=0)
