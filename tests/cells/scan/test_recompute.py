@@ -174,16 +174,13 @@ def test_a_batch_may_be_told_to_recompute_and_says_what_is_worth_a_try(monkeypat
     tried = []
     saved = Scan.saved.__func__
 
-    def told(kind, batch):
-        if steps is not None:
-            tried.append(Scan.recompute_choices(batch))
-            batch.recompute = steps
-        return saved(kind, batch)
+    def noted(node_type, batch):
+        tried.append(Scan.recompute_choices(batch))
+        return saved(node_type, batch)
 
-    monkeypatch.setattr(Scan, "saved", classmethod(told))
-    steps = None
     without = peak_of(None)
-    steps = 7
+    monkeypatch.setattr(Scan, "saved", classmethod(noted))
+    monkeypatch.setattr(Scan, "recompute_of", classmethod(lambda node_type, nodes: 7))
     assert peak_of(None) < without / 2
     assert tried[0] == [40, 20, 10, 7, 5, 3, 2, 1]
     assert Scan.recomputes and not db.Operation.recomputes
