@@ -196,8 +196,8 @@ def combine_number_backward(
     differentiate = (kernel.backward_a, kernel.backward_b)[side]
 
     def backward(part: slice, room: Array) -> None:
-        own = None if x is None else x[part]
-        differentiate(dy[part], *_in_order(own, _beside(numbers, offsets, part), side), room)
+        part_of_x = None if x is None else x[part]
+        differentiate(dy[part], *_in_order(part_of_x, _beside(numbers, offsets, part), side), room)
 
     _in_blocks(kernel, dy, out, backward)
 

@@ -224,5 +224,5 @@ def _matmul_neighbours(
 
 def _stack(x: Ragged, first: int, end: int, transpose: bool) -> Array:
     """Segments of one shape as (segments, rows, width), or (segments, width, rows)."""
-    own = x.flat[x.starts[first] : x.starts[end]].reshape(end - first, *x.shape(first))
-    return own.transpose(0, 2, 1) if transpose else own
+    stack = x.flat[x.starts[first] : x.starts[end]].reshape(end - first, *x.shape(first))
+    return stack.transpose(0, 2, 1) if transpose else stack

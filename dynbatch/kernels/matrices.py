@@ -73,19 +73,19 @@ def by_matrix(*reduced: int) -> Callable[[Callable[..., None]], Callable[..., No
     def decorate(kernel: Callable[..., None]) -> Callable[..., None]:
         @wraps(kernel)
         def choose(*args: Any, **named: Any) -> None:
-            found = [place for place, given in enumerate(args) if type(given) is Matrices]
-            if not found:
+            at = [k for k, arg in enumerate(args) if type(arg) is Matrices]
+            if not at:
                 kernel(*args, **named)
                 return
-            for offsets, width, elements, sums in args[found[0]].of_one_width():
-                own = [
-                    given.reshape(-1)[sums if place in reduced else elements].reshape(-1, width)
-                    if isinstance(given, np.ndarray)
-                    else given
-                    for place, given in enumerate(args)
+            for offsets, width, elements, sums in args[at[0]].of_one_width():
+                part = [
+                    arg.reshape(-1)[sums if k in reduced else elements].reshape(-1, width)
+                    if isinstance(arg, np.ndarray)
+                    else arg
+                    for k, arg in enumerate(args)
                 ]
-                own[found[0]] = offsets
-                kernel(*own, **named)
+                part[at[0]] = offsets
+                kernel(*part, **named)
 
         return choose
 

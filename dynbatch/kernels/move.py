@@ -103,7 +103,7 @@ def run(moves: Iterable[Move], add: bool = False) -> int:
 
 
 def run_backward(moves: Iterable[Move], add: bool) -> int:
-    """The same moves from target to source: the gradient of `run`."""
+    """Carry out the moves from target to source: the gradient of `run`."""
     return run((_reverse(move) for move in moves), add)
 
 

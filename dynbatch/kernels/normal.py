@@ -59,11 +59,11 @@ _LEADING = {
 
 def tail(x: Array) -> tuple[Array, Array]:
     """Q(|x|) = ½ erfc(|x| / √2), and exp(-x²/2)."""
-    found = APPROXIMATIONS[x.dtype.name]
-    a = np.minimum(np.abs(x), x.dtype.type(found.limit))
-    u = found.origin - found.slope / (a + found.middle)
-    sum_ = np.full_like(a, found.coefficients[-1])
-    for coefficient in found.coefficients[-2::-1]:
+    approximation = APPROXIMATIONS[x.dtype.name]
+    a = np.minimum(np.abs(x), x.dtype.type(approximation.limit))
+    u = approximation.origin - approximation.slope / (a + approximation.middle)
+    sum_ = np.full_like(a, approximation.coefficients[-1])
+    for coefficient in approximation.coefficients[-2::-1]:
         np.multiply(sum_, u, out=sum_)
         np.add(sum_, coefficient, out=sum_)
     density = exp_of_half_square(a)

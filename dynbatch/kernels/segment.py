@@ -177,7 +177,7 @@ def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) ->
     """out[k, d] = how many rows into segment k the value values[k, d] occurs first.
 
     Args:
-        values:  (K, D), each an element of its segment and column; a NaN is found as itself.
+        values:  (K, D), each an element of its segment and column; a NaN is is_value as itself.
         offsets: (K + 1,) strictly increasing, from 0 to N.
         out:     (K, D) int32 or int64, overwritten.
     """
@@ -189,14 +189,14 @@ def first_in_segments(rows: Array, values: Array, offsets: Array, out: Array) ->
 def _first_in_group(rows: Array, values: Array, offsets: Array, out: Array) -> None:
     # NumPy's argmax along tokens is ten times slower: it copies each segment transposed.
     lengths = np.diff(offsets).astype(out.dtype)
-    found = np.empty(rows.shape, bool)
-    combine_segments(np.equal, rows, values, offsets, found)
+    is_value = np.empty(rows.shape, bool)
+    combine_segments(np.equal, rows, values, offsets, is_value)
     if np.isnan(values).any():
-        found |= np.isnan(rows)
+        is_value |= np.isnan(rows)
     # Rows left in the segment: among those that hold the value, the first has most.
     left = np.repeat(offsets[1:], lengths).astype(out.dtype)
     left -= np.arange(rows.shape[0], dtype=out.dtype)
-    reduce_segments(np.maximum, found * left[:, None], offsets, out, 0)
+    reduce_segments(np.maximum, is_value * left[:, None], offsets, out, 0)
     np.subtract(lengths[:, None], out, out=out)
 
 

@@ -45,8 +45,8 @@ class WindowTable(NamedTuple):
         """(M,) whether a row of each window is one of its segment."""
         counts = np.diff(self.ends)
         low, high = np.repeat(self.offsets[:-1], counts), np.repeat(self.offsets[1:], counts)
-        found: Array = (rows >= low) & (rows < high)
-        return found
+        is_inside: Array = (rows >= low) & (rows < high)
+        return is_inside
 
 
 @has_cuda()
@@ -81,41 +81,41 @@ def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
 
 
 @has_cuda()
-def max_pool(x: Array, windows: WindowTable, out: Array, place: Array | None) -> None:
+def max_pool(x: Array, windows: WindowTable, out: Array, argmax: Array | None) -> None:
     """out[m] = maximum of the rows of window m, column by column.
 
     Args:
         windows: without padding.
-        place:   (M, D) integers as wide as x's elements, overwritten with the first maximum's
+        argmax:   (M, D) integers as wide as x's elements, overwritten with the first maximum's
             number in its window, or None.
     """
     starts = windows.starts()
-    if place is not None:
-        place[...] = 0
+    if argmax is not None:
+        argmax[...] = 0
     for part in blocks(*out.shape):
         y, first = out[part], starts[part]
         np.copyto(y, x[first])
         for position in range(1, windows.size):
             rows = x[first + position]
-            if place is not None:
+            if argmax is not None:
                 # A later position is the larger number; masked copies are ten times slower.
-                later = (rows > y) * place.dtype.type(position)
-                np.maximum(place[part], later, out=place[part])
+                later = (rows > y) * argmax.dtype.type(position)
+                np.maximum(argmax[part], later, out=argmax[part])
             np.maximum(y, rows, out=y)
 
 
 @has_cuda()
-def max_pool_backward(dy: Array, windows: WindowTable, place: Array, out: Array) -> None:
+def max_pool_backward(dy: Array, windows: WindowTable, argmax: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column.
 
     Args:
-        place: (M, D) from `max_pool`.
+        argmax: (M, D) from `max_pool`.
     """
     out[...] = 0
     starts = windows.starts()
     for position in range(windows.size):
         for part in blocks(*dy.shape):
-            out[starts[part] + position] += dy[part] * (place[part] == position)
+            out[starts[part] + position] += dy[part] * (argmax[part] == position)
 
 
 @has_cuda()

@@ -24,9 +24,9 @@ class FreeList:
 
     def take(self, size: int, alignment: int = 1) -> int | None:
         """Where `size` are free, from a multiple of `alignment` on; None if nowhere."""
-        place = bisect_left(self._by_size, (size, 0))
+        first = bisect_left(self._by_size, (size, 0))
         # A larger stretch may start so that less room is left; a few are tried.
-        for room, start in self._by_size[place : place + 8]:
+        for room, start in self._by_size[first : first + 8]:
             offset = -(-start // alignment) * alignment
             if offset + size <= start + room:
                 self.remove(start)

@@ -93,7 +93,7 @@ def last_stage(intervals: Sequence[Interval]) -> int:
 
 
 def place_in_order(intervals: Sequence[Interval]) -> int:
-    """The same, one after the other as they come, each into the tightest gap that has room."""
+    """Place each block, in this order, into the tightest gap that has room; returns the size."""
     placed: list[Interval] = []
     total = 0
     for block in intervals:

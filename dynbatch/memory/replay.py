@@ -77,8 +77,8 @@ def replay(
             at_peak = statistics_of(above, below)
         if below.allocations > before:
             grown.append(number)
-    found = Replay(statistics_of(above, below), at_peak, seconds, tuple(grown))
+    result = Replay(statistics_of(above, below), at_peak, seconds, tuple(grown))
     for buffer in alive.values():
         above.free(buffer)
     above.release()
-    return found
+    return result

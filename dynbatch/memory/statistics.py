@@ -77,7 +77,7 @@ class MemoryStatistics:
 
     @property
     def internal_bytes(self) -> int:
-        """Internal fragmentation: of buffers in use, what nobody asked for."""
+        """Internal fragmentation: what buffers in use have beyond what was asked for."""
         return self.rounded_bytes - self.requested_bytes
 
     @property
@@ -87,12 +87,12 @@ class MemoryStatistics:
 
     @property
     def scattered_bytes(self) -> int:
-        """Of `free_bytes`, what does not lie in one piece: all but the largest."""
+        """What is free beside the largest stretch: a request cannot have it in one piece."""
         return self.free_bytes - self.largest_free_bytes
 
 
 def statistics_of(above: Statistics, below: Statistics) -> MemoryStatistics:
-    """Those of the allocator between two counters."""
+    """The statistics of the allocator between two counters."""
     return MemoryStatistics(
         requested_bytes=above.requested_bytes,
         rounded_bytes=above.rounded_bytes,

@@ -98,7 +98,7 @@ class DeviceMemory(Resource):
         """Nothing: the last pointer into it frees it."""
 
     def room(self) -> int:
-        """As the driver says."""
+        """The free bytes that the driver tells."""
         free, _ = backend.cupy().cuda.runtime.memGetInfo()
         return int(free)
 

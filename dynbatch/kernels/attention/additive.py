@@ -75,9 +75,9 @@ def workspace(
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
-    """The same of `additive_attention_backward`, for values of so many features.
+    """Elements of scratch of `additive_attention_backward`, for values of so many features.
 
-    Beside the block of tanh(q + k), for the largest sentence: a number for each pair, and what is
+    Beside the block of tanh(q + k), the largest sentence needs a number for each pair, and what is
     added to the gradient of keys, or of values.
     """
     pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]

@@ -76,7 +76,7 @@ class DeferredGradients:
         self._room = room
 
     def add_slopes(self, rows: slice, ds: Array, u: Array) -> None:
-        """Of a step and some rows: ds (n,), and u² (n, D), which is overwritten."""
+        """Add what a step has for some rows: ds (n,), and u² (n, D), which is overwritten."""
         if self.slopes is None:
             count, width = self._rows, u.shape[1]
             size = count * (width + 1)

@@ -122,7 +122,7 @@ def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
-    """The same of `dot_attention_backward`."""
+    """Elements of scratch of `dot_attention_backward`: a block of scores and one of slopes."""
     return 2 * workspace(array, query_lengths, key_lengths, heads, masks)
 
 
@@ -206,10 +206,13 @@ def dot_attention_backward(
 
     def shard(span: range, room: Array) -> None:
         for sentence in _sentences(packed, scoring, span):
-            places = (sentence.rows, sentence.keys, sentence.keys)
             dq, dk, dv = [
                 None if array is None else _heads(array[rows], heads)
-                for array, rows in zip(wanted[:3], places, strict=True)
+                for array, rows in (
+                    (wanted.queries, sentence.rows),
+                    (wanted.keys, sentence.keys),
+                    (wanted.values, sentence.keys),
+                )
             ]
             blocks = list(sentence.blocks())
             # One block that sees every key writes dk and dv; otherwise blocks add to what is there.

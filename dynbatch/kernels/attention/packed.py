@@ -60,7 +60,7 @@ def sentences_of(packed: PackedPairs) -> Iterator[tuple[slice, slice]]:
 
 
 def pairs_of(packed: PackedPairs, numbers: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """As `sentences_of`, with (T_q, T_k) of the numbers: one for each pair of a sentence."""
+    """Each sentence's queries, keys and (T_q, T_k) numbers, of which each pair has one."""
     start = 0
     for rows, keys in sentences_of(packed):
         shape = (rows.stop - rows.start, keys.stop - keys.start)

@@ -38,13 +38,13 @@ def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
 
 @has_cuda()
 def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
-    """The same of `additive_attention`: the largest block of whole sentences' keys."""
+    """Elements of scratch of `additive_attention`: the largest block of whole sentences' keys."""
     return _block_elements(key_lengths, width)
 
 
 @has_cuda()
 def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
-    """The same of both backward kernels; width of the wider of keys and values."""
+    """Elements of scratch of both backward kernels; `width` is the larger of keys and values."""
     return _block_elements(key_lengths, width)
 
 
@@ -228,7 +228,7 @@ def _dots(rows: Array, vectors: Array, offsets: Array, out: Array) -> None:
 
 
 def _row_dots(rows: Array, vectors: Array, sentences: Array, out: Array, scratch: Array) -> None:
-    """The same in few calls: two threads that make a short one for each sentence wait in turns."""
+    """`_dots` in few calls: two threads that make a short one for each sentence wait in turns."""
     step = max(1, min(scratch.size, BLOCK_ELEMENTS) // max(1, rows.shape[1]))
     for start in range(0, rows.shape[0], step):
         part = rows[start : start + step]

@@ -10,7 +10,7 @@ extern "C" __global__ void copy(const REAL* x, REAL* out, long long count) {
     map_elements(out, count, [=](long long i) { return x[i]; });
 }
 
-extern "C" __global__ void copy_integers(const Place* x, REAL* out, long long count) {
+extern "C" __global__ void copy_integers(const Index* x, REAL* out, long long count) {
     map_elements(out, count, [=](long long i) { return (REAL)x[i]; });
 }
 

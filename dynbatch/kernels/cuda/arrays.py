@@ -12,7 +12,7 @@ from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels import arrays as kernels
 from dynbatch.kernels.cuda.move import copy_rectangles
-from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.in_flight import hold
 from dynbatch.kernels.cuda.runtime.launch import Argument
@@ -166,7 +166,7 @@ def collect(parts: Sequence[Array], out: Array) -> None:
 
 def _collect(parts: Sequence[Array], out: Array, ends: Array) -> None:
     sizes = np.array([part.size for part in parts], np.int64)
-    _copy_parts(out, np.array(places(out, parts), np.int64), out, ends - sizes, sizes)
+    _copy_parts(out, np.array(element_offsets(out, parts), np.int64), out, ends - sizes, sizes)
 
 
 def _copy_parts(

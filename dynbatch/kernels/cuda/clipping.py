@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 
@@ -57,5 +57,5 @@ def _over_chunks(kernel: str, gradients: Sequence[Array], *args: Argument) -> No
     counts = [num_chunks(gradient) for gradient in gradients]
     ends = np.cumsum(counts)
     sizes = [gradient.size for gradient in gradients]
-    entries = np.column_stack((ends - counts, places(base, gradients), sizes))
+    entries = np.column_stack((ends - counts, element_offsets(base, gradients), sizes))
     launch(base, kernel, (int(ends[-1]),), (THREADS,), (base, entries, *args, len(gradients)))

@@ -31,36 +31,36 @@ class PieceTable(NamedTuple):
     total: int
 
 
-def copy_table(places: Array) -> RectangleTable:
+def copy_table(rectangles: Array) -> RectangleTable:
     """The table of `copy_rectangles`.
 
     Args:
-        places: (n, 6) int64: source_start, source_stride, target_start, target_stride, rows, width
-            as in `move.Move`. No two targets may overlap.
+        rectangles: (n, 6) int64: source_start, source_stride, target_start, target_stride, rows,
+            width as in `move.Move`. No two targets may overlap.
     """
-    places = _occupied(places)
-    first, total = _first_elements(places)
-    return RectangleTable(np.column_stack((first, places[:, [0, 1, 2, 3, 5]])), total)
+    rectangles = _occupied(rectangles)
+    first, total = _first_elements(rectangles)
+    return RectangleTable(np.column_stack((first, rectangles[:, [0, 1, 2, 3, 5]])), total)
 
 
-def add_tables(places: Array) -> list[PieceTable]:
+def add_tables(rectangles: Array) -> list[PieceTable]:
     """The tables of `add_rectangles`: one launch each, in order, and most often one in all.
 
-    Places with the same target become one piece with several sources. Pieces that overlap without
-    being the same go to different tables.
+    Rectangles with the same target become one piece with several sources. Pieces that overlap
+    without being the same go to different tables.
 
     Args:
-        places: (n, 6) int64, as in `copy_table`. Targets may overlap in any way, but the rows of
-            one target do not overlap each other.
+        rectangles: (n, 6) int64, as in `copy_table`. Targets may overlap in any way, but the rows
+            of one target do not overlap each other.
     """
-    places = _occupied(places)
-    targets, piece_of = np.unique(places[:, 2:], axis=0, return_inverse=True)
+    rectangles = _occupied(rectangles)
+    targets, piece_of = np.unique(rectangles[:, 2:], axis=0, return_inverse=True)
     piece_of = piece_of.reshape(-1)  # its shape differs between NumPy versions
     rounds = _rounds(targets)
     order = np.argsort(piece_of, kind="stable")
     counts = np.bincount(piece_of, minlength=len(targets))
     ends = np.cumsum(counts)
-    sources = places[order][:, :2]
+    sources = rectangles[order][:, :2]
     tables = []
     for number in range(int(rounds.max(initial=-1)) + 1):
         chosen = rounds == number
@@ -72,7 +72,7 @@ def add_tables(places: Array) -> list[PieceTable]:
     return tables
 
 
-def places(moves: Iterable[Move]) -> Array:
+def rectangles_of(moves: Iterable[Move]) -> Array:
     """The (n, 6) int64 numbers of moves that have one source and one target array."""
     numbers = [(m[1], m[2], m[4], m[5], m[6], m[7]) for m in moves]
     return np.array(numbers, np.int64).reshape(-1, 6)
@@ -86,46 +86,46 @@ def run(moves: list[Move], add: bool = False) -> int:
     copied = 0
     for group in by_arrays.values():
         source, target = group[0].source, group[0].target
-        found = places(group)
-        copied += int((found[:, 4] * found[:, 5]).sum()) * target.itemsize
+        rectangles = rectangles_of(group)
+        copied += int((rectangles[:, 4] * rectangles[:, 5]).sum()) * target.itemsize
         if add:
-            add_rectangles(source, target, found)
+            add_rectangles(source, target, rectangles)
         else:
-            copy_rectangles(source, target, found)
+            copy_rectangles(source, target, rectangles)
     return copied
 
 
-def copy_rectangles(source: Array, target: Array, places: Array) -> None:
+def copy_rectangles(source: Array, target: Array, rectangles: Array) -> None:
     """Copy every rectangle, in one launch.
 
     Args:
-        places: (n, 6) int64, as in `copy_table`; counted from `source` and `target`, which may be
-            one arena.
+        rectangles: (n, 6) int64, as in `copy_table`; counted from `source` and `target`, which may
+            be one arena.
     """
-    entries, total = copy_table(places)
+    entries, total = copy_table(rectangles)
     args = (source, target, entries, len(entries), total)
     launch(target, "copy_rectangles", (-(-total // TILE),), (THREADS,), args)
 
 
-def add_rectangles(source: Array, target: Array, places: Array) -> None:
-    """Add every source to its target, in the order of the places: one launch most often.
+def add_rectangles(source: Array, target: Array, rectangles: Array) -> None:
+    """Add every source to its target, in the order of the rectangles: one launch most often.
 
     Args:
-        places: (n, 6) int64, as in `add_tables`.
+        rectangles: (n, 6) int64, as in `add_tables`.
     """
-    for pieces, sources, total in add_tables(places):
+    for pieces, sources, total in add_tables(rectangles):
         args = (source, target, pieces, sources, len(pieces), total)
         launch(target, "add_rectangles", (-(-total // TILE),), (THREADS,), args)
 
 
-def _occupied(places: Array) -> Array:
-    occupied: Array = places[(places[:, 4] > 0) & (places[:, 5] > 0)]
+def _occupied(rectangles: Array) -> Array:
+    occupied: Array = rectangles[(rectangles[:, 4] > 0) & (rectangles[:, 5] > 0)]
     return occupied
 
 
-def _first_elements(places: Array) -> tuple[Array, int]:
+def _first_elements(rectangles: Array) -> tuple[Array, int]:
     """How many elements lie in the rectangles before each, and in all."""
-    sizes = places[:, 4] * places[:, 5]
+    sizes = rectangles[:, 4] * rectangles[:, 5]
     if sizes.size and int(sizes.max()) >= 1 << 32:
         raise ShapeError(f"a rectangle of {int(sizes.max())} elements; the most is {(1 << 32) - 1}")
     ends = np.cumsum(sizes)

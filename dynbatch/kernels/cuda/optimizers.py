@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
-from dynbatch.kernels.cuda.runtime.addresses import places
+from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch
 
 THREADS = 256
@@ -68,18 +68,21 @@ def table(parts: Sequence[ParameterSlice]) -> tuple[Array, Array | None, int]:
     if largest >= 1 << 32:
         raise ShapeError(f"a parameter of {largest} elements; the most is 2^32 - 1")
     arrays = [(part.value, part.gradient, *part.slots) for part in parts]
-    found = iter(places(parts[0].value, [array for each in arrays for array in each]))
+    offsets = iter(
+        element_offsets(parts[0].value, [array for of_part in arrays for array in of_part])
+    )
     entries: list[tuple[int, ...]] = []
-    given: list[Array] = []
+    rows_given: list[Array] = []
     total = num_rows = 0
     for part in parts:
-        own = [next(found) for _ in range(2 + len(part.slots))] + [0] * (SLOTS - len(part.slots))
+        starts = [next(offsets) for _ in range(2 + len(part.slots))]
+        starts += [0] * (SLOTS - len(part.slots))
         if part.rows is None:
-            entries.append((total, *own, 0, 0, 0, 0))
+            entries.append((total, *starts, 0, 0, 0, 0))
         else:
             width, count = part.value.shape[1], len(part.rows)
-            entries.append((total, *own, width, num_rows, count, part.every_row))
-            given.append(part.rows)
+            entries.append((total, *starts, width, num_rows, count, part.every_row))
+            rows_given.append(part.rows)
             num_rows += count
         total += part.num_elements
-    return np.array(entries, np.int64), np.concatenate(given) if given else None, total
+    return np.array(entries, np.int64), np.concatenate(rows_given) if rows_given else None, total

@@ -86,7 +86,7 @@ __device__ __forceinline__ Largest from_lane(Largest a, int distance) {
 struct FirstExtremum {
     typedef Largest State;
     const REAL* x;
-    Place* out;
+    Index* out;
     int width;
     bool largest;
 
@@ -108,12 +108,12 @@ struct FirstExtremum {
 
 // out[k] = how many rows into segment k its largest, or smallest, value occurs first.
 extern "C" __global__ void first_extremum(
-    const REAL* x, Place* out, const int* offsets, int length, int count, int width, bool largest) {
+    const REAL* x, Index* out, const int* offsets, int length, int count, int width, bool largest) {
     run_segments(FirstExtremum{x, out, width, largest}, {offsets, length, count, width});
 }
 
 // out[n] = dy[k] at the row that `first` names in segment k, else 0.
-extern "C" __global__ void extremum_backward(const REAL* dy, const Place* first, REAL* out,
+extern "C" __global__ void extremum_backward(const REAL* dy, const Index* first, REAL* out,
     const int* offsets, int length, int count, int width, long long total) {
     const Segments segments = {offsets, length, count, width};
     over_elements(segments, total, [&](int k, long long n, int column, long long i) {

@@ -117,8 +117,8 @@ def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
     """The distinct ids, on the host, and the sums of their rows, on the device."""
     table = row_table(ids)
     sums = queue().cupy.empty((len(table.targets), rows.shape[1]), rows.dtype)
-    places = np.arange(len(table.targets))
-    _add_rows(rows, table._replace(targets=places), sums, accumulate=False)
+    each = np.arange(len(table.targets))
+    _add_rows(rows, table._replace(targets=each), sums, accumulate=False)
     return table.targets.astype(np.int64), sums
 
 

@@ -35,7 +35,7 @@ template <int SIZE> struct IntegerOf {
 template <> struct IntegerOf<8> {
     typedef long long type;
 };
-typedef IntegerOf<sizeof(REAL)>::type Place;
+typedef IntegerOf<sizeof(REAL)>::type Index;
 
 // A maximum and Σ exp(x - maximum), of which parts are put together.
 struct Normalizer {

@@ -49,8 +49,8 @@ extern "C" __global__ void unfold_backward(const REAL* dy, REAL* out, const int*
     });
 }
 
-// out[m] = the maximum of each column of window m; place[m] = its first position, if not NULL.
-extern "C" __global__ void max_pool(const REAL* x, Place* place, REAL* out, const int* windows,
+// out[m] = the maximum of each column of window m; argmax[m] = its first position, if not NULL.
+extern "C" __global__ void max_pool(const REAL* x, Index* argmax, REAL* out, const int* windows,
     int most, int count, int width, long long total, const int* offsets, int length, int size,
     int stride, int padding) {
     const Windows all = {
@@ -65,12 +65,12 @@ extern "C" __global__ void max_pool(const REAL* x, Place* place, REAL* out, cons
             largest = Max::combine(largest, value);
         }
         out[i] = largest;
-        if (place) place[i] = first;
+        if (argmax) argmax[i] = first;
     });
 }
 
 // out[n] = Σ of dy over the windows whose maximum is in row n.
-extern "C" __global__ void max_pool_backward(const REAL* dy, const Place* place, REAL* out,
+extern "C" __global__ void max_pool_backward(const REAL* dy, const Index* argmax, REAL* out,
     const int* offsets, int length, int count, int width, long long total, const int* windows,
     int most, int size, int stride, int padding) {
     const Windows all = {
@@ -78,7 +78,7 @@ extern "C" __global__ void max_pool_backward(const REAL* dy, const Place* place,
     over_elements(all.rows, total, [&](int k, long long n, int column, long long i) {
         out[i] = all.gather(k, n, [&](long long m, int position) {
             const long long at = m * width + column;
-            return place[at] == position ? dy[at] : (REAL)0;
+            return argmax[at] == position ? dy[at] : (REAL)0;
         });
     });
 }

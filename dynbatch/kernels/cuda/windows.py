@@ -18,14 +18,14 @@ def unfold_backward(dy: Array, windows: WindowTable, out: Array) -> None:
     _backward("unfold_backward", (dy,), windows, out)
 
 
-def max_pool(x: Array, windows: WindowTable, out: Array, place: Array) -> None:
-    """out[m] = maximum of the rows of window m, column by column, and its place."""
-    _forward("max_pool", (x, place), windows, out)
+def max_pool(x: Array, windows: WindowTable, out: Array, argmax: Array) -> None:
+    """out[m] = maximum of the rows of window m, column by column, and where in it that is."""
+    _forward("max_pool", (x, argmax), windows, out)
 
 
-def max_pool_backward(dy: Array, windows: WindowTable, place: Array, out: Array) -> None:
+def max_pool_backward(dy: Array, windows: WindowTable, argmax: Array, out: Array) -> None:
     """out[n] = sum of dy over the windows whose maximum is in row n, column by column."""
-    _backward("max_pool_backward", (dy, place), windows, out)
+    _backward("max_pool_backward", (dy, argmax), windows, out)
 
 
 def mean_pool(x: Array, windows: WindowTable, out: Array) -> None:

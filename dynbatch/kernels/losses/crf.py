@@ -171,9 +171,9 @@ def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) 
             for begin in range(0, rows.size, most):
                 block = slice(begin, min(begin + most, rows.size))
                 pairs = a[block, None, :] + into
-                found = pairs.argmax(axis=2)
-                origin[rows[block]] = found
-                reached[block] = np.take_along_axis(pairs, found[..., None], axis=2)[..., 0]
+                best_before = pairs.argmax(axis=2)
+                origin[rows[block]] = best_before
+                reached[block] = np.take_along_axis(pairs, best_before[..., None], axis=2)[..., 0]
             a = reached + x[rows]
         else:
             a = chain.start + x[rows]
@@ -244,10 +244,10 @@ class _LogSums:
         total = np.exp(a) @ self.factors
         n, j = np.nonzero(total < self._least)
         with np.errstate(divide="ignore"):
-            found: Array = np.log(total) + self._peaks
+            log_sums: Array = np.log(total) + self._peaks
         if n.size:
-            found[n, j] = _log_sum_exp(a[n] + self._transitions.T[j])
-        return found
+            log_sums[n, j] = _log_sum_exp(a[n] + self._transitions.T[j])
+        return log_sums
 
     def inverse(self, log_sums: Array, out: Array, is_small: Array) -> None:
         """1 / Σ_i exp(a_i) factors_ij from its logarithm; where it is too small 0, and True."""
@@ -260,27 +260,27 @@ class _LogSums:
 
 def _state(x: Array, log_sums: Array, shifts: Array, rows: Array | slice) -> Array:
     """a_t of some rows, as `crf` defines it."""
-    found: Array = log_sums[rows] + x[rows]
-    found -= shifts[rows, None]
-    return found
+    state: Array = log_sums[rows] + x[rows]
+    state -= shifts[rows, None]
+    return state
 
 
 def _peak(rows: Array) -> Array:
     """The largest of each row, 0 for a row of -inf; (n, 1)."""
-    found: Array = rows.max(axis=1, keepdims=True)
-    found[np.isneginf(found)] = 0
-    return found
+    peak: Array = rows.max(axis=1, keepdims=True)
+    peak[np.isneginf(peak)] = 0
+    return peak
 
 
 def _log_sum_exp(rows: Array) -> Array:
     """log Σ exp of each row; -inf for a row of -inf."""
     peak = _peak(rows)
     with np.errstate(divide="ignore"):
-        found: Array = np.log(np.exp(rows - peak).sum(axis=1)) + peak[:, 0]
-    return found
+        log_sum: Array = np.log(np.exp(rows - peak).sum(axis=1)) + peak[:, 0]
+    return log_sum
 
 
 def _softmax(rows: Array) -> Array:
-    found: Array = np.exp(rows - _peak(rows))
-    found /= found.sum(axis=1, keepdims=True)
-    return found
+    exps: Array = np.exp(rows - _peak(rows))
+    exps /= exps.sum(axis=1, keepdims=True)
+    return exps

@@ -154,7 +154,7 @@ def linear_cross_entropy(
 
 
 def _part(wanted: LossGradients, span: slice) -> LossGradients:
-    """The same for some tokens: gradients of weight and bias are of all."""
+    """What is wanted of some tokens: gradients of weight and bias are summed over all of them."""
     hidden = None if wanted.hidden is None else wanted.hidden[span]
     return LossGradients(wanted.scale[span], hidden, wanted.weight, wanted.bias)
 
@@ -228,15 +228,15 @@ def softmax_loss(
     for start in range(0, logits.shape[0], step):
         span = slice(start, start + step)
         z = logits[span]
-        own = targets.part(span)
+        part = targets.part(span)
         shifted = z if room is None else room[: len(z)]
         if bias is not None:
             z = np.add(z, bias, out=shifted)
         peak = z.max(axis=1, keepdims=True)
         z = np.subtract(z, peak, out=shifted)
-        block = _of_ids if own.distributions is None else _of_distributions
-        block(z, own, losses[span], None if scale is None else scale[span])
-        ignored = own.weights == 0
+        block = _of_ids if part.distributions is None else _of_distributions
+        block(z, part, losses[span], None if scale is None else scale[span])
+        ignored = part.weights == 0
         if ignored.any():
             losses[span][ignored] = 0
             if scale is not None:

@@ -37,13 +37,13 @@ def is_on_gpu(what: str, value: Any) -> bool:
     if ask is None:
         return hasattr(value, "__cuda_array_interface__")
     try:
-        kind = int(ask()[0])
-        problem = f"an array on a device of DLPack's type {kind}"
+        device_type = int(ask()[0])
+        problem = f"an array on a device of DLPack's type {device_type}"
     except NOT_SHARED as error:
-        kind, problem = 0, f"{type(value).__name__} cannot be taken: {error}"
-    if kind in (HOST, PINNED):
+        device_type, problem = 0, f"{type(value).__name__} cannot be taken: {error}"
+    if device_type in (HOST, PINNED):
         return False
-    if kind not in (CUDA, MANAGED):
+    if device_type not in (CUDA, MANAGED):
         raise BackendError(
             f"{what}: {problem}.\n  rule: arrays are on the host, or on a GPU of NVIDIA\n"
             "  fix:  bring it to the host: np.asarray(array), tensor.cpu()"
@@ -89,9 +89,9 @@ def _on_gpu(what: str, value: Any) -> Array:
     if not hasattr(value, "__dlpack_device__"):
         interfaced: Array = cupy.asarray(value)
         return interfaced
-    kind, number = value.__dlpack_device__()
+    device_type, number = value.__dlpack_device__()
     current = cupy.cuda.runtime.getDevice()
-    if kind == CUDA and number != current:
+    if device_type == CUDA and number != current:
         raise BackendError(
             f"{what}: the array is on GPU {number}, and CuPy works on GPU {current}.\n"
             f"  fix:  cupy.cuda.Device({number}).use() before graphs and parameters are made, or "
@@ -102,7 +102,7 @@ def _on_gpu(what: str, value: Any) -> Array:
 
 
 def writable(what: str, value: Any) -> Array:
-    """As `view`; a copy where its owner does not want to see it changed, as JAX does not."""
+    """What `view` gives, or a copy where its owner must not see it changed, as with JAX."""
     array = view(what, value)
     if isinstance(array, np.ndarray):
         may_write = array.flags.writeable

@@ -10,7 +10,7 @@ from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import queue
 
 
-def places(base: Array, arrays: Sequence[Array]) -> list[int]:
+def element_offsets(base: Array, arrays: Sequence[Array]) -> list[int]:
     """Where arrays begin, in elements from the beginning of `base`; kept alive until the flush.
 
     Args:
