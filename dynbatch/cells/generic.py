@@ -9,7 +9,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.compiler.arrays import add_rows_at, memory_rows
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.nodes.operation import Operation
@@ -44,7 +44,7 @@ def room_of(op: Op, memory_rows: Sequence[int]) -> int:
     Args:
         memory_rows: of each memory, those of all sentences.
     """
-    read = [memory_rows[x.base.place] for x in op.inputs if x.base.origin == "memory"]
+    read = [memory_rows[x.base.number] for x in op.inputs if x.base.origin is Origin.MEMORY]
     return op.node.scan_room(max(read)) if read else 0
 
 
@@ -70,10 +70,12 @@ class GenericStep:
     ) -> None:  # fmt: skip
         self._kind: type[Operation] = type(op.node)
         self._origins = [x.base.origin for x in op.inputs]
-        self._places = [x.base.place if x.base.origin == "memory" else None for x in op.inputs]
+        self._places = [
+            x.base.number if x.base.origin is Origin.MEMORY else None for x in op.inputs
+        ]
         self._accumulates = self._kind.accumulates
         self.memories = memories
-        reads_memory = "memory" in self._origins
+        reads_memory = Origin.MEMORY in self._origins
         self._chosen = chosen if chosen and reads_memory else {}
         self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
         self._ones = [1] * sentences
@@ -82,8 +84,8 @@ class GenericStep:
             StandIn(
                 op.node,
                 [
-                    Lengths(memories[x.base.place].lengths[k], x.width)
-                    if x.base.origin == "memory"
+                    Lengths(memories[x.base.number].lengths[k], x.width)
+                    if x.base.origin is Origin.MEMORY
                     else Lengths(1, x.width)
                     for x in op.inputs
                 ],
@@ -150,7 +152,7 @@ class GenericStep:
         targets: list[Ragged | None] = []
         added: list[tuple[int, Ragged]] = []
         for position, (x, dx) in enumerate(zip(xs, dxs, strict=True)):
-            if self._origins[position] != "memory":
+            if self._origins[position] is not Origin.MEMORY:
                 targets.append(None if dx is None else self._rows(dx, n))
                 continue
             if self.memory_gradients[x] is None:

@@ -11,7 +11,7 @@ import numpy as np
 from dynbatch.cells.parameter_gradients import ParameterRows
 from dynbatch.compiler.arrays import Scratch, planes_of, portions, write_transposed
 from dynbatch.compiler.compiled import CompiledLoop
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.ir import Op
 from dynbatch.kernels import blas
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Gradients
@@ -93,7 +93,7 @@ def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any], give: Give | No
     for number, op in cell.stream_maps.items():
         name = cell.reverse_pass.of_maps.get(number)
         if name is not None:
-            maps.setdefault(op.inputs[0].place, []).append((op, planes_of(arrays[name])))
+            maps.setdefault(op.inputs[0].number, []).append((op, planes_of(arrays[name])))
     for place, found in maps.items():
         count = found[0][1].shape[1]
         width = cell.program.streams[place].width

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from dynbatch.compiler.buffers import ProgramBuffer
-from dynbatch.compiler.program import Op, WeightRows
+from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.kernels import blas
 from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array

@@ -2,25 +2,71 @@
 
 from __future__ import annotations
 
-from dynbatch.compiler.program import ELEMENTWISE, Op, Program, Value, readers
+from enum import Enum, auto
+
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
+from dynbatch.compiler.program import Program
+
+
+class Role(Enum):
+    """What an array of generated code holds."""
+
+    STREAM = auto()
+    PACKED = auto()  # values with a row for every token
+    TEMPORARY = auto()  # values with a row for every running sentence
+    STATE = auto()  # rows of the state as the step finds it
+    FOUND_STATES = auto()  # the same for every step, packed
+    LEFT_STATES = auto()  # the state as every step left it, packed
+    INITIAL_STATE = auto()
+    BIAS = auto()
+    WEIGHT = auto()  # (O, K)
+    GRADIENT = auto()  # of values
+    FACTOR = auto()  # of a gradient, with an array of its own: see `derivatives`
+    STREAM_GRADIENT = auto()
+    EXPORT_GRADIENT = auto()
+    LEFT_GRADIENT = auto()  # of the state that the step left: carried from step to step
+    FOUND_GRADIENT = auto()  # of the state that the step found, where it has another place
+    CARRY_SCRATCH = auto()
+    SUM_SCRATCH = auto()
+    PLANE_SCRATCH = auto()
+
+
+# How generated code begins their names.
+LETTERS = {
+    Role.STREAM: "X", Role.PACKED: "P", Role.TEMPORARY: "T", Role.STATE: "h",
+    Role.FOUND_STATES: "H", Role.LEFT_STATES: "S", Role.INITIAL_STATE: "I", Role.BIAS: "b",
+    Role.WEIGHT: "V", Role.GRADIENT: "D", Role.FACTOR: "F", Role.STREAM_GRADIENT: "dX",
+    Role.EXPORT_GRADIENT: "dY", Role.LEFT_GRADIENT: "C", Role.FOUND_GRADIENT: "N",
+    Role.CARRY_SCRATCH: "E", Role.SUM_SCRATCH: "Z", Role.PLANE_SCRATCH: "S",
+}  # fmt: skip
+
+
+def array_name(role: Role, label: int | str = "") -> str:
+    """The name of an array in generated code."""
+    return f"{LETTERS[role]}{label}"
 
 
 class ProgramBuffer:
     """An array of generated code: rows for one value, or for several whose lives do not meet.
 
+    label:  what tells arrays of one role apart: a number, or the shape of scratch.
     packed: one row for every token of the scan; else one for every running sentence.
     plane:  0 for rows x width; else the array is (width / plane) x rows x plane, so that each part
             of a merged value is contiguous.
     """
 
-    __slots__ = ("held", "name", "packed", "plane", "width")
+    __slots__ = ("label", "name", "packed", "plane", "role", "values", "width")
 
-    def __init__(self, name: str, width: int, packed: bool, plane: int = 0) -> None:
-        self.name = name
+    def __init__(
+        self, role: Role, label: int | str, width: int, packed: bool, plane: int = 0
+    ) -> None:
+        self.role = role
+        self.label = label
+        self.name = array_name(role, label)
         self.width = width
         self.packed = packed
         self.plane = plane
-        self.held: list[Value] = []
+        self.values: list[Value] = []
 
     @property
     def planes(self) -> int:
@@ -31,13 +77,13 @@ class ProgramBuffer:
 def plane_of(value: Value) -> int:
     """Width of the planes to store a base value, or its gradient, in; 0 for plain rows.
 
-    Operators read columns of one plane or a whole number of planes (see `widen`).
+    Operators read columns of one plane or a whole number of planes (see `fusion`).
     """
     return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0
 
 
 class Storage:
-    """Buffers of a program's forward pass, and the place of each value in them.
+    """Buffers of a program's forward pass, and where each value is in them.
 
     An elementwise operator works in place when nothing else, backward included, will read its
     input; so the gates of an LSTM end up in the very rows that the first product filled.
@@ -48,16 +94,16 @@ class Storage:
         self.packed: list[ProgramBuffer] = []
         self.temporary: list[ProgramBuffer] = []
         self.retained = retained_values(program)
-        self._places: dict[int, tuple[ProgramBuffer, int]] = {}
+        self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
         self._order = {id(op): i for i, op in enumerate(program.ops)}
         for op in program.stream_maps:
             self._put(op.output, self._new(op.output, packed=True), 0)
         for op in program.ops:
-            self._place(op)
+            self._assign(op)
 
-    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
+    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Buffer and first column of a value that an operator made."""
-        buffer, column = self._places[id(value.base)]
+        buffer, column = self._columns[id(value.base)]
         return buffer, column + value.column
 
     def is_retained(self, value: Value) -> bool:
@@ -65,12 +111,12 @@ class Storage:
         leaving = [*self.program.exports, *self.program.following]
         return any(value.overlaps(other) for other in [*self.retained, *leaving])
 
-    def _place(self, op: Op) -> None:
+    def _assign(self, op: Op) -> None:
         must_pack = self.is_retained(op.output)
-        if op.kind in ELEMENTWISE:
+        if op.opcode in ELEMENTWISE:
             for x in op.inputs:
-                if id(x.base) in self._places and self._dies(x, op):
-                    buffer, column = self.place(x)
+                if id(x.base) in self._columns and self._dies(x, op):
+                    buffer, column = self.buffer_of(x)
                     if buffer.packed or not must_pack:
                         self._put(op.output, buffer, column)
                         return
@@ -86,7 +132,7 @@ class Storage:
         self._put(op.output, self._new(op.output, packed=False), 0)
 
     def _dies(self, value: Value, op: Op) -> bool:
-        others = [r for r in readers(self.program, value) if r is not op]
+        others = [r for r in self.program.readers(value) if r is not op]
         return not self.is_retained(value) and all(
             self._order[id(r)] < self._order[id(op)] for r in others
         )
@@ -94,36 +140,34 @@ class Storage:
     def _is_free(self, buffer: ProgramBuffer, op: Op) -> bool:
         return all(
             self._order[id(reader)] < self._order[id(op)]
-            for value in buffer.held
-            for reader in readers(self.program, value)
+            for value in buffer.values
+            for reader in self.program.readers(value)
         )
 
     def _new(self, value: Value, packed: bool) -> ProgramBuffer:
-        kind = self.packed if packed else self.temporary
-        name = f"{'P' if packed else 'T'}{len(kind)}"
-        buffer = ProgramBuffer(name, value.width, packed, plane_of(value))
-        kind.append(buffer)
+        buffers = self.packed if packed else self.temporary
+        role = Role.PACKED if packed else Role.TEMPORARY
+        buffer = ProgramBuffer(role, len(buffers), value.width, packed, plane_of(value))
+        buffers.append(buffer)
         return buffer
 
     def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
-        buffer.held.append(value)
-        self._places[id(value)] = (buffer, column)
+        buffer.values.append(value)
+        self._columns[id(value)] = (buffer, column)
 
 
 def retained_values(program: Program) -> list[Value]:
     """Values made by operators that some operator's backward reads."""
-    found: list[Value] = []
-    for op in program.ops:
-        found += [v for v in backward_reads(op) if v.base.origin == "op"]
-    return found
+    read = [value for op in program.ops for value in backward_reads(op)]
+    return [value for value in read if value.base.origin is Origin.OPERATOR]
 
 
 def backward_reads(op: Op) -> list[Value]:
     """Values that the backward of `op` reads, besides gradients."""
-    if op.kind == "linear":
+    if op.is_linear:
         return [op.inputs[0]]
-    if op.kind == "generic" or op.kind in ELEMENTWISE:
-        retains = op.node.retains
-        reads = [x for position, x in enumerate(op.inputs) if retains.input(position)]
-        return [*reads, op.output] if retains.output else reads
-    return []
+    if op.opcode is OpCode.COPY:
+        return []
+    retains = op.node.retains
+    reads = [x for position, x in enumerate(op.inputs) if retains.input(position)]
+    return [*reads, op.output] if retains.output else reads

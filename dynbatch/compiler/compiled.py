@@ -12,19 +12,14 @@ import numpy as np
 from dynbatch.compiler.arrays import stream_map
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.cuda.cell import DeviceCell
-from dynbatch.compiler.fusion import widen
+from dynbatch.compiler.fusion import fuse
+from dynbatch.compiler.ir import Op, Value
 from dynbatch.compiler.numpy.backward import Backward
-from dynbatch.compiler.numpy.forward import (
-    emit_ahead,
-    emit_forward,
-    kernel_name,
-    numbered_generic,
-    numbered_maps,
-    reads_state,
-)
-from dynbatch.compiler.program import Op, Program, Value
+from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward, kernel_name
+from dynbatch.compiler.program import Program, numbered
 from dynbatch.compiler.recorder import is_unchanged
-from dynbatch.compiler.trace import Split, Trace, split
+from dynbatch.compiler.split import Split, split
+from dynbatch.compiler.trace import Trace
 from dynbatch.kernels import binary, blas
 from dynbatch.nodes.arithmetic import Binary, WithNumber
 from dynbatch.nodes.elementwise import Unary
@@ -53,34 +48,24 @@ class CompiledLoop:
     def __init__(self, program: Program) -> None:
         self.uid = next(_uids)
         self.program = program
-        widen(program)
+        fuse(program)
         self.storage = Storage(program)
-        self.reverse_pass = Backward(program, self.storage)
-        numbers = numbered_maps(program)
-        ops = [*program.stream_maps, *program.ops]
-        self.maps: dict[int, Op] = {numbers[id(op)]: op for op in ops if id(op) in numbers}
-        self.stream_maps = {numbers[id(op)]: op for op in program.stream_maps}
-        generic = numbered_generic(program)
-        self.generic: dict[int, Op] = {
-            generic[id(op)]: op for op in program.ops if id(op) in generic
+        self.reverse_pass = reverse = Backward(program, self.storage)
+        self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))
+        self.stream_maps = dict(enumerate(program.stream_maps))
+        self.generic: dict[int, Op] = dict(enumerate(program.generic))
+        with_gradient = [op for number, op in self.maps.items() if number in reverse.of_maps]
+        self.reached = reverse.streams | {
+            op.inputs[0].number for op in with_gradient if op in program.stream_maps
         }
-        self.reached = self.reverse_pass.streams | {
-            op.inputs[0].place
-            for number, op in self.stream_maps.items()
-            if number in self.reverse_pass.of_maps
+        read = reverse.previous | {
+            op.inputs[0].base.number for op in with_gradient if op.reads_state
         }
-        found = self.reverse_pass.previous | {
-            op.inputs[0].base.place
-            for number, op in self.maps.items()
-            if number in self.reverse_pass.of_maps and reads_state(op)
-        }
-        self.read_before: dict[int, Value] = {
-            place: program.states[place] for place in sorted(found)
-        }
+        self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(read)}
         lines, self.launches = emit_forward(program, self.storage)
-        self.from_state = sum(map(reads_state, program.ops))
-        self.launches_backward = len(self.reverse_pass.body) + len(self.reverse_pass.carry)
-        parts = [emit_ahead(program, self.storage), lines, self.reverse_pass.lines()]
+        self.from_state = sum([op.reads_state for op in program.ops])
+        self.launches_backward = len(reverse.body) + len(reverse.carry)
+        parts = [emit_ahead(program, self.storage), lines, reverse.lines()]
         self.source = "\n\n\n".join(["\n".join(part) for part in parts]) + "\n"
         namespace = self._namespace()
         exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
@@ -119,7 +104,7 @@ class CompiledLoop:
 
     def plane_of(self, number: int) -> int:
         """Width of the planes of a wide linear map's output; 0 for plain rows."""
-        return self.storage.place(self.maps[number].output)[0].plane
+        return self.storage.buffer_of(self.maps[number].output)[0].plane
 
 
 class CompiledCell(CompiledLoop):
@@ -139,7 +124,7 @@ class CompiledCell(CompiledLoop):
     @cached_property
     def on_device(self) -> DeviceCell:
         """The same loop for a GPU."""
-        return DeviceCell(self.program, numbered_maps(self.program))
+        return DeviceCell(self.program, numbered(self.program.linear_maps))
 
     def is_current(self, params: Any) -> bool:
         """Whether `params` holds what the trace read from its own."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dynbatch.compiler.program import Op, Program, Value, readers
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.program import Program
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Link:
 
 def has_slope(op: Op) -> bool:
     """Whether backward of `op` is a product with something that saved values give."""
-    return (
-        op.kind == "unary" and op.node.kernel.slope is not None and op.inputs[0].base.origin == "op"
-    )
+    if op.opcode is not OpCode.UNARY or op.node.kernel.slope is None:
+        return False
+    return op.inputs[0].base.origin is Origin.OPERATOR
 
 
 def links(program: Program, op: Op) -> list[Link]:
@@ -40,18 +41,18 @@ def links(program: Program, op: Op) -> list[Link]:
     """
     if not has_slope(op) or id(op.output) in program.leaving():
         return []
-    found: list[Link] = []
-    for reader in readers(program, op.output):
+    products: list[Link] = []
+    for reader in program.readers(op.output):
         read = [x for x in reader.inputs if x.base is op.output]
         others = [x for x in reader.inputs if x.base is not op.output]
-        if type(reader.node).__name__ != "Multiply" or reader.kind != "binary" or len(read) != 1:
+        if not reader.is_multiply or len(read) != 1:
             return []
-        found.append(Link(read[0], reader, others[0]))
-    found.sort(key=lambda link: link.part.column)
-    ends = [0, *[link.part.column + link.part.width for link in found]]
-    tiled = [link.part.column for link in found] == ends[:-1] and ends[-1] == op.output.width
-    return found if tiled and all(map(_is_saved, found)) else []
+        products.append(Link(read[0], reader, others[0]))
+    products.sort(key=lambda link: link.part.column)
+    ends = [0, *[link.part.column + link.part.width for link in products]]
+    is_tiled = [link.part.column for link in products] == ends[:-1] and ends[-1] == op.output.width
+    return products if is_tiled and all([_is_saved(link) for link in products]) else []
 
 
 def _is_saved(link: Link) -> bool:
-    return link.other is not None and link.other.base.origin != "memory"
+    return link.other is not None and link.other.base.origin is not Origin.MEMORY

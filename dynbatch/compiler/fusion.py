@@ -1,14 +1,19 @@
-"""A program made wide: many narrow operators become few wide ones."""
+"""Fusion: many narrow operators become few wide ones, in the program itself.
+
+What is spelt out gate by gate thus runs as the same few wide kernels that a hand-fused cell would
+have.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 
-from dynbatch.compiler.program import ELEMENTWISE, Op, Program, Value, readers
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
+from dynbatch.compiler.program import Program
 
 
-def widen(program: Program) -> None:
+def fuse(program: Program) -> None:
     """Merge linear maps of one input, then elementwise operators on neighbouring columns.
 
     First everything that is only read in parts is cut into these parts, so that gates made by one
@@ -29,9 +34,9 @@ def _narrow(program: Program) -> None:
     ops: list[Op] = []
     for op in reversed(program.ops):
         parts = _parts(program, op.output) if id(op.output) not in leaving else []
-        if op.kind == "linear" and parts:
+        if op.is_linear and parts:
             ops += reversed(_cut_linear(program, op, parts))
-        elif op.kind in ELEMENTWISE and parts:
+        elif op.opcode in ELEMENTWISE and parts:
             cut = [_cut_elementwise(program, op, *part) for part in parts]
             position = program.ops.index(op)
             program.ops[position : position + 1] = cut
@@ -48,24 +53,20 @@ def _narrow(program: Program) -> None:
 
 def _parts(program: Program, value: Value) -> list[tuple[int, int]]:
     """The columns (first, width) that `value` is read in, if they tile it; else nothing."""
-    found = sorted(
+    parts = sorted(
         {(x.column, x.width) for op in program.ops for x in op.inputs if x.overlaps(value)}
     )
     end = 0
-    for column, width in found:
+    for column, width in parts:
         if column != end:
             return []
         end += width
-    return found if len(found) > 1 and end == value.width else []
+    return parts if len(parts) > 1 and end == value.width else []
 
 
 def _cut_elementwise(program: Program, op: Op, column: int, width: int) -> Op:
-    inputs = []
-    for x in op.inputs:
-        part = program.value(width)
-        part.base, part.column = x.base, x.column + column
-        inputs.append(part)
-    return Op(op.kind, inputs, _cut_value(program, op.output, column, width), op.node)
+    inputs = [program.columns(x.base, x.column + column, width) for x in op.inputs]
+    return Op(op.opcode, inputs, _cut_value(program, op.output, column, width), op.node)
 
 
 def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> list[Op]:
@@ -73,7 +74,7 @@ def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> l
         return [op]
     result = []
     for column, width in parts:
-        cut = Op("linear", op.inputs, _cut_value(program, op.output, column, width), op.node)
+        cut = Op(OpCode.LINEAR, op.inputs, _cut_value(program, op.output, column, width), op.node)
         cut.pieces = [op.pieces[0].part(column, width)]
         result.append(cut)
     return result
@@ -88,36 +89,32 @@ def _cut_value(program: Program, value: Value, column: int, width: int) -> Value
     return part
 
 
-def _is_add(op: Op) -> bool:
-    return op.kind == "binary" and type(op.node).__name__ == "Add"
-
-
 def _fold_biases(program: Program) -> None:
     """Add a recurrent map's bias once for all tokens where it is summed with a stream's map."""
     from_stream = {id(op.output): op for op in program.stream_maps}
     for op in program.ops:
-        found = readers(program, op.output) if op.kind == "linear" else []
-        if len(found) != 1 or not _is_add(found[0]) or not op.pieces[0].biases:
+        readers = program.readers(op.output) if op.is_linear else []
+        if len(readers) != 1 or not readers[0].is_add or not op.pieces[0].biases:
             continue
-        (other,) = [x for x in found[0].inputs if x.base is not op.output] or [op.output]
+        (other,) = [x for x in readers[0].inputs if x.base is not op.output] or [op.output]
         stream = from_stream.get(id(other.base)) if other.width == op.output.width else None
-        if stream is not None and other.is_whole() and len(readers(program, other)) == 1:
+        if stream is not None and other.is_whole() and len(program.readers(other)) == 1:
             stream.pieces[0].biases += op.pieces[0].biases
             op.pieces[0].biases = []
 
 
 def _ranks(program: Program) -> dict[int, tuple[int, int]]:
     """An order of linear maps that puts those with the same activation next to each other."""
-    kinds: dict[object, int] = {}
+    numbers: dict[tuple[object, ...], int] = {}
     rank: dict[int, tuple[int, int]] = {}
     position = {id(op): i for i, op in enumerate(program.ops)}
-    for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
-        found = readers(program, op.output)
-        while len(found) == 1 and _is_add(found[0]):
-            found = readers(program, found[0].output)
-        last = found[0] if found else op
-        kind = kinds.setdefault(last.key[:3], len(kinds))
-        rank[id(op)] = (kind, position.get(id(last), 0))
+    for op in program.linear_maps:
+        readers = program.readers(op.output)
+        while len(readers) == 1 and readers[0].is_add:
+            readers = program.readers(readers[0].output)
+        last = readers[0] if readers else op
+        activation = numbers.setdefault(last.key[:3], len(numbers))
+        rank[id(op)] = (activation, position.get(id(last), 0))
     return rank
 
 
@@ -126,7 +123,7 @@ def _merge_linear(
 ) -> list[Op]:
     groups: dict[tuple[int, int, int], list[Op]] = {}
     for op in ops:
-        if op.kind == "linear":
+        if op.is_linear:
             (x,) = op.inputs
             groups.setdefault((id(x.base), x.column, x.width), []).append(op)
     merged: dict[int, Op] = {}
@@ -142,7 +139,7 @@ def _merge_linear(
                 _rebase(program, op.output, wide, column)
                 op.pieces[0].column = column
                 column += op.output.width
-            first = Op("linear", group[0].inputs, wide, group[0].node)
+            first = Op(OpCode.LINEAR, group[0].inputs, wide, group[0].node)
             first.pieces = pieces
         for op in group:
             merged[id(op)] = first
@@ -167,7 +164,7 @@ def _rebase(program: Program, value: Value, base: Value, column: int) -> None:
 def _merge_elementwise(program: Program) -> bool:
     """Merge one pair of operators on neighbouring columns; False if there is none."""
     leaving = program.leaving()
-    ops = [op for op in program.ops if op.kind in ELEMENTWISE]
+    ops = [op for op in program.ops if op.opcode in ELEMENTWISE]
     for a in ops:
         for b in ops:
             if a is b or a.key != b.key or {id(a.output), id(b.output)} & leaving:
@@ -208,7 +205,7 @@ def _dependent(program: Program, a: Op, b: Op) -> bool:
 def _reaches(program: Program, start: Op, end: Op) -> bool:
     stack, seen = [start], {id(start)}
     while stack:
-        for reader in readers(program, stack.pop().output):
+        for reader in program.readers(stack.pop().output):
             if reader is end:
                 return True
             if id(reader) not in seen:
@@ -218,17 +215,16 @@ def _reaches(program: Program, start: Op, end: Op) -> bool:
 
 
 def _join(program: Program, a: Op, b: Op) -> None:
-    inputs = []
-    for x, y in zip(a.inputs, b.inputs, strict=True):
-        both = program.value(x.width + y.width)
-        both.base, both.column = x.base, x.column
-        inputs.append(both)
+    inputs = [
+        program.columns(x.base, x.column, x.width + y.width)
+        for x, y in zip(a.inputs, b.inputs, strict=True)
+    ]
     wide = program.value(a.output.width + b.output.width)
     wide.planes = a.output.planes + b.output.planes
     left = a.output.width
     _rebase(program, a.output, wide, 0)
     _rebase(program, b.output, wide, left)
-    joined = Op(a.kind, inputs, wide, a.node)
+    joined = Op(a.opcode, inputs, wide, a.node)
     remaining = [op for op in program.ops if op is not a and op is not b]
     program.ops = in_order([*remaining, joined])
 

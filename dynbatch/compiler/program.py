@@ -1,124 +1,23 @@
-"""The loop of a cell as a small static program: values with widths, and operators on them.
+"""The loop of a cell as a small static program: traced nodes become values and operators.
 
-Built from the traced nodes, and then made wide (see `widen`): linear maps of one input become one
-product, and equal elementwise operators on neighbouring columns one operator. What is spelt out
-gate by gate thus runs as the same few wide kernels that a hand-fused cell would have.
+What is spelt out gate by gate and what is fused by hand still differ here; `fusion` makes them the
+same few wide operators.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from dynbatch.compiler.trace import Split, Trace
-from dynbatch.nodes.arithmetic import Binary, Multiply, Scale, Shift, WithNumber
+from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Op, OpCode, Origin, Value, WeightRows
+from dynbatch.compiler.split import Split
+from dynbatch.compiler.trace import Section, Trace
+from dynbatch.nodes.arithmetic import Multiply
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.dropout import InvertedDropout, Ones
-from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.selection import Where
 from dynbatch.nodes.shape.indexing import Slice
 from dynbatch.nodes.shape.structure import Structural
-from dynbatch.parameter import Parameter
-
-# Node types that generated code computes, and the kind of their operators.
-KINDS = {
-    Unary: "unary", Binary: "binary", Scale: "scale", Shift: "shift", WithNumber: "number",
-    Where: "where",
-}  # fmt: skip
-ELEMENTWISE = tuple(KINDS.values())
-
-
-class Value:
-    """One step's vector, or a range of columns of a wider one.
-
-    planes: widths of the parts that a wide value was merged from; parts of equal width are stored
-            one after the other (plane by plane), so that each is contiguous.
-    origin: "stream" (per token, computed before the loop), "prev" (a part of the state as the step
-        finds it), "memory" (a sentence's rows), or "op" (made by an operator of the loop).
-    place:  which stream, state part or memory.
-    """
-
-    __slots__ = ("base", "column", "origin", "place", "planes", "width")
-
-    def __init__(self, width: int, origin: str = "op", place: int = 0) -> None:
-        self.width = width
-        self.origin = origin
-        self.place = place
-        self.planes: tuple[int, ...] = (width,)
-        self.base: Value = self
-        self.column = 0
-
-    def become_view(self, base: Value, column: int) -> None:
-        """From now on these are columns of `base`."""
-        self.base, self.column = base.base, base.column + column
-
-    def is_whole(self) -> bool:
-        """Whether the value is all of its base."""
-        return self.width == self.base.width
-
-    def overlaps(self, other: Value) -> bool:
-        """Whether the two share columns."""
-        return (
-            self.base is other.base
-            and self.column < other.column + other.width
-            and other.column < self.column + self.width
-        )
-
-
-class WeightRows:
-    """Some rows of one weight as a share of a wide linear map.
-
-    rows:   of the weight, [first, first + width).
-    column: where its outputs begin in the wide map's.
-    biases: parameters added to it, each with its own first row.
-    """
-
-    __slots__ = ("biases", "column", "first", "weight", "width")
-
-    def __init__(
-        self, weight: Parameter, first: int, width: int, biases: list[tuple[Parameter, int]]
-    ) -> None:
-        self.weight = weight
-        self.first = first
-        self.width = width
-        self.biases = biases
-        self.column = 0
-
-    def part(self, column: int, width: int) -> WeightRows:
-        """Some of its columns."""
-        biases = [(bias, first + column) for bias, first in self.biases]
-        return WeightRows(self.weight, self.first + column, width, biases)
-
-
-class Op:
-    """One operator of the loop.
-
-    kind: "linear" (with pieces), "unary", "binary", "scale", "shift", "number" (a function of two
-        values, one of them a number), "where", "copy" (input k into columns from `columns[k]`), or
-        "generic": any other node type, by its own batched kernels.
-    """
-
-    __slots__ = ("columns", "inputs", "kind", "node", "output", "pieces")
-
-    def __init__(self, kind: str, inputs: list[Value], output: Value, node: Any = None) -> None:
-        self.kind = kind
-        self.inputs = inputs
-        self.output = output
-        self.node = node
-        self.pieces: list[WeightRows] = []
-        self.columns: list[int] = []
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal keys: the same function, which may run once on wider operands."""
-        if self.kind in ("unary", "binary", "where"):
-            arguments = self.node.arguments() if self.kind == "unary" else ()
-            return (self.kind, type(self.node), arguments, len(self.inputs))
-        if self.kind in ("scale", "shift", "number"):
-            return (self.kind, type(self.node), self.node.number)
-        return (id(self),)
 
 
 class Program:
@@ -136,9 +35,10 @@ class Program:
     def __init__(self, trace: Trace, parts: Split) -> None:
         self.begin(parts)
         self._token = trace.tokens[0]
-        self.states += [self.value(n.width, "prev", k) for k, n in enumerate(trace.states)]
-        for node, value in zip(trace.states, self.states, strict=True):
-            self._by_node[node.index] = value
+        for number, node in enumerate(trace.states):
+            state = self.value(node.width, Origin.STATE, number)
+            self.states.append(state)
+            self._by_node[node.index] = state
         self._find_read_outside([trace.output, *trace.next_states])
         for node in parts.loop:
             self.add(node)
@@ -156,7 +56,7 @@ class Program:
         self.values: list[Value] = []
         self._by_node: dict[int, Value] = {}
         self._parts = parts
-        self._kinds = parts.kinds
+        self._sections = parts.sections
         self._read_outside: set[int] = set()
 
     def leave(self, exports: Sequence[Node], following: Sequence[Node]) -> None:
@@ -167,18 +67,38 @@ class Program:
         self.following = [self._leaving(node, taken) for node in following]
 
     def enter(self, node: Node) -> None:
-        """A value that a step is given: a stream."""
+        """Make a node a stream, which a step is given."""
         self._by_node[node.index] = self._stream(node)
 
-    def value(self, width: int, origin: str = "op", place: int = 0) -> Value:
+    def value(self, width: int, origin: Origin = Origin.OPERATOR, number: int = 0) -> Value:
         """A new value, known to the program."""
-        made = Value(width, origin, place)
-        self.values.append(made)
-        return made
+        value = Value(width, origin, number)
+        self.values.append(value)
+        return value
+
+    def columns(self, base: Value, column: int, width: int) -> Value:
+        """A new view of some columns of a base value, known to the program."""
+        view = Value.columns(base, column, width)
+        self.values.append(view)
+        return view
+
+    @property
+    def linear_maps(self) -> list[Op]:
+        """Every linear map: of the streams, then of the loop."""
+        return [*self.stream_maps, *[op for op in self.ops if op.is_linear]]
+
+    @property
+    def generic(self) -> list[Op]:
+        """Operators that run by their own kernels."""
+        return [op for op in self.ops if op.opcode is OpCode.GENERIC]
 
     def leaving(self) -> set[int]:
         """Identities of the values that leave a step."""
         return {id(v) for v in [*self.exports, *self.following]}
+
+    def readers(self, value: Value) -> list[Op]:
+        """Operators of the loop that read any column of `value`."""
+        return [op for op in self.ops if any([x.overlaps(value) for x in op.inputs])]
 
     def _find_read_outside(self, leaving: Sequence[Node]) -> None:
         """What must be made as a node. Parts of a linear map that only the loop reads need not."""
@@ -190,7 +110,7 @@ class Program:
 
     def _is_part_of_map(self, node: Node) -> bool:
         """Whether a node is some columns of a linear map of the tokens, read by the loop alone."""
-        while isinstance(node, Slice) and self._kinds[node.index] == "token":
+        while isinstance(node, Slice) and self._sections[node.index] is Section.TOKEN:
             if node.index in self._read_outside:
                 return False
             (node,) = node.inputs
@@ -201,7 +121,7 @@ class Program:
     # From nodes to operators ----------------------------------------------------------------------
 
     def add(self, node: Node) -> None:
-        """An operator of the loop."""
+        """Add a node to the loop as an operator."""
         if isinstance(node, Structural):
             self._add_structural(node)
             return
@@ -212,8 +132,8 @@ class Program:
         if isinstance(node, LinearMap):
             self.ops.append(_linear(node, inputs[0], output))
             return
-        kind = next((k for t, k in KINDS.items() if isinstance(node, t)), "generic")
-        self.ops.append(Op(kind, inputs, output, node))
+        opcodes = [code for type_, code in ELEMENTWISE_TYPES.items() if isinstance(node, type_)]
+        self.ops.append(Op(opcodes[0] if opcodes else OpCode.GENERIC, inputs, output, node))
 
     def _masked(self, node: InvertedDropout) -> Node:
         """Dropout inside the recurrence: a product with a mask that the tokens bring along.
@@ -224,7 +144,7 @@ class Program:
         ones = Ones(self._token, columns=node.width)
         mask = InvertedDropout(ones, p=node.p, stream=0)
         self._parts.before += [ones, mask]
-        self._kinds.update({ones.index: "token", mask.index: "token"})
+        self._sections.update({ones.index: Section.TOKEN, mask.index: Section.TOKEN})
         return Multiply(node.inputs[0], mask)
 
     def _add_structural(self, node: Node) -> None:
@@ -234,7 +154,7 @@ class Program:
         if len(rectangles) == 1 and rectangles[0].width == node.width:
             output.become_view(self._read(rectangles[0].source), rectangles[0].source_column)
             return
-        op = Op("copy", [], output, node)
+        op = Op(OpCode.COPY, [], output, node)
         for r in rectangles:
             part = self.value(r.width)
             part.become_view(self._read(r.source), r.source_column)
@@ -246,17 +166,16 @@ class Program:
         known = self._by_node.get(node.index)
         if known is not None:
             return known
-        kind = self._kinds[node.index]
+        section = self._sections[node.index]
         if self._is_part_of_map(node):
             self._add_structural(node)
             return self._by_node[node.index]
-        if kind == "memory" and node.ndim == 2:
-            value = self.value(node.width, "memory", len(self.memories))
+        is_inside = node.index not in self._read_outside
+        if section is Section.MEMORY and node.ndim == 2:
+            value = self.value(node.width, Origin.MEMORY, len(self.memories))
             self.memories.append(value)
             self.memory_nodes.append(node)
-        elif (
-            kind == "token" and isinstance(node, LinearMap) and node.index not in self._read_outside
-        ):
+        elif section is Section.TOKEN and isinstance(node, LinearMap) and is_inside:
             # A linear map of the tokens that only the loop reads: the scan makes it itself, in its
             # own row order, rather than reorder its wide result.
             value = self.value(node.width)
@@ -270,7 +189,7 @@ class Program:
         for value, known in zip(self.streams, self.stream_nodes, strict=True):
             if known is node:
                 return value
-        value = self.value(node.width, "stream", len(self.streams))
+        value = self.value(node.width, Origin.STREAM, len(self.streams))
         self.streams.append(value)
         self.stream_nodes.append(node)
         return value
@@ -278,30 +197,22 @@ class Program:
     def _leaving(self, node: Node, taken: set[int]) -> Value:
         """A value of its own for what leaves the step: not a view, not a linear map, not twice."""
         value = self._read(node)
-        made = [op for op in self.ops if op.output is value and op.kind != "linear"]
-        if made and id(value) not in taken:
-            taken.add(id(value))
-            return value
-        copy = self.value(value.width)
-        op = Op("copy", [value], copy, node)
-        op.columns = [0]
-        self.ops.append(op)
-        taken.add(id(copy))
-        return copy
+        is_own = any([op.output is value and not op.is_linear for op in self.ops])
+        if not is_own or id(value) in taken:
+            copy = self.value(value.width)
+            self.ops.append(Op.copy(value, copy, node))
+            value = copy
+        taken.add(id(value))
+        return value
 
 
 def _linear(node: LinearMap, source: Value, output: Value) -> Op:
-    op = Op("linear", [source], output, node)
+    op = Op(OpCode.LINEAR, [source], output, node)
     biases = [] if node.bias is None else [(node.bias, 0)]
     op.pieces = [WeightRows(node.weight, 0, output.width, biases)]
     return op
 
 
-def passes_gradient(op: Op) -> bool:
-    """Whether a gradient reaches its inputs: not so for a comparison."""
-    return op.kind in ("linear", "copy") or bool(op.node.differentiable)
-
-
-def readers(program: Program, value: Value) -> list[Op]:
-    """Operators of the loop that read any column of `value`."""
-    return [op for op in program.ops if any(x.overlaps(value) for x in op.inputs)]
+def numbered(ops: Sequence[Op]) -> dict[int, int]:
+    """Numbers of operators by their identity."""
+    return {id(op): number for number, op in enumerate(ops)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.compiler.trace import Section
 from dynbatch.nodes.arithmetic import Binary
 from dynbatch.nodes.dropout import InvertedDropout, Ones, dropout
 from dynbatch.nodes.node import Node, Owner
@@ -65,13 +66,14 @@ class Surroundings:
         return self.rows(self._compiled.trace.output)
 
     def _make(self, node: Operation) -> None:
+        section = self._compiled.parts.sections[node.index]
         if not node.inputs:
             made = copy_of_source(node, self._xs.graph)
-        elif self._compiled.parts.kinds[node.index] == "memory" and self._compiled.trace.fixed_rows:
+        elif section is Section.MEMORY and self._compiled.trace.fixed_rows:
             inputs = [self.whole(x) for x in node.inputs]
             is_repeated = isinstance(node, Expand)
             made = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
-        elif self._compiled.parts.kinds[node.index] == "memory":
+        elif section is Section.MEMORY:
             made = once(node, [self.whole(x) for x in node.inputs])
         elif isinstance(node, InvertedDropout) and self.whole(node.inputs[0]).ndim < 2:
             # What is dropped is the same in all sentences; the mask must follow from this one.

@@ -1,47 +1,57 @@
-"""Tracing: a cell runs once on placeholders, and what it built is split into three parts.
-
-before  operators that depend on the tokens only: run once, over all tokens of all sentences, as
-        ordinary nodes ahead of the scan; or on the memory only: once for each sentence
-loop    operators that the next state depends on: the recurrence itself
-after   operators that feed the output only: ordinary nodes behind the scan
-"""
+"""Tracing: a cell runs once on placeholders, which notes the operators that it applies to them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
 from dynbatch.compiler.recorder import Path, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.dropout import InvertedDropout
-from dynbatch.nodes.node import Node, Shape, ancestors
+from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.parameter_habits import NoPartsError
 
 
-class Placeholder(Operation):
-    """A value that a cell is given: a token, a part of the state, or a memory."""
+class Section(StrEnum):
+    """What a traced node belongs to."""
 
-    __slots__ = ("given", "place", "role")
-    given: Shape
-    role: str
-    place: int
+    STATE = "state"
+    TOKEN = "token"
+    MEMORY = "memory"
+    LOOP = "loop"
+    AFTER = "after"
+    ARGUMENT = "argument"  # of a call
+    KNOWN_ARGUMENT = "known argument"  # of all calls, before the first one runs
+
+
+class Placeholder(Operation):
+    """A value that a cell is given: a token, a part of the state, a memory, or a call's argument.
+
+    role:   what it stands for; `number` is which of these.
+    traced: its shape.
+    """
+
+    __slots__ = ("number", "role", "traced")
+    role: Section
+    number: int
+    traced: Shape
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.given
+        return self.traced
 
     def signature(self) -> int:
         return -1
 
     def label(self) -> str:
         """What it stands for, since a cell's placeholders are no nodes of the user's."""
-        if self.role == "token":
-            return f"token {self.place}" if self.place else "the token"
-        return f"{self.role} {self.place}"
+        if self.role == Section.TOKEN and not self.number:
+            return "the token"
+        return f"{self.role} {self.number}"
 
 
 class TraceGraph:
@@ -130,14 +140,17 @@ def trace_cell(
     """
     graph = TraceGraph(dtype)
 
-    def given(role: str, place: int, shape: Shape) -> Node:
-        return Placeholder(graph=graph, role=role, place=place, given=shape)
+    def placeholders(role: Section, shapes: Iterable[Shape]) -> list[Node]:
+        return [
+            Placeholder(graph=graph, role=role, number=number, traced=shape)
+            for number, shape in enumerate(shapes)
+        ]
 
     widths = tokens if isinstance(tokens, tuple) else (tokens,)
-    token_nodes = [given("token", k, (width,)) for k, width in enumerate(widths)]
+    token_nodes = placeholders(Section.TOKEN, [(width,) for width in widths])
     x: Any = tuple(token_nodes) if isinstance(tokens, tuple) else token_nodes[0]
-    state_nodes = [given("state", k, (width,)) for k, width in enumerate(states)]
-    memory_nodes = [given("memory", k, shape) for k, shape in enumerate(memories)]
+    state_nodes = placeholders(Section.STATE, [(width,) for width in states])
+    memory_nodes = placeholders(Section.MEMORY, memories)
     given_params, reads = recorded(params)
     state: Any = state_nodes[0] if single else tuple(state_nodes)
     memory: list[Any] = []
@@ -216,70 +229,3 @@ def _another_width(
         f"cell {name!r}: {which} has width {entered.width}, the cell's next state {left}.\n"
         f"  rule: a state keeps its width from step to step\n  fix:  {fix}"
     )
-
-
-@dataclass
-class Split:
-    """The three parts of a trace, each in creation order.
-
-    exports: values of the loop, or of the state, that the output or `after` read. Where they need
-             none, the state all the same: a scan has a value, if only for its last state's sake.
-    kinds:   by index: "token" and "memory" (before), "loop", "after"; placeholders: their role.
-             What reads neither token nor state is "memory", parameters and constants too: it is
-             made once a sentence.
-    """
-
-    before: list[Operation]
-    loop: list[Operation]
-    after: list[Operation]
-    exports: list[Node]
-    kinds: dict[int, str]
-
-
-def split(trace: Trace) -> Split:
-    """Sort the operators of a trace into before, loop and after; leave out what nothing reads."""
-    needed = ancestors([trace.output, *trace.next_states])
-    for_state = ancestors(trace.next_states)
-    order = [n for n in trace.nodes if n.index in needed and not isinstance(n, Placeholder)]
-    kinds = {n.index: n.role for n in trace.nodes if isinstance(n, Placeholder)}
-    readers: dict[int, list[int]] = {}
-    for node in order:
-        for x in node.inputs:
-            readers.setdefault(x.index, []).append(node.index)
-        kinds[node.index] = _kind(node, kinds)
-    for node in reversed(order):
-        free = kinds[node.index] == "loop" and node.index not in for_state
-        if free and node.is_rowwise():
-            if all(kinds[reader] == "after" for reader in readers.get(node.index, [])):
-                kinds[node.index] = "after"
-    parts = {kind: [n for n in order if kinds[n.index] == kind] for kind in ("loop", "after")}
-    of_token = [n for n in order if kinds[n.index] == "token"]
-    for value in [*of_token, *parts["loop"], *parts["after"], trace.output]:
-        require_vector(value)
-    wanted = [trace.output, *[x for n in parts["after"] for x in n.inputs]]
-    exports = {x.index: x for x in wanted if kinds[x.index] in ("loop", "state")}
-    exports = exports or {trace.states[0].index: trace.states[0]}
-    before = [n for n in order if kinds[n.index] in ("token", "memory")]
-    return Split(before, parts["loop"], parts["after"], list(exports.values()), kinds)
-
-
-def _kind(node: Operation, kinds: dict[int, str]) -> str:
-    """ "memory", "token" or "loop", from the kinds of what the node reads."""
-    read = {kinds[x.index] for x in node.inputs}
-    draws = isinstance(node, InvertedDropout) and node.ndim < 2  # anew at each token
-    if read <= {"memory"} and not draws:
-        return "memory"
-    rows_of_memory = any(x.ndim == 2 and kinds[x.index] == "memory" for x in node.inputs)
-    if not node.is_rowwise() or read & {"state", "loop"} or rows_of_memory:
-        return "loop"
-    return "token"
-
-
-def require_vector(node: Node) -> None:
-    """Raise `ShapeError` if a value of a step is a matrix."""
-    if node.ndim > 1:
-        raise ShapeError.at_caller(
-            f"cell: {node.label()} is a matrix (rows, {node.width}), in a step of one sentence.\n"
-            "  rule: what reads the token or the state is a vector, and so is the output\n"
-            "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside"
-        )

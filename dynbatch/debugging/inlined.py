@@ -19,7 +19,7 @@ from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.step import split_step
 from dynbatch.cells.calls.table import CallTable, ValueHandle
-from dynbatch.compiler.trace import Placeholder, TraceGraph
+from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.debugging.reference import ReferenceRun, elements, totals
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
@@ -175,7 +175,7 @@ class InlinedCell:
         parts = split_step(table.trace, frozenset())
         self._loop = parts.loop
         read = [x for node in parts.loop for x in node.inputs] + list(table.trace.outputs)
-        hoisted = {x.index: x for x in read if parts.kinds[x.index] == "memory"}
+        hoisted = {x.index: x for x in read if parts.sections[x.index] is Section.MEMORY}
         self.hoisted = list(hoisted.values())
         self._matrices = [x.index for x in self.hoisted if x.ndim == 2]
         self._operators: dict[tuple[int, ...], list[Operator]] = {}
@@ -201,7 +201,7 @@ class InlinedCell:
                 shapes = [(rows[x.index], x.width) if x.index in rows else x.shape
                           for x in node.inputs]  # fmt: skip
                 made = node.rebuild(*[
-                    Placeholder(graph=graph, role="argument", place=k, given=shape)
+                    Placeholder(graph=graph, role=Section.ARGUMENT, number=k, traced=shape)
                     for k, shape in enumerate(shapes)
                 ])  # fmt: skip
             assert isinstance(made, Operation)

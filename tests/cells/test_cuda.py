@@ -159,9 +159,9 @@ def test_gates_and_their_gradients_lie_where_the_first_product_was(cuda):
     batch = CASES["lstm"].batch((2,))
     with db.Graph(dtype="float64") as graph:
         program = CASES["lstm"].cell.compiled(graph, CASES["lstm"].form, (), batch.params)
-    places = program.on_device.loop.places
-    assert [buffer.width for buffer in places.packed] == [4 * H, H, H, H]
-    assert [buffer.width for buffer in places.temporary] == [4 * H]
+    storage = program.on_device.loop.storage
+    assert [buffer.width for buffer in storage.packed] == [4 * H, H, H, H]
+    assert [buffer.width for buffer in storage.temporary] == [4 * H]
     # So do their gradients later; all others are carried from step to step, or of the tokens.
     names = {memory.buffer.name for memory in program.on_device.loop.gradients.values()}
     assert names == {"P0", "N0", "N1", "dX0"}

@@ -6,6 +6,7 @@ from collections.abc import Container, Sequence
 
 from dynbatch.cells.calls.step import CompiledStep, StepTrace
 from dynbatch.compiler.prologue import copy_of_source, once
+from dynbatch.compiler.trace import Section
 from dynbatch.nodes.node import Node, Owner
 
 NodesByTrace = dict[int, Node]
@@ -56,7 +57,7 @@ class HoistedNodes:
     def _make(self, step: CompiledStep, nodes: NodesByTrace, of_memory: bool) -> None:
         for node in step.parts.before:
             follows = node.index in self._trace.of_memory
-            if step.parts.kinds[node.index] != "memory" or follows is not of_memory:
+            if step.parts.sections[node.index] is not Section.MEMORY or follows is not of_memory:
                 continue
             before = nodes.get(node.index)
             if before is not None and not _is_freed(before):

@@ -18,7 +18,7 @@ from dynbatch.cells.linear_maps import (
 )
 from dynbatch.cells.parameter_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.ir import Op, Origin
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -116,7 +116,7 @@ class RegionRun:
             if isinstance(space, Inner):
                 cell = self.region.groups[space.group].cell
                 value = cell.program.exports[space.leaf]
-                place = cell.storage.place(value)
+                place = cell.storage.buffer_of(value)
                 self._values.append(columns_of(self.packed[space.group], *place, value.width))
             else:
                 self._values.append(_rows_of(space, xs[space.source]))
@@ -136,7 +136,7 @@ class RegionRun:
             rows = y[group.offset : group.offset + group.count * cell.width]
             rows = rows.reshape(group.count, cell.width)
             for value, column in zip(cell.program.exports, cell.columns, strict=True):
-                place = cell.storage.place(value)
+                place = cell.storage.buffer_of(value)
                 rows[:, column : column + value.width] = columns_of(packed, *place, value.width)
             self.batch.launches += len(cell.columns)
 
@@ -268,10 +268,10 @@ class RegionRun:
 def _map_input(group: CallGroup, op: Op, arrays: dict[str, Any], packed: dict[str, Array]) -> Array:
     """All rows that a wide linear map multiplied."""
     (value,) = op.inputs
-    if value.base.origin == "stream":
-        rows: Array = arrays[f"X{value.base.place}"]
+    if value.base.origin is Origin.STREAM:
+        rows: Array = arrays[f"X{value.base.number}"]
         return rows[:, value.column : value.column + value.width]
-    return columns_of(packed, *group.cell.storage.place(value), value.width)
+    return columns_of(packed, *group.cell.storage.buffer_of(value), value.width)
 
 
 def _rows_of(space: PackedRows | Earlier, source: Ragged) -> Array:

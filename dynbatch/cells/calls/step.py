@@ -22,14 +22,8 @@ from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_ro
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.program import Program
 from dynbatch.compiler.recorder import Path, is_unchanged, recorded
-from dynbatch.compiler.trace import (
-    Placeholder,
-    Split,
-    TraceGraph,
-    require_inside,
-    require_vector,
-    run_traced,
-)
+from dynbatch.compiler.split import Split, require_vector
+from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
@@ -159,9 +153,11 @@ def _trace_once(
     for leaf in [leaf for form in forms for leaf in leaves(form)]:
         if isinstance(leaf, MatrixForm):
             shape: Shape = (rows, leaf.width)
-            memories.append(_placeholder(graph, "memory", len(memories), shape))
+            memories.append(_placeholder(graph, Section.MEMORY, len(memories), shape))
         else:
-            vectors.append(_placeholder(graph, "argument", len(vectors), (leaf,) if leaf else ()))
+            vectors.append(
+                _placeholder(graph, Section.ARGUMENT, len(vectors), (leaf,) if leaf else ())
+            )
     values = iter(sorted([*vectors, *memories], key=lambda node: node.index))
     arguments = [build(form, values) for form in forms]
     given_params, reads = recorded(params)
@@ -174,8 +170,8 @@ def _trace_once(
     return StepTrace(graph.nodes, vectors, memories, outputs, form, reads)
 
 
-def _placeholder(graph: TraceGraph, role: str, place: int, shape: Shape) -> Node:
-    return Placeholder(graph=graph, role=role, place=place, given=shape)
+def _placeholder(graph: TraceGraph, role: Section, number: int, shape: Shape) -> Node:
+    return Placeholder(graph=graph, role=role, number=number, traced=shape)
 
 
 def _name(function: Callable[..., Any]) -> str:
@@ -206,29 +202,26 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
     needed = ancestors(trace.outputs)
     given = {node.index for node in [*trace.arguments, *trace.memories]}
     order = [n for n in trace.nodes if n.index in needed and n.index not in given]
-    kinds = {
-        node.index: "token argument" if place in tokens else "argument"
-        for place, node in enumerate(trace.arguments)
+    sections = {
+        node.index: Section.KNOWN_ARGUMENT if number in tokens else Section.ARGUMENT
+        for number, node in enumerate(trace.arguments)
     }
-    kinds.update({node.index: "memory" for node in trace.memories})
+    sections.update({node.index: Section.MEMORY for node in trace.memories})
     returned = {node.index for node in trace.outputs}
     for node in order:
-        read = {kinds[x.index] for x in node.inputs}
-        if read <= {"memory"}:
-            kinds[node.index] = "memory"
-        elif (
-            read == {"token argument"}
-            and isinstance(node, LinearMap)
-            and node.index not in returned
-        ):
-            kinds[node.index] = "token"
+        read = {sections[x.index] for x in node.inputs}
+        is_map = isinstance(node, LinearMap) and node.index not in returned
+        if read <= {Section.MEMORY}:
+            sections[node.index] = Section.MEMORY
+        elif read == {Section.KNOWN_ARGUMENT} and is_map:
+            sections[node.index] = Section.TOKEN
         else:
-            kinds[node.index] = "loop"
-    loop = [n for n in order if kinds[n.index] == "loop"]
+            sections[node.index] = Section.LOOP
+    loop = [n for n in order if sections[n.index] is Section.LOOP]
     for node in loop:
         require_vector(node)
-    before = [n for n in order if kinds[n.index] in ("token", "memory")]
-    return Split(before, loop, [], trace.outputs, kinds)
+    before = [n for n in order if sections[n.index] in (Section.TOKEN, Section.MEMORY)]
+    return Split(before, loop, [], trace.outputs, sections)
 
 
 class StepProgram(Program):

@@ -12,9 +12,9 @@ from dynbatch.cells.linear_maps import weight_elements
 from dynbatch.cells.scan.chunks import Chunk, extents, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
-from dynbatch.compiler.buffers import ProgramBuffer
+from dynbatch.compiler.buffers import ProgramBuffer, Role
 from dynbatch.compiler.compiled import CompiledCell
-from dynbatch.compiler.program import Value
+from dynbatch.compiler.ir import Value
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 
@@ -40,9 +40,9 @@ class ScanArrays:
         self.kept: dict[str, Array] = {}
         self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
 
-    def add_rows(self, name: str, width: int) -> None:
+    def add_rows(self, role: Role, label: int | str, width: int) -> None:
         """An array with a row for each token of a segment."""
-        self.add_packed(ProgramBuffer(name, width, packed=True))
+        self.add_packed(ProgramBuffer(role, label, width, packed=True))
 
     def add_packed(self, buffer: ProgramBuffer) -> None:
         """The same, in planes where the buffer has them."""

@@ -15,8 +15,8 @@ from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, place_states, take_rows
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
-from dynbatch.compiler.numpy.forward import reads_state
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.buffers import Role
+from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -93,11 +93,11 @@ class ScanBackward:
             else:
                 arrays.add_kept(buffer, self._batch.saved[buffer.name])
         arrays.shared.update(backward_weights(cell, scratch))
-        arrays.add_rows("dY", self._dy.values.shape[1])
+        arrays.add_rows(Role.EXPORT_GRADIENT, "", self._dy.values.shape[1])
         for k, value in scan_arrays.streams_in_loop(cell).items():
-            arrays.add_rows(f"dX{k}", value.width)
+            arrays.add_rows(Role.STREAM_GRADIENT, k, value.width)
         for k, value in cell.read_before.items():
-            arrays.add_rows(f"H{k}", value.width)
+            arrays.add_rows(Role.FOUND_STATES, k, value.width)
         for buffer in cell.reverse_pass.gradient_buffers():
             if buffer.packed:
                 arrays.add_packed(buffer)
@@ -155,7 +155,7 @@ class ScanBackward:
             if name is None:
                 continue
             # Rows of kept values are one stretch in each shard only.
-            kept = op.inputs[0].base.origin == "op" and not run.recomputes
+            kept = op.inputs[0].base.origin is Origin.OPERATOR and not run.recomputes
             for part in [arrays for _, arrays in shards] if kept else [wide]:
                 weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, segment))
         weights.run()
@@ -167,7 +167,7 @@ class ScanBackward:
             return run.before(segment, number, self._initial)
         start, first = segment.starts[number], segment.before[number]
         rows = slice(first, first + start.stop - start.start)
-        place = run.cell.storage.place
+        place = run.cell.storage.buffer_of
         return [
             columns_of(self._arrays.kept, *place(value), value.width)[rows]
             for value in run.cell.program.following
@@ -205,7 +205,7 @@ class ScanBackward:
     ) -> None:
         """A part of the state as every step found it, packed."""
         following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
-        source = columns_of(arrays, *self._run.cell.storage.place(following), following.width)
+        source = columns_of(arrays, *self._run.cell.storage.buffer_of(following), following.width)
         if rows.size:
             take_rows(source, segment.previous[shard.span] - shard.start, rows)
             running = shard.steps[0][2]
@@ -214,7 +214,7 @@ class ScanBackward:
     def _zero_rows(self, op: Op, segment: Chunk) -> int:
         """How many of the first rows that a wide linear map multiplied are known to be zeros."""
         shard = segment.shards[0]
-        known = reads_state(op) and not any(self._run.given) and not shard.first and shard.steps
+        known = op.reads_state and not any(self._run.given) and not shard.first and shard.steps
         return shard.steps[0][2] if known else 0
 
     def _map_input(self, op: Op, wide: dict[str, Array]) -> Array:
@@ -222,10 +222,10 @@ class ScanBackward:
         (value,) = op.inputs
         base = value.base
         columns = slice(value.column, value.column + value.width)
-        if base.origin == "op":
-            return columns_of(wide, *self._run.cell.storage.place(value), value.width)
-        name = "X" if base.origin == "stream" else "H"
-        return wide[f"{name}{base.place}"][:, columns]
+        if base.origin is Origin.OPERATOR:
+            return columns_of(wide, *self._run.cell.storage.buffer_of(value), value.width)
+        name = "X" if base.origin is Origin.STREAM else "H"
+        return wide[f"{name}{base.number}"][:, columns]
 
     # At last --------------------------------------------------------------------------------------
 

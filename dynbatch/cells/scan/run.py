@@ -14,6 +14,7 @@ from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import PrefixLayout, Shard
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
+from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
@@ -95,7 +96,7 @@ class ScanRun:
     def add_streams(self, arrays: ScanArrays) -> None:
         """Rows of the streams in packed order."""
         for k, value in enumerate(self.cell.program.streams):
-            arrays.add_rows(f"X{k}", value.width)
+            arrays.add_rows(Role.STREAM, k, value.width)
 
     def run_forward(
         self, segment: Chunk, number: int, shard: Shard, arrays: dict[str, Any]
@@ -157,7 +158,7 @@ class ScanRun:
     def _leave_states(self, segment: Chunk, following: Chunk, wide: dict[str, Array]) -> None:
         """Copy the states after a segment, of the sentences that run on."""
         for k, value in enumerate(self.cell.program.following):
-            rows = columns_of(wide, *self.cell.storage.place(value), value.width)
+            rows = columns_of(wide, *self.cell.storage.buffer_of(value), value.width)
             for number, shard in enumerate(segment.shards):
                 place = self._start(following, number)
                 if place.stop > place.start:
@@ -168,7 +169,7 @@ class ScanRun:
 
     def _outputs(self, segment: Chunk, wide: dict[str, Array], y: Ragged) -> None:
         """Outputs, and last states of the sentences that end here, in sentence order."""
-        program, place = self.cell.program, self.cell.storage.place
+        program, place = self.cell.program, self.cell.storage.buffer_of
         column = 0
         for value in program.exports:
             rows = columns_of(wide, *place(value), value.width)

@@ -92,7 +92,7 @@ class Scan(Operation):
         if batch.xp is np:
             return scan_arrays.saved(batch)
         rows = int(scan_arrays.lengths_of(batch).sum())
-        packed = batch.first.cell.on_device.loop.places.packed
+        packed = batch.first.cell.on_device.loop.storage.packed
         return {b.name: (rows, b.width) for b in packed}
 
     @classmethod

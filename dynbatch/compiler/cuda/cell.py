@@ -37,7 +37,7 @@ class DeviceCell:
     def _text(self, name: str) -> str:
         texts = []
         for kernel in self.kernels.all():
-            kernel.name = f"{name}_{kernel.role}"
+            kernel.name = f"{name}_{kernel.stem}"
             texts.append(kernel.text())
         if self.tail is not None:
             texts = [PRODUCTS, *texts, *self.tail.texts(name)]

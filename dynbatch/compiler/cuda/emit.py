@@ -17,30 +17,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
+from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
 from dynbatch.compiler.cuda.lanes import ColumnRange, KernelGroup, Lane, ScalarOp
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.program import Op, Value, passes_gradient
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, UnaryExpression, variant
 
 THREADS = 256
+
+
+class KernelArray(NamedTuple):
+    """An array that a kernel takes."""
+
+    role: Role
+    label: int | str
+
+    @property
+    def name(self) -> str:
+        return array_name(self.role, self.label)
 
 
 class Kernel:
     """The text of one kernel while it is written.
 
     Attributes:
-        role:   its name within the cell; `name` is its name among all kernels.
-        arrays: names of the arrays it takes, in the order of first use.
+        stem:   its name within the cell; `name` is its name among all kernels.
+        arrays: what it takes, in the order of first use.
         lanes:  width and lines of each, which find `row` and column `j`, and s, n and p.
         width:  columns of all lanes together: a row's threads.
     """
 
-    def __init__(self, loop: Loop, role: str) -> None:
+    def __init__(self, loop: Loop, stem: str) -> None:
         self.loop = loop
-        self.role = role
-        self.name = role
-        self.arrays: list[str] = []
+        self.stem = stem
+        self.name = stem
+        self.arrays: list[KernelArray] = []
         self.lanes: list[tuple[int, list[str]]] = []
         self._names: dict[tuple[int, int], str] = {}
 
@@ -48,15 +61,21 @@ class Kernel:
     def width(self) -> int:
         return sum([width for width, _ in self.lanes])
 
-    def array(self, name: str) -> str:
-        """Use an array."""
-        if name not in self.arrays:
-            self.arrays.append(name)
-        return name
+    def array(self, role: Role, label: int | str = "") -> str:
+        """The name of an array, which the kernel takes from now on."""
+        array = KernelArray(role, label)
+        if array not in self.arrays:
+            self.arrays.append(array)
+        return array.name
+
+    def element(self, buffer: ProgramBuffer, column: int) -> str:
+        """The element of a buffer at this row, and j columns after `column`."""
+        at = element_offset(buffer.packed, buffer.width, column)
+        return f"{self.array(buffer.role, buffer.label)}[{at}]"
 
     def text(self) -> str:
         """The whole kernel."""
-        pointers = "".join([f"REAL* {name}, " for name in self.arrays])
+        pointers = "".join([f"REAL* {array.name}, " for array in self.arrays])
         lines = [
             f'extern "C" __global__ void {self.name}({pointers}const int* steps, int t) {{',
             "    const int s = steps[3 * t], n = steps[3 * t + 1], p = steps[3 * t + 2];",
@@ -81,10 +100,9 @@ class Kernel:
             lines = [f"const REAL {self._name(x)} = {self._load(x)};" for x in read]
             lines += [self._operator(one) for one in lane.ops]
             for one in lane.ops:
-                place = self.loop.places.find(_view(one.output))
-                if place is not None:
-                    at = _at(place[0].packed, place[0].width, place[1])
-                    lines.append(f"{self.array(place[0].name)}[{at}] = {self._name(one.output)};")
+                found = self.loop.storage.find(_view(one.output))
+                if found is not None:
+                    lines.append(f"{self.element(*found)} = {self._name(one.output)};")
             self.lanes.append((lane.width, lines))
 
     def backward(self, group: KernelGroup) -> None:
@@ -104,19 +122,19 @@ class Kernel:
         out = self._name(one.output)
         names = [self._name(x) for x in one.inputs]
         op = one.op
-        if op.kind == "copy":
+        if op.opcode is OpCode.COPY:
             return f"const REAL {out} = {names[0]};"
-        if op.kind == "scale":
+        if op.opcode is OpCode.SCALE:
             return f"const REAL {out} = {literal(op.node.number)} * {names[0]};"
-        if op.kind == "shift":
+        if op.opcode is OpCode.SHIFT:
             return f"const REAL {out} = {names[0]} + {literal(op.node.number)};"
-        if op.kind == "binary":
+        if op.opcode is OpCode.BINARY:
             code = BINARY[op.node.kernel.name].forward
             return f"REAL {out}; {{ const REAL a = {names[0]}, b = {names[1]}; {out} = {code}; }}"
-        if op.kind == "number":
+        if op.opcode is OpCode.WITH_NUMBER:
             code, operands = BINARY[op.node.kernel.name].forward, self._with_number(op, names[0])
             return f"REAL {out}; {{ const REAL {operands}; {out} = {code}; }}"
-        if op.kind == "where":
+        if op.opcode is OpCode.WHERE:
             operands = f"m = {names[0]}, a = {names[1]}, b = {names[2]}"
             return f"REAL {out}; {{ const REAL {operands}; {out} = {WHERE.forward}; }}"
         unary, arguments = self._unary(one)
@@ -135,28 +153,28 @@ class Kernel:
         return UNARY[key], arguments
 
     def _load(self, segment: ColumnRange) -> str:
-        """A value from memory."""
+        """The expression for a value in memory."""
         base, first = segment.base, segment.first
-        if base.origin == "stream":
-            return f"{self.array(f'X{base.place}')}[{_at(True, base.width, first)}]"
-        if base.origin == "prev":
+        if base.origin is Origin.STREAM:
+            stream = ProgramBuffer(Role.STREAM, base.number, base.width, packed=True)
+            return self.element(stream, first)
+        if base.origin is Origin.STATE:
             return self._load_state(base, first)
-        buffer, column = self.loop.places.place(_view(segment))
-        found = f"{self.array(buffer.name)}[{_at(buffer.packed, buffer.width, column)}]"
+        value = self.element(*self.loop.storage.buffer_of(_view(segment)))
         op = self.loop.inline_maps.get(id(base))
         if op is None:
-            return found
+            return value
         if self.loop.skips_zeros(op):
-            state = self.array(f"I{op.inputs[0].base.place}")
-            found = f"(p < 0 && !{state} ? (REAL)0 : {found})"
-        if any([piece.biases for piece in op.pieces]):
-            found += f" + {self.array(f'b{self.loop.maps[id(op)]}')}[{first} + j]"
-        return found
+            state = self.array(Role.INITIAL_STATE, op.inputs[0].base.number)
+            value = f"(p < 0 && !{state} ? (REAL)0 : {value})"
+        if op.has_bias:
+            value += f" + {self.array(Role.BIAS, self.loop.maps[id(op)])}[{first} + j]"
+        return value
 
     def _load_state(self, base: Value, first: int) -> str:
-        k = base.place
-        buffer, column = self.loop.places.place(self.loop.following[k])
-        state, initial = self.array(f"S{k}"), self.array(f"I{k}")
+        k = base.number
+        buffer, column = self.loop.storage.buffer_of(self.loop.following[k])
+        state, initial = self.array(Role.LEFT_STATES, k), self.array(Role.INITIAL_STATE, k)
         before = f"{state}[((long long)p + row) * {buffer.width} + {column + first} + j]"
         given = f"{initial}[(long long)row * {base.width} + {first} + j]"
         return f"p >= 0 ? {before} : {initial} ? {given} : (REAL)0"
@@ -179,11 +197,11 @@ class Kernel:
 
         for one in reversed(lane.ops):
             out = one.output
-            given = self._given_gradients(out)
-            if given:
+            outer = self._outer_gradients(out)
+            if outer:
                 terms = [gradients[out.key]] if out.key in gradients else []
                 name = f"o{len(loads) + len(body)}"
-                body.append(f"const REAL {name} = {' + '.join([*terms, *given])};")
+                body.append(f"const REAL {name} = {' + '.join([*terms, *outer])};")
                 gradients[out.key] = name
             dy = gradients.get(out.key)
             if dy is None:
@@ -211,22 +229,22 @@ class Kernel:
     ) -> str:
         """A statement that puts the gradient of one input after `{out}`."""
         op = one.op
-        if op.kind in ("copy", "shift"):
+        if op.opcode in (OpCode.COPY, OpCode.SHIFT):
             return f"{{out}} {dy};"
-        if op.kind == "scale":
+        if op.opcode is OpCode.SCALE:
             return f"{{out}} {literal(op.node.number)} * {dy};"
-        if op.kind == "unary":
+        if op.opcode is OpCode.UNARY:
             unary, arguments = self._unary(one)
             reads = op.node.kernel.reads
             saved = {"input": one.inputs[0], "output": one.output}.get(reads)
             held = f", s = {value(saved)}" if saved is not None else ""
             return f"{{{{ const REAL dy = {dy}{held}{arguments}; {{out}} {unary.backward}; }}}}"
-        if op.kind == "where":
+        if op.opcode is OpCode.WHERE:
             code = (WHERE.backward_a, WHERE.backward_b)[position - 1]
             operands = f"dy = {dy}, m = {value(one.inputs[0])}"
             return f"{{{{ const REAL {operands}; {{out}} {code}; }}}}"
         kernel = op.node.kernel
-        if op.kind == "number":
+        if op.opcode is OpCode.WITH_NUMBER:
             x = value(one.inputs[0]) if op.node.retains.inputs else ""
             code = (BINARY[kernel.name].backward_a, BINARY[kernel.name].backward_b)[op.node.side]
             operands = self._with_number(op, x)
@@ -237,38 +255,36 @@ class Kernel:
         code = (binary.backward_a, binary.backward_b)[position]
         return f"{{{{ const REAL dy = {dy}{a}{b}; {{out}} {code}; }}}}"
 
-    def _given_gradients(self, segment: ColumnRange) -> list[str]:
+    def _outer_gradients(self, segment: ColumnRange) -> list[str]:
         """What reaches a value that this group makes from outside it."""
-        loop, found = self.loop, []
+        loop, terms = self.loop, []
         view = _view(segment)
         column = 0
         for export in loop.exports:
             if export.overlaps(view):
-                at = _at(True, loop.width, column + segment.first - export.column)
-                found.append(f"{self.array('dY')}[{at}]")
+                buffer = ProgramBuffer(Role.EXPORT_GRADIENT, "", loop.width, packed=True)
+                terms.append(self.element(buffer, column + segment.first - export.column))
             column += export.width
         for k, state in enumerate(loop.following):
             if state.overlaps(view):
-                at = _at(False, state.width, segment.first - state.column)
-                found.append(f"{self.array(f'C{k}')}[{at}]")
+                buffer = ProgramBuffer(Role.LEFT_GRADIENT, k, state.width, packed=False)
+                terms.append(self.element(buffer, segment.first - state.column))
         memory = loop.gradients.get(id(segment.base))
         if memory is not None and memory.covers(segment):
-            at = _at(memory.buffer.packed, memory.buffer.width, segment.first)
-            found.append(f"{self.array(memory.buffer.name)}[{at}]")
-        return found
+            terms.append(self.element(memory.buffer, segment.first))
+        return terms
 
     def _store_gradient(self, segment: ColumnRange, name: str) -> str:
         memory = self.loop.gradient_of(segment.base)
         sign = "+=" if memory.mode(segment.first, segment.width) else "="
-        buffer = memory.buffer
-        array = self.array(buffer.name)
-        line = f"{array}[{_at(buffer.packed, buffer.width, segment.first)}] {sign} {name};"
-        return f"if ({array}) {line}" if segment.base.origin == "stream" else line
+        line = f"{self.element(memory.buffer, segment.first)} {sign} {name};"
+        is_stream = segment.base.origin is Origin.STREAM
+        return f"if ({memory.buffer.name}) {line}" if is_stream else line
 
 
 def reaches_input(op: Op, position: int) -> bool:
     """Whether a gradient passes from the output to that input."""
-    return passes_gradient(op) and not (op.kind == "where" and position == 0)
+    return op.passes_gradient and not (op.opcode is OpCode.WHERE and position == 0)
 
 
 def literal(number: float) -> str:
@@ -280,21 +296,15 @@ def literal(number: float) -> str:
     return f"(REAL){float(number)!r}" if number >= 0 else f"((REAL){float(number)!r})"
 
 
-def _at(packed: bool, width: int, column: int) -> str:
+def element_offset(packed: bool, width: int, column: int) -> str:
     row = "((long long)s + row)" if packed else "(long long)row"
     return f"{row} * {width} + {column} + j"
 
 
 def _view(segment: ColumnRange) -> Value:
-    view = Value(segment.width)
-    view.base, view.column = segment.base, segment.first
-    return view
+    return Value.columns(segment.base, segment.first, segment.width)
 
 
 def _first_uses(lane: Lane, made: set[tuple[int, int]]) -> list[ColumnRange]:
-    found: dict[tuple[int, int], ColumnRange] = {}
-    for one in lane.ops:
-        for x in one.inputs:
-            if x.key not in made:
-                found.setdefault(x.key, x)
-    return list(found.values())
+    uses = {x.key: x for one in lane.ops for x in one.inputs if x.key not in made}
+    return list(uses.values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.ir import Op, Origin
 
 
 @dataclass
@@ -49,7 +49,7 @@ class LoopKernels:
                 kernel.backward(item)
                 if kernel.width:
                     self.groups[number].backward = kernel
-            elif item.kind == "linear":
+            elif item.is_linear:
                 self._settle_map(item, self.map_adds)
             else:
                 self._settle_generic(item)
@@ -78,6 +78,6 @@ class LoopKernels:
         if loop.find_gradient(op.output) is not None and op.node.differentiable:
             loop.require_all(op.output)
             self.generic_adds[id(op)] = [
-                x.base.origin == "memory" or loop.gradient_of(x.base).mode(x.column, x.width)
+                x.base.origin is Origin.MEMORY or loop.gradient_of(x.base).mode(x.column, x.width)
                 for x in op.inputs
             ]

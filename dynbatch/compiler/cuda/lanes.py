@@ -13,9 +13,10 @@ import itertools
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dynbatch.compiler.program import ELEMENTWISE, Op, Program, Value
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
+from dynbatch.compiler.program import Program
 
-FUSED = (*ELEMENTWISE, "copy")
+FUSED = (*ELEMENTWISE, OpCode.COPY)
 
 
 class ColumnRange(NamedTuple):
@@ -58,6 +59,11 @@ class KernelGroup:
 Item = Op | KernelGroup
 
 
+def ops_of(item: Item) -> tuple[Op, ...]:
+    """The operators of an item of the loop."""
+    return item.ops if isinstance(item, KernelGroup) else (item,)
+
+
 def items(program: Program, leaving: list[Op]) -> list[Item]:
     """The loop in the order in which a step runs it.
 
@@ -75,7 +81,7 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
         return all([id(x.base) not in made or id(x.base) in done for x in op.inputs])
 
     while waiting:
-        alone = [op for op in waiting if op.kind not in FUSED and is_ready(op)]
+        alone = [op for op in waiting if op.opcode not in FUSED and is_ready(op)]
         if alone:
             found += alone
             done |= {id(op.output) for op in alone}
@@ -83,7 +89,7 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
             continue
         group: list[Op] = []
         for op in waiting:  # in order, so that what an operator reads has been seen before it
-            if op.kind in FUSED and is_ready(op):
+            if op.opcode in FUSED and is_ready(op):
                 group.append(op)
                 done.add(id(op.output))
         waiting = [op for op in waiting if op not in group]
@@ -93,7 +99,7 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
 
 def columns(op: Op) -> list[tuple[Value, int]]:
     """The inputs of an elementwise operator, each with the output's column where it begins."""
-    starts = op.columns if op.kind == "copy" else [0] * len(op.inputs)
+    starts = op.columns if op.opcode is OpCode.COPY else [0] * len(op.inputs)
     return list(zip(op.inputs, starts, strict=True))
 
 
@@ -101,10 +107,10 @@ def _cuts(ops: list[Op]) -> dict[int, set[int]]:
     """Where each base value is cut: wherever anything that it meets begins or ends."""
     cuts: dict[int, set[int]] = {}
     for op in ops:
-        if op.kind not in FUSED:
+        if op.opcode not in FUSED:
             for x in op.inputs:
                 cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
-    relations = [(x, op.output, at) for op in ops if op.kind in FUSED for x, at in columns(op)]
+    relations = [(x, op.output, at) for op in ops if op.opcode in FUSED for x, at in columns(op)]
     for x, output, at in relations:
         cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
         cuts.setdefault(id(output), set()).update((0, at, at + x.width, output.width))
@@ -131,7 +137,7 @@ def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) ->
 def _lanes(group: list[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
     scalars: list[ScalarOp] = []
     for op in group:
-        if op.kind == "copy":
+        if op.opcode is OpCode.COPY:
             for x, at in columns(op):
                 for segment in _segments(x.base, x.column, x.width, cuts):
                     first = segment.first - x.column + at

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.kernels import LoopKernels
 from dynbatch.compiler.cuda.lanes import KernelGroup
-from dynbatch.compiler.program import Op, Value
+from dynbatch.compiler.ir import Op, Origin, Value
 
 TAIL_ROWS = 16
 TAIL_BYTES = 1 << 20
@@ -38,6 +39,7 @@ class Tail:
         self.loop = kernels.loop
         self.arrays: list[str] = []
         self.arrays_backward: list[str] = []
+        self._carried: set[int] = set()  # parts of the state whose gradients are
         maps = [item for item in self.loop.items if not isinstance(item, KernelGroup)]
         self.elements = sum([op.output.width * op.inputs[0].width for op in maps])
         self._forward = self._forward_lines()
@@ -54,12 +56,10 @@ class Tail:
             "    }",
             "}",
         ]
-        carried = sorted({name[:-2] for name in self.arrays_backward if name[0] == "C"})
         choose = []
-        for name in carried:
-            pair = f"{name}_0", f"{name}_1"
-            choose.append(f"REAL* {name} = (last - 1 - t) & 1 ? {pair[1]} : {pair[0]};")
-            choose.append(f"REAL* N{name[1:]} = (last - 1 - t) & 1 ? {pair[0]} : {pair[1]};")
+        for k in sorted(self._carried):
+            choose.append(f"REAL* C{k} = (last - 1 - t) & 1 ? C{k}_1 : C{k}_0;")
+            choose.append(f"REAL* N{k} = (last - 1 - t) & 1 ? C{k}_0 : C{k}_1;")
         backward = [
             *_head(f"{prefix}_tail_backward", self.arrays_backward),
             "    __shared__ REAL partial[THREADS_OF_TAIL];",
@@ -85,10 +85,8 @@ class Tail:
         return lines
 
     def _group(self, kernel: Kernel, arrays: list[str]) -> list[str]:
-        for name in kernel.arrays:
-            is_carried = name[0] in "CN"
-            for used in (f"C{name[1:]}_0", f"C{name[1:]}_1") if is_carried else (name,):
-                _use(arrays, used)
+        for role, label in kernel.arrays:
+            self._use(arrays, role, label)
         lines: list[str] = []
         for width, body in kernel.lanes:
             loop = f"for (int j = threadIdx.x; j < {width}; j += THREADS_OF_TAIL) {{"
@@ -97,32 +95,36 @@ class Tail:
 
     def _map(self, op: Op) -> list[str]:
         loop, number = self.loop, self.loop.maps[id(op)]
-        weight = _use(self.arrays, f"V{number}")
+        weight = self._use(self.arrays, Role.WEIGHT, number)
         is_inline = id(op.output) in loop.inline_maps
-        bias = "nullptr" if is_inline else _use(self.arrays, f"b{number}")
+        bias = "nullptr" if is_inline else self._use(self.arrays, Role.BIAS, number)
         call = (
-            f"multiply_row({self._place(op.inputs[0], self.arrays)}, {weight}, "
+            f"multiply_row({self._address(op.inputs[0], self.arrays)}, {weight}, "
             f"{op.inputs[0].width}, {op.output.width}, {bias}, "
-            f"{self._place(op.output, self.arrays)});"
+            f"{self._address(op.output, self.arrays)});"
         )
-        if op.inputs[0].base.origin == "prev" and loop.skips_zeros(op):
-            return [f"if (p >= 0 || {_use(self.arrays, f'I{op.inputs[0].base.place}')}) {call}"]
+        if loop.skips_zeros(op):
+            initial = self._use(self.arrays, Role.INITIAL_STATE, op.inputs[0].base.number)
+            return [f"if (p >= 0 || {initial}) {call}"]
         return [call]
 
-    def _place(self, value: Value, arrays: list[str]) -> str:
+    def _address(self, value: Value, arrays: list[str]) -> str:
         """The address of a value's first column in this row; NULL for a state of zeros."""
         base = value.base
-        if base.origin == "prev":
-            k = base.place
-            buffer, column = self.loop.places.place(self.loop.following[k])
-            before = f"{_use(arrays, f'S{k}')} + ((long long)p + row) * {buffer.width}"
-            initial = _use(arrays, f"I{k}")
+        if base.origin is Origin.STATE:
+            k = base.number
+            buffer, column = self.loop.storage.buffer_of(self.loop.following[k])
+            states = self._use(arrays, Role.LEFT_STATES, k)
+            before = f"{states} + ((long long)p + row) * {buffer.width}"
+            initial = self._use(arrays, Role.INITIAL_STATE, k)
             given = f"{initial} + (long long)row * {base.width} + {value.column}"
             return f"(p >= 0 ? {before} + {column + value.column} : {initial} ? {given} : nullptr)"
-        if base.origin == "stream":
-            return _row(_use(arrays, f"X{base.place}"), True, base.width, value.column)
-        buffer, column = self.loop.places.place(value)
-        return _row(_use(arrays, buffer.name), buffer.packed, buffer.width, column)
+        if base.origin is Origin.STREAM:
+            stream = self._use(arrays, Role.STREAM, base.number)
+            return _row(stream, True, base.width, value.column)
+        buffer, column = self.loop.storage.buffer_of(value)
+        array = self._use(arrays, buffer.role, buffer.label)
+        return _row(array, buffer.packed, buffer.width, column)
 
     # Backward -------------------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Tail:
         for memory in self.loop.gradients.values():
             buffer = memory.buffer
             if memory.cleared and not buffer.packed:
-                name = self._gradient_array(buffer.name)
+                name = self._gradient_array(buffer)
                 at = _row(name, False, buffer.width, 0)
                 lines.append(
                     f"for (int j = threadIdx.x; j < {buffer.width}; j += THREADS_OF_TAIL) "
@@ -153,26 +155,32 @@ class Tail:
 
     def _map_backward(self, op: Op) -> list[str]:
         loop, (x,) = self.loop, op.inputs
-        weight = _use(self.arrays_backward, f"V{loop.maps[id(op)]}")
+        weight = self._use(self.arrays_backward, Role.WEIGHT, loop.maps[id(op)])
         of_output = loop.gradient_of(op.output).buffer
-        dy = _row(self._gradient_array(of_output.name), of_output.packed, of_output.width, 0)
+        dy = _row(self._gradient_array(of_output), of_output.packed, of_output.width, 0)
         buffer = loop.gradient_of(x.base).buffer
-        array = self._gradient_array(buffer.name)
+        array = self._gradient_array(buffer)
         out = _row(array, buffer.packed, buffer.width, x.column)
         adds = int(self.kernels.map_adds[id(op)])
         call = (
             f"multiply_back({dy}, {weight}, {x.width}, {op.output.width}, {out}, {adds}, partial);"
         )
-        if x.base.origin == "prev":
-            return [f"if (p >= 0 || {_use(self.arrays_backward, f'I{x.base.place}')}) {call}"]
+        if x.base.origin is Origin.STATE:
+            initial = self._use(self.arrays_backward, Role.INITIAL_STATE, x.base.number)
+            return [f"if (p >= 0 || {initial}) {call}"]
         return [f"if ({array}) {call}"]
 
-    def _gradient_array(self, name: str) -> str:
-        if name[0] == "N":
-            for turn in range(2):
-                _use(self.arrays_backward, f"C{name[1:]}_{turn}")
-            return name
-        return _use(self.arrays_backward, name)
+    def _gradient_array(self, buffer: ProgramBuffer) -> str:
+        return self._use(self.arrays_backward, buffer.role, buffer.label)
+
+    def _use(self, arrays: list[str], role: Role, label: int | str) -> str:
+        """The name of an array, which a kernel takes from now on: of a carried gradient both."""
+        names = [array_name(role, label)]
+        if role in (Role.LEFT_GRADIENT, Role.FOUND_GRADIENT):
+            self._carried.add(int(label))
+            names = [array_name(Role.LEFT_GRADIENT, f"{label}_{turn}") for turn in range(2)]
+        arrays += [name for name in names if name not in arrays]
+        return array_name(role, label)
 
 
 def _head(name: str, arrays: Sequence[str]) -> list[str]:
@@ -191,12 +199,6 @@ def _step() -> list[str]:
 def _row(array: str, packed: bool, width: int, column: int) -> str:
     row = "((long long)s + row)" if packed else "(long long)row"
     return f"{array} + {row} * {width} + {column}"
-
-
-def _use(arrays: list[str], name: str) -> str:
-    if name not in arrays:
-        arrays.append(name)
-    return name
 
 
 PRODUCTS = """

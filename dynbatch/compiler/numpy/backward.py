@@ -19,31 +19,24 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from dynbatch.compiler.buffers import ProgramBuffer, Storage, backward_reads
+from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, backward_reads
 from dynbatch.compiler.derivatives import Link, has_slope, links
-from dynbatch.compiler.numpy.forward import (
-    AFTER_ZEROS,
-    Views,
-    argument,
-    common_plane,
-    kernel_name,
-    numbered_generic,
-    numbered_maps,
-    with_number,
-    with_used,
-)
-from dynbatch.compiler.numpy.gradient_lines import Code, GradientLines
-from dynbatch.compiler.program import Op, Program, Value, passes_gradient
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.numpy.forward import AFTER_ZEROS, argument, kernel_name, with_number
+from dynbatch.compiler.numpy.gradient_lines import Code, GradientLines, copy_of
+from dynbatch.compiler.numpy.views import Views, common_plane, with_used
+from dynbatch.compiler.program import Program, numbered
 
 
 class AheadViews(Views):
     """Views of all rows of a block of steps, where states are packed."""
 
-    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
+    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         base = value.base
-        if base.origin == "prev":
-            return ProgramBuffer(f"H{base.place}", base.width, packed=True), value.column
-        return super().place(value)
+        if base.origin is Origin.STATE:
+            states = ProgramBuffer(Role.FOUND_STATES, base.number, base.width, packed=True)
+            return states, value.column
+        return super().buffer_of(value)
 
 
 class Backward(GradientLines):
@@ -62,113 +55,107 @@ class Backward(GradientLines):
         self.ahead: list[str] = []
         self.carry: list[str] = []
         self.previous: set[int] = set()
-        self.maps = numbered_maps(program)
+        self.maps = numbered(program.linear_maps)
+        self.generic = numbered(program.generic)
         self.of_maps: dict[int, str] = {}
         self._links = {id(op.output): links(program, op) for op in program.ops}
         for op in reversed(program.ops):
             self._backward_op(op)
         self._carry()
-        for place in sorted(self.streams):  # columns that the loop does not read
-            self._complete(program.streams[place])
-        for op in [*program.stream_maps, *[o for o in program.ops if o.kind == "linear"]]:
-            if id(self._root(op.output)) in self._places:
+        for number in sorted(self.streams):  # columns that the loop does not read
+            self._complete(program.streams[number])
+        for op in program.linear_maps:
+            if id(self._root(op.output)) in self._buffers_of:
                 self._complete(op.output)
-                self.of_maps[self.maps[id(op)]] = self._place(op.output)[0].name
+                self.of_maps[self.maps[id(op)]] = self.buffer_of(op.output)[0].name
 
     # Operators ------------------------------------------------------------------------------------
 
     def _backward_op(self, op: Op) -> None:
-        found = self._links[id(op.output)]
-        if found:
-            for link in found:
-                if self._is_reached(link.product):
-                    self._backward_slope(op, link)
-            return
-        if not self._is_reached(op) or not passes_gradient(op):
+        products = self._links[id(op.output)]
+        for link in products:
+            if self._is_reached(link.product):
+                self._backward_slope(op, link)
+        if products or not self._is_reached(op) or not op.passes_gradient:
             return
         if has_slope(op) and self._can_wait(op.inputs[0]):
             self._backward_slope(op, Link(op.output, op))
-        elif op.kind == "linear":
+        elif op.is_linear:
             self._contribute(op.inputs[0], self._backward_linear(op))
-        elif op.kind == "copy":
+        elif op.opcode is OpCode.COPY:
             for x, column in zip(op.inputs, op.columns, strict=True):
                 if not self._shares(op, x):
                     self._backward_copy(op, x, column)
-        elif op.kind == "generic":
+        elif op.opcode is OpCode.GENERIC:
             self._backward_generic(op, self.gradient(op.output))
         else:
             self._backward_elementwise(op)
 
     def _is_reached(self, op: Op) -> bool:
         """Whether a gradient arrives at its output; if so, all of it is set."""
-        return id(self._root(op.output)) in self._places and self._complete(op.output)
+        return id(self._root(op.output)) in self._buffers_of and self._complete(op.output)
 
     def _backward_linear(self, op: Op) -> Code:
         number = self.maps[id(op)]
-        buffer, _ = self.place(op.output)
+        buffer, _ = self.buffer_of(op.output)
         dy = self.gradient(op.output, buffer.plane)
         if not buffer.plane:
             return lambda out: f"matmul({dy}, V{number}, {out})"
         inner = op.inputs[0].width
-        name = f"S{buffer.planes}_{inner}"
-        self.buffers.setdefault(name, ProgramBuffer(name, buffer.planes * inner, False, inner))
-        scratch = self.views.view(self.buffers[name], 0, buffer.planes * inner, inner)
+        label, width = f"{buffer.planes}_{inner}", buffer.planes * inner
+        planes = self._new(Role.PLANE_SCRATCH, label, width, False, inner)
+        scratch = self.views.view(planes, 0, width, inner)
         return lambda out: f"matmul_sum({dy}, V{number}, {scratch}, {out})"
 
     def _backward_copy(self, op: Op, x: Value, column: int) -> None:
-        part = Value(x.width)
-        part.base, part.column = op.output, column
-        places = [self.place(part)]
-        if x.base.origin != "prev":
-            places.append(self.place(x))
-        plane = common_plane(places, x.width)
-        view = self.gradient(part, plane)
-        self._contribute(x, lambda out: f"copyto({out}, {view})", plane)
+        part = Value.columns(op.output, column, x.width)
+        operands = [self.buffer_of(part)]
+        if x.base.origin is not Origin.STATE:
+            operands.append(self.buffer_of(x))
+        plane = common_plane(operands, x.width)
+        self._contribute(x, copy_of(self.gradient(part, plane)), plane)
 
     def _shares(self, op: Op, x: Value) -> bool:
         """Whether the input's gradient is the output's very buffer."""
-        if x.base.origin == "op" and self._alias.get(id(x.base)) is op.output and x.is_whole():
-            return True
-        return False
+        is_made = x.base.origin is Origin.OPERATOR
+        return is_made and x.is_whole() and self._alias.get(id(x.base)) is op.output
 
     def _can_wait(self, x: Value) -> bool:
         """Whether a factor can stand where the gradient of `x` will be, until that is made."""
         whole = [(x.column, x.width)]
-        return self.place(x)[0].packed and self._missing(x) == whole
+        return self.buffer_of(x)[0].packed and self._missing(x) == whole
 
     def _backward_slope(self, op: Op, link: Link) -> None:
         """dx = dz ⊙ factor, where the factor, other ⊙ f'(x), is made ahead of the block."""
         part, z = link.part, link.product.output
-        x = Value(part.width)
-        x.base, x.column = op.inputs[0].base, op.inputs[0].column + part.column
+        x = Value.columns(op.inputs[0].base, op.inputs[0].column + part.column, part.width)
         read = [x if op.node.kernel.reads == "input" else part]
         read += [] if link.other is None else [link.other]
-        read_from = [self.ahead_views.place(v) for v in read]
-        plane = common_plane([self.place(z), self.place(x), *read_from], x.width)
-        place = self.place(x)
+        read_from = [self.ahead_views.buffer_of(v) for v in read]
+        target = self.buffer_of(x)
+        plane = common_plane([self.buffer_of(z), target, *read_from], x.width)
         if not self._can_wait(x):
-            name = f"F{len(self.buffers)}"
-            self.buffers[name] = ProgramBuffer(name, x.width, packed=True, plane=plane)
-            place = (self.buffers[name], 0)
+            number = len(self.buffers)
+            target = (self._new(Role.FACTOR, number, x.width, packed=True, plane=plane), 0)
         factor, saved, *others = [
-            self.ahead_views.view(*v, x.width, plane) for v in [place, *read_from]
+            self.ahead_views.view(*v, x.width, plane) for v in [target, *read_from]
         ]
         self.ahead.append(f"{kernel_name(op)}.slope({saved}, {factor})")
         self.ahead += [f"multiply({factor}, {other}, {factor})" for other in others]
-        self.previous |= {v.base.place for v in read if v.base.origin == "prev"}
-        dz, held = self.gradient(z, plane), self.views.view(*place, x.width, plane)
+        self.previous |= {v.base.number for v in read if v.base.origin is Origin.STATE}
+        dz, held = self.gradient(z, plane), self.views.view(*target, x.width, plane)
         self._contribute(x, lambda out: f"multiply({dz}, {held}, {out})", plane)
 
     def _backward_elementwise(self, op: Op) -> None:
-        views = self.views
-        saved = [v for v in backward_reads(op) if v.base.origin != "memory"]
+        saved = [v for v in backward_reads(op) if v.base.origin is not Origin.MEMORY]
         targets = [
             x
             for x in op.inputs
-            if x.base.origin not in ("prev", "memory") and not self._links.get(id(x.base))
+            if x.base.origin in (Origin.STREAM, Origin.OPERATOR) and not self._links.get(id(x.base))
         ]
-        places = [self.place(v) for v in [op.output, *targets]]
-        plane = common_plane([*places, *[views.place(v) for v in saved]], op.output.width)
+        operands = [self.buffer_of(v) for v in [op.output, *targets]]
+        operands += [self.views.buffer_of(v) for v in saved]
+        plane = common_plane(operands, op.output.width)
         dy = self.gradient(op.output, plane)
         for x, code in zip(op.inputs, self._elementwise_codes(op, dy, plane), strict=True):
             known = self._shares(op, x) or self._links.get(id(x.base))
@@ -178,37 +165,37 @@ class Backward(GradientLines):
     def _elementwise_codes(self, op: Op, dy: str, plane: int) -> Sequence[Code | None]:
         """How the gradient of each input is made from that of the output; None: it is not."""
         views = self.views
-        if op.kind == "unary":
+        if op.opcode is OpCode.UNARY:
             kernel = op.node.kernel
             saved = {"input": op.inputs[0], "output": op.output}.get(kernel.reads)
             held = dy if saved is None else views.of(saved, plane)
             arguments = "".join(f", {value!r}" for value in op.node.arguments())
             return [lambda out: f"{kernel_name(op)}.backward({dy}, {held}, {out}{arguments})"]
-        if op.kind == "scale":
+        if op.opcode is OpCode.SCALE:
             return [lambda out: f"multiply({dy}, {op.node.number!r}, {out})"]
-        if op.kind == "shift":
-            return [lambda out: f"copyto({out}, {dy})"]
-        if op.kind == "where":
+        if op.opcode is OpCode.SHIFT:
+            return [copy_of(dy)]
+        if op.opcode is OpCode.WHERE:
             mask = views.of(op.inputs[0], plane)
             return [
                 None,  # the mask has no gradient
                 lambda out: f"choose_backward({dy}, {mask}, {out}, 0)",
                 lambda out: f"choose_backward({dy}, {mask}, {out}, 1)",
             ]
-        if op.kind == "number":
+        if op.opcode is OpCode.WITH_NUMBER:
             a, b = with_number(op, views.of(op.inputs[0], plane))
             way = f"{kernel_name(op)}.backward_{'ab'[op.node.side]}"
             return [lambda out: f"{way}({dy}, {a}, {b}, {out})"]
-        kernel, name = op.node.kernel, type(op.node).__name__
+        kernel = op.node.kernel
         a = views.of(op.inputs[0], plane) if kernel.reads_a else "None"
         b = views.of(op.inputs[1], plane) if kernel.reads_b else "None"
-        if name == "Multiply":
+        if op.is_multiply:
             return [
                 lambda out: f"multiply({dy}, {b}, {out})",
                 lambda out: f"multiply({dy}, {a}, {out})",
             ]
-        if name == "Add":
-            return [lambda out: f"copyto({out}, {dy})"] * 2
+        if op.is_add:
+            return [copy_of(dy)] * 2
         return [
             lambda out: f"{kernel_name(op)}.backward_a({dy}, {a}, {b}, {out})",
             lambda out: f"{kernel_name(op)}.backward_b({dy}, {a}, {b}, {out})",
@@ -216,24 +203,21 @@ class Backward(GradientLines):
 
     def _backward_generic(self, op: Op, dy: str) -> None:
         retains = op.node.retains
-        number = numbered_generic(self.program)[id(op)]
-        saved, targets, after = [], [], []
+        saved, targets, scratch_of = [], [], []
         for position, x in enumerate(op.inputs):
-            kept = retains.input(position) or x.base.origin == "memory"
-            saved.append(argument(x, self.views) if kept else "None")
-            if x.base.origin == "memory":
-                targets.append("None")
-                continue
-            scratch = self._scratch_view(x.width, fresh=True)
-            targets.append(scratch)
-            after.append((x, scratch))
+            is_memory = x.base.origin is Origin.MEMORY
+            is_read = retains.input(position) or is_memory
+            saved.append(argument(x, self.views) if is_read else "None")
+            targets.append("None" if is_memory else self._scratch_view(x.width, own=True))
+            if not is_memory:
+                scratch_of.append((x, targets[-1]))
         output = self.views.of(op.output) if retains.output else "None"
         self.body.append(
-            f"G{number}.backward(t, n, {dy}, {output}, ({', '.join(saved)},), "
+            f"G{self.generic[id(op)]}.backward(t, n, {dy}, {output}, ({', '.join(saved)},), "
             f"({', '.join(targets)},))"
         )
-        for x, scratch in after:
-            self._contribute(x, lambda out, v=scratch: f"copyto({out}, {v})")  # type: ignore[misc]
+        for x, scratch in scratch_of:
+            self._contribute(x, copy_of(scratch))
 
     # The state ------------------------------------------------------------------------------------
 
@@ -246,8 +230,9 @@ class Backward(GradientLines):
         first: list[str] = []
         last: list[str] = []
         for k, state in enumerate(self.program.states):
-            self.views.view(ProgramBuffer(f"C{k}", state.width, packed=False), 0, state.width)
-            codes = self._to_previous.get(k, [])
+            left = ProgramBuffer(Role.LEFT_GRADIENT, k, state.width, packed=False)
+            self.views.view(left, 0, state.width)
+            codes = self._to_states.get(k, [])
             reading = [code for code in codes if self._carried(code("_"))]
             others = [code for code in codes if code not in reading]
             if not codes:
@@ -259,8 +244,8 @@ class Backward(GradientLines):
                 for code in others:
                     last += self._sum([code], f"c{k}", state.width, more=True)
             else:
-                self.buffers[f"E{k}"] = ProgramBuffer(f"E{k}", state.width, packed=False)
-                self.views.view(self.buffers[f"E{k}"], 0, state.width)
+                scratch = self._new(Role.CARRY_SCRATCH, k, state.width, packed=False)
+                self.views.view(scratch, 0, state.width)
                 first += self._sum(codes, f"e{k}", state.width)
                 last.append(f"copyto(c{k}, e{k})")
         self.carry = [*first, *last]
@@ -276,12 +261,11 @@ class Backward(GradientLines):
 
     def _carried(self, text: str) -> set[int]:
         """Which carried gradients a line reads."""
-        found = re.findall(r"\bc(\d+)(?:_\d+_\d+)?\b", text)
-        return {int(number) for number in found}
+        return {int(number) for number in re.findall(r"\bc(\d+)(?:_\d+_\d+)?\b", text)}
 
     def _works_in_place(self, text: str, k: int) -> bool:
-        own = re.findall(rf"\bc{k}\b", text)
-        return self._carried(text) == {k} and bool(own) and text.startswith("multiply")
+        is_whole = re.search(rf"\bc{k}\b", text) is not None
+        return self._carried(text) == {k} and is_whole and text.startswith("multiply")
 
     # Lines ----------------------------------------------------------------------------------------
 
@@ -291,10 +275,10 @@ class Backward(GradientLines):
         names += [f"dX{k}" for k in sorted(self.streams)]
         names += [buffer.name for buffer in self.storage.packed]
         names += [f"H{k}" for k in sorted(self.previous)]
-        names += [f"V{self.maps[id(op)]}" for op in self.program.ops if op.kind == "linear"]
+        names += [f"V{self.maps[id(op)]}" for op in self.program.ops if op.is_linear]
         names += [f"{letter}{k}" for k in range(len(self.program.states)) for letter in "IC"]
         names += ["given", "dY", *self.buffers]
-        names += [f"G{number}" for number in numbered_generic(self.program).values()]
+        names += [f"G{number}" for number in self.generic.values()]
         lines = ["def backward(A, blocks):"]
         lines += [f"    {name} = A[{name!r}]" for name in names]
         lines += ["    for s, e, steps in reversed(blocks):", "        n = e - s"]
@@ -304,7 +288,7 @@ class Backward(GradientLines):
         lines.append("        for t, (s, e, n, p) in reversed(steps):")
         before = []
         for k, value in enumerate(self.program.following):
-            buffer, column = self.storage.place(value)
+            buffer, column = self.storage.buffer_of(value)
             if buffer.plane:
                 rows = f"{buffer.name}[{column // buffer.plane}, p:p + n]"
                 column %= buffer.plane

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from dynbatch.compiler.buffers import ProgramBuffer, Storage, plane_of
-from dynbatch.compiler.numpy.forward import Views
-from dynbatch.compiler.program import Op, Program, Value, readers
+from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, plane_of
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.numpy.views import Views
+from dynbatch.compiler.program import Program
 
 Code = Callable[[str], str]
 
@@ -32,9 +33,9 @@ class GradientLines:
         self.buffers: dict[str, ProgramBuffer] = {}
         self.streams: set[int] = set()
         self._alias: dict[int, Value] = {}
-        self._places: dict[int, tuple[ProgramBuffer, int]] = {}
+        self._buffers_of: dict[int, tuple[ProgramBuffer, int]] = {}
         self._written: dict[int, list[tuple[int, int]]] = {}
-        self._to_previous: dict[int, list[Code]] = {}
+        self._to_states: dict[int, list[Code]] = {}
         self._scratch = 0
         self._find_aliases()
         self._seed()
@@ -46,13 +47,13 @@ class GradientLines:
         leaving = self.program.leaving()
         makers = {id(op.output): op for op in [*self.program.stream_maps, *self.program.ops]}
         for op in reversed(self.program.ops):  # so that roots are final
-            passes = op.kind == "shift" or (op.kind == "copy" and len(op.inputs) == 1)
-            if not passes and not (op.kind == "binary" and type(op.node).__name__ == "Add"):
+            is_copy = op.opcode is OpCode.COPY and len(op.inputs) == 1
+            if not (is_copy or op.opcode is OpCode.SHIFT or op.is_add):
                 continue
             for x in op.inputs:
                 twice = sum([x.overlaps(other) for other in op.inputs]) > 1
-                single = len(readers(self.program, x)) == 1 and not twice
-                if x.base.origin != "op" or not x.is_whole() or not single:
+                single = len(self.program.readers(x)) == 1 and not twice
+                if x.base.origin is not Origin.OPERATOR or not x.is_whole() or not single:
                     continue
                 if id(x.base) not in leaving and self._fits(makers[id(x.base)], op.output):
                     self._alias[id(x.base)] = op.output
@@ -60,9 +61,9 @@ class GradientLines:
     def _fits(self, maker: Op, value: Value) -> bool:
         """Whether the backward of `maker` can read its gradient in the buffer of `value`."""
         plane = plane_of(self._root(value))
-        if maker.kind == "linear":
-            return plane == self.storage.place(maker.output)[0].plane
-        return maker.kind != "generic" or not plane
+        if maker.is_linear:
+            return plane == self.storage.buffer_of(maker.output)[0].plane
+        return maker.opcode is not OpCode.GENERIC or not plane
 
     def _root(self, value: Value) -> Value:
         base = value.base
@@ -70,73 +71,76 @@ class GradientLines:
             base = self._alias[id(base)].base
         return base
 
-    def _place(self, value: Value) -> tuple[ProgramBuffer, int]:
+    def _buffer_of_base(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Array and first column of the gradient of a base value."""
         root = self._root(value)
-        known = self._places.get(id(root))
+        known = self._buffers_of.get(id(root))
         if known is not None:
             return known
-        packed = any(
-            self._root(op.output) is root
-            for op in [*self.program.stream_maps, *self.program.ops]
-            if op.kind == "linear"
-        )
+        packed = any([self._root(op.output) is root for op in self.program.linear_maps])
         following = [k for k, v in enumerate(self.program.following) if v is root]
+        column = 0
         if following and not packed:
-            place = (ProgramBuffer(f"C{following[0]}", root.width, packed=False), 0)
+            buffer = ProgramBuffer(Role.LEFT_GRADIENT, following[0], root.width, packed=False)
         elif not packed and root in self.program.exports:
-            place = (
-                ProgramBuffer("dY", self._export_width(), packed=True),
-                self._export_column(root),
-            )
+            buffer, column = self._of_exports(), self._export_column(root)
         else:
-            name = f"D{len(self.buffers)}"
-            self.buffers[name] = ProgramBuffer(name, root.width, packed, plane_of(root))
-            place = (self.buffers[name], 0)
-        self._places[id(root)] = place
-        return place
+            number = len(self.buffers)
+            buffer = self._new(Role.GRADIENT, number, root.width, packed, plane_of(root))
+        self._buffers_of[id(root)] = buffer, column
+        return buffer, column
+
+    def _new(
+        self, role: Role, label: int | str, width: int, packed: bool, plane: int = 0
+    ) -> ProgramBuffer:
+        """A gradient buffer; the known one where there is one of that name."""
+        buffer = ProgramBuffer(role, label, width, packed, plane)
+        return self.buffers.setdefault(buffer.name, buffer)
+
+    def _of_exports(self) -> ProgramBuffer:
+        width = sum([v.width for v in self.program.exports])
+        return ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True)
 
     def _export_column(self, value: Value) -> int:
         exports = self.program.exports
         return sum(v.width for v in exports[: exports.index(value)])
 
-    def _export_width(self) -> int:
-        return sum(v.width for v in self.program.exports)
-
-    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
+    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         """Array and first column of the gradient of a value or of a stream."""
         base = value.base
-        if base.origin == "stream":
-            self.streams.add(base.place)
-            return ProgramBuffer(f"dX{base.place}", base.width, packed=True), value.column
-        buffer, column = self._place(value)
+        if base.origin is Origin.STREAM:
+            self.streams.add(base.number)
+            stream = ProgramBuffer(Role.STREAM_GRADIENT, base.number, base.width, packed=True)
+            return stream, value.column
+        buffer, column = self._buffer_of_base(value)
         return buffer, column + value.column
 
     def gradient(self, value: Value, plane: int = 0) -> str:
         """The expression for the gradient of a value, or of a stream, in this step."""
-        return self.views.view(*self.place(value), value.width, plane)
+        return self.views.view(*self.buffer_of(value), value.width, plane)
 
     # Contributions --------------------------------------------------------------------------------
 
     def _seed(self) -> None:
         for k, value in enumerate(self.program.following):
-            if self._place(value)[0].name == f"C{k}":
+            buffer, _ = self._buffer_of_base(value)
+            if buffer.role is Role.LEFT_GRADIENT and buffer.label == k:
                 self._mark(value)
             else:
-                self._contribute(value, lambda out, k=k: f"copyto({out}, C{k}[:n])")  # type: ignore[misc]
+                self._contribute(value, copy_of(f"C{k}[:n]"))
         for value in self.program.exports:
-            if self._place(value)[0].name == "dY":
+            if self._buffer_of_base(value)[0].role is Role.EXPORT_GRADIENT:
                 self._mark(value)
-                continue
-            whole = ProgramBuffer("dY", self._export_width(), packed=True)
-            view = self.views.view(whole, self._export_column(value), value.width)
-            self._contribute(value, lambda out, v=view: f"copyto({out}, {v})")  # type: ignore[misc]
+            else:
+                column = self._export_column(value)
+                view = self.views.view(self._of_exports(), column, value.width)
+                self._contribute(value, copy_of(view))
 
     def _mark(self, value: Value) -> None:
         self._written.setdefault(id(self._key(value)), []).append((value.column, value.width))
 
     def _key(self, value: Value) -> Value:
-        return value.base if value.base.origin == "stream" else self._root(value)
+        return value.base if value.base.origin is Origin.STREAM else self._root(value)
 
     def _missing(self, value: Value) -> list[tuple[int, int]]:
         """Columns of `value` that nothing has written yet, as (column, width)."""
@@ -153,13 +157,12 @@ class GradientLines:
         missing = self._missing(value)
         if missing == [(value.column, value.width)]:
             return False
-        plane = self.place(value)[0].plane or value.base.width
+        plane = self.buffer_of(value)[0].plane or value.base.width
         for column, width in missing:
             end = column + width
             while column < end:  # plane by plane
                 stop = min(end, column // plane * plane + plane)
-                part = Value(stop - column, value.base.origin, value.base.place)
-                part.base, part.column = value.base, column
+                part = Value.columns(value.base, column, stop - column)
                 self.body.append(f"{self.gradient(part)}[...] = 0")
                 self._mark(part)
                 column = stop
@@ -168,10 +171,10 @@ class GradientLines:
     def _contribute(self, value: Value, code: Code, plane: int = 0) -> None:
         """Write, or add, what `code` makes to a value's gradient, seen in planes if `plane`."""
         origin = value.base.origin
-        if origin == "memory":
+        if origin is Origin.MEMORY:
             return
-        if origin == "prev":
-            self._contribute_previous(value, code, plane)
+        if origin is Origin.STATE:
+            self._contribute_to_state(value, code, plane)
             return
         target = self.gradient(value, plane)
         if self._missing(value) == [(value.column, value.width)]:
@@ -189,22 +192,30 @@ class GradientLines:
         scratch = self._scratch_view(width, plane)
         return [code(scratch), f"add({target}, {scratch}, {target})"]
 
-    def _contribute_previous(self, value: Value, code: Code, plane: int) -> None:
-        place, width = value.base.place, value.base.width
+    def _contribute_to_state(self, value: Value, code: Code, plane: int) -> None:
+        number, width = value.base.number, value.base.width
         if value.is_whole() and not (plane and width > plane):
-            self._to_previous.setdefault(place, []).append(code)
+            self._to_states.setdefault(number, []).append(code)
             return
-        whole = self._scratch_view(width, fresh=True)
-        buffer = self.buffers[whole.upper()]
+        buffer = self._scratch_buffer(width, own=True)
+        whole = self.views.view(buffer, 0, width)
         cut = self.views.view(buffer, value.column, value.width, plane)
         self.body += [f"{whole}[...] = 0", code(cut)]
-        self._to_previous.setdefault(place, []).append(lambda out: f"copyto({out}, {whole})")
+        self._to_states.setdefault(number, []).append(copy_of(whole))
 
-    def _scratch_view(self, width: int, plane: int = 0, fresh: bool = False) -> str:
+    def _scratch_buffer(self, width: int, plane: int = 0, own: bool = False) -> ProgramBuffer:
+        """Scratch for a sum; `own`: that nothing else uses."""
         plane = plane if width > plane else 0
-        name = f"Z{width}" + (f"_BY_{plane}" if plane else "")
-        if fresh:
+        label = f"{width}" + (f"_BY_{plane}" if plane else "")
+        if own:
             self._scratch += 1
-            name += f"_{self._scratch}"
-        buffer = self.buffers.setdefault(name, ProgramBuffer(name, width, False, plane))
-        return self.views.view(buffer, 0, width, plane)
+            label += f"_{self._scratch}"
+        return self._new(Role.SUM_SCRATCH, label, width, False, plane)
+
+    def _scratch_view(self, width: int, plane: int = 0, own: bool = False) -> str:
+        return self.views.view(self._scratch_buffer(width, plane, own), 0, width, plane)
+
+
+def copy_of(view: str) -> Code:
+    """Copying a view to where it is wanted."""
+    return lambda out: f"copyto({out}, {view})"

@@ -105,7 +105,7 @@ def test_each_sentence_is_mapped_once_for_all_tokens_and_none_is_joined():
         graph.forward()
         kinds = [signature_type(step.signature) for step in graph.plans[0].steps]
     assert kinds.count(LinearMap) == 3  # of all tokens of all sentences, ahead of the loop
-    assert [op.kind for op in cell.programs[-1].program.ops].count("linear") == 1
+    assert [op.is_linear for op in cell.programs[-1].program.ops].count(True) == 1
     assert kinds.count(Scan) == 1
     assert kinds.count(Concat) == 1  # the outputs: nothing is copied to bring sentences together
 

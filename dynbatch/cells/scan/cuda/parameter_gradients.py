@@ -10,7 +10,7 @@ from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.weights import bias_gradients, weight_gradients
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.cuda.kernels import LoopKernels
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
 from dynbatch.nodes.batch import Gradients
 from dynbatch.ragged import Ragged
@@ -43,15 +43,15 @@ class Afterwards:
     def _zero_rows(self, op: Op) -> int:
         """How many of the first rows that a map multiplied are zeros."""
         base, steps = op.inputs[0].base, self.rows.steps
-        is_known = base.origin == "prev" and not self.rows.given[base.place] and steps
+        is_known = base.origin is Origin.STATE and not self.rows.given[base.number] and steps
         return steps[0][2] if is_known else 0
 
     def _multiplied(self, op: Op) -> DeviceMatrix:
         """All rows that a linear map multiplied, packed."""
         (value,) = op.inputs
-        if value.base.origin != "prev":
+        if value.base.origin is not Origin.STATE:
             return self.rows.whole(value)
-        rows, part = self.rows, value.base.place
+        rows, part = self.rows, value.base.number
         name = f"H{part}"
         if name not in rows.matrices:
             state = self.loop.following[part]
@@ -65,7 +65,7 @@ class Afterwards:
         """dx (+)= dy W for all rows."""
         (x,) = op.inputs
         rows = self.rows
-        stream = rows.matrices[f"dX{x.base.place}"]
+        stream = rows.matrices[f"dX{x.base.number}"]
         if stream is None:
             return
         out = stream.part(0, x.column, x.width)

@@ -11,7 +11,7 @@ from dynbatch.cells.scan.cuda.weights import wide_bias, wide_weight
 from dynbatch.cells.scan.prefix import PrefixLayout
 from dynbatch.compiler.arrays import Scratch, memory_rows
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.program import Op, Value
+from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.arrays import copy_rows
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -73,7 +73,7 @@ class ScanRows:
             if init is not None:
                 rows = self.place(f"I{k}", scratch, self.sentences.size, state.width)
                 self.pick(matrix_of(init.values), self.sentences, rows)
-            buffer, _ = loop.places.place(loop.following[k])
+            buffer, _ = loop.storage.buffer_of(loop.following[k])
             self.matrices[f"S{k}"] = self.matrices[buffer.name]
         for op in loop.linear:
             number = loop.maps[id(op)]
@@ -95,24 +95,24 @@ class ScanRows:
 
     def whole(self, value: Value) -> DeviceMatrix:
         """All rows of a packed value."""
-        if value.base.origin == "stream":
-            return self.matrix(f"X{value.base.place}").part(0, value.column, value.width)
-        buffer, column = self.loop.places.place(value)
+        if value.base.origin is Origin.STREAM:
+            return self.matrix(f"X{value.base.number}").part(0, value.column, value.width)
+        buffer, column = self.loop.storage.buffer_of(value)
         return self.matrix(buffer.name).part(0, column, value.width)
 
     def of_step(self, value: Value, t: int) -> DeviceMatrix | None:
         """A value's rows in step t; None for a state that is all zeros."""
         s, _, _, p = self.steps[t]
         base = value.base
-        if base.origin == "prev":
+        if base.origin is Origin.STATE:
             if p < 0:
-                found = self.matrices[f"I{base.place}"]
+                found = self.matrices[f"I{base.number}"]
                 return found and found.part(0, value.column, value.width)
-            buffer, column = self.loop.places.place(self.loop.following[base.place])
+            buffer, column = self.loop.storage.buffer_of(self.loop.following[base.number])
             return self.matrix(buffer.name).part(p, column + value.column, value.width)
-        if base.origin == "stream":
-            return self.matrix(f"X{base.place}").part(s, value.column, value.width)
-        buffer, column = self.loop.places.place(value)
+        if base.origin is Origin.STREAM:
+            return self.matrix(f"X{base.number}").part(s, value.column, value.width)
+        buffer, column = self.loop.storage.buffer_of(value)
         return self.matrix(buffer.name).part(s if buffer.packed else 0, column, value.width)
 
     def array(self, value: Value, t: int, strided: bool = False) -> Array:
@@ -131,8 +131,8 @@ class ScanRows:
     def argument(self, op: Op, position: int, t: int) -> Any:
         """What an operator with kernels of its own gets: an array, or the number of a memory."""
         value = op.inputs[position]
-        if value.base.origin == "memory":
-            return value.base.place
+        if value.base.origin is Origin.MEMORY:
+            return value.base.number
         return self.array(value, t, position in op.node.strided)
 
     # Copies ---------------------------------------------------------------------------------------

@@ -12,12 +12,13 @@ from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import Afterwards
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.arrays import Scratch
+from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import THREADS, Kernel
 from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.program import Op, Value
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.nodes.batch import Batch
@@ -48,10 +49,10 @@ class DeviceScanRun:
         weights: int = sum([width * (inner + 1) for width, inner in pieces])
         total: int = tokens * streams + sentences * states + weights
         if not backward:
-            temporary = sum([b.width for b in loop.places.temporary])
-            packed = 0 if batch.keeps else sum([b.width for b in loop.places.packed])
+            temporary = sum([b.width for b in loop.storage.temporary])
+            packed = 0 if batch.keeps else sum([b.width for b in loop.storage.packed])
             return total + sentences * temporary + tokens * packed
-        buffers = [g.buffer for g in loop.gradients.values() if g.buffer.name[0] == "D"]
+        buffers = [g.buffer for g in loop.gradients.values() if g.buffer.role is Role.GRADIENT]
         per_token: int = sum([b.width for b in buffers if b.packed]) + streams + loop.width + states
         per_sentence = sum([b.width for b in buffers if not b.packed]) + 2 * states
         return total + tokens * per_token + sentences * per_sentence
@@ -63,12 +64,12 @@ class DeviceScanRun:
         batch, rows, loop = self.batch, self.rows, self.loop
         self._cublas = rows.queue.cublas(batch.dtype)
         scratch = Scratch(batch.scratch)
-        for b in loop.places.packed:
+        for b in loop.storage.packed:
             if batch.keeps:
                 rows.matrices[b.name] = matrix_of(batch.saved[b.name])
             else:
                 rows.place(b.name, scratch, rows.tokens, b.width)
-        for b in loop.places.temporary:
+        for b in loop.storage.temporary:
             rows.place(b.name, scratch, rows.sentences.size, b.width)
         rows.start(scratch)
         for op in loop.program.stream_maps:
@@ -93,11 +94,11 @@ class DeviceScanRun:
             if isinstance(item, KernelGroup):
                 width = self.cell.kernels.groups[number].forward.width
                 kernels[number].launch(-(-n * width // THREADS), THREADS, t)
-            elif item.kind == "generic":
+            elif item.opcode is OpCode.GENERIC:
                 xs = [rows.argument(item, position, t) for position in range(len(item.inputs))]
                 with self._in_turn(item):
                     self._generic[id(item)].forward(t, n, rows.array(item.output, t), *xs)
-            elif p >= 0 or not loop.skips_zeros(item) or rows.given[item.inputs[0].base.place]:
+            elif p >= 0 or not loop.skips_zeros(item) or rows.given[item.inputs[0].base.number]:
                 out = rows.of_step(item.output, t)
                 assert out is not None
                 self._map(item, rows.of_step(item.inputs[0], t), out, n)
@@ -122,7 +123,7 @@ class DeviceScanRun:
 
     def _repeated(self, kernel: Kernel, turn: int = 0) -> RepeatedLaunch:
         """A kernel with its matrices; `turn` says which of two holds the carried gradients."""
-        names = [_carried(name, turn) if name[0] in "CN" else name for name in kernel.arrays]
+        names = [_in_turn(array.role, array.label, turn) for array in kernel.arrays]
         args = [*self.rows.addresses(names), self.rows.table]
         return self.rows.queue.repeated(self.batch.dtype, kernel.name, args)
 
@@ -201,9 +202,9 @@ class DeviceScanRun:
                 rows.pick(given, rows.sentences, carried)
         for memory in loop.gradients.values():
             buffer = memory.buffer
-            if buffer.name[0] in "NP":  # carried, or in the place of packed values
+            if buffer.role in (Role.FOUND_GRADIENT, Role.PACKED):  # in the place of others
                 continue
-            if buffer.name[0] == "d" and dxs[int(buffer.name[2:])] is None:
+            if buffer.role is Role.STREAM_GRADIENT and dxs[int(buffer.label)] is None:
                 rows.matrices[buffer.name] = None
                 continue
             count = rows.tokens if buffer.packed else rows.sentences.size
@@ -216,9 +217,9 @@ class DeviceScanRun:
     ) -> None:
         loop, n = self.loop, self.rows.steps[t][2]
         for memory in loop.gradients.values():
-            name = memory.buffer.name
-            if memory.cleared and not memory.buffer.packed:
-                name = _carried(name, turn) if name[0] == "N" else name
+            buffer = memory.buffer
+            if memory.cleared and not buffer.packed:
+                name = _in_turn(buffer.role, buffer.label, turn)
                 arrays.fill(self.rows.matrix(name).view(n), 0)
         for number in range(len(loop.items) - 1, -1, -1):
             item = loop.items[number]
@@ -226,7 +227,7 @@ class DeviceScanRun:
                 backward = self.cell.kernels.groups[number].backward
                 if backward is not None:
                     kernels[number, turn].launch(-(-n * backward.width // THREADS), THREADS, t)
-            elif item.kind == "linear":
+            elif item.is_linear:
                 self._map_backward(item, t, turn)
             else:
                 self._generic_backward(item, t, turn)
@@ -235,10 +236,10 @@ class DeviceScanRun:
         """Where a value's gradient goes in step t; None where nobody wants it."""
         rows, buffer = self.rows, self.loop.gradient_of(value.base).buffer
         s, _, _, p = rows.steps[t]
-        if buffer.name[0] == "N":
-            if p < 0 and not rows.given[value.base.place]:
+        if buffer.role is Role.FOUND_GRADIENT:
+            if p < 0 and not rows.given[value.base.number]:
                 return None
-            found: DeviceMatrix | None = rows.matrix(_carried(buffer.name, turn))
+            found: DeviceMatrix | None = rows.matrix(_in_turn(buffer.role, buffer.label, turn))
         else:
             found = rows.matrices[buffer.name]
         return found and found.part(s if buffer.packed else 0, value.column, value.width)
@@ -267,7 +268,7 @@ class DeviceScanRun:
         assert dy is not None
         saved, targets, after = [], [], []
         for position, (x, adds) in enumerate(zip(op.inputs, each_adds, strict=True)):
-            is_memory = x.base.origin == "memory"
+            is_memory = x.base.origin is Origin.MEMORY
             kept = retains.input(position) or is_memory
             saved.append(rows.argument(op, position, t) if kept else None)
             out = None if is_memory else self._gradient(x, t, turn)
@@ -283,6 +284,10 @@ class DeviceScanRun:
             rows.move(made, out, n, adds)
 
 
-def _carried(name: str, turn: int) -> str:
-    """Of the two arrays that carry gradients of a state: C is read in this turn, N written."""
-    return f"C{name[1:]}_{turn if name[0] == 'C' else 1 - turn}"
+def _in_turn(role: Role, label: int | str, turn: int) -> str:
+    """The name of an array. A state's gradient has two: one is read in this turn, one written."""
+    if role is Role.LEFT_GRADIENT:
+        return f"C{label}_{turn}"
+    if role is Role.FOUND_GRADIENT:
+        return f"C{label}_{1 - turn}"
+    return array_name(role, label)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dynbatch.cells.parameter_gradients import ParameterRows
 from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.compiler.arrays import Scratch
-from dynbatch.compiler.program import Op
+from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dynbatch.compiler.buffers import ProgramBuffer, backward_reads
-from dynbatch.compiler.cuda.lanes import FUSED, ColumnRange, Item, KernelGroup
-from dynbatch.compiler.program import Op, Program, Value
+from dynbatch.compiler.buffers import ProgramBuffer, Role, backward_reads
+from dynbatch.compiler.cuda.lanes import FUSED, ColumnRange, Item, ops_of
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.program import Program
 
 
-class Places:
+class DeviceStorage:
     """Buffers of a loop's forward pass: rows x width each.
 
     packed:    one row for every token: what backward reads, what leaves the loop, what linear maps
@@ -26,7 +27,7 @@ class Places:
     ) -> None:
         self.packed: list[ProgramBuffer] = []
         self.temporary: list[ProgramBuffer] = []
-        self._places: dict[int, tuple[ProgramBuffer, int]] = {}
+        self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
         self._item: dict[int, int] = {}
         self._ops: dict[int, Op] = {}
         self._readers: dict[int, list[tuple[Op, Value]]] = {}
@@ -36,28 +37,27 @@ class Places:
         self._kept = list(self._leaving)
         self._holders: dict[str, list[Value]] = {}
         for number, item in enumerate(order):
-            for op in item.ops if isinstance(item, KernelGroup) else (item,):
+            for op in ops_of(item):
                 self._item[id(op)] = number
                 self._ops[id(op)] = op
-                self._kept += [v for v in backward_reads(op) if v.base.origin == "op"]
+                self._kept += [v for v in backward_reads(op) if v.base.origin is Origin.OPERATOR]
                 for x in op.inputs:
                     self._readers.setdefault(id(x.base), []).append((op, x))
         for op in program.stream_maps:
             self._put(op.output, self._new(op.output, packed=True), 0)
         for item in order:
-            for op in item.ops if isinstance(item, KernelGroup) else (item,):
-                self._place(op)
+            for op in ops_of(item):
+                self._assign(op)
 
     def find(self, value: Value) -> tuple[ProgramBuffer, int] | None:
         """Buffer and first column of a value that an operator made; None if it has no memory."""
-        found = self._places.get(id(value.base))
-        return None if found is None else (found[0], found[1] + value.column)
+        known = self._columns.get(id(value.base))
+        return None if known is None else (known[0], known[1] + value.column)
 
-    def place(self, value: Value) -> tuple[ProgramBuffer, int]:
-        """The same for a value that has memory."""
-        found = self.find(value)
-        assert found is not None
-        return found
+    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
+        """Buffer and first column of a value that has memory."""
+        buffer, column = self._columns[id(value.base)]
+        return buffer, column + value.column
 
     def is_kept(self, value: Value) -> bool:
         """Whether backward, or the world outside the step, reads any of its columns."""
@@ -69,7 +69,7 @@ class Places:
         What lies there by then must be read by the kernel alone that writes the gradient, in the
         same columns; so the gradients of an LSTM's gates take the place of the gates.
         """
-        buffer, column = self.place(op.output)
+        buffer, column = self.buffer_of(op.output)
         readers = self._readers.get(id(op.output), [])
         writers = {self._item[id(reader)] for reader, _ in readers}
         ends = 0
@@ -86,26 +86,26 @@ class Places:
         """Whether the values stay in the step, and backward reads them in these items alone."""
         if any([v.overlaps(other) for v in holders for other in self._leaving]):
             return False
-        found = [
-            (self._item[number], op)
-            for number, op in self._ops.items()
+        read_by = [
+            op
+            for op in self._ops.values()
             if any([v.overlaps(read) for v in holders for read in backward_reads(op)])
         ]
-        return all([item in items and op.kind in FUSED for item, op in found])
+        return all([self._item[id(op)] in items and op.opcode in FUSED for op in read_by])
 
     def bias_in_kernel(self, op: Op) -> bool:
         """Whether a linear map's bias can wait until a group reads the map's output."""
         readers = self._readers.get(id(op.output), [])
-        return not self.is_kept(op.output) and all([r.kind in FUSED for r, _ in readers])
+        return not self.is_kept(op.output) and all([r.opcode in FUSED for r, _ in readers])
 
-    def _place(self, op: Op) -> None:
+    def _assign(self, op: Op) -> None:
         must_pack = self.is_kept(op.output)
         room = None
-        if op.kind in FUSED and op.kind != "copy":
+        if op.opcode in FUSED and op.opcode is not OpCode.COPY:
             room = next((r for x in op.inputs if (r := self._room_of(x, op)) is not None), None)
         if must_pack and room is not None and self._take(*room, op.output.width):
             self._put(op.output, *room)
-        elif must_pack or op.kind not in FUSED or self._crosses(op):
+        elif must_pack or op.opcode not in FUSED or self._crosses(op):
             self._put(op.output, self._new(op.output, must_pack), 0)
         elif room is not None:
             self._room[id(op.output)] = room
@@ -114,9 +114,9 @@ class Places:
         """Packed memory that `op` may write over: of its input, or of what that was made from."""
         if self.is_kept(value) or not self._dies(value, op):
             return None
-        found = self.find(value)
-        if found is not None:
-            return found if found[0].packed else None
+        own = self.find(value)
+        if own is not None:
+            return own if own[0].packed else None
         room = self._room.get(id(value.base))
         return None if room is None else (room[0], room[1] + value.column)
 
@@ -139,13 +139,14 @@ class Places:
         return not any([self._item[id(r)] > here for r, read in readers if read.overlaps(value)])
 
     def _new(self, value: Value, packed: bool) -> ProgramBuffer:
-        kind = self.packed if packed else self.temporary
-        buffer = ProgramBuffer(f"{'P' if packed else 'T'}{len(kind)}", value.width, packed)
-        kind.append(buffer)
+        buffers = self.packed if packed else self.temporary
+        role = Role.PACKED if packed else Role.TEMPORARY
+        buffer = ProgramBuffer(role, len(buffers), value.width, packed)
+        buffers.append(buffer)
         return buffer
 
     def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
-        self._places[id(value)] = (buffer, column)
+        self._columns[id(value)] = (buffer, column)
         self._holders.setdefault(buffer.name, []).append(value)
 
 
@@ -176,5 +177,5 @@ class GradientSlot:
 
     def covers(self, segment: ColumnRange) -> bool:
         """Whether writers have reached every one of the segment's columns."""
-        found = [(s, e) for s, e in self.written if s <= segment.first < e]
-        return any([segment.first + segment.width <= e for _, e in found]) or self.cleared
+        end = segment.first + segment.width
+        return self.cleared or any([s <= segment.first and end <= e for s, e in self.written])

@@ -1,0 +1,172 @@
+"""The words of a program: a step's values, and the operators on them."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+from dynbatch.nodes.arithmetic import Binary, Scale, Shift, WithNumber
+from dynbatch.nodes.elementwise import Unary
+from dynbatch.nodes.selection import Where
+
+if TYPE_CHECKING:
+    from dynbatch.parameter import Parameter
+
+
+class Origin(Enum):
+    """Where a value comes from."""
+
+    STREAM = auto()  # a row of each token, computed before the loop
+    STATE = auto()  # a part of the state as the step finds it
+    MEMORY = auto()  # all rows of a memory of the sentence
+    OPERATOR = auto()  # an operator of the program
+
+
+class OpCode(Enum):
+    """What an operator does."""
+
+    LINEAR = auto()  # a product with rows of weights: see `Op.pieces`
+    UNARY = auto()
+    BINARY = auto()
+    SCALE = auto()
+    SHIFT = auto()
+    WITH_NUMBER = auto()  # a function of two values, one of them a number
+    WHERE = auto()
+    COPY = auto()  # input k into the columns from `Op.columns[k]`
+    GENERIC = auto()  # any other node type, by its own batched kernels
+
+
+ELEMENTWISE_TYPES = {
+    Unary: OpCode.UNARY, Binary: OpCode.BINARY, Scale: OpCode.SCALE, Shift: OpCode.SHIFT,
+    WithNumber: OpCode.WITH_NUMBER, Where: OpCode.WHERE,
+}  # fmt: skip
+ELEMENTWISE = tuple(ELEMENTWISE_TYPES.values())
+
+
+class Value:
+    """One step's vector, or a range of columns of a wider one.
+
+    number: which stream, state part or memory it is, if not an operator made it.
+    planes: widths of the parts that a wide value was merged from; parts of equal width are stored
+            one after the other (plane by plane), so that each is contiguous.
+    """
+
+    __slots__ = ("base", "column", "number", "origin", "planes", "width")
+
+    def __init__(self, width: int, origin: Origin = Origin.OPERATOR, number: int = 0) -> None:
+        self.width = width
+        self.origin = origin
+        self.number = number
+        self.planes: tuple[int, ...] = (width,)
+        self.base: Value = self
+        self.column = 0
+
+    @classmethod
+    def columns(cls, base: Value, column: int, width: int) -> Value:
+        """Some columns of a base value."""
+        view = cls(width)
+        view.base, view.column = base, column
+        return view
+
+    def become_view(self, base: Value, column: int) -> None:
+        """From now on these are columns of `base`."""
+        self.base, self.column = base.base, base.column + column
+
+    def is_whole(self) -> bool:
+        """Whether the value is all of its base."""
+        return self.width == self.base.width
+
+    def overlaps(self, other: Value) -> bool:
+        """Whether the two share columns."""
+        return (
+            self.base is other.base
+            and self.column < other.column + other.width
+            and other.column < self.column + self.width
+        )
+
+
+class WeightRows:
+    """Some rows of one weight as a share of a wide linear map.
+
+    rows:   of the weight, [first, first + width).
+    column: where its outputs begin in the wide map's.
+    biases: parameters added to it, each with its own first row.
+    """
+
+    __slots__ = ("biases", "column", "first", "weight", "width")
+
+    def __init__(
+        self, weight: Parameter, first: int, width: int, biases: list[tuple[Parameter, int]]
+    ) -> None:
+        self.weight = weight
+        self.first = first
+        self.width = width
+        self.biases = biases
+        self.column = 0
+
+    def part(self, column: int, width: int) -> WeightRows:
+        """Some of its columns."""
+        biases = [(bias, first + column) for bias, first in self.biases]
+        return WeightRows(self.weight, self.first + column, width, biases)
+
+
+class Op:
+    """One operator of the loop; `node` is the traced one that says the rest."""
+
+    __slots__ = ("columns", "inputs", "node", "opcode", "output", "pieces")
+
+    def __init__(
+        self, opcode: OpCode, inputs: list[Value], output: Value, node: Any = None
+    ) -> None:
+        self.opcode = opcode
+        self.inputs = inputs
+        self.output = output
+        self.node = node
+        self.pieces: list[WeightRows] = []
+        self.columns: list[int] = []
+
+    @classmethod
+    def copy(cls, source: Value, output: Value, node: Any = None) -> Op:
+        """The operator that copies one value whole."""
+        op = cls(OpCode.COPY, [source], output, node)
+        op.columns = [0]
+        return op
+
+    @property
+    def is_linear(self) -> bool:
+        return self.opcode is OpCode.LINEAR
+
+    @property
+    def is_add(self) -> bool:
+        """Whether it is the sum of two values."""
+        return self.opcode is OpCode.BINARY and self.node.kernel.name == "add"
+
+    @property
+    def is_multiply(self) -> bool:
+        """Whether it is the product of two values."""
+        return self.opcode is OpCode.BINARY and self.node.kernel.name == "multiply"
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether any piece of a linear map has a bias."""
+        return any([piece.biases for piece in self.pieces])
+
+    @property
+    def reads_state(self) -> bool:
+        """Whether it is a linear map of the state as its step finds it."""
+        return self.is_linear and self.inputs[0].base.origin is Origin.STATE
+
+    @property
+    def passes_gradient(self) -> bool:
+        """Whether a gradient reaches its inputs: not so for a comparison."""
+        return self.opcode in (OpCode.LINEAR, OpCode.COPY) or bool(self.node.differentiable)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal keys: the same function, which may run once on wider operands."""
+        if self.opcode in (OpCode.UNARY, OpCode.BINARY, OpCode.WHERE):
+            arguments = self.node.arguments() if self.opcode is OpCode.UNARY else ()
+            return (self.opcode, type(self.node), arguments, len(self.inputs))
+        if self.opcode in (OpCode.SCALE, OpCode.SHIFT, OpCode.WITH_NUMBER):
+            return (self.opcode, type(self.node), self.node.number)
+        return (id(self),)

@@ -1,0 +1,87 @@
+"""A trace, split: which operators run once a sentence, which for each token, which in the loop.
+
+before  operators that depend on the tokens only: run once, over all tokens of all sentences, as
+        ordinary nodes ahead of the scan; or on the memory only: once for each sentence
+loop    operators that the next state depends on: the recurrence itself
+after   operators that feed the output only: ordinary nodes behind the scan
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dynbatch.compiler.trace import Placeholder, Section, Trace
+from dynbatch.errors import ShapeError
+from dynbatch.nodes.dropout import InvertedDropout
+from dynbatch.nodes.node import Node, ancestors
+from dynbatch.nodes.operation import Operation
+
+
+@dataclass
+class Split:
+    """The three parts of a trace, each in creation order.
+
+    exports:  values of the loop, or of the state, that the output or `after` read. Where they need
+              none, the state all the same: a scan has a value, if only for its last state's sake.
+    sections: by index: TOKEN and MEMORY (before), LOOP, AFTER; placeholders: their role. What reads
+              neither token nor state is MEMORY, parameters and constants too: it is made once a
+              sentence.
+    """
+
+    before: list[Operation]
+    loop: list[Operation]
+    after: list[Operation]
+    exports: list[Node]
+    sections: dict[int, Section]
+
+
+def split(trace: Trace) -> Split:
+    """Sort the operators of a trace into before, loop and after; leave out what nothing reads."""
+    needed = ancestors([trace.output, *trace.next_states])
+    for_state = ancestors(trace.next_states)
+    order = [n for n in trace.nodes if n.index in needed and not isinstance(n, Placeholder)]
+    sections = {n.index: Section(n.role) for n in trace.nodes if isinstance(n, Placeholder)}
+    readers: dict[int, list[int]] = {}
+    for node in order:
+        for x in node.inputs:
+            readers.setdefault(x.index, []).append(node.index)
+        sections[node.index] = _section(node, sections)
+    for node in reversed(order):
+        free = sections[node.index] is Section.LOOP and node.index not in for_state
+        if free and node.is_rowwise():
+            if all([sections[i] is Section.AFTER for i in readers.get(node.index, [])]):
+                sections[node.index] = Section.AFTER
+
+    def nodes_of(*wanted: Section) -> list[Operation]:
+        return [n for n in order if sections[n.index] in wanted]
+
+    loop, after = nodes_of(Section.LOOP), nodes_of(Section.AFTER)
+    for value in [*nodes_of(Section.TOKEN), *loop, *after, trace.output]:
+        require_vector(value)
+    wanted = [trace.output, *[x for n in after for x in n.inputs]]
+    exports = {x.index: x for x in wanted if sections[x.index] in (Section.LOOP, Section.STATE)}
+    exports = exports or {trace.states[0].index: trace.states[0]}
+    before = nodes_of(Section.TOKEN, Section.MEMORY)
+    return Split(before, loop, after, list(exports.values()), sections)
+
+
+def _section(node: Operation, sections: dict[int, Section]) -> Section:
+    """MEMORY, TOKEN or LOOP, from the sections of what the node reads."""
+    read = {sections[x.index] for x in node.inputs}
+    draws = isinstance(node, InvertedDropout) and node.ndim < 2  # anew at each token
+    if read <= {Section.MEMORY} and not draws:
+        return Section.MEMORY
+    rows_of_memory = any([x.ndim == 2 and sections[x.index] is Section.MEMORY for x in node.inputs])
+    if not node.is_rowwise() or read & {Section.STATE, Section.LOOP} or rows_of_memory:
+        return Section.LOOP
+    return Section.TOKEN
+
+
+def require_vector(node: Node) -> None:
+    """Raise `ShapeError` if a value of a step is a matrix."""
+    if node.ndim > 1:
+        raise ShapeError.at_caller(
+            f"cell: {node.label()} is a matrix (rows, {node.width}), in a step of one sentence.\n"
+            "  rule: what reads the token or the state is a vector, and so is the output\n"
+            "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside"
+        )
