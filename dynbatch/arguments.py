@@ -136,7 +136,7 @@ def state_of(owner: object, value: Any) -> Mapping[str, Any]:
     """The argument of a `load_state_dict`.
 
     Raises:
-        ArgumentError: it is no dict.
+        ArgumentError: it is not a dict.
     """
     if isinstance(value, Mapping):
         return value
@@ -174,7 +174,7 @@ def function(owner: object, name: str, value: Any, form: str) -> None:
         form: how it is called, as "validate(model) -> metric".
 
     Raises:
-        ArgumentError: it is no function.
+        ArgumentError: it is not a function.
     """
     if not callable(value):
         fix = f"give the function itself: {name}=a_function"

@@ -79,7 +79,7 @@ class CRF(Module):
         Raises:
             EmptyBatchError: there are no sentences.
             ArgumentError:   a node is given, or a number, not a list of nodes.
-            DtypeError:      something in the list is no node.
+            DtypeError:      something in the list is not a node.
         """
         if isinstance(emissions, Node):
             raise refused(

@@ -30,7 +30,7 @@ _lock = free_at_fork(threading.Lock())
 
 
 class Generator(Protocol):
-    """What searching asks of a model; `Seq2Seq` has it."""
+    """What a search asks of a model, as `Seq2Seq` gives it."""
 
     training: bool
     begin: int
@@ -211,7 +211,7 @@ class _Live:
 
 @contextmanager
 def _evaluating(model: Generator) -> Iterator[None]:
-    """The model is in evaluation mode inside; several threads may be, with one model."""
+    """Put the model into evaluation mode inside; several threads may do so with one model."""
     key = id(model)
     with _lock:
         count, was_training = _searched.get(key, (0, model.training))

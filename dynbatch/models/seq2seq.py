@@ -60,7 +60,7 @@ class Decoder(Module):
 def decoder_step(
     x: Node, state: tuple[Node, ...], p: Decoder, memory: tuple[Node, ...] | RowMemories
 ) -> tuple[Node, tuple[Node, ...]]:
-    """One step of one target sentence; on matrices, of many hypotheses, one a row.
+    """One step of one target sentence, or of many hypotheses, whose states are rows of matrices.
 
         h, c = LSTM layers on [x; feed];   a_j = softmax_j(score(h, m_j))
         feed = tanh(W_c [Σ_j a_j m_j; h]) = tanh(Σ_j a_j (W_context m_j) + W_state h)

@@ -35,7 +35,7 @@ def tree_of_heads(what: str, xs: Node, heads: ArrayLike) -> Tree:
 
     Raises:
         ShapeError: xs is not a matrix of at least one row, or the heads are not those of one tree:
-            not T of them, one that is no node, no root or several, or a cycle, which is named.
+            not T of them, not a node, no root or several, or a cycle, which is named.
     """
     count = _count(what, xs)
     listed: list[int] = as_ids(what, heads).tolist()

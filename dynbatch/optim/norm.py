@@ -25,7 +25,7 @@ class NamedGradient(NamedTuple):
 
 @total_ordering
 class GradientNorm:
-    """√(Σ g²) over gradients on a GPU. Used as a number, it waits for that number.
+    """√(Σ g²) over gradients on a GPU. It waits for the number when the number is used.
 
     Nothing waits when it is made, so it may turn out not to be finite when the update that should
     not happen has been started. Therefore an update whose gradients were measured does nothing on

@@ -157,9 +157,10 @@ class Optimizer(NamesChecked):
         return ((state.name, state.parameter) for state in self._states)
 
     def state_dict(self) -> dict[str, Array]:
-        """What `step` changes, copied to the host: `lr`, and for each parameter updated so far its
-        `steps` and slots, as `"NAME/SLOT"`. The other settings are not state: the constructor gives
-        them.
+        """What `step` changes, copied to the host.
+
+        These are `lr`, and `"NAME/steps"` and `"NAME/SLOT"` for each parameter that was updated.
+        The other settings are not state: the constructor gives them.
 
         Raises:
             NumericError: as `step`.

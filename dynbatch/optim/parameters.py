@@ -1,4 +1,4 @@
-"""The forms in which parameters are given to an optimizer or to clipping, read into one."""
+"""Parameters as an optimizer or clipping takes them: a model, a list, or pairs with names."""
 
 from __future__ import annotations
 

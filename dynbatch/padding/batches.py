@@ -45,7 +45,7 @@ def _cut(order: Sequence[int], batch_size: int) -> list[Batch]:
 
 
 def tokens(batch: Batch, lengths: Lengths) -> int:
-    """Tokens of a batch, of all sequences."""
+    """Tokens of all sequences of a batch."""
     return sum([sum(lengths[i]) for i in batch])
 
 
@@ -72,7 +72,7 @@ class Sample:
 
     @property
     def batches(self) -> list[Batch]:
-        """All of them, each once."""
+        """Both kinds of batches, each once."""
         return list({tuple(batch): batch for batch in [*self.spread, *self.largest]}.values())
 
 

@@ -166,7 +166,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _require_what_comes_last(options: argparse.Namespace) -> None:
-    """Find out now what would end the command after minutes of measuring.
+    """Refuse now what would end the command after minutes of measuring.
 
     Raises:
         DataError: a package is missing, or a folder to write to; a file to write is a folder, the
@@ -216,7 +216,7 @@ def _subject(options: argparse.Namespace, text: Text) -> Subject:
 
 
 def _tagger(options: argparse.Namespace, text: Text, sizes: dict[str, Any]) -> Subject:
-    """A tag for each word; where the data has none, any will do: bytes do not depend on them."""
+    """A tagger's examples. Data without tags gets some: bytes do not depend on which."""
     examples: list[tuple[Array, ...]] = text.examples
     tags = options.tags
     if text.is_parallel:

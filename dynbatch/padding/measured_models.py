@@ -75,7 +75,7 @@ class MeasuredForms:
         }  # fmt: skip
 
     def batches(self, name: str, batch_size: int, count: int) -> Sample:
-        """What stands for an epoch in the order that a form takes."""
+        """Batches that stand for an epoch, in the order that a form takes."""
         if name.endswith("random"):
             batches = random_batches(self.lengths, batch_size, self.seed)
         else:
@@ -113,17 +113,17 @@ class MeasuredForms:
         return self._steppers[name].train(self._given(name, batch))
 
     def warm_up(self, name: str, found: Sample) -> None:
-        """A step that is not counted, on the least of the batches: a first one makes programs."""
+        """Run a step that is not counted, on the smallest batch: the first compiles programs."""
         self.train(name, min(found.batches, key=lambda batch: cells(batch, self.lengths)))
 
     def traced(self, name: str, batch: Batch) -> int | None:
-        """Bytes that NumPy and Python took in all, where they can be measured."""
+        """All bytes that NumPy and Python held, where they can be measured."""
         if max(map(max, self.lengths)) > MOST_TRACED:
             return None
         return self._steppers[name].traced(self._given(name, batch))
 
     def form(self, name: str, found: Sample, steps: Sequence[Step]) -> Form:
-        """What the steps of all of a sample's batches tell, and the mean of an epoch."""
+        """Sum up the steps of a sample's batches, and estimate the mean of an epoch."""
         many = self.batches(name, len(found.spread[0]), MEAN_BATCHES).spread
         uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
@@ -190,7 +190,7 @@ class MeasuredForms:
 
 @contextmanager
 def recomputing(model: Module) -> Iterator[None]:
-    """Inside, the model's scans keep the state of every √T-th step and make the others again."""
+    """Have the model's scans keep the state of every √T-th step, and compute the others again."""
     modules = [module for module in model.modules() if getattr(module, "recompute", 0) is None]
     for module in modules:
         vars(module)["recompute"] = "sqrt"

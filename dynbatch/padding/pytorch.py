@@ -89,7 +89,7 @@ def _bytes(tensor: Tensor) -> int:
 
 
 def _peak_on_gpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
-    """By the allocator; all gradients are taken off, though some may come after the peak."""
+    """The allocator's peak without any gradient, though some may come after the peak."""
     torch = import_torch()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -101,7 +101,7 @@ def _peak_on_gpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> in
 
 
 def _peak_on_cpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
-    """By the log of all tensors' memory, without what in the end holds a parameter's gradient."""
+    """The peak of all tensors' memory, without what holds a parameter's gradient in the end."""
     watch = _Watch()
     with watch.mode():
         loss().backward()
@@ -150,7 +150,7 @@ class _Watch:
         self._type: Any = import_torch().Tensor
 
     def mode(self) -> Any:
-        """Inside it every operator is watched."""
+        """A context in which every operator is watched."""
         base: Any = importlib.import_module("torch.utils._python_dispatch").TorchDispatchMode
         watch = self
 
@@ -168,7 +168,7 @@ class _Watch:
         return type("Watched", (base,), {"__torch_dispatch__": dispatch})()
 
     def note(self, made: object, given: object) -> None:
-        """The memory of an operator's results, unless it was there before."""
+        """Log the memory of an operator's results, unless the memory was there before."""
         new = {_key(tensor): tensor for tensor in self._tensors(made)}
         before = {_key(tensor) for tensor in self._tensors(given)} if new else ()
         for key, tensor in new.items():

@@ -123,7 +123,7 @@ class TorchModel:
 
 
 def torch_form(name: str, chosen: Sample, steps: Sequence[TorchStep], lengths: Lengths) -> Form:
-    """What the measured steps of all of a sample's batches tell, for a `Comparison`."""
+    """Sum up the measured steps of a sample's batches for a `Comparison`."""
     count = len(chosen.spread)
     peak = max(steps, key=lambda step: step.peak_bytes)
     speeds = [

@@ -44,7 +44,7 @@ def turn(xs: Node, length: int) -> Node:
 
 
 def last_states(rnn: Recurrent, outputs: Node, length: int) -> list[Node]:
-    """What `rnn` gives as the last h of its top layer: forward, then backward. Zeros for no token.
+    """The last h of the top layer, forward and backward, as `rnn` gives it; zeros for no token.
 
     Args:
         outputs: of `recurrent`.

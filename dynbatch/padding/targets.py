@@ -11,5 +11,5 @@ IGNORED = -100
 
 
 def ignored_after(ids: Array, length: int) -> Array:
-    """Targets of which only the first `length` count."""
+    """Targets whose first `length` count, and no other."""
     return np.where(np.arange(len(ids)) < length, ids, IGNORED)

@@ -75,8 +75,10 @@ class SentenceBatches(Generic[Example]):
         return len(self)
 
     def summary(self) -> dict[str, int | str]:
-        """What decides the batches of every epoch, with a digest of the examples (`data_digest`);
-        a `Trainer` keeps it in checkpoints, and refuses to resume with another."""
+        """What decides the batches of every epoch, with a digest of the examples (`data_digest`).
+
+        A `Trainer` keeps the summary in checkpoints, and refuses to resume with another.
+        """
         return {
             "number of examples": len(self.examples),
             "digest of the examples": data_digest(self.examples),
@@ -167,14 +169,14 @@ class TokenBatches(Generic[Example]):
 
 
 def padded_tokens(lengths: Sequence[int]) -> int:
-    """Tokens of a batch once padded to its longest sentence, B · max_i T_i."""
+    """Tokens of a batch that is padded to its longest sentence, B · max_i T_i."""
     if len(lengths) == 0:
         raise EmptyBatchError("padded_tokens: no lengths. A batch holds at least one sentence.")
     return len(lengths) * int(max(lengths))
 
 
 def padding_ratio(lengths: Sequence[int]) -> float:
-    """How many times the useful work a padded batch does: B · max_i T_i / Σ_i T_i, at least 1.
+    """Work of a padded batch as a multiple of the useful work: B · max_i T_i / Σ_i T_i, at least 1.
 
     1.0 for a batch in which every sentence is empty: nothing to pad.
 

@@ -83,7 +83,7 @@ class CheckpointInfo:
             ) from error
 
     def restore_random_state(self, generator: np.random.Generator | None = None) -> None:
-        """Put `dynbatch.random`, and the given generator, where they were when it was saved.
+        """Put `dynbatch.random` and the generator back to where the checkpoint has them.
 
         Raises:
             CheckpointError: as `check_random_state`.

@@ -1,4 +1,4 @@
-"""The file of a checkpoint: its metadata, and tensors that are what they were when it was written.
+"""The file of a checkpoint: its metadata and tensors, and whether they are what was written.
 
 The metadata is one key, `dynbatch-checkpoint`, with JSON in one form only (sorted, without spaces),
 so that equal runs write equal bytes:
@@ -49,7 +49,7 @@ def metadata_of(state: Mapping[str, object], tensors: Mapping[str, Array]) -> di
 
 
 class CheckpointFile:
-    """An open checkpoint, to be closed by `with`. Its metadata is whole and of the right kinds.
+    """An open checkpoint, closed by `with`, whose metadata is whole and of the right types.
 
     Args:
         path: of the file.
@@ -91,8 +91,9 @@ class CheckpointFile:
         self._file.__exit__(*error)
 
     def read(self, prefix: str, kinds: str = "") -> dict[str, Array]:
-        """The tensors whose names begin with `prefix`, by what follows it, compared with their
-        digests as they are read: the order of a second for a gigabyte.
+        """Read the tensors whose names begin with `prefix`, and compare them with their digests.
+
+        It takes about a second for a gigabyte. The prefix is cut off their names.
 
         Args:
             kinds: the letters of safetensors' dtypes that they may have; "" for all.
@@ -126,7 +127,7 @@ class CheckpointFile:
         )
 
     def _content(self, metadata: Mapping[str, str]) -> object:
-        """The state of either version, not yet looked into."""
+        """The state in either version's metadata; its fields are not checked yet."""
         if FORMAT in metadata:
             content, digest = self._parsed(metadata[FORMAT])
             self._require_version(content.get("version"), VERSION)
@@ -172,7 +173,7 @@ class CheckpointFile:
 
 
 def wrong_field(value: object, fields: Mapping[str, Rule]) -> str | None:
-    """What is wrong with an object out of JSON, in words; None where it has the fields it needs.
+    """Describe what is wrong with an object out of JSON; None if it has the fields that it needs.
 
     Example:
         >>> wrong_field({"step": "3"}, {"step": is_count})

@@ -1,4 +1,4 @@
-"""Digests: short texts that tell whether tensors, or data, are what they were.
+"""Digests: short texts by which a change of tensors or data is noticed.
 
 BLAKE2b of 128 bits throughout. It reads its bytes where they lie, without a copy, at the order of a
 gigabyte a second on one core.
@@ -78,7 +78,7 @@ def data_digest(data: object) -> str:
 
 
 class _Read:
-    """All of an object has been read, when this is what comes next."""
+    """Marks the end of an object among the values to read."""
 
     __slots__ = ("which",)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: taken at a safe moment, and all of them end a run in the same way."""
+"""Ctrl-C, SIGTERM and SIGHUP end a run in the same way, at a safe moment."""
 
 from __future__ import annotations
 

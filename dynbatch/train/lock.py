@@ -122,7 +122,7 @@ _handles: dict[Path, tuple[Path, int]] = {}
 
 
 def _forget() -> None:
-    """Hold nothing in a forked child: what the process held is its parent's."""
+    """Hold nothing in a forked child: its parent goes on holding all."""
     for _, handle in _handles.values():
         with suppress(OSError):
             os.close(handle)  # the parent has its own, and with it the lock

@@ -1,5 +1,5 @@
-"""Checkpoints of a run: what its mini-batches were made of stands in them, too, so that the run is
-not resumed on other data unnoticed.
+"""Checkpoints of a run. They also say what its mini-batches were made of, so that a run that is
+resumed on other data is refused.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _shown(value: object) -> str:
 
 
 def _saved_by_trainer(info: CheckpointInfo) -> dict[str, Any]:
-    """What a trainer added to a checkpoint; the usual where it was saved without a trainer.
+    """What a trainer added to a checkpoint; defaults if it was saved without a trainer.
 
     Raises:
         CheckpointError: it is damaged.

@@ -35,7 +35,7 @@ class EarlyStopping:
         return self.patience is not None and self.num_bad >= self.patience
 
     def note(self, metric: float, step: int) -> bool:
-        """Note a validation; whether it is the best so far. NaN never is."""
+        """Note a validation, and return whether it is the best so far. NaN never is."""
         better = metric == metric and (
             self.best is None
             or (metric > self.best if self.higher_is_better else metric < self.best)
@@ -51,7 +51,7 @@ class EarlyStopping:
 
     @staticmethod
     def wrong(state: object) -> str | None:
-        """What keeps a state out of JSON from being loaded, in words; None if it can be."""
+        """Describe what keeps a state out of JSON from being loaded; None if nothing does."""
         return wrong_field(
             state,
             {

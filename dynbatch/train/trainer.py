@@ -143,7 +143,7 @@ class Trainer(TrainerSettings):
     def resume(
         self, path: str | os.PathLike[str] | None = None, data_changed: bool = False
     ) -> bool:
-        """Go on from `path`, by default `checkpoint_path`. False if that does not exist yet.
+        """Go on from `path`, by default `checkpoint_path`; False if there is no such file yet.
 
         The mini-batches must be those that the run was begun with: `SentenceBatches` and
         `TokenBatches` keep a digest of their examples in the checkpoint, others their number.
@@ -298,7 +298,7 @@ class Trainer(TrainerSettings):
         return bool(record["step"] <= self.step)
 
     def _failed(self, error: NumericError) -> NumericError:
-        """Drop the gradients; what to raise."""
+        """Drop the gradients, and return the error to raise."""
         self.optimizer.zero_grad()
         return NumericError(
             f"step {self.step + 1} (epoch {self.epoch + 1}, mini-batch {self.position + 1}): "

@@ -19,7 +19,7 @@ from dynbatch.train.settings import TrainerSettings
 
 @dataclass(slots=True)
 class Update:
-    """One mini-batch's loss and gradients, and what there is to say about them.
+    """The loss of one mini-batch, its gradients, and what the metrics file says about them.
 
     Args:
         record:        the line of the metrics file; `read` fills in `loss` and `gradient_norm`.
@@ -53,7 +53,7 @@ class Update:
 
 
 def differentiate(settings: TrainerSettings, batch: Sequence[Any], step: int, epoch: int) -> Update:
-    """Compute loss and gradients of one mini-batch, clip them, and say what there is to say.
+    """Compute the loss of one mini-batch and its gradients, and clip these.
 
     Raises:
         NumericError: the loss or a gradient is NaN or infinite; on a GPU `Update.read` raises it.
