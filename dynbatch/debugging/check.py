@@ -1,18 +1,18 @@
 """`Graph(check=True)`: every batch is computed a second time, and the first difference is an error.
 
-What is compared, after each batch step, given the very inputs that the step had:
+After each batch step, what it computed is compared with a second run from the same inputs:
 
-    on a GPU     with the same batch run by the NumPy twins of its kernels
-    on the CPU   with the step's nodes run one by one; of calls of cells with their operators
+    on a GPU     the same batch, run by NumPy's versions of its kernels
+    on the CPU   the step's nodes, run one by one; calls of cells as the operators they are made of
 
-Values and last states; gradients of inputs and of parameters; what is copied together for a batch;
-structural moves, against plain indexing; gradients added up in nodes and in parameters. The second
-run keeps what its own forward left for its backward, so nothing is taken over from the first.
+Compared are values and last states, gradients of inputs and of parameters, copies that pack inputs,
+structural moves (with plain indexing), and gradients that were added up in nodes and parameters.
+The second backward reads what the second forward left, and nothing from the first.
 
 Two numbers differ if they are further apart than `TOLERANCES[dtype]` times the largest finite
-element of what the node gave or was given: the rounding of a sum grows with its terms, which may
-cancel. NaN equals NaN. A slope that jumps, relu's at 0, may be reported where a number inside a
-scan is 0 but for rounding; float64 settles such a case.
+element that the node read or wrote: the rounding error of a sum grows with its terms, which may
+cancel. NaN equals NaN. Where a slope jumps, as that of relu at 0, and rounding alone decides on the
+side, a difference may be reported that is none; float64 settles such a case.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CHECKS: dict[type[Node], type[StepCheck]] = {RegionNode: RegionCheck, StackCalls
 
 
 class Check(Observer):
-    """Computes everything a second time, from inputs that are still there then.
+    """Computes everything a second time, and compares.
 
     Raises:
         CheckError: at the first difference; the graph and all gradients are as before the run.
@@ -110,13 +110,13 @@ class Check(Observer):
         super().commit(gradients)
         self.start()
         for parameter, wanted, scale in expected.values():
-            found = dense_on_host(parameter.grad)
-            places = differing(found, wanted, max([scale, *terms]))
-            if places.size:
+            actual = dense_on_host(parameter.grad)
+            wrong = differing(actual, wanted, max([scale, *terms]))
+            if wrong.size:
                 for other, _, _ in expected.values():
                     other.grad = restored(before[other.uid], other)
-                flat = found.ravel(), wanted.ravel()
-                where = self.checker.difference(found.shape, places, *flat)
+                flat = actual.ravel(), wanted.ravel()
+                where = self.checker.difference(actual.shape, wrong, *flat)
                 raise CheckError(
                     f"the gradient of parameter {parameter.name!r}: {where}\n"
                     "  rule: it is the sum of what all batches left for it, and of what was there\n"

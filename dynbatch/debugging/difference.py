@@ -1,4 +1,4 @@
-"""Two arrays that should be equal: whether they are, and what is said where they are not."""
+"""Whether two arrays are equal but for rounding, and what messages say where they are not."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
 
 
 class Checker:
-    """What all checked steps of a graph share.
+    """What the checks of a graph's steps share.
 
     Args:
-        on_device: whether it is a GPU that is checked.
-        kernels:   starts what waits for it, and says what it is.
+        on_device: whether the graph runs on a GPU.
+        kernels:   starts what waits for the GPU; returns the kernels' names.
 
     Attributes:
-        copies: parameters on the host, by uid, for the time of a run.
+        copies: parameters on the host by uid, during a run.
     """
 
     def __init__(self, on_device: bool, kernels: Callable[[], str]) -> None:
@@ -31,21 +31,22 @@ class Checker:
         self.kernels = kernels
         self.copies: dict[int, Array] = {}
 
-    def difference(self, shape: Shape, places: Array, found: Array, expected: Array) -> str:
-        """The first of the elements that differ, and how many do."""
-        place = tuple(int(i) for i in np.unravel_index(places[0], shape))
-        first, second = float(found[places[0]]), float(expected[places[0]])
+    def difference(self, shape: Shape, wrong: Array, actual: Array, expected: Array) -> str:
+        """The first element that differs, and how many do; `wrong` has their flat indices."""
+        index = tuple(int(i) for i in np.unravel_index(wrong[0], shape))
+        first, second = float(actual[wrong[0]]), float(expected[wrong[0]])
         here, there = ("on cuda", "by NumPy") if self.on_device else ("batched", "one by one")
         return (
-            f"element {place} of shape {shape} is {first:.9g} {here}, {second:.9g} {there}; "
-            f"{places.size} of {found.size} elements differ"
+            f"element {index} of shape {shape} is {first:.9g} {here}, {second:.9g} {there}; "
+            f"{wrong.size} of {actual.size} elements differ"
         )
 
-    def advice(self, kind: type[Operation] | None) -> str:
+    def advice(self, node_type: type[Operation] | None) -> str:
         """What to do about a difference."""
-        if kind is not None and not kind.names_kernels:
+        if node_type is not None and not node_type.names_kernels:
+            name = node_type.__name__
             return (
-                f"{kind.__name__}.forward_batch and {kind.__name__}.backward_batch may use\n"
+                f"{name}.forward_batch and {name}.backward_batch may use\n"
                 "        each node's own rows only, and compute the same with NumPy and CuPy;\n"
                 "        db.testing checks them alone;\n"
                 f"        {DUMP}"
@@ -55,7 +56,7 @@ class Checker:
 
 
 def magnitude(array: Array) -> float:
-    """The largest finite |element|; 0 of none."""
+    """The largest finite |element|, or 0."""
     finite = np.isfinite(array)
     return float(np.max(np.abs(array), initial=0.0, where=finite))
 
@@ -65,11 +66,11 @@ def largest(arrays: Iterable[Array]) -> float:
     return max([magnitude(array) for array in arrays], default=0.0)
 
 
-def differing(found: Array, expected: Array, scale: float) -> Array:
-    """Places of the elements that differ by more than rounding, in the flat arrays."""
-    found, expected = found.ravel(), expected.ravel()
+def differing(actual: Array, expected: Array, scale: float) -> Array:
+    """Indices of the elements that differ by more than rounding, in the flat arrays."""
+    actual, expected = actual.ravel(), expected.ravel()
     tolerance = TOLERANCES[expected.dtype.name] * max(scale, magnitude(expected))
-    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
+    same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore", over="ignore"):
-        near = np.abs(found.astype(np.float64) - expected) <= tolerance
+        near = np.abs(actual.astype(np.float64) - expected) <= tolerance
     return np.flatnonzero(~(same | near))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.finite_step import MOST_VALUES, StepGuard, described, ranges
-from dynbatch.debugging.inlined import calls_of
-from dynbatch.debugging.region_check import argument_name, calls_text, result_names
+from dynbatch.debugging.region_calls import (
+    argument_name,
+    calls_of,
+    calls_text,
+    region_node,
+    result_names,
+)
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Array
@@ -20,12 +25,9 @@ from dynbatch.parameter import Array
 class RegionGuard(StepGuard):
     """A region that is looked at call by call: forward from the first, backward from the last."""
 
-    @property
-    def node(self) -> RegionNode:
-        """The step's one node."""
-        (node,) = self.step.nodes
-        assert isinstance(node, RegionNode)
-        return node
+    def __init__(self, step: StepRun, places: Mapping[int, str]) -> None:
+        super().__init__(step, places)
+        self.node = region_node(step)
 
     @property
     def _run(self) -> RegionRun:
@@ -35,7 +37,7 @@ class RegionGuard(StepGuard):
     def _refuse(
         self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
     ) -> None:
-        """As for every step; of its own value, name the call."""
+        """Raise NumericError for the first call, where it is the region's own value."""
         if when == "forward" and nodes[0] is self.node:
             region = self.node.region
             for number, row, call in calls_of(region):
@@ -48,14 +50,14 @@ class RegionGuard(StepGuard):
         """Look at the gradients inside the region, the last call first; then at what it gives."""
         gradients = self._run.gradients()
         for number, row, call in reversed(calls_of(self.node.region)):
-            own, given = gradients[number]
+            results, arguments = gradients[number]
             what = "the sum of the gradients of its {}"
-            self._look_at_results(when, what, to_host(own[row]), number, row, call)
-            for k in sorted(given):
-                found = to_host(given[k][row])
-                if not np.isfinite(found).all():
+            self._look_at_results(when, what, to_host(results[row]), number, row, call)
+            for k in sorted(arguments):
+                dx = to_host(arguments[k][row])
+                if not np.isfinite(dx).all():
                     what = f"its gradient for {argument_name(call, k)}"
-                    self._refuse_call(when, what, found, number, row, call)
+                    self._refuse_call(when, what, dx, number, row, call)
         super().backward(arena, when)
 
     def _look_at_results(
@@ -63,13 +65,13 @@ class RegionGuard(StepGuard):
     ) -> None:
         start = 0
         for name, shape in zip(result_names(call), call.shapes, strict=True):
-            own = flat[start : start + int(np.prod(shape))].reshape(shape)
-            start += own.size
-            if not np.isfinite(own).all():
-                self._refuse_call(when, what.format(name), own, number, row, call)
+            result = flat[start : start + int(np.prod(shape))].reshape(shape)
+            start += result.size
+            if not np.isfinite(result).all():
+                self._refuse_call(when, what.format(name), result, number, row, call)
 
     def _refuse_call(
-        self, when: str, what: str, own: Array, number: int, row: int, call: ValueHandle
+        self, when: str, what: str, numbers: Array, number: int, row: int, call: ValueHandle
     ) -> None:
         group, arrays = self.node.region.groups[number], self._run.arrays[number]
         known = [
@@ -81,4 +83,4 @@ class RegionGuard(StepGuard):
             known.append(f"the gradient of what it returned {described(to_host(dy[row]))}")
         known += ranges(group.cell.all_parameters())
         text = calls_text(self.node)
-        self._raise(call, f"{what} {described(own)}", known, when, text)
+        self._raise(call, f"{what} {described(numbers)}", known, when, text)

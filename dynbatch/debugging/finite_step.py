@@ -11,8 +11,8 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.debugging.difference import DUMP
-from dynbatch.debugging.inlined import calls_of
 from dynbatch.debugging.reference import totals
+from dynbatch.debugging.region_calls import calls_of
 from dynbatch.errors import NumericError
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node, Shape, heading
@@ -33,7 +33,7 @@ class StepGuard:
         self._places = places
 
     def forward(self, arena: Array) -> None:
-        """Look at what forward wrote; of a fused step at the gradients too."""
+        """Look at what forward wrote, and at the gradients of a fused step."""
         nodes = self.step.nodes
         for number, block in enumerate(self.step.blocks):
             flat = to_host(block.values().flat)
@@ -49,20 +49,20 @@ class StepGuard:
         for block in self._added_to():
             flat = to_host(block.gradients().flat)
             if not np.isfinite(flat).all():
-                owns = block.nodes[0]._block is block  # else it is of last states
+                owns = block.nodes[0]._block is block  # else it holds last states
                 shapes = [node.shape if owns else (block.width,) for node in block.nodes]
                 what = f"the sum of its gradients, after {self.step.nodes[0].label()} added to it,"
                 self._refuse("backward", what, flat, block.nodes, shapes)
 
     def _added_to(self) -> Iterable[Block]:
-        found = dict.fromkeys(
+        blocks = dict.fromkeys(
             [block for source, target in zip(self.step.sources, self.step.targets, strict=True)
              if target is not None for block in source.gradient_blocks]
         )  # fmt: skip
-        return [block for block in found if block.gradient is not None]
+        return [block for block in blocks if block.gradient is not None]
 
     def backward(self, arena: Array, when: str = "backward") -> None:
-        """Look at the gradients of the inputs that carry one, then at those of the parameters."""
+        """Look at the gradients of the inputs, then at those of the parameters."""
         views = self.step.target_views(arena)
         for position, view in enumerate(views):
             if view is None:
@@ -72,10 +72,10 @@ class StepGuard:
                 continue
             start = 0
             for node, x in self.step.readers(position):
-                own = flat[start : start + x.rows * x.width]
-                start += own.size
-                if x._block.gradient is not None and not np.isfinite(own).all():
-                    self._refuse(when, f"its gradient for {x.label()}", own, [node], [x.shape])
+                dx = flat[start : start + x.rows * x.width]
+                start += dx.size
+                if x._block.gradient is not None and not np.isfinite(dx).all():
+                    self._refuse(when, f"its gradient for {x.label()}", dx, [node], [x.shape])
         if self.step.gradients is not None:
             for parameter, array in totals(self.step.gradients).values():
                 if not np.isfinite(array).all():
@@ -88,26 +88,26 @@ class StepGuard:
         """Raise NumericError for the first of the nodes whose numbers are not all finite."""
         start = 0
         for node, shape in zip(nodes, shapes, strict=True):
-            own = flat[start : start + int(np.prod(shape))].reshape(shape)
-            start += own.size
-            if np.isfinite(own).all():
+            numbers = flat[start : start + int(np.prod(shape))].reshape(shape)
+            start += numbers.size
+            if np.isfinite(numbers).all():
                 continue
-            kind = type(node).__name__
+            name = type(node).__name__
             if isinstance(node, RegionNode):
-                kind = node.label()
-                node, own = first_call(node, own)
+                name = node.label()
+                node, numbers = first_call(node, numbers)
             batch = f"a batch of {len(self.step.nodes)} {self.step.node_type.__name__}"
-            batch += "" if self.step.node_type.__name__ == kind else f", {kind} before it"
-            self._raise(node, f"{what} {described(own)}", self._known(node, when), when, batch)
+            batch += "" if self.step.node_type.__name__ == name else f", {name} before it"
+            self._raise(node, f"{what} {described(numbers)}", self._known(node, when), when, batch)
 
     def _raise(
         self, node: Node, problem: str, known: Sequence[str], when: str, batch: str
     ) -> NoReturn:
         place = self._places.get(node.index)
-        given = not node.inputs
+        is_given = not node.inputs
         fix = (
             "correct the array or the parameter; a mask of -inf is a boolean mask here"
-            if given
+            if is_given
             else "look for log(0), 0/0, exp of large numbers, sqrt or pow at 0; clip or shift\n"
             "        what it reads, or lower the learning rate"
         )
@@ -115,12 +115,12 @@ class StepGuard:
             heading(node, problem)
             + "".join([f"\n  {line}" for line in known])
             + f"\n  in {when} of {batch}"
-            + f"\n  rule: {'what is given is finite' if given else 'all before it was finite'}"
+            + f"\n  rule: {'what is given is finite' if is_given else 'all before it was finite'}"
             f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {place}" if place else "")
         )
 
     def _known(self, node: Node, when: str) -> list[str]:
-        """The ranges of what a node reads, as far as it is still there."""
+        """The ranges of the values that a node reads, of those that have not been freed."""
         lines = []
         retains = self.step.node_type.retains
         for position, x in enumerate(node.inputs[:MOST_VALUES]):
@@ -139,14 +139,14 @@ def first_call(node: RegionNode, flat: Array) -> tuple[Node, Array]:
     for number, row, call in calls_of(node.region):
         group = node.region.groups[number]
         first = group.offset + row * group.cell.width
-        own = flat[first : first + group.cell.width]
-        if not np.isfinite(own).all():
-            return call, own
+        results = flat[first : first + group.cell.width]
+        if not np.isfinite(results).all():
+            return call, results
     return node, flat
 
 
 def ranges(parameters: Sequence[Parameter]) -> list[str]:
-    """A line for each of the first parameters."""
+    """A line with the range of each of the first parameters."""
     lines = []
     for parameter in parameters[:MOST_VALUES]:
         value = to_host(parameter.value)
@@ -155,7 +155,7 @@ def ranges(parameters: Sequence[Parameter]) -> list[str]:
 
 
 def described(array: Array) -> str:
-    """Its range; or how many of its numbers are not finite, and the first of them."""
+    """An array's range; or how many of its numbers are not finite, and the first one."""
     wrong = ~np.isfinite(array)
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.cells.calls.arguments import TupleArgument
-from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.step import split_step
 from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.debugging.reference import ReferenceRun, elements, totals
+from dynbatch.debugging.region_calls import calls_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -33,16 +33,6 @@ Values = dict[int, Array]
 ParameterSums = dict[int, tuple[Parameter, Array]]
 
 
-def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
-    """The calls of a region in order of creation: group, row in the group's order, and the call."""
-    calls = [
-        (number, row, group.table.calls[table_row])
-        for number, group in enumerate(region.groups)
-        for row, table_row in enumerate(group.rows.tolist())
-    ]
-    return sorted(calls, key=lambda each: each[2].index)
-
-
 class InlinedRegion:
     """The calls of one region, run on the host from the values of the region's inputs.
 
@@ -50,9 +40,9 @@ class InlinedRegion:
         keeps: whether a backward may follow.
 
     Attributes:
-        results:   of each call what it returned, side by side.
+        results:   by call what it returned, side by side.
         gradients: after backward, the gradients of the inputs and of what each call returned.
-        arguments: after backward, of each call the gradients of its traced arguments.
+        arguments: after backward, by call the gradients of its traced arguments.
         parameters: after backward, the gradients of parameters by uid.
     """
 
@@ -229,7 +219,7 @@ class Operator(NamedTuple):
         return [[traced[x] for x in xs] for xs in type(self.node).sources([self.node])]
 
     def rectangles(self, dtype: np.dtype[Any]) -> Iterator[tuple[Node, Array, Array]]:
-        """Of a structural operator: a traced node it reads, elements there, and elements here."""
+        """For a structural operator: a traced node it reads, elements there, and elements here."""
         assert isinstance(self.node, Structural)
         traced = dict(zip(self.node.inputs, self.traced.inputs, strict=True))
         for r in self.node.rectangles(Batch([self.node], dtype)):

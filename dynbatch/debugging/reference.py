@@ -19,7 +19,7 @@ from dynbatch.parameter import Array, Parameter, RowSparse
 from dynbatch.ragged import Ragged, packed
 
 Flats = Sequence[Array | None]
-"""The elements of each input of a batch step, node after node; None where an input is not there."""
+"""For each input of a batch step its elements, node after node; None where it was freed."""
 
 
 class ReferenceRun:
@@ -28,19 +28,19 @@ class ReferenceRun:
     What forward left for backward is kept here between the two.
 
     Args:
-        groups: the step's nodes in order: all at once, or each for itself.
+        groups: the step's nodes in order: in one group, or each in a group of its own.
         keeps:  whether a backward may follow.
     """
 
     def __init__(self, groups: Sequence[Sequence[Operation]], dtype: Any, keeps: bool) -> None:
-        self.kind = type(groups[0][0])
+        self.node_type = type(groups[0][0])
         self.dtype = np.dtype(dtype)
         self.batches = [
-            Batch(nodes, self.dtype, np, self.kind.recompute_of(nodes)) for nodes in groups
+            Batch(nodes, self.dtype, np, self.node_type.recompute_of(nodes)) for nodes in groups
         ]
         for batch in self.batches:
             batch.keeps = keeps
-        self._reads = [self.kind.sources(nodes) for nodes in groups]
+        self._reads = [self.node_type.sources(nodes) for nodes in groups]
         positions = max([len(reads) for reads in self._reads])
         self._bounds = [
             _bounds([_size(reads[p]) if p < len(reads) else 0 for reads in self._reads])
@@ -50,24 +50,24 @@ class ReferenceRun:
         self._places = _bounds([len(nodes) for nodes in groups])
 
     def forward(self, xs: Flats) -> list[Array]:
-        """The elements of all outputs: of the value, and of each port."""
+        """The elements of the value, and of each port."""
         outputs = []
         for k, batch in enumerate(self.batches):
             y = self._prepare(batch)
-            self.kind.forward_batch(batch, y, *self._cut(k, xs))
+            self.node_type.forward_batch(batch, y, *self._cut(k, xs))
             outputs.append([y, *batch.ports])
         return _joined(outputs)
 
     def forward_backward(
         self, xs: Flats, dy: Array, wanted: Sequence[bool]
     ) -> tuple[list[Array], list[Array | None], StepGradients]:
-        """The same with the gradients, where a node type makes both in one pass."""
+        """Outputs and gradients, where a node type computes both in one pass."""
         outputs, sink, dxs = [], StepGradients(set(), set()), self._gradients(wanted)
         for k, batch in enumerate(self.batches):
             y = self._prepare(batch)
             batch.gradients = sink
             own = y.like(self._part(k, dy).reshape(y.values.shape))
-            self.kind.forward_backward(batch, y, self._cut(k, xs), own, self._cut(k, dxs))
+            self.node_type.forward_backward(batch, y, self._cut(k, xs), own, self._cut(k, dxs))
             outputs.append([y, *batch.ports])
         return _joined(outputs), dxs, sink
 
@@ -94,8 +94,8 @@ class ReferenceRun:
             rows = slice(self._places[k], self._places[k + 1])
             ones = [1] * len(batch.nodes)
             batch.port_gradients = [Ragged(array[rows], ones) for array in port_gradients]
-            batch.scratch = np.empty(self.kind.workspace_backward(batch), self.dtype)
-            self.kind.backward_batch(batch, own, *self._cut(k, dxs))
+            batch.scratch = np.empty(self.node_type.workspace_backward(batch), self.dtype)
+            self.node_type.backward_batch(batch, own, *self._cut(k, dxs))
         return dxs, sink
 
     def _prepare(self, batch: Batch) -> Ragged:
@@ -103,9 +103,9 @@ class ReferenceRun:
         if batch.keeps:
             batch.saved = {
                 name: np.empty((rows, width), self.dtype)
-                for name, (rows, width) in self.kind.saved(batch).items()
+                for name, (rows, width) in self.node_type.saved(batch).items()
             }
-        batch.scratch = np.empty(self.kind.workspace(batch), self.dtype)
+        batch.scratch = np.empty(self.node_type.workspace(batch), self.dtype)
         ones = [1] * len(batch.nodes)
         batch.ports = [
             Ragged(np.full((len(ones), width), np.nan, self.dtype), ones)
@@ -118,12 +118,12 @@ class ReferenceRun:
 
     def _cut(self, k: int, flats: Flats) -> list[Any]:
         """Each input as batch k reads it."""
-        found: list[Ragged | None] = []
+        inputs: list[Ragged | None] = []
         for position, nodes in enumerate(self._reads[k]):
             flat, bounds = flats[position], self._bounds[position]
             part = None if flat is None else flat[bounds[k] : bounds[k + 1]]
-            found.append(None if part is None else packed(part, nodes))
-        return found
+            inputs.append(None if part is None else packed(part, nodes))
+        return inputs
 
     def _gradients(self, wanted: Sequence[bool]) -> list[Array | None]:
         return [
@@ -133,12 +133,12 @@ class ReferenceRun:
 
 
 def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
-    """What a step leaves to each parameter, on the host, by `Parameter.uid`."""
-    found: dict[int, tuple[Parameter, Array]] = {}
+    """The gradient that a step left for each parameter, on the host, by `Parameter.uid`."""
+    sums: dict[int, tuple[Parameter, Array]] = {}
 
     def add(parameter: Parameter, array: Array) -> None:
-        known = found.get(parameter.uid)
-        found[parameter.uid] = (parameter, array if known is None else known[1] + array)
+        known = sums.get(parameter.uid)
+        sums[parameter.uid] = (parameter, array if known is None else known[1] + array)
 
     for parameter, array in gradients.dense:
         add(parameter, download(array))
@@ -147,7 +147,7 @@ def totals(gradients: StepGradients) -> dict[int, tuple[Parameter, Array]]:
     for parameter, x, dy in gradients.products:
         left, right = transfer.to_host(dy), transfer.to_host(x)
         add(parameter, np.matmul(left.T, right, dtype=np.float64).astype(left.dtype))
-    return found
+    return sums
 
 
 def elements(r: Rectangle) -> tuple[Array, Array]:

@@ -1,20 +1,26 @@
-"""Checked steps of calls: a region against its calls one by one, `stack` against plain indexing."""
+"""Checks of calls: a region against its inlined cells, `stack` against plain indexing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
-from dynbatch.debugging.difference import largest
-from dynbatch.debugging.inlined import InlinedRegion, calls_of
+from dynbatch.debugging.difference import Checker, largest
+from dynbatch.debugging.inlined import InlinedRegion
 from dynbatch.debugging.reference import Flats, on_host
+from dynbatch.debugging.region_calls import (
+    argument_name,
+    calls_of,
+    calls_text,
+    region_node,
+    result_names,
+)
 from dynbatch.debugging.step_check import ComparedArray, StepCheck
 from dynbatch.kernels.runtime.transfer import to_host
 from dynbatch.nodes.node import Node
@@ -26,12 +32,9 @@ class RegionCheck(StepCheck):
 
     inlined: InlinedRegion
 
-    @property
-    def node(self) -> RegionNode:
-        """The step's one node."""
-        (node,) = self.step.nodes
-        assert isinstance(node, RegionNode)
-        return node
+    def __init__(self, step: StepRun, checker: Checker) -> None:
+        super().__init__(step, checker)
+        self.node = region_node(step)
 
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
         run()
@@ -57,13 +60,13 @@ class RegionCheck(StepCheck):
         gradients = self.inlined.gradients
         dys = [dy, *[gradients[call] for _, _, call in calls]]
         self._compare_calls(partial(largest, dys))
-        for x, found, is_wanted in zip(
-            self.node.inputs, self._given_to_nodes(arena), self._wanted_nodes(), strict=True
+        for x, dx, is_wanted in zip(
+            self.node.inputs, self._gradients_of_nodes(arena), self._wanted_nodes(), strict=True
         ):
-            if found is not None and is_wanted:
+            if dx is not None and is_wanted:
                 what = f"gradient of {x.label()}"
                 piece = ComparedArray(self.node, what, x.shape, partial(largest, dys))
-                self._compare("backward", [piece], found, gradients[x])
+                self._compare("backward", [piece], dx, gradients[x])
         self._compare_parameters(self.inlined.parameters, dys, inputs)
 
     def _slice(self, number: int, row: int) -> slice:
@@ -73,7 +76,7 @@ class RegionCheck(StepCheck):
         return slice(first, first + group.cell.width)
 
     def _compare_calls(self, scale: Callable[[], float]) -> None:
-        """Gradients of what calls returned and of what they were given, the last call first."""
+        """Compare gradients of results and of arguments, the last call first."""
         run: RegionRun = self.step.batch.memo["run"]
         of_groups = run.gradients()
         for number, row, call in reversed(calls_of(self.node.region)):
@@ -84,54 +87,54 @@ class RegionCheck(StepCheck):
             summaries = self.node.region.groups[number].cell.program.summaries
             streams = [*call.origin.trace.arguments, *summaries]
             for k in sorted(arguments):
-                found = to_host(arguments[k][row])
-                expected = self.inlined.arguments[call].get(streams[k].index, np.zeros_like(found))
+                dx = to_host(arguments[k][row])
+                expected = self.inlined.arguments[call].get(streams[k].index, np.zeros_like(dx))
                 what = f"gradient for {argument_name(call, k)}"
-                piece = ComparedArray(call, what, found.shape, scale)
-                self._compare("backward", [piece], found, expected)
+                piece = ComparedArray(call, what, dx.shape, scale)
+                self._compare("backward", [piece], dx, expected)
 
     # Each input node once, where the region has it in several sources -----------------------------
 
     def _of_nodes(self, flats: Flats) -> list[Array]:
-        """Copies, since the memory may have other values when backward comes."""
-        found: dict[Node, Array] = {}
+        """Copies of the inputs' values; when backward comes, their memory may hold others."""
+        values: dict[Node, Array] = {}
         for source, flat in zip(self.step.sources, flats, strict=True):
             assert flat is not None
             start = 0
             for x in source.nodes:
-                found.setdefault(x, flat[start : start + x.rows * x.width])
+                values.setdefault(x, flat[start : start + x.rows * x.width])
                 start += x.rows * x.width
-        return [found[x].copy() for x in self.node.inputs]
+        return [values[x].copy() for x in self.node.inputs]
 
     def _wanted_nodes(self) -> list[bool]:
-        """Whether all sources that a node is in get a gradient: if it carries one, they do."""
-        nowhere = {
+        """Whether all sources that hold an input get a gradient, as they do if it requires one."""
+        unwanted = {
             x
             for source, wanted in zip(self.step.sources, self._wanted(), strict=True)
             if not wanted
             for x in source.nodes
         }
-        return [x not in nowhere for x in self.node.inputs]
+        return [x not in unwanted for x in self.node.inputs]
 
-    def _given_to_nodes(self, arena: Array) -> list[Array | None]:
-        """The gradients that the region gives to its inputs, summed over its sources."""
-        found: dict[Node, Array] = {}
+    def _gradients_of_nodes(self, arena: Array) -> list[Array | None]:
+        """The gradients of the inputs, summed over the region's sources."""
+        gradients: dict[Node, Array] = {}
         for source, view in zip(self.step.sources, self.step.target_views(arena), strict=True):
             if view is None:
                 continue
             flat, start = to_host(view.flat), 0
             for x in source.nodes:
-                own = flat[start : start + x.rows * x.width]
-                found[x] = found[x] + own if x in found else own
-                start += own.size
-        return [found.get(x) for x in self.node.inputs]
+                dx = flat[start : start + x.rows * x.width]
+                gradients[x] = gradients[x] + dx if x in gradients else dx
+                start += dx.size
+        return [gradients.get(x) for x in self.node.inputs]
 
     def _batch_text(self) -> str:
         return calls_text(self.node)
 
 
 class StackCheck(StepCheck):
-    """Rows of calls, against plain indexing."""
+    """Compares stacked rows of calls with plain indexing."""
 
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
         run()
@@ -140,7 +143,7 @@ class StackCheck(StepCheck):
             source.nodes[0]: to_host(source.nodes[0]._block.values().flat)
             for source in self.step.sources
         }
-        expected = [values[home][places] for _, home, places in self._rows()]
+        expected = [values[region][elements] for region, elements in self._rows()]
         pieces = [ComparedArray(node, "value", node.shape, float) for node in self.step.nodes]
         self._compare(
             "forward", pieces, to_host(self.step.block.values().flat), np.concatenate(expected)
@@ -152,55 +155,31 @@ class StackCheck(StepCheck):
         dy = to_host(self.step.block.gradients().flat)
         sums = {source.nodes[0]: np.zeros(source.size, dy.dtype) for source in self.step.sources}
         start = 0
-        for _, home, places in self._rows():
-            sums[home][places] += dy[start : start + places.size]
-            start += places.size
+        for region, elements in self._rows():
+            sums[region][elements] += dy[start : start + elements.size]
+            start += elements.size
         for source, view in zip(self.step.sources, self.step.target_views(arena), strict=True):
             if view is not None:
-                (home,) = source.nodes
-                what, scale = f"gradient of {home.label()}", partial(largest, [dy])
-                pieces = [ComparedArray(self.step.nodes[0], what, home.shape, scale)]
-                self._compare("backward", pieces, to_host(view.flat), sums[home])
+                (region,) = source.nodes
+                what, scale = f"gradient of {region.label()}", partial(largest, [dy])
+                pieces = [ComparedArray(self.step.nodes[0], what, region.shape, scale)]
+                self._compare("backward", pieces, to_host(view.flat), sums[region])
 
-    def _rows(self) -> Any:
-        """Of each row: its node, the region it comes from, and the elements there."""
+    def _rows(self) -> Iterator[tuple[Node, Array]]:
+        """For each row the region that it comes from, and the elements there."""
         for node in self.step.nodes:
             assert isinstance(node, StackCalls)
             for result in node.results:
                 table, value = result.origin, result.first + node.leaf
                 run = table.runs[table.run_of[result.row]]
                 first = run.element(int(table.position[result.row]), value)
-                yield node, run.node, first + np.arange(table.widths[value] or 1)
+                yield run.node, first + np.arange(table.widths[value] or 1)
 
 
 def values_of(call: ValueHandle, what: str, scale: Callable[[], float]) -> list[ComparedArray]:
-    """A piece for each of the values that a call returned; `what` is told of each."""
+    """A part to compare for each value that a call returned, named by `what`."""
     names = result_names(call)
     return [
         ComparedArray(call, what.format(name), shape, scale)
         for name, shape in zip(names, call.shapes, strict=True)
     ]
-
-
-def result_names(call: ValueHandle) -> list[str]:
-    """What messages call the values that a call returned."""
-    count = len(call.shapes)
-    return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
-
-
-def calls_text(node: RegionNode) -> str:
-    """How many calls in how many batches, and of which cells."""
-    batches = len(node.region.batches)
-    return f"{batches} batch{'es' * (batches > 1)} of {node.region.count} {node.label()}"
-
-
-def argument_name(call: ValueHandle, stream: int) -> str:
-    """Which argument a stream of a call's table is, and which of its values."""
-    names = [
-        f"argument {place}" + (f"[{leaf}]" if count > 1 else "")
-        for place, count in enumerate(call.origin.forms)
-        for leaf in range(count)
-    ]
-    matrices = call.origin.matrices
-    vectors = [name for name, is_matrix in zip(names, matrices, strict=True) if not is_matrix]
-    return vectors[stream] if stream < len(vectors) else "what follows from its memory"

@@ -24,7 +24,7 @@ from dynbatch.parameter import Array, Parameter
 
 
 class ComparedArray(NamedTuple):
-    """A part of an array that is compared: whose and what it is; `scale` gives its largest term."""
+    """A part of an array that is compared: whose it is and what; `scale` gives the largest term."""
 
     node: Node
     what: str
@@ -33,7 +33,7 @@ class ComparedArray(NamedTuple):
 
     @property
     def size(self) -> int:
-        """In elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
 
@@ -52,7 +52,7 @@ class StepCheck:
         self.reference: ReferenceRun | None = None
 
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
-        """Run forward, and compare the outputs; of a fused step the gradients too."""
+        """Run forward, and compare the outputs, and the gradients of a fused step."""
         run()
         self.launched = self.checker.kernels()
         step = self.step
@@ -87,10 +87,10 @@ class StepCheck:
         """Run backward, and compare the gradients of inputs and parameters."""
         step = self.step
         self.checker.kernels()
-        dys = [download(block.gradients().values) for block in step.blocks]  # calls add to theirs
+        dys = [download(block.gradients().values) for block in step.blocks]  # a region adds to it
         run()
         self.launched = self.checker.kernels()
-        # Without any, forward comes later: what needs no values is differentiated first.
+        # There is none where backward needs no values, and so may come before forward.
         reference = self.reference or self._new_reference()
         retains = step.node_type.retains
         packings = [x if retains.input(k) else None for k, x in enumerate(step.repacked)]
@@ -128,32 +128,32 @@ class StepCheck:
     def _inputs(
         self,
         arena: Array,
-        places: Sequence[int | None],
+        packings: Sequence[int | None],
         reads: Callable[[int], bool] = lambda position: True,
     ) -> list[Array | None]:
-        """The elements of each input as the kernels had them; copies are compared as well."""
-        found: list[Array | None] = []
+        """The elements of each input as the kernels had them; copies are compared with values."""
+        inputs: list[Array | None] = []
         for position, source in enumerate(self.step.sources):
             if not reads(position):
-                found.append(None)
+                inputs.append(None)
             elif source.is_view:
-                found.append(to_host(source.view().flat))
+                inputs.append(to_host(source.view().flat))
             else:
-                place = places[position]
-                assert place is not None
-                packed = to_host(source.packed(arena, place).flat)
+                packing = packings[position]
+                assert packing is not None
+                packed = to_host(source.packed(arena, packing).flat)
                 values = [to_host(x._block.node_values(x)).ravel() for x in source.nodes]
                 what = f"value, copied for {self.step.nodes[0].label()},"
                 pieces = [ComparedArray(x, what, x.shape, float) for x in source.nodes]
                 self._compare("packing", pieces, packed, np.concatenate(values))
-                found.append(packed)
-        return found
+                inputs.append(packed)
+        return inputs
 
     def _wanted(self) -> list[bool]:
         return [target is not None for target in self.step.targets]
 
     def _check_moves(self) -> None:
-        """Structural values, by plain indexing."""
+        """Compare structural values with plain indexing."""
         expected = np.full(self.step.block.size, np.nan, self.step.batch.dtype)
         copies: dict[Block, Array] = {}
         for _, source, rows, columns in self._rectangles():
@@ -164,7 +164,7 @@ class StepCheck:
         self._compare("moves", pieces, to_host(self.step.block.values().flat), expected)
 
     def _rectangles(self) -> Iterable[tuple[Node, Block, Array, Array]]:
-        """Of each node by itself: the block read, elements there, and elements of the output."""
+        """Node by node: the block that is read, elements there, and elements of the output."""
         for node in self.step.nodes:
             assert issubclass(self.step.node_type, Structural)
             for r in self.step.node_type.rectangles(Batch([node], self.step.batch.dtype)):
@@ -172,15 +172,15 @@ class StepCheck:
                 yield node, r.source._block, r.source._start + there, r.target._start + here
 
     def _sums(self, arena: Array) -> dict[Block, tuple[Array, float]]:
-        """What the blocks will hold that this step adds to, and the largest of the terms."""
-        found: dict[Block, tuple[Array, float]] = {}
+        """For each block that this step adds to, what it will hold, and the largest term."""
+        sums_of: dict[Block, tuple[Array, float]] = {}
 
         def begin(block: Block, is_empty: bool) -> Array:
-            if block not in found:
+            if block not in sums_of:
                 gradient = to_host(block.gradients().flat)
                 gradient = np.zeros_like(gradient) if is_empty else gradient.copy()
-                found[block] = (gradient, magnitude(gradient))
-            return found[block][0]
+                sums_of[block] = (gradient, magnitude(gradient))
+            return sums_of[block][0]
 
         if self.step.is_structural:
             assigned = {
@@ -191,7 +191,7 @@ class StepCheck:
                 if block.gradient is not None:
                     begin(block, block in assigned)[there] += dy[here]
             return {
-                block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in found.items()
+                block: (sums, max(scale, magnitude(dy))) for block, (sums, scale) in sums_of.items()
             }
         for source, target in zip(self.step.sources, self.step.targets, strict=True):
             if target is None or target.scratch is None:
@@ -202,9 +202,9 @@ class StepCheck:
                 if block.gradient is not None:
                     sums = begin(block, False)
                     sums[x._start : x._start + size] += packed[start : start + size]
-                    found[block] = (sums, max(found[block][1], magnitude(packed)))
+                    sums_of[block] = (sums, max(sums_of[block][1], magnitude(packed)))
                 start += size
-        return found
+        return sums_of
 
     # Comparing ------------------------------------------------------------------------------------
 
@@ -223,21 +223,21 @@ class StepCheck:
 
     def _compare_parameters(
         self,
-        given: dict[int, tuple[Parameter, Array]],
+        expected_sums: dict[int, tuple[Parameter, Array]],
         dys: Sequence[Array],
         inputs: Sequence[Array | None],
     ) -> None:
         assert self.step.gradients is not None
-        left = totals(self.step.gradients)
+        sums = totals(self.step.gradients)
         scale = largest(dys) * max(1.0, largest([x for x in inputs if x is not None]))
         node = self.step.nodes[0]
-        for uid in left.keys() | given.keys():
-            parameter = (left.get(uid) or given[uid])[0]
+        for uid in sums.keys() | expected_sums.keys():
+            parameter = (sums.get(uid) or expected_sums[uid])[0]
             nothing = (parameter, np.zeros(parameter.shape, parameter.dtype))
-            found, expected = left.get(uid, nothing)[1], given.get(uid, nothing)[1]
+            actual, expected = sums.get(uid, nothing)[1], expected_sums.get(uid, nothing)[1]
             what = f"gradient for parameter {parameter.name!r}"
             piece = ComparedArray(node, what, parameter.shape, partial(float, scale))
-            self._compare("backward", [piece], found.ravel(), expected.ravel())
+            self._compare("backward", [piece], actual.ravel(), expected.ravel())
 
     def _batch_text(self) -> str:
         count = len(self.step.nodes)
@@ -247,22 +247,22 @@ class StepCheck:
         )
 
     def _terms(self, node: Operation) -> float:
-        """The largest of what a node reads."""
+        """The largest element that a node reads."""
         return largest([to_host(x._block.node_values(x)) for x in node.reads()])
 
     def _compare(
-        self, when: str, pieces: Sequence[ComparedArray], found: Array, expected: Array
+        self, when: str, pieces: Sequence[ComparedArray], actual: Array, expected: Array
     ) -> None:
         """Raise CheckError at the first piece that differs."""
-        if np.array_equal(found, expected, equal_nan=True):
+        if np.array_equal(actual, expected, equal_nan=True):
             return
         start = 0
         for piece in pieces:
-            own = slice(start, start + piece.size)
-            start = own.stop
-            places = differing(found[own], expected[own], piece.scale())
-            if places.size:
-                where = self.checker.difference(piece.shape, places, found[own], expected[own])
+            part = slice(start, start + piece.size)
+            start = part.stop
+            wrong = differing(actual[part], expected[part], piece.scale())
+            if wrong.size:
+                where = self.checker.difference(piece.shape, wrong, actual[part], expected[part])
                 kernels = f"; launched: {self.launched}" if self.launched else ""
                 raise CheckError(
                     heading(piece.node, f"its {piece.what} is wrong") + f"\n  {where}\n"

@@ -1,0 +1,49 @@
+"""The calls of a region in order of creation, and what messages call them."""
+
+from __future__ import annotations
+
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.cells.calls.region import CallRegion
+from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.calls.table import ValueHandle
+
+
+def region_node(step: StepRun) -> RegionNode:
+    """The one node of a region's step."""
+    (node,) = step.nodes
+    assert isinstance(node, RegionNode)
+    return node
+
+
+def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
+    """The calls of a region in order of creation: group, row in the group's order, and the call."""
+    calls = [
+        (number, row, group.table.calls[table_row])
+        for number, group in enumerate(region.groups)
+        for row, table_row in enumerate(group.rows.tolist())
+    ]
+    return sorted(calls, key=lambda each: each[2].index)
+
+
+def result_names(call: ValueHandle) -> list[str]:
+    """What messages call the values that a call returned."""
+    count = len(call.shapes)
+    return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
+
+
+def calls_text(node: RegionNode) -> str:
+    """How many calls in how many batches, and of which cells."""
+    batches = len(node.region.batches)
+    return f"{batches} batch{'es' * (batches > 1)} of {node.region.count} {node.label()}"
+
+
+def argument_name(call: ValueHandle, stream: int) -> str:
+    """Which argument a stream of a call's table is, and which of its values."""
+    names = [
+        f"argument {place}" + (f"[{leaf}]" if count > 1 else "")
+        for place, count in enumerate(call.origin.forms)
+        for leaf in range(count)
+    ]
+    matrices = call.origin.matrices
+    vectors = [name for name, is_matrix in zip(names, matrices, strict=True) if not is_matrix]
+    return vectors[stream] if stream < len(vectors) else "what follows from its memory"
