@@ -29,7 +29,8 @@ class Lengths:
 class StandIn:
     """One sentence's node in one step: the traced node, with this sentence's lengths."""
 
-    def __init__(self, node: Any, inputs: list[Lengths]) -> None:
+    def __init__(self, node: Operation, attributes: dict[str, Any], inputs: list[Lengths]) -> None:
+        self.__dict__.update(attributes)  # those that are asked for at each step
         self._node = node
         self.inputs = inputs
         self.rows = 1
@@ -80,9 +81,11 @@ class GenericStep:
         self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
+        attributes = op.node.attributes()
         self._nodes = [
             StandIn(
                 op.node,
+                attributes,
                 [
                     Lengths(memories[x.base.number].lengths[k], x.width)
                     if x.base.origin is Origin.MEMORY
@@ -93,7 +96,7 @@ class GenericStep:
             for k in range(len(memories[0]) if reads_memory else sentences)
         ]
         self._batch = Batch([op.node], dtype, xp)
-        self._cache: dict[str, Any] = {"count": sentences}
+        self._cache = self._kind.cache_type(sentences)
         self._batch.keeps = keeps
         self._most = 0  # sentences of the first step that reads memories where they lie
         self._saved: dict[int, dict[str, Array]] = {}
@@ -116,7 +119,7 @@ class GenericStep:
 
     def give_room(self, room: Array) -> None:
         """Where backward keeps what its steps leave for `finish`: `room_of` elements."""
-        self._cache["room"] = room
+        self._cache.room = room
 
     def forget(self) -> None:
         """Free what forward left: no backward will read it."""
@@ -193,7 +196,7 @@ class GenericStep:
             batch.cache = self._cache
         else:
             batch.nodes = [self._nodes[k] for k in chosen.tolist()]
-            batch.cache = {"count": n}  # other memories than those of the step before
+            batch.cache = self._kind.cache_type(n)  # other memories than those of the step before
         return batch
 
     def _ragged(self, t: int, x: Any, n: int) -> Ragged:

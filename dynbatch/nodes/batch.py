@@ -27,6 +27,21 @@ class Gradients(Protocol):
         """An array of the parameter's shape that the caller must overwrite with its gradient."""
 
 
+class ScanCache:
+    """What an operation keeps from step to step of a scan; a node type may have one of its own.
+
+    Attributes:
+        sentences: of the first step.
+        room:      as many elements as `Operation.scan_room` asked for.
+    """
+
+    __slots__ = ("room", "sentences")
+
+    def __init__(self, sentences: int) -> None:
+        self.sentences = sentences
+        self.room: Array | None = None
+
+
 class Batch:
     """Nodes of one signature that run together.
 
@@ -35,21 +50,21 @@ class Batch:
         xp:         the array module, NumPy or CuPy.
         inputs:     packed inputs; in backward, None where `retains` does not name them.
         output:     packed output; in backward, None unless retained.
-        ports:      packed further outputs (see `Node.port_widths`); in backward `port_gradients`.
+        ports:      packed further outputs, see `Operation.port_widths`; in backward
+            `port_gradients`.
         memo:       what forward wants to find again in backward, for instance index tables.
-        saved:      arrays that forward left, by the names of `Node.saved`.
+        saved:      arrays that forward left, by the names of `Operation.saved`.
         gradients:  where gradients of parameters go (backward only).
         keeps:      whether a backward may follow, so that `saved` must be filled.
-        scratch:    as many elements as `Node.workspace` asked for, during forward.
+        scratch:    as many elements as `Operation.workspace` asked for, during forward.
         recompute:  what a node type that `recomputes` leaves for backward to make again: 0 for
-            nothing; else one of `Node.recompute_choices`. May be set before `saved` and the
+            nothing; else one of `Operation.recompute_choices`. May be set before `saved` and the
             workspaces are asked for; see `Operation.recompute_of`.
         launches:   kernels launched; a node type that launches more than one adds to it.
         accumulate: backward adds to the dxs that the node type lists in `accumulates`, or leaves
-            that to its `finish`; see `nodes.attention.dot_product`. Only a scan sets it, whose
+            that to its `finish`; see `nodes.attention.base`. Only a scan sets it, whose
             steps share one memory.
-        cache:      what a scan keeps for this operation from step to step, by name: scratch, and
-            indices of its segments, whose prefixes serve later steps. None outside a scan.
+        cache:      what a scan keeps for this operation from step to step; None outside a scan.
     """
 
     __slots__ = (
@@ -75,7 +90,7 @@ class Batch:
         self.scratch: Array = xp.empty(0, dtype)
         self.launches = 0
         self.accumulate = False
-        self.cache: dict[str, Any] | None = None
+        self.cache: ScanCache | None = None
 
     @property
     def first(self) -> Any:

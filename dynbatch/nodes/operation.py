@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from dynbatch.attributes import attributes_of
 from dynbatch.errors import EmptyBatchError, GraphError
 from dynbatch.nodes.arguments import not_a_node
-from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.signature import intern_signature, key_of
 from dynbatch.parameter import Parameter
@@ -81,6 +81,7 @@ class Operation(Node):
             is written rather than added to; for `Structural` types.
         accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
             is set; see `finish`.
+        cache_type: of `Batch.cache`, what is kept from step to step of a scan.
 
     Attributes that follow from the type:
         names_kernels: True for dynbatch's own types, which call kernels only. Another type may
@@ -106,6 +107,7 @@ class Operation(Node):
     fuses_backward: ClassVar[bool] = False
     is_alias: ClassVar[bool] = False
     moves_all: ClassVar[bool] = False
+    cache_type: ClassVar[type[ScanCache]] = ScanCache
     accumulates: ClassVar[tuple[int, ...]] = ()
 
     names_kernels: ClassVar[bool]
@@ -383,7 +385,11 @@ class Operation(Node):
     # Steps of a scan that share one memory ------------------------------------------------------
 
     def scan_room(self, rows: int) -> int:
-        """Elements that backward keeps from step to step of a scan over a memory of `rows`."""
+        """Elements of `batch.cache.room`: what steps of a scan leave for `finish`.
+
+        Args:
+            rows: of the memory that they share.
+        """
         return 0
 
     @classmethod

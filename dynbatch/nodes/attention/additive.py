@@ -12,7 +12,7 @@ from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
 from dynbatch.nodes.arguments import require_nodes
-from dynbatch.nodes.attention.dot_product import AttentionBase, mask_of
+from dynbatch.nodes.attention.base import AttentionBase, AttentionCache, mask_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.sources import check_parameter
@@ -56,14 +56,14 @@ class BahdanauAttention(AttentionBase):
         queries, keys = cls.lengths(batch)
         weights = 0 if batch.keeps else _pairs(queries, keys)
         width = batch.first.vector.size
-        if cls.is_single_query(batch, queries, keys, cls.masks(batch, len(keys))):
+        if cls.is_single_query(batch, queries, keys, cls.masks(batch)):
             return weights + single_query.additive_workspace(batch.scratch, keys, width)
         return weights + kernels.workspace(batch.scratch, queries, keys, width)
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        if cls.is_single_query(batch, queries, keys, cls.masks(batch, len(keys))):
+        if cls.is_single_query(batch, queries, keys, cls.masks(batch)):
             return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
         width, values = batch.first.vector.size, batch.first.inputs[2].width
         return kernels.workspace_backward(batch.scratch, queries, keys, width, values)
@@ -71,7 +71,7 @@ class BahdanauAttention(AttentionBase):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
-        packed, vector, masks = cls.packed(xs), batch.first.vector.value, cls.masks(batch, len(k))
+        packed, vector, masks = cls.packed(xs), batch.first.vector.value, cls.masks(batch)
         scratch = batch.scratch
         if batch.keeps:
             weights = batch.saved["weights"].reshape(-1)
@@ -89,7 +89,7 @@ class BahdanauAttention(AttentionBase):
         q, k, _ = xs = cls.retained(batch)
         packed, wanted, vector = cls.packed(xs), cls.wanted(batch, dxs), batch.first.vector
         weights = batch.saved["weights"].reshape(-1)
-        if cls.is_single_query(batch, q.lengths, k.lengths, cls.masks(batch, len(k))):
+        if cls.is_single_query(batch, q.lengths, k.lengths, cls.masks(batch)):
             dvector = single_query.additive_attention_backward(
                 packed, vector.value, cls.sentence_of_rows(batch, k), weights, dy.values, wanted,
                 cls.scratch(batch),
@@ -104,27 +104,26 @@ class BahdanauAttention(AttentionBase):
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """On a GPU the vector's gradient is summed over the steps of a scan by the kernel."""
-        found = super().wanted(batch, dxs)
-        if not batch.accumulate or batch.cache is None or batch.xp is np:
-            return found
-        if "vectors" not in batch.cache:
-            shape = (batch.cache["count"], batch.first.vector.size)
-            batch.cache["vectors"] = batch.xp.empty(shape, batch.dtype)
-            arrays.fill(batch.cache["vectors"], 0)
-        return found._replace(vectors=batch.cache["vectors"])
+        wanted, cache = super().wanted(batch, dxs), batch.cache
+        if not batch.accumulate or batch.xp is np:
+            return wanted
+        assert isinstance(cache, AttentionCache)
+        if cache.vectors is None:
+            shape = (cache.sentences, batch.first.vector.size)
+            cache.vectors = batch.xp.empty(shape, batch.dtype)
+            arrays.fill(cache.vectors, 0)
+        return wanted._replace(vectors=cache.vectors)
 
     def scan_room(self, rows: int) -> int:
-        """Elements of `batch.cache["room"]`: what the steps of a scan leave for `finish`."""
         return rows * (self.vector.size + 1)
 
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
-        """After the last step of a scan: what its steps left."""
         super().finish(batch, *dxs)
-        vectors = None if batch.cache is None else batch.cache.get("vectors")
-        if vectors is not None:
+        assert isinstance(batch.cache, AttentionCache)
+        if batch.cache.vectors is not None:
             dvector = batch.first.vector.empty_like()
-            arrays.sum_rows(vectors, dvector)
+            arrays.sum_rows(batch.cache.vectors, dvector)
             batch.parameter_gradients().add(batch.first.vector, dvector)
 
 

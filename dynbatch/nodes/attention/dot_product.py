@@ -1,190 +1,21 @@
-"""Attention of one sentence by dot products: plain, scaled, of many heads, or general (bilinear).
-
-Inside a scan one node stands for every sentence, and all steps share one memory: backward then adds
-to the gradients named in `accumulates`, or leaves that to `finish`, and what depends on the memory
-alone is kept in `batch.cache`.
-"""
+"""Attention by dot products: plain, scaled, of many heads, or general (bilinear)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
-from dynbatch.kernels.attention.deferred import DeferredGradients
-from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
 from dynbatch.nodes.node import Node, Shape
-from dynbatch.nodes.operation import ELEMENT, Operation, Retain
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
-
-
-class AttentionBase(Operation):
-    """What every kind of attention shares: shapes, what each query sees, packing.
-
-    accumulates: inputs whose gradients backward adds to where `batch.accumulate` is set.
-    """
-
-    __slots__ = ("mask",)
-    retains = Retain(inputs=True)
-    accumulates: ClassVar[tuple[int, ...]] = (1, 2)
-    mask: Mask
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        q, k, v = shapes
-        self.require(
-            len(q) > 0 and len(k) == len(v) == 2,
-            f"query {q}, keys {k} and values {v}",
-            "query (T_q, D) or (D,), keys (T_k, D), values (T_k, E)",
-            "give keys and values one row for each position",
-        )
-        self.require(
-            q[-1] == k[1],
-            f"query and key features differ ({q[-1]} != {k[1]})",
-            "query.shape[-1] == keys.shape[1]",
-            "project them to one width, or use F.general_attention",
-        )
-        self.require(
-            k[0] == v[0],
-            f"{k[0]} keys for {v[0]} values",
-            "keys.shape[0] == values.shape[0]",
-            "take keys and values from the same positions of one sentence",
-        )
-        pairs = (q[0] if len(q) == 2 else 1, k[0])
-        seen = pairs if self.mask.visible is None else self.mask.visible.shape
-        self.require(
-            seen in (pairs, pairs[1:]),
-            f"mask {seen} for {pairs[0]} queries, {pairs[1]} keys",
-            "mask.shape is (T_q, T_k) or (T_k,)",
-            "give this sentence's own mask, unpadded",
-        )
-        self.require(
-            self.mask.left >= 0,
-            f"window {self.mask.left}",
-            "0 <= window; 0 sees the own position only",
-            "count the tokens to see on each side",
-        )
-        return (*q[:-1], v[1])
-
-    @classmethod
-    def operations(cls, batch: Batch) -> int:
-        first = batch.first
-        a_pair = ELEMENT + first.inputs[0].width + first.width
-        return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
-
-    @classmethod
-    def masks(cls, batch: Batch, count: int) -> list[Mask]:
-        """Each sentence's. In a scan one traced node stands for all."""
-        if batch.cache is not None:
-            mask: Mask = batch.first.mask
-            if mask.visible is not None:
-                raise GraphError(
-                    f"{cls.__name__} in a cell: a mask belongs to one sentence, a cell to all.\n"
-                    "  fix:  take the hidden rows out of the memory before the scan"
-                )
-            return [mask] * count
-        return [node.mask for node in batch.nodes]
-
-    @classmethod
-    def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:
-        """T_q and T_k of each sentence."""
-        if batch.cache is not None:  # in a scan the inputs are known before anything is asked
-            q, k, _ = batch.inputs
-            assert q is not None and k is not None
-            return list(q.lengths), list(k.lengths)
-        inputs = [node.inputs for node in batch.nodes]
-        return [q.rows for q, _, _ in inputs], [k.rows for _, k, _ in inputs]
-
-    @classmethod
-    def widest(cls, batch: Batch) -> int:
-        """Features of keys or of values, whichever has more."""
-        _, k, v = batch.first.inputs
-        width: int = max(k.width, v.width)
-        return width
-
-    @classmethod
-    def is_single_query(
-        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
-    ) -> bool:
-        """Whether the kernels of `single_query` apply: to all steps of a scan if to the first."""
-        cache = {} if batch.cache is None else batch.cache
-        if "single" not in cache:
-            cache["single"] = (
-                max(queries) == min(queries) == 1
-                and min(keys) > 0
-                and all([mask is NO_MASK for mask in masks])
-            )
-        single: bool = cache["single"]
-        return single
-
-    @classmethod
-    def retained(cls, batch: Batch) -> tuple[Ragged, Ragged, Ragged]:
-        """Queries, keys and values, in backward."""
-        return batch.input(0), batch.input(1), batch.input(2)
-
-    @classmethod
-    def packed(cls, xs: Sequence[Ragged]) -> PackedAttention:
-        """The inputs as the kernels take them."""
-        q, k, v = xs
-        return PackedAttention(q.values, k.values, v.values, q.offsets, k.offsets)
-
-    @classmethod
-    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
-        """The gradients to make, as the kernels take them."""
-        dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
-        later: DeferredGradients | None = None
-        cache = batch.cache if batch.accumulate and batch.xp is np else None
-        if cache is not None and "offsets" in cache:
-            if "later" not in cache:
-                cache["later"] = DeferredGradients(int(cache["offsets"][-1]), cache.get("room"))
-            later = cache["later"]
-        return AttentionGradients(dq, dk, dv, batch.accumulate, later)
-
-    @classmethod
-    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
-        """After the last step of a scan: what its steps left is added to the dxs of the memory."""
-        later = None if batch.cache is None else batch.cache.pop("later", None)
-        if later is not None:
-            _, dk, dv = dxs
-            known = dv if dk is None else dk
-            if known is None:
-                return
-            of_keys, of_values = [None if dx is None else dx.values for dx in (dk, dv)]
-            vector = getattr(batch.first, "vector", None)
-            value = None if vector is None else vector.value
-            later.add_to(of_keys, of_values, known.offsets, value)
-
-    @classmethod
-    def scratch(cls, batch: Batch) -> Array:
-        """Room for backward, which in a scan is the same for all steps."""
-        if batch.cache is None:
-            return batch.scratch
-        elements = cls.workspace_backward(batch)
-        found: Array | None = batch.cache.get("scratch")
-        if found is None or found.size < elements:
-            found = batch.cache["scratch"] = batch.xp.empty(elements, batch.dtype)
-        return found[:elements]
-
-    @classmethod
-    def sentence_of_rows(cls, batch: Batch, k: Ragged) -> Array:
-        """Each key's sentence. The steps of a scan attend to prefixes of the same sentences."""
-        if batch.cache is None:
-            return single_query.sentence_of_rows(k.offsets)
-        known = batch.cache.get("offsets")
-        if known is None or not np.array_equal(known[: k.offsets.size], k.offsets):
-            batch.cache["offsets"] = k.offsets.copy()
-            batch.cache["sentences"] = single_query.sentence_of_rows(k.offsets)
-        sentences: Array = batch.cache["sentences"]
-        return sentences[: k.values.shape[0]]
 
 
 class DotProductAttention(AttentionBase):
@@ -223,7 +54,7 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        masks, heads = cls.masks(batch, len(keys)), batch.first.heads
+        masks, heads = cls.masks(batch), batch.first.heads
         if heads == 1 and cls.is_single_query(batch, queries, keys, masks):
             return single_query.dot_workspace(batch.scratch, keys)
         return kernels.workspace(batch.scratch, queries, keys, heads, masks)
@@ -231,7 +62,7 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        masks, heads = cls.masks(batch, len(keys)), batch.first.heads
+        masks, heads = cls.masks(batch), batch.first.heads
         if heads == 1 and cls.is_single_query(batch, queries, keys, masks):
             return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
         return kernels.workspace_backward(batch.scratch, queries, keys, heads, masks)
@@ -246,7 +77,7 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
-        masks, heads = cls.masks(batch, len(k)), batch.first.heads
+        masks, heads = cls.masks(batch), batch.first.heads
         packed, scales, scratch = cls.packed(xs), cls.scales(batch), batch.scratch
         log_sums = batch.saved["log_sums"] if batch.keeps else None
         if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, masks):
@@ -259,7 +90,7 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         q, k, _ = xs = cls.retained(batch)
-        masks, heads = cls.masks(batch, len(k)), batch.first.heads
+        masks, heads = cls.masks(batch), batch.first.heads
         packed, wanted, scales = cls.packed(xs), cls.wanted(batch, dxs), cls.scales(batch)
         log_sums = batch.saved["log_sums"]
         if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, masks):
@@ -335,24 +166,3 @@ def general_attention(
     Source: Luong et al. 2015, arXiv:1508.04025, section 3.1, "general": h_tᵀ W_a h_s, W_a = Wᵀ.
     """
     return attention(linear(query, weight), keys, values, scale=1.0, mask=mask)
-
-
-def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
-    """What the queries of a sentence see, from the arguments of the function `what`."""
-    if not causal and window is None and mask is None:
-        return NO_MASK
-    if mask is not None:
-        mask = np.array(mask)
-        if mask.dtype != np.bool_:
-            raise DtypeError.at_caller(
-                f"{what}: the mask is {mask.dtype} {mask.shape}; booleans are expected.\n"
-                "  rule: True lets a query see a key, False hides it\n"
-                "  fix:  pass `mask != 0`, or `mask > -inf` for an added one"
-            )
-    if window is not None and not isinstance(window, (int, np.integer)):
-        raise DtypeError.at_caller(
-            f"{what}: window={window!r}; a whole number of tokens is expected.\n"
-            "  fix:  round it, or leave it out to see every distance"
-        )
-    reach = UNBOUNDED if window is None else int(window)
-    return Mask(reach, 0 if causal else reach, mask)

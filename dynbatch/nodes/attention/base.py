@@ -1,0 +1,235 @@
+"""What every attention of one sentence shares: shapes, what each query sees, and steps of a scan.
+
+Inside a scan one node stands for every sentence, and all steps share one memory: backward then adds
+to the gradients named in `accumulates`, or leaves that to `finish`, and what depends on the memory
+alone is kept in an `AttentionCache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import DtypeError, GraphError
+from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention.deferred import DeferredGradients
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.nodes.batch import Batch, ScanCache
+from dynbatch.nodes.node import Shape
+from dynbatch.nodes.operation import ELEMENT, Operation, Retain
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class AttentionCache(ScanCache):
+    """What attention to one memory keeps from step to step of a scan.
+
+    Attributes:
+        is_single: whether the kernels of `single_query` apply: to all steps if to the first.
+        offsets:   where each sentence's keys begin; None until a step has asked.
+        rows:      each key's sentence. Steps attend to prefixes of the same sentences.
+        scratch:   of backward, which all steps share.
+        deferred:  what steps left of the gradients of keys and values.
+        vectors:   what steps left of the gradient of additive attention's vector, on a GPU.
+    """
+
+    __slots__ = ("deferred", "is_single", "offsets", "rows", "scratch", "vectors")
+
+    def __init__(self, sentences: int) -> None:
+        super().__init__(sentences)
+        self.is_single: bool | None = None
+        self.offsets: Array | None = None
+        self.rows: Array | None = None
+        self.scratch: Array | None = None
+        self.deferred: DeferredGradients | None = None
+        self.vectors: Array | None = None
+
+    def sentence_of_rows(self, offsets: Array) -> Array:
+        """Each key's sentence, of a step whose keys begin at `offsets`."""
+        known = self.offsets
+        if known is None or not np.array_equal(known[: offsets.size], offsets):
+            self.offsets = offsets.copy()
+            self.rows = single_query.sentence_of_rows(offsets)
+        assert self.rows is not None
+        return self.rows[: int(offsets[-1])]
+
+    def scratch_of(self, elements: int, batch: Batch) -> Array:
+        """So many elements of scratch."""
+        if self.scratch is None or self.scratch.size < elements:
+            self.scratch = batch.xp.empty(elements, batch.dtype)
+        return self.scratch[:elements]
+
+    def defer(self) -> DeferredGradients | None:
+        """Where a step may leave gradients; None if the kernels of this scan leave none."""
+        if self.deferred is None and self.offsets is not None:
+            self.deferred = DeferredGradients(int(self.offsets[-1]), self.room)
+        return self.deferred
+
+
+class AttentionBase(Operation):
+    """Base of every kind of attention. `vector` is additive attention's parameter, else None."""
+
+    __slots__ = ("mask",)
+    retains = Retain(inputs=True)
+    accumulates = (1, 2)
+    cache_type = AttentionCache
+    vector: Any = None
+    mask: Mask
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        q, k, v = shapes
+        self.require(
+            len(q) > 0 and len(k) == len(v) == 2,
+            f"query {q}, keys {k} and values {v}",
+            "query (T_q, D) or (D,), keys (T_k, D), values (T_k, E)",
+            "give keys and values one row for each position",
+        )
+        self.require(
+            q[-1] == k[1],
+            f"query and key features differ ({q[-1]} != {k[1]})",
+            "query.shape[-1] == keys.shape[1]",
+            "project them to one width, or use F.general_attention",
+        )
+        self.require(
+            k[0] == v[0],
+            f"{k[0]} keys for {v[0]} values",
+            "keys.shape[0] == values.shape[0]",
+            "take keys and values from the same positions of one sentence",
+        )
+        pairs = (q[0] if len(q) == 2 else 1, k[0])
+        seen = pairs if self.mask.visible is None else self.mask.visible.shape
+        self.require(
+            seen in (pairs, pairs[1:]),
+            f"mask {seen} for {pairs[0]} queries, {pairs[1]} keys",
+            "mask.shape is (T_q, T_k) or (T_k,)",
+            "give this sentence's own mask, unpadded",
+        )
+        self.require(
+            self.mask.left >= 0,
+            f"window {self.mask.left}",
+            "0 <= window; 0 sees the own position only",
+            "count the tokens to see on each side",
+        )
+        return (*q[:-1], v[1])
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        first = batch.first
+        a_pair = ELEMENT + first.inputs[0].width + first.width
+        return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
+
+    @classmethod
+    def masks(cls, batch: Batch) -> list[Mask]:
+        """The mask of each sentence."""
+        masks = [node.mask for node in batch.nodes]
+        if batch.cache is not None and masks[0].visible is not None:
+            raise GraphError(
+                f"{cls.__name__} in a cell: a mask belongs to one sentence, a cell to all.\n"
+                "  fix:  take the hidden rows out of the memory before the scan"
+            )
+        return masks
+
+    @classmethod
+    def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:
+        """T_q and T_k of each sentence."""
+        inputs = [node.inputs for node in batch.nodes]
+        return [q.rows for q, _, _ in inputs], [k.rows for _, k, _ in inputs]
+
+    @classmethod
+    def widest(cls, batch: Batch) -> int:
+        """Features of keys or of values, whichever has more."""
+        _, k, v = batch.first.inputs
+        width: int = max(k.width, v.width)
+        return width
+
+    @classmethod
+    def is_single_query(
+        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
+    ) -> bool:
+        """Whether the kernels of `single_query` apply: one query each, which sees all keys."""
+        cache = batch.cache
+        assert cache is None or isinstance(cache, AttentionCache)
+        if cache is not None and cache.is_single is not None:
+            return cache.is_single
+        is_single = (
+            max(queries) == min(queries) == 1
+            and min(keys) > 0
+            and all([mask is NO_MASK for mask in masks])
+        )
+        if cache is not None:
+            cache.is_single = is_single
+        return is_single
+
+    @classmethod
+    def retained(cls, batch: Batch) -> tuple[Ragged, Ragged, Ragged]:
+        """Queries, keys and values, in backward."""
+        return batch.input(0), batch.input(1), batch.input(2)
+
+    @classmethod
+    def packed(cls, xs: Sequence[Ragged]) -> PackedAttention:
+        """The inputs as the kernels take them."""
+        q, k, v = xs
+        return PackedAttention(q.values, k.values, v.values, q.offsets, k.offsets)
+
+    @classmethod
+    def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
+        """The gradients to make, as the kernels take them."""
+        dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
+        deferred: DeferredGradients | None = None
+        if batch.accumulate and batch.xp is np:
+            assert isinstance(batch.cache, AttentionCache)
+            deferred = batch.cache.defer()
+        return AttentionGradients(dq, dk, dv, batch.accumulate, deferred)
+
+    @classmethod
+    def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
+        cache = batch.cache
+        assert isinstance(cache, AttentionCache)
+        deferred, cache.deferred = cache.deferred, None
+        _, dk, dv = dxs
+        known = dv if dk is None else dk
+        if deferred is not None and known is not None:
+            of_keys, of_values = [None if dx is None else dx.values for dx in (dk, dv)]
+            vector = batch.first.vector
+            value = None if vector is None else vector.value
+            deferred.add_to(of_keys, of_values, known.offsets, value)
+
+    @classmethod
+    def scratch(cls, batch: Batch) -> Array:
+        """Room for backward, which in a scan is the same for all steps."""
+        if batch.cache is None:
+            return batch.scratch
+        assert isinstance(batch.cache, AttentionCache)
+        return batch.cache.scratch_of(cls.workspace_backward(batch), batch)
+
+    @classmethod
+    def sentence_of_rows(cls, batch: Batch, k: Ragged) -> Array:
+        """Each key's sentence."""
+        if batch.cache is None:
+            return single_query.sentence_of_rows(k.offsets)
+        assert isinstance(batch.cache, AttentionCache)
+        return batch.cache.sentence_of_rows(k.offsets)
+
+
+def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
+    """What the queries of a sentence see, from the arguments of the function `what`."""
+    if not causal and window is None and mask is None:
+        return NO_MASK
+    if mask is not None:
+        mask = np.array(mask)
+        if mask.dtype != np.bool_:
+            raise DtypeError.at_caller(
+                f"{what}: the mask is {mask.dtype} {mask.shape}; booleans are expected.\n"
+                "  rule: True lets a query see a key, False hides it\n"
+                "  fix:  pass `mask != 0`, or `mask > -inf` for an added one"
+            )
+    if window is not None and not isinstance(window, (int, np.integer)):
+        raise DtypeError.at_caller(
+            f"{what}: window={window!r}; a whole number of tokens is expected.\n"
+            "  fix:  round it, or leave it out to see every distance"
+        )
+    reach = UNBOUNDED if window is None else int(window)
+    return Mask(reach, 0 if causal else reach, mask)
