@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from dynbatch.cells.calls.calls import Calls
+from dynbatch.cells.calls.forms import CellFunction
 from dynbatch.cells.scan.arguments import ScanForm
 from dynbatch.cells.scan.initial_state import with_right_init
 from dynbatch.cells.traced import Traced
@@ -30,7 +31,7 @@ class Cell:
     parameters, split into what can run before and after the loop, and compiled.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: CellFunction) -> None:
         self.function = function
         self.__name__ = getattr(function, "__name__", "cell")
         self.__doc__ = function.__doc__
@@ -39,7 +40,7 @@ class Cell:
         self._by_rows: set[tuple[ScanForm, Shapes]] = set()
         self._calls = Calls(self)
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: object) -> Any:
         """One step, as one node: what the function returns, of the values that nodes stand for.
 
         Args:
@@ -66,7 +67,7 @@ class Cell:
         return self._calls.make(arguments)
 
     def compiled(
-        self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: Any
+        self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object
     ) -> CompiledCell:
         """The compiled cell for these widths and parameters, looked up once a graph.
 
@@ -94,7 +95,7 @@ class Cell:
         return compiled
 
     def _trace(
-        self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: Any, by_rows: bool
+        self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object, by_rows: bool
     ) -> Trace | None:
         """What the cell builds for memories of any number of rows, or None if that differs.
 
@@ -124,7 +125,7 @@ class Cell:
         return f"<cell {self.__name__}>"
 
 
-def cell(function: Callable[..., Any]) -> Cell:
+def cell(function: CellFunction) -> Cell:
     """Make a function of one step a cell.
 
     Args:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.segment import scatter_rows
+from dynbatch.nodes.batch import Gradients
 from dynbatch.parameter import Array, Parameter
 
 
 class ParameterRows:
     """Gradient arrays that are filled some rows at a time."""
 
-    def __init__(self, gradients: Any) -> None:
+    def __init__(self, gradients: Gradients) -> None:
         self._gradients = gradients
         self._open: dict[int, tuple[Array, list[tuple[int, int]]]] = {}
 
@@ -74,7 +73,7 @@ class ShardGradients:
         if pending is not None:
             self.add(parameter, pending)
 
-    def pass_on(self, gradients: Any) -> None:
+    def pass_on(self, gradients: Gradients) -> None:
         """Give the sums to the step's own gradients."""
         for parameter, _ in list(self._sums.values()):
             self._flush(parameter)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from dynbatch.recent import free_at_fork
 
@@ -11,13 +11,14 @@ from dynbatch.recent import free_at_fork
 class Current(Protocol):
     """A trace, or what was compiled from one."""
 
-    def is_current(self, params: Any) -> bool:
+    def is_current(self, params: object) -> bool:
         """Whether `params` holds what the trace read from its own."""
 
 
 T = TypeVar("T", bound=Current)
+Key = tuple[object, ...]
 
-Entry = tuple[tuple[Any, ...], T]
+Entry = tuple[Key, T]
 
 _lock = free_at_fork(threading.Lock())  # held while one tuple takes the place of another
 
@@ -37,7 +38,7 @@ class Traced(Generic[T]):
         self._size = size
         self._kept: tuple[Entry[T], ...] = ()  # the last used at the end
 
-    def find(self, key: tuple[Any, ...], params: Any) -> T | None:
+    def find(self, key: Key, params: object) -> T | None:
         """The one that fits, which is then the last used; None if none does."""
         entry = _fitting(self._kept, key, params)
         if entry is None:
@@ -49,7 +50,7 @@ class Traced(Generic[T]):
                 ]
         return entry[1]
 
-    def add(self, key: tuple[Any, ...], params: Any, made: T) -> T:
+    def add(self, key: Key, params: object, made: T) -> T:
         """Keep a new one; the one to use, which another thread may have been first to make."""
         while True:
             seen = self._kept
@@ -66,7 +67,7 @@ class Traced(Generic[T]):
         return [made for _, made in self._kept]
 
 
-def _fitting(kept: tuple[Entry[T], ...], key: tuple[Any, ...], params: Any) -> Entry[T] | None:
+def _fitting(kept: tuple[Entry[T], ...], key: Key, params: object) -> Entry[T] | None:
     for entry in kept:  # a network's cells take turns: the next is the one not used for longest
         if entry[0] == key and entry[1].is_current(params):
             return entry

@@ -11,7 +11,6 @@ What is kept only after a reader was computed around it is made good by computin
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from typing import Any
 
 from dynbatch.batcher.steps.block import View
 from dynbatch.cells.calls.arguments import calls_given
@@ -112,7 +111,9 @@ def out_of_date(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
     return again
 
 
-def require_own_readers(node: Node, totals: Mapping[int, Any], tables: Sequence[CallTable]) -> None:
+def require_own_readers(
+    node: Node, totals: Mapping[int, object], tables: Sequence[CallTable]
+) -> None:
     """Raise `GraphError` if a node is a part of a total that calls read without making it.
 
     Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -78,7 +78,7 @@ def is_value(argument: object) -> bool:
     return isinstance(argument, tuple) and bool(argument) and all(map(is_value, argument))
 
 
-def graphs_of(values: Sequence[object]) -> Iterator[Owner]:
+def graphs_of(values: Sequence[object]) -> Iterator[Any]:
     """The graphs of all nodes among some arguments."""
     for value in values:
         if isinstance(value, Node):
@@ -160,12 +160,12 @@ def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
     return TuplePart(call, forms, start, call.origin.graph.form_ids.of(forms))
 
 
-def _leaf_arguments(value: Any, graph: CallGraph) -> list[Argument]:
+def _leaf_arguments(value: object, graph: CallGraph) -> list[Argument]:
     """An argument for each leaf of a value."""
     argument = as_argument(value, graph)
     if isinstance(argument, TupleArgument):
         return list(argument.values)
-    parts: Any = ()
+    parts: Iterable[object] = ()
     if isinstance(argument, SumArgument) and isinstance(argument.form, tuple):
         parts = argument.nodes
     elif isinstance(argument, TuplePart) or (

@@ -7,7 +7,7 @@ values are asked for. Then all calls that can run are planned together (see `reg
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from dynbatch.absent import NoOperators
 from dynbatch.cells.calls.forms import PartSlot, ResultForm, part_slots
@@ -113,7 +113,7 @@ class Call(ValueHandle):
         form = self.origin.form
         return len(form) if isinstance(form, tuple) else super().__len__()
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: int | slice) -> Any:
         form = self.origin.form
         if not isinstance(form, tuple):
             return super().__getitem__(key)
@@ -155,10 +155,10 @@ class TuplePart(NoOperators):
         """Where its own parts are."""
         return part_slots(self.form, self.first, self.origin.graph.form_ids)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: int | slice) -> Any:
         return part_of(self.call, self.parts, key)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[ResultPart | TuplePart]:
         return iter([part_at(self.call, slot) for slot in self.parts])
 
     def given_nodes(self) -> list[Node]:
@@ -172,13 +172,16 @@ class TuplePart(NoOperators):
         return "it is a tuple of nodes: h, c = part takes them, and part[0] one"
 
 
+Parts: TypeAlias = ResultPart | TuplePart | tuple[ResultPart | TuplePart, ...]
+
+
 def part_at(call: Call, slot: PartSlot) -> ResultPart | TuplePart:
     """The part of what a call returned that is in a slot."""
     first, form_id, form = slot
     return ResultPart(call, first) if form is None else TuplePart(call, form, first, form_id)
 
 
-def part_of(call: Call, slots: Sequence[PartSlot], key: Any) -> Any:
+def part_of(call: Call, slots: Sequence[PartSlot], key: int | slice) -> Parts:
     """The part at an index, or the parts of a slice."""
     if isinstance(key, slice):
         return tuple([part_at(call, slot) for slot in slots[key]])

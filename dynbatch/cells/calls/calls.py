@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from dynbatch.cells.calls.arguments import as_argument, as_nodes, form_given, holds_matrix
 from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.forms import Form
+from dynbatch.cells.calls.forms import CellFunction, Form
 from dynbatch.cells.calls.roles import Roles
 from dynbatch.cells.calls.step import NOT_TRACED, StepTrace, trace_step
-from dynbatch.cells.calls.table import CallTable, NamedCell
+from dynbatch.cells.calls.table import CallGraph, CallTable, NamedCell
 from dynbatch.cells.traced import Traced
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.trace import run_traced
 from dynbatch.errors import DynbatchError
+from dynbatch.nodes.node import Owner
 
 CACHED_TRACES = 64
+
+
+MakeCall: TypeAlias = Callable[[tuple[Any, ...]], Call]
+"""Makes a call of a cell's arguments."""
+
+Arity: TypeAlias = tuple[int, int | None, frozenset[int]]
+"""How many values a call is given, where the parameters are, and which values hold matrices."""
 
 
 @cache
 def maker(
     num_values: int, params_at: int | None, matrices: frozenset[int]
-) -> Callable[..., Callable[..., Any]]:
+) -> Callable[..., MakeCall]:
     """Makes, of a cell's tables, the function that makes a call of so many values.
 
     A call is one of thousands a mini-batch, so the function is written out for the number of its
@@ -73,15 +81,15 @@ def maker(
     namespace: dict[str, Any] = {}
     file = f"{__file__}, calls of {num_values} values"  # inside dynbatch, for those who ask
     exec(compile("\n".join(lines), file, "exec"), namespace)
-    made: Callable[..., Callable[..., Any]] = namespace["made_with"]
-    return made
+    made_with: Callable[..., MakeCall] = namespace["made_with"]
+    return made_with
 
 
 class CallableCell(NamedCell, Protocol):
     """What calls ask of their cell."""
 
     @property
-    def function(self) -> Callable[..., Any]: ...
+    def function(self) -> CellFunction: ...
 
 
 class Calls:
@@ -100,9 +108,9 @@ class Calls:
         self._roles = Roles(cell.function, cell.__name__)
         self._tables: dict[tuple[int, ...], CallTable] = {}
         self._traces: Traced[StepTrace] = Traced(CACHED_TRACES)
-        # Value handles of arguments that hold matrices, by identity; they hold what they stand for.
+        # Arguments that hold matrices, as tables record them, by the identity of what was given.
         self._known: dict[int, Any] = {}
-        self._makers: dict[tuple[int, int | None, frozenset[int]], Callable[..., Any]] = {}
+        self._makers: dict[Arity, MakeCall] = {}
         self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
 
     def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
@@ -112,9 +120,9 @@ class Calls:
         if graph.is_trace or graph.device.is_cuda:
             return self._inline(arguments, at, graph)
         matrices = frozenset([k for k, value in enumerate(values) if holds_matrix(value)])
-        lights = [as_argument(value, graph) for value in values]
+        given: list[Any] = [as_argument(value, graph) for value in values]
         params = None if at is None else arguments[at]
-        form_ids = [light.form_id for light in lights]
+        form_ids = [argument.form_id for argument in given]
         key = tuple(form_ids if at is None else [*form_ids[:at], id(params), *form_ids[at:]])
         if (self, key) in graph.inlined:
             return self._inline(arguments, at, graph)
@@ -133,29 +141,28 @@ class Calls:
         for k in matrices:
             place = id(values[k])
             if place not in self._known:
-                self._known[place] = lights[k]
+                self._known[place] = given[k]
                 table.known.append(place)
-            lights[k] = values[k]
+            given[k] = values[k]
         arity = (len(values), at, matrices)
         make = self.make = self._makers.get(arity) or self._maker(arity)  # tried first next time
-        return make(tuple(lights) if at is None else (*lights[:at], params, *lights[at:]))
+        return make(tuple(given) if at is None else (*given[:at], params, *given[at:]))
 
-    def _maker(self, arity: tuple[int, int | None, frozenset[int]]) -> Callable[..., Any]:
+    def _maker(self, arity: Arity) -> MakeCall:
         """What makes a call of so many values."""
         made_with = maker(*arity)
         made = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
         self._makers[arity] = made
         return made
 
-    def _table(self, trace: StepTrace, forms: Sequence[Form], graph: Any) -> CallTable:
+    def _table(self, trace: StepTrace, forms: Sequence[Form], graph: CallGraph) -> CallTable:
         """The table of a graph for a trace: one for all that hold the same parameters."""
         for table in graph.tables:
             if table.trace is trace:
-                found: CallTable = table
-                return found
-        made = CallTable(self._cell, trace, forms, graph, self._forget)
-        graph.add_table(made)
-        return made
+                return table
+        table = CallTable(self._cell, trace, forms, graph, self._forget)
+        graph.add_table(table)
+        return table
 
     def _forget(self, table: CallTable) -> None:
         for key, _ in table.held:
@@ -164,7 +171,12 @@ class Calls:
             self._known.pop(place, None)
 
     def _trace(
-        self, forms: Sequence[Form], at: int | None, params: Any, graph: Any, has_matrices: bool
+        self,
+        forms: Sequence[Form],
+        at: int | None,
+        params: object,
+        graph: Owner,
+        has_matrices: bool,
     ) -> StepTrace | None:
         """The trace for these forms and what `params` holds now.
 
@@ -184,7 +196,7 @@ class Calls:
         trace.check_parameters(self._cell.__name__, graph)
         return trace
 
-    def _inline(self, arguments: Sequence[Any], at: int | None, graph: Any) -> Any:
+    def _inline(self, arguments: Sequence[object], at: int | None, graph: Owner) -> Any:
         """The function itself: operators as nodes, where a call cannot be one node."""
         given = [a if k == at else as_nodes(a, graph) for k, a in enumerate(arguments)]
         params = None if at is None else arguments[at]
@@ -198,5 +210,5 @@ class Calls:
             raise
 
 
-def _trace_key(forms: Sequence[Form], at: int | None, graph: Any) -> tuple[Any, ...]:
+def _trace_key(forms: Sequence[Form], at: int | None, graph: Owner) -> tuple[object, ...]:
     return tuple(forms), at, graph.dtype.char

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
+from dynbatch.nodes.node import Node
+
 _form_ids = itertools.count(1)
+
+NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
+"""A node, or a tuple of them, or of such tuples."""
 
 NO_FORM = -1
 """The form id of what is not an argument of a call; see `table.ValueHandle`."""
+
+
+CellFunction: TypeAlias = Callable[..., Any]
+"""What a user writes: a function of nodes, tuples of nodes and parameters."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +43,7 @@ def leaves(form: Form) -> list[int | MatrixForm]:
     return [leaf for part in form for leaf in leaves(part)]
 
 
-def build(form: Form, values: Iterator[Any]) -> Any:
+def build(form: Form, values: Iterator[Node]) -> NodeTree:
     """The values, one for each leaf, in the structure of the form."""
     if not isinstance(form, tuple):
         return next(values)

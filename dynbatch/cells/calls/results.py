@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, TypeGuard
 
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
-from dynbatch.cells.calls.forms import NO_FORM, ResultForm
+from dynbatch.cells.calls.forms import NO_FORM, NodeTree, ResultForm
 from dynbatch.cells.calls.table import CallTable, nodes_among
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node
@@ -16,9 +16,6 @@ from dynbatch.nodes.shape.structure import stack as stack_nodes
 
 Result: TypeAlias = Call | ResultPart | TuplePart
 """What a call returned, or a part of it."""
-
-NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
-"""A node, or a tuple of them, or of such tuples."""
 
 _RESULT_TYPES = frozenset((Call, ResultPart, TuplePart))
 
@@ -63,10 +60,10 @@ class SumArgument:
     def __len__(self) -> int:
         return len(self.form) if isinstance(self.form, tuple) else len(self.nodes)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: int | slice) -> Any:
         return self._taken()[key]
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[NodeTree]:
         return iter(self._taken())
 
     def __repr__(self) -> str:
@@ -95,7 +92,7 @@ def structure_of(value: Any) -> Any:
     return value
 
 
-def total(results: Sequence[Any]) -> Any:
+def total(results: Sequence[object]) -> Any:
     """The sum of what calls of a cell returned, part by part; an argument for another call.
 
     A tree node has any number of children. Their sum is gathered by the call that is given it: no
@@ -187,7 +184,7 @@ def _leaves_of(nodes: NodeTree) -> Iterator[Node]:
         yield nodes
 
 
-def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> Any:
+def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> NodeTree:
     """Nodes joined part by part, in the structure of one."""
     if isinstance(structures[0], tuple):
         return tuple([by_part(join, part) for part in zip(*structures, strict=True)])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from dynbatch.cells.calls.arguments import form_given, graphs_of, is_value
 from dynbatch.cells.calls.call import TuplePart
-from dynbatch.cells.calls.forms import Form
+from dynbatch.cells.calls.forms import CellFunction, Form
 from dynbatch.cells.calls.results import SumArgument
 from dynbatch.cells.calls.step import trace_step
+from dynbatch.cells.calls.table import CallGraph
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.sources import parameter
@@ -28,12 +28,12 @@ class Roles:
     a node, and what `x + p` computes is the same either way.
     """
 
-    def __init__(self, function: Callable[..., Any], name: str) -> None:
+    def __init__(self, function: CellFunction, name: str) -> None:
         self._function = function
         self._name = name
-        self._known: dict[Any, bool] = {}  # whether an argument is the parameters
+        self._known: dict[tuple[object, ...], bool] = {}  # whether an argument is the parameters
 
-    def of(self, arguments: Sequence[Any]) -> tuple[int | None, tuple[Any, ...], Any]:
+    def of(self, arguments: Sequence[object]) -> tuple[int | None, tuple[object, ...], CallGraph]:
         """The place of the parameters or None, the arguments with all values made nodes, the graph.
 
         Raises:
@@ -57,7 +57,7 @@ class Roles:
         self._check_widths([value for k, value in enumerate(arguments) if k != at])
         return at, tuple(arguments), graph
 
-    def _is_params(self, arguments: Sequence[Any], at: int, graph: Owner) -> bool:
+    def _is_params(self, arguments: Sequence[object], at: int, graph: Owner) -> bool:
         """Whether the function reads its one parameter as such, rather than as a node."""
         params = arguments[at]
         forms: list[Form] = [form_given(value) for k, value in enumerate(arguments) if k != at]
@@ -74,14 +74,14 @@ class Roles:
         found = self._known[key] = takes_both != (False, True)
         return found
 
-    def _traces(self, forms: Sequence[Form], at: int | None, params: Any, graph: Owner) -> bool:
+    def _traces(self, forms: Sequence[Form], at: int | None, params: object, graph: Owner) -> bool:
         try:
             trace_step(self._function, forms, at, params, graph.dtype)
         except Exception:  # whatever the function raises: it cannot do with that
             return False
         return True
 
-    def _several(self, found: Sequence[Any]) -> DtypeError:
+    def _several(self, found: Sequence[object]) -> DtypeError:
         named = " and ".join([repr(argument) for argument in found])
         fix = (
             "make arrays nodes with F.input(graph, array), a parameter as value with\n"
@@ -102,7 +102,7 @@ class Roles:
             f"zeros,\n        and its parameters as one argument\n  fix:  {fix}"
         )
 
-    def _check_no_nodes(self, params: Any) -> None:
+    def _check_no_nodes(self, params: object) -> None:
         if _holds_nodes(params):
             kind = type(params).__name__
             raise DtypeError.at_caller(
@@ -112,10 +112,11 @@ class Roles:
                 "db.total their sum"
             )
 
-    def _graph(self, values: Sequence[Any]) -> Any:
+    def _graph(self, values: Sequence[object]) -> CallGraph:
         graphs = list(dict.fromkeys(graphs_of(values)))
         if len(graphs) == 1:
-            return graphs[0]
+            graph: CallGraph = graphs[0]
+            return graph
         name = self._name
         if not graphs:
             raise DtypeError.at_caller(
@@ -130,7 +131,7 @@ class Roles:
             "        in through its arguments"
         )
 
-    def _check_widths(self, values: Sequence[Any]) -> None:
+    def _check_widths(self, values: Sequence[object]) -> None:
         for value in values:
             if isinstance(value, tuple):
                 self._check_widths(value)
@@ -142,7 +143,7 @@ class Roles:
                 )
 
 
-def may_be_value(argument: Any) -> bool:
+def may_be_value(argument: object) -> bool:
     """Whether an argument is a value, or becomes one with parameters of one dimension as nodes."""
     if isinstance(argument, Parameter):
         return len(argument.shape) == 1
@@ -151,7 +152,7 @@ def may_be_value(argument: Any) -> bool:
     return is_value(argument)
 
 
-def as_value(argument: Any, graph: Owner) -> Any:
+def as_value(argument: object, graph: Owner) -> object:
     """The argument, with its parameters made nodes."""
     if isinstance(argument, Parameter):
         return parameter(graph, argument)
@@ -160,13 +161,13 @@ def as_value(argument: Any, graph: Owner) -> Any:
     return argument
 
 
-def _form(argument: Any) -> Form:
+def _form(argument: object) -> Form:
     if isinstance(argument, tuple):
         return tuple(map(_form, argument))
     return argument.shape[0] if isinstance(argument, Parameter) else form_given(argument)
 
 
-def _holds_nodes(argument: Any) -> bool:
+def _holds_nodes(argument: object) -> bool:
     if not isinstance(argument, list | dict):
         return False
     parts = argument.values() if isinstance(argument, dict) else argument

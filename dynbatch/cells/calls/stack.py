@@ -10,7 +10,7 @@ import numpy as np
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import build, leaves
-from dynbatch.cells.calls.results import are_results, by_part, common_form, structure_of
+from dynbatch.cells.calls.results import Result, are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.arrays import add_rows_at
 from dynbatch.errors import EmptyBatchError, ShapeError
@@ -47,13 +47,13 @@ class StackCalls(Operation):
     """
 
     __slots__ = ("leaf", "located", "results", "tables")
-    results: Sequence[Any]
+    results: Sequence[Result]
     leaf: int
     tables: Sequence[CallTable]
     located: tuple[list[Node], list[ResultRows]]
 
     def __init__(
-        self, results: Sequence[Any], leaf: int, tables: Sequence[CallTable], phase: int
+        self, results: Sequence[Result], leaf: int, tables: Sequence[CallTable], phase: int
     ) -> None:
         first = results[0]
         self.tables = tables
@@ -72,7 +72,7 @@ class StackCalls(Operation):
 
     @property
     def inputs(self) -> tuple[Node, ...]:  # type: ignore[override]
-        return tuple([getattr(result, "call", result) for result in self.results])
+        return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
     def rows_of(self, table: CallTable) -> list[int]:
         """The rows of its calls in a table."""
@@ -168,7 +168,7 @@ def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Node], list[ResultRows]]:
     return list(homes), pieces
 
 
-def stack(results: Sequence[Any], like: Any = None) -> Any:
+def stack(results: Sequence[object], like: object = None) -> Any:
     """What several calls returned, part by part as rows: one node and one gather for each part.
 
     Args:
@@ -217,7 +217,7 @@ def stack(results: Sequence[Any], like: Any = None) -> Any:
     return build(form, iter(nodes))
 
 
-def _no_rows(like: Sequence[Any]) -> Node:
+def _no_rows(like: Sequence[object]) -> Node:
     """A matrix (0, D) for a vector (D,)."""
     (vector,) = like
     if not isinstance(vector, Node) or vector.ndim != 1:

@@ -10,14 +10,15 @@ nodes, once for each memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
-from dynbatch.cells.calls.forms import Form, MatrixForm, ResultForm, build, leaves
+from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
 from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.program import Program
@@ -52,7 +53,7 @@ class StepTrace:
     reads: dict[Path, Any]
     compiled: dict[frozenset[int], CompiledStep] = field(default_factory=dict)
 
-    def is_current(self, params: Any) -> bool:
+    def is_current(self, params: object) -> bool:
         """Whether `params` holds what the trace read from its own."""
         return is_unchanged(params, self.reads)
 
@@ -104,11 +105,11 @@ NOT_TRACED = StepTrace([], [], [], [], (), {})
 
 
 def trace_step(
-    function: Callable[..., Any],
+    function: CellFunction,
     forms: Sequence[Form],
     params_at: int | None,
-    params: Any,
-    dtype: Any,
+    params: object,
+    dtype: DTypeLike,
 ) -> StepTrace:
     """Run `function` once on placeholders.
 
@@ -140,11 +141,11 @@ def trace_step(
 
 
 def _trace_once(
-    function: Callable[..., Any],
+    function: CellFunction,
     forms: Sequence[Form],
     params_at: int | None,
-    params: Any,
-    dtype: Any,
+    params: object,
+    dtype: DTypeLike,
     rows: int,
 ) -> StepTrace:
     graph = TraceGraph(dtype)
@@ -174,11 +175,11 @@ def _placeholder(graph: TraceGraph, role: Section, number: int, shape: Shape) ->
     return Placeholder(graph=graph, role=role, number=number, traced=shape)
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _name(function: CellFunction) -> str:
     return getattr(function, "__name__", "cell")
 
 
-def _form_of(name: str, returned: Any, outputs: list[Node]) -> ResultForm:
+def _form_of(name: str, returned: object, outputs: list[Node]) -> ResultForm:
     """The form of what a cell returned; appends its nodes to `outputs`."""
     if isinstance(returned, Node):
         require_vector(returned)

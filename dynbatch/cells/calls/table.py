@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from dynbatch.backend import Device
 from dynbatch.cells.calls.forms import Form, FormIds, MatrixForm, leaves, part_slots
 from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.cells.calls.step import CompiledStep, StepTrace
@@ -27,8 +28,9 @@ class CallGraph(Owner, Protocol):
     """What calls ask of their graph beside what every node does."""
 
     tables: list[CallTable]
+    device: Device
     totals: dict[int, Any]
-    inlined: dict[Any, Any]
+    inlined: dict[Any, object]  # calls that are not nodes of their own, and their parameters
 
     @property
     def form_ids(self) -> FormIds: ...
@@ -82,7 +84,7 @@ class ValueHandle(Node):
     sig = -1
 
     @property
-    def graph(self) -> Any:  # type: ignore[override]
+    def graph(self) -> CallGraph:  # type: ignore[override]
         return self.origin.graph
 
     @property
@@ -160,7 +162,7 @@ class CallTable:
         self.depth: Array = np.empty(0, np.int64)
         self.run_of: Array = np.empty(0, np.int64)
         self.position: Array = np.empty(0, np.int64)
-        self.held: list[tuple[tuple[int, ...], Any]] = []
+        self.held: list[tuple[tuple[int, ...], object]] = []
         self.known: list[int] = []
         self._forget = forget
 

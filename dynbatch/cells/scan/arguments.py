@@ -26,7 +26,7 @@ class ScanForm(NamedTuple):
     single: bool
 
 
-def as_sentences(xs: Any) -> tuple[Node, ...]:
+def as_sentences(xs: object) -> tuple[Node, ...]:
     """The sentence, or several side by side, with a token of each at every step.
 
     Raises:
@@ -77,17 +77,16 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
     return tuple([p if isinstance(p, Node) else int(p) for p in made]), single
 
 
-def _is_part(part: Any) -> bool:
+def _is_part(part: object) -> bool:
     """Whether it is a vector or a width."""
     if isinstance(part, Node):
         return part.ndim == 1
     if isinstance(part, Parameter):
         return len(part.shape) == 1
-    is_number = isinstance(part, int | np.integer) and not isinstance(part, bool)
-    return is_number and bool(part > 0)
+    return isinstance(part, int | np.integer) and not isinstance(part, bool) and bool(part > 0)
 
 
-def initial_state(graph: Owner, init: Any) -> Any:
+def initial_state(graph: Owner, init: object) -> Any:
     """The first state of a loop of calls, as nodes: what `scan` takes as `init`.
 
     A call takes widths and parameters as they are. A loop over a sentence without tokens makes no
@@ -126,7 +125,7 @@ def initial_state(graph: Owner, init: Any) -> Any:
     return made[0] if single else tuple(made)
 
 
-def as_memories(memory: Any) -> tuple[Node, ...]:
+def as_memories(memory: object) -> tuple[Node, ...]:
     """The memories, none or several.
 
     Raises:
@@ -139,20 +138,20 @@ def as_memories(memory: Any) -> tuple[Node, ...]:
     return memories
 
 
-def as_steps(recompute: Any) -> int | str:
+def as_steps(recompute: object) -> int | str:
     """Steps of a segment, "sqrt", or 0 to keep everything."""
     if recompute is None or recompute == "sqrt":
-        return recompute or 0
-    is_number = isinstance(recompute, int | np.integer) and not isinstance(recompute, bool)
-    if is_number and recompute >= 0:
-        return int(recompute)
+        return "sqrt" if recompute else 0
+    if isinstance(recompute, int | np.integer) and not isinstance(recompute, bool):
+        if recompute >= 0:
+            return int(recompute)
     raise ArgumentError.at_caller(
         f"scan: recompute={recompute!r}.\n"
         '  rule: a number of steps, 1 or more; "sqrt"; or None to keep everything'
     )
 
 
-def _no_state(what: str, init: Any, part: Any) -> ShapeError:
+def _no_state(what: str, init: object, part: object) -> ShapeError:
     fix = "take one row of a matrix, F.unsqueeze a scalar; a width is 1 or more"
     if init is None or part is None:
         fix = "init=64 for a state of 64 zeros, init=(64, 64) for two parts"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dynbatch.cells.scan.arguments import ScanForm
 from dynbatch.compiler.trace import Trace
@@ -16,7 +15,7 @@ MOST_DEPTH, MOST_WIDTHS = 4, 32
 def with_right_init(
     error: ShapeError | DtypeError,
     form: ScanForm,
-    params: Any,
+    params: object,
     trace_with: Callable[[ScanForm], Trace],
 ) -> ShapeError | DtypeError:
     """The error, and if just one width of the state makes the cell run, what `init` should be.
@@ -63,16 +62,16 @@ def _runs(trace_with: Callable[[ScanForm], Trace], form: ScanForm) -> bool:
     return True
 
 
-def _spelt(states: Any, single: bool) -> str:
+def _spelt(states: Sequence[int], single: bool) -> str:
     return str(states[0]) if single else str(tuple(states))
 
 
-def _sizes(value: Any, depth: int) -> Iterator[int]:
+def _sizes(value: object, depth: int) -> Iterator[int]:
     """The sizes of all parameters in something, as far as they are easily found."""
     if isinstance(value, Parameter):
         yield from value.shape
     elif depth < MOST_DEPTH:
-        parts: Any = value if isinstance(value, list | tuple) else ()
+        parts: Iterable[object] = value if isinstance(value, list | tuple) else ()
         parts = value.values() if isinstance(value, dict) else parts
         parts = vars(value).values() if hasattr(value, "__dict__") else parts
         for part in parts:

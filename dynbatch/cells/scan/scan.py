@@ -130,10 +130,10 @@ class Scan(Operation):
 @overload
 def scan(
     cell: Cell,
-    xs: Any,
-    init: Any,
-    params: Any = None,
-    memory: Any = None,
+    xs: object,
+    init: object,
+    params: object = None,
+    memory: object = None,
     reverse: bool = False,
     recompute: int | str | None = None,
     return_state: Literal[True] = True,
@@ -143,10 +143,10 @@ def scan(
 @overload
 def scan(
     cell: Cell,
-    xs: Any,
-    init: Any,
-    params: Any = None,
-    memory: Any = None,
+    xs: object,
+    init: object,
+    params: object = None,
+    memory: object = None,
     reverse: bool = False,
     recompute: int | str | None = None,
     *,
@@ -156,10 +156,10 @@ def scan(
 
 def scan(
     cell: Cell,
-    xs: Any,
-    init: Any,
-    params: Any = None,
-    memory: Any = None,
+    xs: object,
+    init: object,
+    params: object = None,
+    memory: object = None,
     reverse: bool = False,
     recompute: int | str | None = None,
     return_state: bool = True,
@@ -207,10 +207,10 @@ def scan(
 
 def _scan_node(
     cell: Cell,
-    xs: Any,
-    init: Any,
-    params: Any,
-    memory: Any,
+    xs: object,
+    init: object,
+    params: object,
+    memory: object,
     reverse: bool,
     recompute: int | str | None,
 ) -> tuple[Node, Scan]:
