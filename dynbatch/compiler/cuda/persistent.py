@@ -6,8 +6,8 @@ through its steps, products included, and no block waits for another. Forward it
 backward first. A cell with operators that have kernels of their own has no tail.
 
 A block reads all weights of the loop in every step, from the second-level cache; beyond
-`TAIL_BYTES` that takes longer than two launches. Both limits are reckoned: they have not been
-measured on a device.
+`TAIL_BYTES` that should take longer than two launches. Both limits, `TAIL_ROWS` and `TAIL_BYTES`,
+are guesses: no measurement on a card has confirmed them.
 """
 
 from __future__ import annotations
