@@ -1,48 +1,34 @@
-"""Where a word of the library stands, and how often."""
+"""One meaning a word, and whole sentences."""
 
 import ast
-import io
 import re
-import tokenize
-from collections.abc import Iterator
+from collections import defaultdict
 from pathlib import Path
 
-import pytest
+import dynbatch as db
 
-import dynbatch
-
-PACKAGE = Path(dynbatch.__file__).parent
+PACKAGE = Path(db.__file__).parent
 
 
-def names(path: Path) -> Iterator[str]:
-    """Identifiers of a source file, and texts that are one, as in `__all__`; no prose."""
-    text = path.read_text()
-    if path.suffix != ".py":
-        yield from re.findall(r"\w+", re.sub(r"//.*", "", text))
-        return
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.NAME:
-            yield token.string
-        elif token.type == tokenize.STRING and re.fullmatch(r"[\"']\w+[\"']", token.string):
-            yield ast.literal_eval(token.string)
+def definitions():
+    for path in sorted(PACKAGE.rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        place = path.relative_to(PACKAGE).as_posix()
+        yield place, tree
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{place}:{node.lineno}", node
 
 
-def plain(name: str) -> str:
-    """One spelling for LeakyRelu, leaky_relu and _leaky_relu_backward."""
-    return name.replace("_", "").lower().removesuffix("backward")
+def test_no_class_name_stands_twice_in_the_package():
+    places = defaultdict(list)
+    for place, node in definitions():
+        if isinstance(node, ast.ClassDef):
+            places[node.name].append(place)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
-@pytest.mark.parametrize(
-    "activation", ["elu", "gelu", "leaky_relu", "log_sigmoid", "silu", "softplus"]
-)
-def test_an_activation_is_named_four_times_at_most(activation):
-    """Once each: its function, its node function, that function's export, and the link of them.
-
-    Models and random graphs use it besides.
-    """
-    paths = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.cu")]
-    paths = [path for path in paths if not {"models", "testing"} & {*path.parts}]
-    found = [
-        path.name for path in paths for name in names(path) if plain(name) == plain(activation)
-    ]
-    assert len(found) <= 4, found
+def test_the_alias_of_arrays_is_defined_once():
+    alias = re.compile(r"^Array\b.*= np\.ndarray", re.MULTILINE)
+    defining = [path.name for path in PACKAGE.rglob("*.py") if alias.search(path.read_text())]
+    assert defining == ["backend.py"]

@@ -49,7 +49,7 @@ class NllLoss(Operation):
             kernels.pick_loss_backward(dy.flat, ids, weights, dx.offsets, dx.values)
 
 
-class PairLoss(Operation):
+class ElementwiseLoss(Operation):
     """Base: loss = scale · Σ_i f(x_i, t_i) of an input and a target of one shape.
 
     Batches with:  every other one of its kind, whatever the shapes and scales.
@@ -93,28 +93,28 @@ class PairLoss(Operation):
         return batch.array("scale", batch.dtype), np.arange(len(batch.nodes) + 1)
 
 
-class SquaredError(PairLoss):
+class SquaredError(ElementwiseLoss):
     """f = (x - t)²."""
 
     __slots__ = ()
     pair = kernels.squared_error
 
 
-class KlDivergence(PairLoss):
+class KlDivergence(ElementwiseLoss):
     """f = t (log t - x), 0 where t = 0; x holds log-probabilities."""
 
     __slots__ = ()
     pair = kernels.divergence
 
 
-class LogKlDivergence(PairLoss):
+class LogKlDivergence(ElementwiseLoss):
     """f = exp(t) (t - x); both hold log-probabilities."""
 
     __slots__ = ()
     pair = kernels.log_divergence
 
 
-class BinaryCrossEntropy(PairLoss):
+class BinaryCrossEntropy(ElementwiseLoss):
     """f = log(1 + exp(x)) - t x, the cross-entropy of t and σ(x), in nats."""
 
     __slots__ = ()
@@ -196,7 +196,7 @@ def binary_cross_entropy_with_logits(x: Node, target: Any, reduction: str = "mea
 
 
 def _pair_loss(
-    what: str, kind: type[PairLoss], x: Node, target: Any, reduction: str,
+    what: str, kind: type[ElementwiseLoss], x: Node, target: Any, reduction: str,
     known: tuple[str, ...] = ("mean", "sum"),
 ) -> Node:  # fmt: skip
     require_nodes(what, x)
