@@ -139,7 +139,7 @@ def as_memories(memory: object) -> tuple[Node, ...]:
 
 
 def as_steps(recompute: object) -> int | str:
-    """Steps of a segment, "sqrt", or 0 to keep everything."""
+    """Steps of a chunk, "sqrt", or 0 to keep everything."""
     if recompute is None or recompute == "sqrt":
         return "sqrt" if recompute else 0
     if isinstance(recompute, int | np.integer) and not isinstance(recompute, bool):

@@ -20,28 +20,28 @@ from dynbatch.parameter import Array
 
 
 class ScanArrays:
-    """Arrays by name, as generated code wants them: rows of a segment, cut for each shard.
+    """Arrays by name, as generated code wants them: rows of a chunk, cut for each shard.
 
     Args:
-        segments: of the scan.
+        chunks: of the scan.
         scratch:  where arrays come from.
 
     Attributes:
-        shared: what all segments and shards read.
-        kept:   arrays with the rows of all segments.
+        shared: what all chunks and shards read.
+        kept:   arrays with the rows of all chunks.
     """
 
-    def __init__(self, segments: list[Chunk], scratch: Scratch) -> None:
+    def __init__(self, chunks: list[Chunk], scratch: Scratch) -> None:
         self.shared: dict[str, Any] = {}
         self._scratch = scratch
-        self._most = max([segment.order.size for segment in segments])
-        self._sentences = [shard.sentences.size for shard in segments[0].shards]
+        self._most = max([chunk.order.size for chunk in chunks])
+        self._sentences = [shard.sentences.size for shard in chunks[0].shards]
         self._packed: list[tuple[ProgramBuffer, Array]] = []
         self.kept: dict[str, Array] = {}
         self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
 
     def add_rows(self, role: Role, label: int | str, width: int) -> None:
-        """An array with a row for each token of a segment."""
+        """An array with a row for each token of a chunk."""
         self.add_packed(ProgramBuffer(role, label, width, packed=True))
 
     def add_packed(self, buffer: ProgramBuffer) -> None:
@@ -49,7 +49,7 @@ class ScanArrays:
         self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
 
     def add_kept(self, buffer: ProgramBuffer, rows: Array) -> None:
-        """An array that is there for all segments: (N, width) elements, in the layout's order."""
+        """An array that is there for all chunks: (N, width) elements, in the layout's order."""
         self.kept[buffer.name] = in_planes(rows, buffer)
 
     def add_temporary(self, *groups: Sequence[ProgramBuffer]) -> None:
@@ -67,15 +67,13 @@ class ScanArrays:
         for known, array in zip(self._of_shards, arrays, strict=True):
             known[name] = array
 
-    def wide(self, segment: Chunk) -> dict[str, Array]:
-        """The packed arrays, with the rows of one segment; not those that are kept."""
-        count = segment.order.size
+    def wide(self, chunk: Chunk) -> dict[str, Array]:
+        """The packed arrays, with the rows of one chunk; not those that are kept."""
+        count = chunk.order.size
         return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
 
-    def of_shards(
-        self, segment: Chunk, wide: dict[str, Array]
-    ) -> list[tuple[Shard, dict[str, Any]]]:
-        """Everything that generated code reads, for each shard of a segment."""
+    def of_shards(self, chunk: Chunk, wide: dict[str, Array]) -> list[tuple[Shard, dict[str, Any]]]:
+        """Everything that generated code reads, for each shard of a chunk."""
         return [
             (
                 shard,
@@ -84,7 +82,7 @@ class ScanArrays:
                 | {name: rows_of(array, shard.span) for name, array in wide.items()}
                 | {name: rows_of(array, span) for name, array in self.kept.items()},
             )
-            for shard, span, own in zip(segment.shards, segment.spans, self._of_shards, strict=True)
+            for shard, span, own in zip(chunk.shards, chunk.spans, self._of_shards, strict=True)
         ]
 
 
@@ -94,7 +92,7 @@ def lengths_of(batch: Batch) -> Array:
 
 
 def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-    """What forward leaves: all packed values, or only the states between segments."""
+    """What forward leaves: all packed values, or only the states between chunks."""
     cell: CompiledCell = batch.first.cell
     found = extents(lengths_of(batch), batch.recompute)
     if not batch.recompute:

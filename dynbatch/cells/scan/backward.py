@@ -1,4 +1,4 @@
-"""`ScanBackward`: one backward of a batch of scans, last segment first."""
+"""`ScanBackward`: one backward of a batch of scans, last chunk first."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from dynbatch.ragged import Ragged
 class ScanBackward:
     """One backward of a `ScanRun`: weights, streams, initial states and memories.
 
-    Everything but the values that forward left has the size of a segment. Where forward left only
-    the states between segments, each segment's forward runs again first.
+    Everything but the values that forward left has the size of a chunk. Where forward left only
+    the states between chunks, each chunk's forward runs again first.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class ScanBackward:
         self._of_memories = dxs[states:]
         run.read([batch.input(k) for k in range(len(batch.inputs))])
         scratch = Scratch(batch.scratch)
-        self._segments = run.segments
+        self._chunks = run.chunks
         if not run.recomputes:
             lengths = scan_arrays.lengths_of(batch)
-            self._segments = cut(run.layout, of_pass(lengths, 0, leaves_all=False))
-        self._arrays = ScanArrays(self._segments, scratch)
+            self._chunks = cut(run.layout, of_pass(lengths, 0, leaves_all=False))
+        self._arrays = ScanArrays(self._chunks, scratch)
         self._initial = run.initial_states(scratch)
         self._add_arrays(scratch)
         self._carried = self._carry(scratch)
@@ -59,7 +59,7 @@ class ScanBackward:
         self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
 
     def run(self) -> None:
-        """Every segment; then what is left for all."""
+        """Every chunk; then what is left for all."""
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
         weights = WeightGradients(run.cell, gradients)
@@ -71,8 +71,8 @@ class ScanBackward:
         for k, dx in enumerate(self._of_streams):
             if dx is not None and k not in run.cell.reached:
                 dx.values[...] = 0
-        for segment in reversed(self._segments):
-            self._segment(segment, weights)
+        for chunk in reversed(self._chunks):
+            self._chunk(chunk, weights)
         for sink in sinks:
             sink.pass_on(gradients)
         self._gradients_of_states()
@@ -139,16 +139,16 @@ class ScanBackward:
             self._memories.append(memories)
             self._sums.append(sums)
 
-    # Segments -------------------------------------------------------------------------------------
+    # Chunks -------------------------------------------------------------------------------------
 
-    def _segment(self, segment: Chunk, weights: WeightGradients) -> None:
+    def _chunk(self, chunk: Chunk, weights: WeightGradients) -> None:
         run = self._run
-        wide = self._arrays.wide(segment)
-        shards = self._arrays.of_shards(segment, wide)
+        wide = self._arrays.wide(chunk)
+        shards = self._arrays.of_shards(chunk, wide)
         for number, (shard, arrays) in enumerate(shards):
-            place_states(arrays, run.given_to(shard), self._before(segment, number))
+            place_states(arrays, run.given_to(shard), self._before(chunk, number))
         parallel.run(
-            [partial(self._run_shard, segment, number, *each) for number, each in enumerate(shards)]
+            [partial(self._run_shard, chunk, number, *each) for number, each in enumerate(shards)]
         )
         for number, op in run.cell.maps.items():
             name = run.cell.reverse_pass.of_maps.get(number)
@@ -157,15 +157,15 @@ class ScanBackward:
             # Rows of kept values are one stretch in each shard only.
             kept = op.inputs[0].base.origin is Origin.OPERATOR and not run.recomputes
             for part in [arrays for _, arrays in shards] if kept else [wide]:
-                weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, segment))
+                weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, chunk))
         weights.run()
 
-    def _before(self, segment: Chunk, number: int) -> list[Array]:
-        """The states of a shard before a segment."""
+    def _before(self, chunk: Chunk, number: int) -> list[Array]:
+        """The states of a shard before a chunk."""
         run = self._run
-        if run.recomputes or not segment.shards[number].first:
-            return run.before(segment, number, self._initial)
-        start, first = segment.starts[number], segment.before[number]
+        if run.recomputes or not chunk.shards[number].first:
+            return run.before(chunk, number, self._initial)
+        start, first = chunk.starts[number], chunk.before[number]
         rows = slice(first, first + start.stop - start.start)
         place = run.cell.storage.buffer_of
         return [
@@ -173,23 +173,23 @@ class ScanBackward:
             for value in run.cell.program.following
         ]
 
-    def _run_shard(self, segment: Chunk, number: int, shard: Shard, arrays: dict[str, Any]) -> None:
+    def _run_shard(self, chunk: Chunk, number: int, shard: Shard, arrays: dict[str, Any]) -> None:
         run = self._run
         if run.recomputes:
-            run.run_forward(segment, number, shard, arrays)
+            run.run_forward(chunk, number, shard, arrays)
         else:
-            run.gather_streams(segment, shard, arrays)
+            run.gather_streams(chunk, shard, arrays)
         generic = run.generic[number] if run.generic else {}
         arrays.update({f"G{k}": step for k, step in generic.items()})
-        take_rows(self._dy.values, segment.order[shard.span], arrays["dY"])
+        take_rows(self._dy.values, chunk.order[shard.span], arrays["dY"])
         for part in run.cell.read_before:
-            self._previous_states(part, segment, shard, arrays)
+            self._previous_states(part, chunk, shard, arrays)
         run.cell.backward(arrays, shard.blocks)
         for step in generic.values():
             step.finish()
             if run.recomputes:
                 step.forget()
-        order = segment.order[shard.span]
+        order = chunk.order[shard.span]
 
         def give(place: int, rows: slice, gradient: Array) -> None:
             dx = self._of_streams[place]
@@ -201,19 +201,19 @@ class ScanBackward:
             give(place, slice(None), arrays[f"dX{place}"])
 
     def _previous_states(
-        self, part: int, segment: Chunk, shard: Shard, arrays: dict[str, Any]
+        self, part: int, chunk: Chunk, shard: Shard, arrays: dict[str, Any]
     ) -> None:
         """A part of the state as every step found it, packed."""
         following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
         source = columns_of(arrays, *self._run.cell.storage.buffer_of(following), following.width)
         if rows.size:
-            take_rows(source, segment.previous[shard.span] - shard.start, rows)
+            take_rows(source, chunk.previous[shard.span] - shard.start, rows)
             running = shard.steps[0][2]
             rows[:running] = arrays[f"I{part}"][:running]
 
-    def _zero_rows(self, op: Op, segment: Chunk) -> int:
+    def _zero_rows(self, op: Op, chunk: Chunk) -> int:
         """How many of the first rows that a wide linear map multiplied are known to be zeros."""
-        shard = segment.shards[0]
+        shard = chunk.shards[0]
         known = op.reads_state and not any(self._run.given) and not shard.first and shard.steps
         return shard.steps[0][2] if known else 0
 
@@ -256,7 +256,7 @@ class ScanBackward:
         run.count(cell.launches_backward, len(cell.reverse_pass.carry), around)
         if run.recomputes:
             run.count_forward()
-        shards = [shard for segment in self._segments for shard in segment.shards]
+        shards = [shard for chunk in self._chunks for shard in chunk.shards]
         blocks = sum([len(shard.blocks) for shard in shards])
         batch.launches += blocks * len(cell.reverse_pass.ahead)
-        batch.launches += len(cell.maps) * len(self._segments)
+        batch.launches += len(cell.maps) * len(self._chunks)

@@ -1,11 +1,11 @@
-"""Segments: ranges of steps that a scan runs one after the other.
+"""Chunks: ranges of steps that a scan runs one after the other.
 
-A segment is a scan of its own that begins from the states which the one before left. Backward goes
-segment by segment, so that streams, gradients of gates and all else that it needs on the way take a
-segment's room. Where it makes a segment's values again, the states between segments are all that is
-kept. Rows are in prefix layout, so that each segment's are one stretch of every shard's.
+A chunk is a scan of its own that begins from the states which the one before left. Backward goes
+chunk by chunk, so that streams, gradients of gates and all else that it needs on the way take a
+chunk's room. Where it makes a chunk's values again, the states between chunks are all that is
+kept. Rows are in prefix layout, so that each chunk's are one stretch of every shard's.
 
-Source: Chen et al. 2016, arXiv:1604.06174: with √T segments of √T steps both what is kept and what
+Source: Chen et al. 2016, arXiv:1604.06174: with √T chunks of √T steps both what is kept and what
     is made again is O(√T).
 """
 
@@ -20,8 +20,8 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.cells.scan.prefix import PrefixLayout, Shard
 
-# Rows of a segment where nothing is made again. A tagger's and a translator's step take
-# as long with 256, 384, 512 or all of them (measured); wider weights, which each segment's products
+# Rows of a chunk where nothing is made again. A tagger's and a translator's step take
+# as long with 256, 384, 512 or all of them (measured); wider weights, which each chunk's products
 # are added to, like more.
 LEAST_ROWS = 384
 
@@ -40,14 +40,14 @@ class Chunk:
     """Some steps of all shards, as a scan of their own.
 
     Attributes:
-        shards:   steps of each shard; rows are counted from the segment's first.
+        shards:   steps of each shard; rows are counted from the chunk's first.
         order:    (R,) row in sentence order of each packed row.
         previous: (R,) packed row of the same sentence one step earlier; -1 at the first step.
         ended:    sentences whose last step it holds, and `last`, the packed rows of these steps.
-        starts:   of each shard, rows of the states before the segment.
+        starts:   of each shard, rows of the states before the chunk.
         spans:    of each shard, its rows in the layout; and `before`, the first row of the step
             before these.
-        kept:     rows of states that are kept for earlier segments.
+        kept:     rows of states that are kept for earlier chunks.
     """
 
     shards: list[Shard]
@@ -62,9 +62,9 @@ class Chunk:
 
 
 def extents(lengths: Array, steps: int) -> list[Extent]:
-    """The segments of sentences of these lengths: one, or more of `steps` steps.
+    """The chunks of sentences of these lengths: one, or more of `steps` steps.
 
-    Where sentences have ended a segment takes more steps, as long as it has no more rows than
+    Where sentences have ended a chunk takes more steps, as long as it has no more rows than
     `steps` steps of all sentences: what it needs does not grow, and products of few rows are slow.
     """
     longest = int(lengths.max(initial=0))
@@ -78,7 +78,7 @@ def extents(lengths: Array, steps: int) -> list[Extent]:
 
 
 def _filled(counts: list[int], most: int) -> list[Extent]:
-    """Segments of as many steps as have at most `most` rows, and of one step at least."""
+    """Chunks of as many steps as have at most `most` rows, and of one step at least."""
     found: list[Extent] = []
     first = rows = 0
     for t, count in enumerate(counts):
@@ -90,12 +90,12 @@ def _filled(counts: list[int], most: int) -> list[Extent]:
 
 
 def of_pass(lengths: Array, steps: int, leaves_all: bool) -> list[Extent]:
-    """The segments of a pass.
+    """The chunks of a pass.
 
     Args:
-        steps:      of a segment that is made again; 0 where none is.
-        leaves_all: whether it is the forward that leaves all values: in one segment. Other passes
-            need the room of a segment, which then has `LEAST_ROWS` rows or more.
+        steps:      of a chunk that is made again; 0 where none is.
+        leaves_all: whether it is the forward that leaves all values: in one chunk. Other passes
+            need the room of a chunk, which then has `LEAST_ROWS` rows or more.
     """
     sentences = max(1, int(np.count_nonzero(lengths)))
     return extents(lengths, steps or (0 if leaves_all else -(-LEAST_ROWS // sentences)))
@@ -121,16 +121,16 @@ def choices(lengths: Array) -> list[int]:
 
 
 def cut(layout: PrefixLayout, found: list[Extent]) -> list[Chunk]:
-    """The segments of a layout."""
-    segments: list[Chunk] = []
+    """The chunks of a layout."""
+    chunks: list[Chunk] = []
     kept = 0
     for extent in found:
-        segments.append(_segment(layout, extent, kept))
+        chunks.append(_chunk(layout, extent, kept))
         kept += extent.running if extent.first else 0
-    return segments
+    return chunks
 
 
-def _segment(layout: PrefixLayout, extent: Extent, kept: int) -> Chunk:
+def _chunk(layout: PrefixLayout, extent: Extent, kept: int) -> Chunk:
     shards: list[Shard] = []
     starts: list[slice] = []
     spans: list[slice] = []

@@ -26,10 +26,10 @@ LEAST_SENTENCES = 4
 
 
 class ScanRun:
-    """One batch of scans: its prefix layout in segments, and forward.
+    """One batch of scans: its prefix layout in chunks, and forward.
 
-    With `batch.recompute` forward leaves the states between segments; else, if backward follows,
-    there is one segment, of which it leaves what backward reads.
+    With `batch.recompute` forward leaves the states between chunks; else, if backward follows,
+    there is one chunk, of which it leaves what backward reads.
 
     Attributes:
         streams, inits, memories: packed inputs.
@@ -46,7 +46,7 @@ class ScanRun:
         lengths = np.asarray(y.lengths, np.int64)
         shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
         self.layout = PrefixLayout(lengths, y.offsets, node.reverse, shards)
-        self.segments = cut(self.layout, of_pass(lengths, batch.recompute, batch.keeps))
+        self.chunks = cut(self.layout, of_pass(lengths, batch.recompute, batch.keeps))
         self.generic: list[dict[int, GenericStep]] = []
         self.read(xs)
 
@@ -57,10 +57,10 @@ class ScanRun:
         self.streams, self.inits, self.memories = xs[:streams], xs[streams:states], xs[states:]
 
     def forward(self, y: Ragged) -> None:
-        """Run segment by segment; outputs and last states go into sentence order."""
+        """Run chunk by chunk; outputs and last states go into sentence order."""
         batch, cell = self.batch, self.cell
         scratch = Scratch(batch.scratch)
-        arrays = ScanArrays(self.segments, scratch)
+        arrays = ScanArrays(self.chunks, scratch)
         self.add_forward(arrays, scratch)
         for buffer in cell.storage.packed:
             if batch.keeps and not self.recomputes:
@@ -72,18 +72,18 @@ class ScanRun:
         if cell.generic:
             self._make_generic(scratch)
         arrays.add_temporary(cell.storage.temporary)
-        for number, segment in enumerate(self.segments):
-            wide = arrays.wide(segment)
-            shards = arrays.of_shards(segment, wide)
-            wide |= arrays.kept  # then there is one segment
+        for number, chunk in enumerate(self.chunks):
+            wide = arrays.wide(chunk)
+            shards = arrays.of_shards(chunk, wide)
+            wide |= arrays.kept  # then there is one chunk
             for k, (shard, of_shard) in enumerate(shards):
-                place_states(of_shard, self.given_to(shard), self.before(segment, k, initial))
+                place_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
             parallel.run(
-                [partial(self.run_forward, segment, k, *each) for k, each in enumerate(shards)]
+                [partial(self.run_forward, chunk, k, *each) for k, each in enumerate(shards)]
             )
-            self._outputs(segment, wide, y)
-            if number + 1 < len(self.segments):
-                self._leave_states(segment, self.segments[number + 1], wide)
+            self._outputs(chunk, wide, y)
+            if number + 1 < len(self.chunks):
+                self._leave_states(chunk, self.chunks[number + 1], wide)
         self._states_of_empty_sentences()
         self.count_forward()
 
@@ -98,20 +98,18 @@ class ScanRun:
         for k, value in enumerate(self.cell.program.streams):
             arrays.add_rows(Role.STREAM, k, value.width)
 
-    def run_forward(
-        self, segment: Chunk, number: int, shard: Shard, arrays: dict[str, Any]
-    ) -> None:
-        """Forward of one shard in one segment."""
+    def run_forward(self, chunk: Chunk, number: int, shard: Shard, arrays: dict[str, Any]) -> None:
+        """Forward of one shard in one chunk."""
         if self.generic:
             arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
-        self.gather_streams(segment, shard, arrays)
+        self.gather_streams(chunk, shard, arrays)
         self.cell.ahead_of_loop(arrays)
         self.cell.forward(arrays, shard.numbered)
 
-    def gather_streams(self, segment: Chunk, shard: Shard, arrays: dict[str, Any]) -> None:
+    def gather_streams(self, chunk: Chunk, shard: Shard, arrays: dict[str, Any]) -> None:
         """Bring the rows of streams in packed order."""
         for k, x in enumerate(self.streams):
-            take_rows(x.values, segment.order[shard.span], arrays[f"X{k}"])
+            take_rows(x.values, chunk.order[shard.span], arrays[f"X{k}"])
 
     # States ---------------------------------------------------------------------------------------
 
@@ -131,35 +129,35 @@ class ScanRun:
         return found
 
     def _states_between(self, scratch: Scratch) -> list[Array]:
-        """Where the states between segments go."""
-        if len(self.segments) == 1:
+        """Where the states between chunks go."""
+        if len(self.chunks) == 1:
             return []
         states = self.cell.program.states
         if self.batch.keeps:
             return [self.batch.saved[f"S{k}"] for k in range(len(states))]
-        most = max([segment.starts[-1].stop for segment in self.segments[1:]])
+        most = max([chunk.starts[-1].stop for chunk in self.chunks[1:]])
         return [scratch.take(most, state.width) for state in states]
 
-    def _start(self, segment: Chunk, number: int) -> slice:
-        """The rows of a shard's states before a segment, among those between segments."""
-        start, kept = segment.starts[number], segment.kept if self.batch.keeps else 0
+    def _start(self, chunk: Chunk, number: int) -> slice:
+        """The rows of a shard's states before a chunk, among those between chunks."""
+        start, kept = chunk.starts[number], chunk.kept if self.batch.keeps else 0
         return slice(kept + start.start, kept + start.stop)
 
-    def before(self, segment: Chunk, number: int, initial: list[list[Array]]) -> list[Array]:
-        """The states of a shard before a segment."""
-        if not segment.shards[number].first:
+    def before(self, chunk: Chunk, number: int, initial: list[list[Array]]) -> list[Array]:
+        """The states of a shard before a chunk."""
+        if not chunk.shards[number].first:
             return initial[number]
-        return [rows[self._start(segment, number)] for rows in self._between]
+        return [rows[self._start(chunk, number)] for rows in self._between]
 
     def given_to(self, shard: Shard) -> bool:
-        """Whether the states before a segment may be other than zeros."""
+        """Whether the states before a chunk may be other than zeros."""
         return any(self.given) or shard.first > 0
 
-    def _leave_states(self, segment: Chunk, following: Chunk, wide: dict[str, Array]) -> None:
-        """Copy the states after a segment, of the sentences that run on."""
+    def _leave_states(self, chunk: Chunk, following: Chunk, wide: dict[str, Array]) -> None:
+        """Copy the states after a chunk, of the sentences that run on."""
         for k, value in enumerate(self.cell.program.following):
             rows = columns_of(wide, *self.cell.storage.buffer_of(value), value.width)
-            for number, shard in enumerate(segment.shards):
+            for number, shard in enumerate(chunk.shards):
                 place = self._start(following, number)
                 if place.stop > place.start:
                     last = shard.start + shard.steps[-1][0]
@@ -167,17 +165,17 @@ class ScanRun:
 
     # Results --------------------------------------------------------------------------------------
 
-    def _outputs(self, segment: Chunk, wide: dict[str, Array], y: Ragged) -> None:
+    def _outputs(self, chunk: Chunk, wide: dict[str, Array], y: Ragged) -> None:
         """Outputs, and last states of the sentences that end here, in sentence order."""
         program, place = self.cell.program, self.cell.storage.buffer_of
         column = 0
         for value in program.exports:
             rows = columns_of(wide, *place(value), value.width)
-            y.values[segment.order, column : column + value.width] = rows
+            y.values[chunk.order, column : column + value.width] = rows
             column += value.width
         for port, value in zip(self.batch.ports, program.following, strict=True):
             rows = columns_of(wide, *place(value), value.width)
-            port.values[segment.ended] = rows[segment.last]
+            port.values[chunk.ended] = rows[chunk.last]
 
     def _states_of_empty_sentences(self) -> None:
         """They are the initial ones."""
@@ -215,7 +213,7 @@ class ScanRun:
     def count_forward(self) -> None:
         """Kernels of one forward."""
         cell = self.cell
-        around = len(self.segments) * (len(cell.stream_maps) + 2 * len(self.streams))
+        around = len(self.chunks) * (len(cell.stream_maps) + 2 * len(self.streams))
         self.count(cell.launches, cell.from_state, around)
 
     def count(self, a_step: int, of_state: int, around: int) -> None:
@@ -231,7 +229,7 @@ class ScanRun:
 
 
 def place_states(arrays: dict[str, Any], given: bool, states: Sequence[Array]) -> None:
-    """Tell generated code the states before a segment."""
+    """Tell generated code the states before a chunk."""
     arrays["given"] = given
     for k, rows in enumerate(states):
         arrays[f"I{k}"] = rows

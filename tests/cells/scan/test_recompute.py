@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.cells.scan import chunks as segments
+from dynbatch.cells.scan import chunks
 from dynbatch.cells.scan.prefix import PrefixLayout
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.nodes.batch import Batch
@@ -149,7 +149,7 @@ def peak_of(recompute, lengths=(40,) * 8, width=16):
         return graph.peak_bytes
 
 
-def test_segments_take_less_memory():
+def test_chunks_take_less_memory():
     peaks = {steps: peak_of(steps) for steps in (None, 20, "sqrt", 5)}
     assert peaks[5] < peaks["sqrt"] < peaks[20] < peaks[None]
     assert peaks["sqrt"] < peaks[None] / 2
@@ -192,12 +192,12 @@ def test_other_settings_are_refused(recompute):
         db.scan(CASES["gru"].cell, F.constant(graph, 1.0, (2, D)), H, recompute=recompute)
 
 
-# Segments ----------------------------------------------------------------------------------------
+# Chunks ----------------------------------------------------------------------------------------
 
 
 @given(LENGTHS, st.integers(0, 7))
-def test_segments_hold_every_step_once_and_no_more_rows_than_said(lengths, steps):
-    found = segments.extents(np.array(lengths), steps)
+def test_chunks_hold_every_step_once_and_no_more_rows_than_said(lengths, steps):
+    found = chunks.extents(np.array(lengths), steps)
     assert [e.first for e in found] == [0, *[e.end for e in found[:-1]]]
     assert found[-1].end == max(lengths)
     assert sum(e.rows for e in found) == sum(lengths)
@@ -209,22 +209,22 @@ def test_segments_hold_every_step_once_and_no_more_rows_than_said(lengths, steps
 
 
 @given(LENGTHS, st.integers(0, 5), st.integers(1, 3), st.booleans())
-def test_segments_are_scans_of_their_own(lengths, steps, shards, reverse):
+def test_chunks_are_scans_of_their_own(lengths, steps, shards, reverse):
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     layout = PrefixLayout(np.array(lengths), offsets, reverse, shards)
-    found = segments.cut(layout, segments.extents(np.array(lengths), steps))
-    rows = np.concatenate([segment.order for segment in found])
+    found = chunks.cut(layout, chunks.extents(np.array(lengths), steps))
+    rows = np.concatenate([chunk.order for chunk in found])
     assert np.array_equal(np.sort(rows), np.arange(sum(lengths)))
-    ended = np.concatenate([segment.ended for segment in found])
+    ended = np.concatenate([chunk.ended for chunk in found])
     assert sorted(ended.tolist()) == [k for k, n in enumerate(lengths) if n]
-    for segment in found:
-        last = segment.order[segment.last]
-        first = offsets[:-1][segment.ended]
-        assert np.array_equal(last, first if reverse else offsets[1:][segment.ended] - 1)
+    for chunk in found:
+        last = chunk.order[chunk.last]
+        first = offsets[:-1][chunk.ended]
+        assert np.array_equal(last, first if reverse else offsets[1:][chunk.ended] - 1)
         step = -1 if not reverse else 1
-        inside = segment.previous >= 0
-        earlier = segment.order[segment.previous[inside]]
-        assert np.array_equal(earlier, segment.order[inside] + step)
-        for shard in segment.shards:
+        inside = chunk.previous >= 0
+        earlier = chunk.order[chunk.previous[inside]]
+        assert np.array_equal(earlier, chunk.order[inside] + step)
+        for shard in chunk.shards:
             starts = [shard.start + s for s, _, _, _ in shard.steps[:1]]
-            assert all((segment.previous[s : s + shard.steps[0][2]] == -1).all() for s in starts)
+            assert all((chunk.previous[s : s + shard.steps[0][2]] == -1).all() for s in starts)

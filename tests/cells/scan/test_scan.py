@@ -6,8 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan import arrays as scan_arrays
-from dynbatch.cells.scan import chunks as segments
-from dynbatch.cells.scan import prefix
+from dynbatch.cells.scan import chunks, prefix
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.operation import signature_type
@@ -58,9 +57,9 @@ def test_scan_equals_the_cell_step_by_step(case, reverse):
 
 @each_case
 @pytest.mark.parametrize("count", [1, 2])
-def test_blocks_and_segments_of_few_steps(case, count, threads, monkeypatch):
+def test_blocks_and_chunks_of_few_steps(case, count, threads, monkeypatch):
     monkeypatch.setattr(prefix, "BLOCK_ROWS", 5)
-    monkeypatch.setattr(segments, "LEAST_ROWS", 8)
+    monkeypatch.setattr(chunks, "LEAST_ROWS", 8)
     threads(count)
     with poisoned_memory():
         assert_scan_equals_steps(case.cell, case.batch((3, 1, 5, 0, 2, 3, 1, 7)))
@@ -68,7 +67,7 @@ def test_blocks_and_segments_of_few_steps(case, count, threads, monkeypatch):
 
 @some_cases
 @pytest.mark.parametrize("grad", [True, False])
-def test_segments_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypatch):
+def test_chunks_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypatch):
     batch = case.batch((40,) * 6)
     expected = outcome(db.scan, case.cell, batch, grad=grad)
     elements, rooms = scan_arrays.elements, []
@@ -79,7 +78,7 @@ def test_segments_make_a_pass_smaller_and_change_nothing_else(case, grad, monkey
 
     monkeypatch.setattr(scan_arrays, "elements", noted)
     for rows in (240, 24):
-        monkeypatch.setattr(segments, "LEAST_ROWS", rows)
+        monkeypatch.setattr(chunks, "LEAST_ROWS", rows)
         with poisoned_memory():
             found = outcome(db.scan, case.cell, batch, grad=grad)
         assert_equal_outcomes(found, expected, 1e-12)
