@@ -40,16 +40,9 @@ class Rule(NamedTuple):
 
 
 def sgd(
-    value: Array,
-    gradient: Array,
-    slots: Arrays,
-    scratch: Arrays,
-    lr: float,
-    momentum: float,
-    share: float,
-    decay: float,
-    nesterov: float,
-) -> None:
+    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
+    lr: float, momentum: float, share: float, decay: float, nesterov: float,
+) -> None:  # fmt: skip
     """g' = g + decay·θ;  b ← momentum·b + share·g';  θ ← θ - lr·d, where d is b with momentum, with
     `nesterov` too g' + momentum·b, else g'. Slots: b with momentum, else none.
     """
@@ -71,14 +64,9 @@ def sgd(
 
 
 def adagrad(
-    value: Array,
-    gradient: Array,
-    slots: Arrays,
-    scratch: Arrays,
-    lr: float,
-    decay: float,
-    eps: float,
-) -> None:
+    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
+    lr: float, decay: float, eps: float,
+) -> None:  # fmt: skip
     """g' = g + decay·θ;  s ← s + g'²;  θ ← θ - lr·g' / (√s + eps). Slots: s."""
     (square_sum,), step, direction = slots, scratch[0], gradient
     if decay:
@@ -93,18 +81,10 @@ def adagrad(
 
 
 def rmsprop(
-    value: Array,
-    gradient: Array,
-    slots: Arrays,
-    scratch: Arrays,
-    lr: float,
-    alpha: float,
-    rest: float,
-    eps: float,
-    decay: float,
-    momentum: float,
+    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
+    lr: float, alpha: float, rest: float, eps: float, decay: float, momentum: float,
     centered: float,
-) -> None:
+) -> None:  # fmt: skip
     """g' = g + decay·θ;  v ← alpha·v + rest·g'²;  if `centered` a ← alpha·a + rest·g', else a = 0;
     d = g' / (√(v - a²) + eps);  with momentum b ← momentum·b + d, θ ← θ - lr·b, else θ ← θ - lr·d.
     rest = 1 - alpha. Slots: v, then a if centered, then b with momentum.
@@ -138,17 +118,9 @@ def rmsprop(
 
 
 def adam(
-    value: Array,
-    gradient: Array,
-    slots: Arrays,
-    scratch: Arrays,
-    step_size: float,
-    beta1: float,
-    beta2: float,
-    eps: float,
-    decay: float,
-    shrink: float,
-) -> None:
+    value: Array, gradient: Array, slots: Arrays, scratch: Arrays,
+    step_size: float, beta1: float, beta2: float, eps: float, decay: float, shrink: float,
+) -> None:  # fmt: skip
     """g' = g + decay·θ;  M ← β₁·M + g';  V ← β₂·V + g'²;  θ ← shrink·θ - step_size·M / (√V + eps).
     Slots: M, V.
     """

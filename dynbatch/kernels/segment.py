@@ -123,13 +123,9 @@ def rows_of(values: Array, offsets: Array, part: slice) -> Array:
 
 
 def reduce_made(
-    ufunc: np.ufunc,
-    make: Callable[[slice], Array],
-    width: int,
-    offsets: Array,
-    out: Array,
+    ufunc: np.ufunc, make: Callable[[slice], Array], width: int, offsets: Array, out: Array,
     empty: float,
-) -> None:
+) -> None:  # fmt: skip
     """`reduce_segments` of rows that are made some segments at a time, by `make(rows)`."""
     for segments, rows in groups(offsets, width):
         within = offsets[segments.start : segments.stop + 1] - rows.start

@@ -10,7 +10,6 @@ from dynbatch import nodes as F
 from dynbatch.kernels import blas, dropout, segment
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.losses import crf, cross_entropy
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 
@@ -25,7 +24,7 @@ def few_elements(monkeypatch, one_thread):
         (segment, "BLOCK"), (dropout, "BLOCK"), (crf, "BLOCK_ELEMENTS"),
         (cross_entropy, "BLOCK_ELEMENTS"),
         (additive_attention, "BLOCK_ELEMENTS"), (attention, "BLOCK_ELEMENTS"),
-        (single_query, "BLOCK_ELEMENTS"), (blas, "ADDED_SLICE"),
+        (blas, "ADDED_SLICE"),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, 1 << 12)
 

@@ -20,7 +20,7 @@ from dynbatch.kernels.attention.packed import (
     pairs_of,
     softmax_backward,
 )
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
 
 # Elements of one block of tanh(q + k): it stays in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -54,7 +54,7 @@ def block_rows(queries: int, keys: int, width: int) -> int:
     return min(queries, max(1, BLOCK_ELEMENTS // max(1, keys * width)))
 
 
-@has_cuda()
+@no_scratch_on_gpu
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
 ) -> int:
@@ -122,13 +122,9 @@ def additive_attention(
 
 @has_cuda("queries")
 def additive_attention_backward(
-    packed: PackedAttention,
-    vector: Array,
-    weights: Array,
-    dout: Array,
-    wanted: AttentionGradients,
+    packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
     scratch: Array,
-) -> Array:
+) -> Array:  # fmt: skip
     """Gradients of `additive_attention`. With u = tanh(q_i + k_j) and dw_ij = dout_i · v_j:
 
         ds_ij = w_ij (dw_ij - Σ_j w_ij dw_ij);  dv = wᵀ dout;  dvector = Σ_ij ds_ij u

@@ -24,7 +24,7 @@ from dynbatch.kernels.attention.packed import (
     softmax_backward,
 )
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
 
 # Elements of one block of scores. Measured with 8 sentences of 512 tokens and 8 heads, float32:
 # 68 ms forward with 2^16, 57 with 2^17, 52 with 2^18, 49 with 2^19.
@@ -102,7 +102,7 @@ def block_shape(queries: int, keys: int, heads: int, mask: Mask) -> tuple[int, i
     return min(queries, rows), span
 
 
-@has_cuda()
+@no_scratch_on_gpu
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, masks: Sequence[Mask],
@@ -186,13 +186,9 @@ def _block_forward(
 
 @has_cuda("queries")
 def dot_attention_backward(
-    packed: PackedAttention,
-    scoring: Scoring,
-    log_sums: Array,
-    dout: Array,
-    wanted: AttentionGradients,
-    scratch: Array,
-) -> None:
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    wanted: AttentionGradients, scratch: Array,
+) -> None:  # fmt: skip
     """Gradients of `dot_attention`. With p = exp(score - log_sum) and dp_ij = dout_i · v_j:
 
         ds_ij = scale · p_ij (dp_ij - Σ_j p_ij dp_ij);  dq = ds k;  dk = dsᵀ q;  dv = pᵀ dout

@@ -11,18 +11,15 @@ Every query sees every key of its sentence, and no sentence is empty: `reduceat`
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels import segment
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.runtime.dispatch import has_cuda
-
-# Elements of one pass over packed rows: it stays in the second-level cache.
-BLOCK_ELEMENTS = 1 << 17
+from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
 
 
 def sentence_of_rows(offsets: Array) -> Array:
@@ -30,13 +27,13 @@ def sentence_of_rows(offsets: Array) -> Array:
     return np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
 
 
-@has_cuda()
+@no_scratch_on_gpu
 def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
     """Elements of scratch of `dot_attention`, whose values live where those of `array` do."""
     return sum(key_lengths)
 
 
-@has_cuda()
+@no_scratch_on_gpu
 def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch of `additive_attention`: the largest block of whole sentences' keys."""
     return _block_elements(key_lengths, width)
@@ -49,7 +46,7 @@ def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> 
 
 
 def _block_elements(key_lengths: Sequence[int], width: int) -> int:
-    rows = max(max(key_lengths, default=0), BLOCK_ELEMENTS // max(1, width))
+    rows = max(max(key_lengths, default=0), segment.BLOCK // max(1, width))
     return width * min(sum(key_lengths), rows)
 
 
@@ -111,13 +108,9 @@ def dot_attention_backward(
 
 @has_cuda("queries")
 def additive_attention(
-    packed: PackedAttention,
-    vector: Array,
-    sentences: Array,
-    out: Array,
-    weights: Array,
+    packed: PackedAttention, vector: Array, sentences: Array, out: Array, weights: Array,
     scratch: Array,
-) -> None:
+) -> None:  # fmt: skip
     """out = Σ_j w_j v_j,  w_j = softmax_j(vector · tanh(q + k_j)): one row a sentence.
 
     Args:
@@ -128,8 +121,7 @@ def additive_attention(
         scratch:   `additive_workspace` elements.
     """
     offsets = packed.key_offsets
-    for first, last in _blocks(offsets, packed.keys.shape[1]):
-        rows = slice(offsets[first], offsets[last])
+    for _, rows in segment.groups(offsets, packed.keys.shape[1]):
         np.dot(_hidden(packed, sentences, rows, scratch), vector, out=weights[rows])
     _softmax(weights, offsets, sentences)
     _weighted_sums(weights, packed.values, offsets, out)
@@ -156,14 +148,13 @@ def additive_attention_backward(
     _row_dots(packed.values, dout, sentences, ds, scratch)
     _softmax_backward(weights, ds, offsets, sentences)
     dvector = np.zeros_like(vector)
-    for first, last in _blocks(offsets, packed.keys.shape[1]):
-        rows = slice(offsets[first], offsets[last])
+    for block, rows in segment.groups(offsets, packed.keys.shape[1]):
         u = _hidden(packed, sentences, rows, scratch)
         dvector += np.dot(ds[rows], u)
         np.multiply(u, u, out=u)
         if wanted.queries is not None:
-            inside = offsets[first : last + 1] - offsets[first]
-            _weighted_sums(ds[rows], u, inside, wanted.queries[first:last])
+            inside = offsets[block.start : block.stop + 1] - rows.start
+            _weighted_sums(ds[rows], u, inside, wanted.queries[block])
         if later is not None:
             later.add_slopes(rows, ds[rows], u)
         elif wanted.keys is not None:
@@ -195,21 +186,6 @@ def _scale(scores: Array, scales: Array, sentences: Array) -> None:
         np.multiply(scores, scales if scales.size == 1 else scales[sentences], out=scores)
 
 
-def _blocks(offsets: Array, width: int) -> Iterator[tuple[int, int]]:
-    """Ranges of sentences whose rows fit one block; a longer sentence is a block of its own."""
-    most = BLOCK_ELEMENTS // max(1, width)
-    count = offsets.size - 1
-    if offsets[-1] <= most:
-        yield 0, count
-        return
-    edges: list[int] = offsets.tolist()
-    first = 0
-    while first < count:
-        last = max(first + 1, bisect_right(edges, edges[first] + most) - 1)
-        yield first, last
-        first = last
-
-
 def _hidden(packed: PackedAttention, sentences: Array, rows: slice, scratch: Array) -> Array:
     """tanh(q + k_j) of some rows of keys, in scratch."""
     keys = packed.keys[rows]
@@ -229,7 +205,7 @@ def _dots(rows: Array, vectors: Array, offsets: Array, out: Array) -> None:
 
 def _row_dots(rows: Array, vectors: Array, sentences: Array, out: Array, scratch: Array) -> None:
     """`_dots` in few calls: two threads that make a short one for each sentence wait in turns."""
-    step = max(1, min(scratch.size, BLOCK_ELEMENTS) // max(1, rows.shape[1]))
+    step = max(1, min(scratch.size, segment.BLOCK) // max(1, rows.shape[1]))
     for start in range(0, rows.shape[0], step):
         part = rows[start : start + step]
         other = scratch[: part.size].reshape(part.shape)

@@ -66,14 +66,9 @@ def _copy_rows(x: Array, x_stride: int, out: Array, out_stride: int, width: int)
 
 
 def copy_rows(
-    queue: Queue,
-    dtype: DTypeLike,
-    source: tuple[int, int],
-    target: tuple[int, int],
-    rows: int,
-    width: int,
-    add: bool = False,
-) -> None:
+    queue: Queue, dtype: DTypeLike, source: tuple[int, int], target: tuple[int, int], rows: int,
+    width: int, add: bool = False,
+) -> None:  # fmt: skip
     """target = source, or target += source, for rows that may be parts of wider ones.
 
     Args:

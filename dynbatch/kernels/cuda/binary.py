@@ -27,14 +27,9 @@ def combine_number(
 
 
 def combine_number_backward(
-    kernel: BinaryFunction,
-    dy: Array,
-    x: Array,
-    numbers: Array,
-    offsets: Array,
-    out: Array,
+    kernel: BinaryFunction, dy: Array, x: Array, numbers: Array, offsets: Array, out: Array,
     side: int,
-) -> None:
+) -> None:  # fmt: skip
     """out = dy ⊙ ∂f/∂x, as `combine_number`."""
     name = f"{kernel.name}_{'ab'[side]}_with_number_backward"
     launch_with_numbers(name, (dy, x), numbers, offsets, out)

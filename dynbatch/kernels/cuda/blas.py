@@ -19,6 +19,9 @@ def matmul(a: Array, b: Array, out: Array) -> None:
     product(a, b, out)
 
 
+matmul_rows = matmul_shared = matmul  # which on a CPU tell how threads share the work
+
+
 def product(a: Array, b: Array, out: Array, beta: int = 0) -> None:
     """out = a @ b + beta out, for a (M, K), b (K, N), out (M, N), beta 0 or 1.
 
@@ -60,16 +63,6 @@ def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """
     for plane in range(a.shape[0]):
         product(a[plane], b[plane], out, beta=int(plane > 0))
-
-
-def matmul_rows(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b."""
-    product(a, b, out)
-
-
-def matmul_shared(a: Array, b: Array, out: Array) -> None:
-    """out = a @ b."""
-    product(a, b, out)
 
 
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:

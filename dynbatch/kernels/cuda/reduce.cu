@@ -3,15 +3,12 @@
 //
 // Reductions have grid and block of `over_segments`, gradients of `over_elements`.
 
-struct Mean {
-    typedef REAL State;
+struct Mean : Summed {
     const REAL* x;
     REAL* out;
     const int* rows;
     int width;
 
-    static __device__ __forceinline__ REAL identity() { return (REAL)0; }
-    static __device__ __forceinline__ REAL combine(REAL a, REAL b) { return a + b; }
     __device__ __forceinline__ void add(REAL& state, Element at) const { state += x[at.i]; }
     __device__ __forceinline__ void finish(REAL state, int k, int column, int added) const {
         out[(long long)k * width + column] = state / (REAL)max(1, rows ? rows[k] : added);
@@ -22,7 +19,7 @@ struct Mean {
 // out[k] = the sum of segment k over rows[k], or over its own rows where `rows` is NULL; 0 of none.
 extern "C" __global__ void mean_segments(const REAL* x, REAL* out, const int* offsets, int length,
     int count, int width, const int* rows) {
-    run_segments(Mean{x, out, rows, width}, {offsets, length, count, width});
+    run_segments(Mean{{}, x, out, rows, width}, {offsets, length, count, width});
 }
 
 // out[n] = dy[k] / rows of segment k.

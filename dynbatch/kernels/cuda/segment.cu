@@ -2,19 +2,15 @@
 // index.
 
 template <class Operation>
-struct Reduction {
+struct Reduction : Operation {
     typedef REAL State;
     const REAL* x;
     REAL* out;
     int width;
     REAL empty;
 
-    static __device__ __forceinline__ REAL identity() { return Operation::identity(); }
-    static __device__ __forceinline__ REAL combine(REAL a, REAL b) {
-        return Operation::combine(a, b);
-    }
     __device__ __forceinline__ void add(REAL& state, Element at) const {
-        state = combine(state, x[at.i]);
+        state = Operation::combine(state, x[at.i]);
     }
     __device__ __forceinline__ void finish(REAL state, int k, int column, int rows) const {
         out[(long long)k * width + column] = rows ? state : empty;
@@ -27,9 +23,9 @@ struct Reduction {
 extern "C" __global__ void reduce_segments(const REAL* x, REAL* out, const int* offsets, int length,
     int count, int width, int operation, REAL empty) {
     const Segments segments = {offsets, length, count, width};
-    if (operation == 0) run_segments(Reduction<Add>{x, out, width, empty}, segments);
-    else if (operation == 1) run_segments(Reduction<Max>{x, out, width, empty}, segments);
-    else run_segments(Reduction<Min>{x, out, width, empty}, segments);
+    if (operation == 0) run_segments(Reduction<Add>{{}, x, out, width, empty}, segments);
+    else if (operation == 1) run_segments(Reduction<Max>{{}, x, out, width, empty}, segments);
+    else run_segments(Reduction<Min>{{}, x, out, width, empty}, segments);
 }
 
 // out[n] = values[k] for every row n of segment k. Grid and block as for `over_elements`.

@@ -49,14 +49,9 @@ def gather_rows(rows: Array, index: Array, out: Array) -> None:
 
 
 def pick_rows(
-    queue: Queue,
-    dtype: DTypeLike,
-    source: Rows,
-    other: Rows | None,
-    index: Array,
-    target: Rows,
+    queue: Queue, dtype: DTypeLike, source: Rows, other: Rows | None, index: Array, target: Rows,
     width: int,
-) -> None:
+) -> None:  # fmt: skip
     """target[i] = source[index[i]], or other[-1 - index[i]] where the index is negative.
 
     Args:

@@ -41,6 +41,18 @@ typedef IntegerOf<sizeof(REAL)>::type Index;
 struct Normalizer {
     REAL peak, sum;
 
+    // Takes in a value, so that one pass finds maximum and sum.
+    // Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3.
+    __device__ __forceinline__ void take(REAL value) {
+        if (value > peak) {
+            // 1 + (value - value) is 1, and NaN for +inf, as exp(inf - inf) is.
+            sum = sum * exp(peak - value) + ((REAL)1 + (value - value));
+            peak = value;
+        } else if (value != -infinity()) {  // a NaN goes on into the sum
+            sum += exp(value - peak);
+        }
+    }
+
     static __device__ __forceinline__ Normalizer identity() { return {-infinity(), (REAL)0}; }
     static __device__ __forceinline__ Normalizer combine(Normalizer a, Normalizer b) {
         if (b.peak > a.peak) {
@@ -62,6 +74,11 @@ struct Normalized {
     static __device__ __forceinline__ State combine(State a, State b) {
         return State::combine(a, b);
     }
+};
+
+// Likewise over a sum.
+struct Summed : Add {
+    typedef REAL State;
 };
 
 __device__ __forceinline__ REAL from_lane(REAL a, int distance) {

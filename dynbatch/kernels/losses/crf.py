@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
 from dynbatch.kernels.segment import sum_segments
 
 # Sums over all pairs of tags that `viterbi` holds at a time.
@@ -76,7 +76,7 @@ def crf(
     sum_segments(each[:, None], offsets, out[:, None])
 
 
-@has_cuda()
+@no_scratch_on_gpu
 def workspace_backward(array: Array, tokens: int, tags: int) -> int:
     """Elements of scratch of `crf_backward`, whose values live where those of `array` do.
 

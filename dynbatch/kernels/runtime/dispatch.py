@@ -49,6 +49,16 @@ def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable
     return decorate
 
 
+def no_scratch_on_gpu(workspace: Callable[P, int]) -> Callable[P, int]:
+    """Elements of scratch of a kernel whose values live where the first argument does."""
+
+    @wraps(workspace)
+    def choose(*args: P.args, **named: P.kwargs) -> int:
+        return workspace(*args, **named) if isinstance(args[0], np.ndarray) else 0
+
+    return choose
+
+
 def cuda_version(module: str, name: str) -> Callable[..., object]:
     """The CUDA kernel of that name.
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels import segment
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention import single_query
@@ -38,7 +39,7 @@ def room():
 def blocks(request, monkeypatch):
     """However the work is cut, the numbers are the same."""
     if request.param == "many blocks":
-        monkeypatch.setattr(single_query, "BLOCK_ELEMENTS", 70)
+        monkeypatch.setattr(segment, "BLOCK", 70)
 
 
 def close(found, expected):
@@ -146,9 +147,9 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
 
 
 def test_blocks_hold_whole_sentences_and_every_one_once(monkeypatch):
-    monkeypatch.setattr(single_query, "BLOCK_ELEMENTS", 10 * WIDTH)
+    monkeypatch.setattr(segment, "BLOCK", 10 * WIDTH)
     offsets = inputs().key_offsets
-    blocks = list(single_query._blocks(offsets, WIDTH))
+    blocks = [(block.start, block.stop) for block, _ in segment.groups(offsets, WIDTH)]
     assert blocks == [(0, 2), (2, 3), (3, 5), (5, 6), (6, 7)]
     largest = max(offsets[last] - offsets[first] for first, last in blocks)
     assert single_query.additive_workspace(HOST, KEYS, WIDTH) >= largest * WIDTH

@@ -18,13 +18,6 @@ from dynbatch.kernels.cuda.walks import row_grid
 THREADS = 512
 
 
-def workspace(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
-) -> int:
-    """Elements of scratch of `additive_attention`: none."""
-    return 0
-
-
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
@@ -37,13 +30,9 @@ def workspace_backward(
 
 
 def additive_attention(
-    packed: PackedAttention,
-    vector: Array,
-    masks: Sequence[Mask],
-    out: Array,
-    weights: Array,
+    packed: PackedAttention, vector: Array, masks: Sequence[Mask], out: Array, weights: Array,
     scratch: Array,
-) -> None:
+) -> None:  # fmt: skip
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
 
     No masks mean that every query sees every key.
@@ -56,13 +45,9 @@ def additive_attention(
 
 
 def additive_attention_backward(
-    packed: PackedAttention,
-    vector: Array,
-    weights: Array,
-    dout: Array,
-    wanted: AttentionGradients,
+    packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
     scratch: Array,
-) -> Array | None:
+) -> Array | None:  # fmt: skip
     """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
 
     The first does all of sentences with one query. Queries and their gradients may be some columns
@@ -95,14 +80,9 @@ def additive_attention_backward(
 
 
 def _keys_backward(
-    packed: PackedAttention,
-    vector: Array,
-    weights: Array,
-    dout: Array,
-    slopes: Array,
-    wanted: AttentionGradients,
-    tables: tuple[Array, ...],
-) -> None:
+    packed: PackedAttention, vector: Array, weights: Array, dout: Array, slopes: Array,
+    wanted: AttentionGradients, tables: tuple[Array, ...],
+) -> None:  # fmt: skip
     """Gradients of keys and values of sentences with other than one query."""
     sentences, *widths = _sizes(packed)
     rows = packed.keys.shape[0]

@@ -19,14 +19,6 @@ ALONE_THREADS = 512  # where all sentences have one query
 UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
 
 
-def workspace(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, masks: Sequence[Mask],
-) -> int:  # fmt: skip
-    """Elements of scratch of `dot_attention`: none."""
-    return 0
-
-
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, masks: Sequence[Mask],
@@ -43,13 +35,9 @@ def dot_attention(
 
 
 def dot_attention_backward(
-    packed: PackedAttention,
-    scoring: Scoring,
-    log_sums: Array,
-    dout: Array,
-    wanted: AttentionGradients,
-    scratch: Array,
-) -> None:
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    wanted: AttentionGradients, scratch: Array,
+) -> None:  # fmt: skip
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
     The first does all of sentences with one query.
@@ -59,13 +47,9 @@ def dot_attention_backward(
 
 
 def attend(
-    packed: PackedAttention,
-    heads: int,
-    scales: Array,
-    masks: Sequence[Mask],
-    out: Array,
+    packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask], out: Array,
     log_sums: Array,
-) -> None:
+) -> None:  # fmt: skip
     """`dot_attention`; no masks mean that every query sees every key."""
     queries = np.diff(packed.query_offsets)
     tiles, blocks = tile_table(queries)

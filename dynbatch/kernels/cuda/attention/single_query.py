@@ -10,29 +10,15 @@ from dynbatch.kernels.cuda.attention import additive as general
 from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
 
 
-def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
-    """Elements of scratch of `dot_attention`: none."""
-    return 0
-
-
-def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
-    """Elements of scratch of `additive_attention`: none."""
-    return 0
-
-
 def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
     """Elements of scratch of both backward kernels, though only the additive one needs them."""
     return general.workspace_backward(array, [1] * len(key_lengths), key_lengths, width, width)
 
 
 def dot_attention(
-    packed: PackedAttention,
-    scales: Array,
-    sentences: Array,
-    out: Array,
-    log_sums: Array,
+    packed: PackedAttention, scales: Array, sentences: Array, out: Array, log_sums: Array,
     scratch: Array,
-) -> None:
+) -> None:  # fmt: skip
     """out = Σ_j p_j v_j,  p_j = softmax_j(scale · q · k_j): one row a sentence."""
     attend(packed, 1, scales, (), out, log_sums)
 
@@ -46,13 +32,9 @@ def dot_attention_backward(
 
 
 def additive_attention(
-    packed: PackedAttention,
-    vector: Array,
-    sentences: Array,
-    out: Array,
-    weights: Array,
+    packed: PackedAttention, vector: Array, sentences: Array, out: Array, weights: Array,
     scratch: Array,
-) -> None:
+) -> None:  # fmt: skip
     """out = Σ_j w_j v_j,  w_j = softmax_j(vector · tanh(q + k_j)): one row a sentence."""
     general.additive_attention(packed, vector, (), out, weights, scratch)
 

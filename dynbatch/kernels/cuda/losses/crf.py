@@ -25,11 +25,6 @@ def crf(
     _launch_by_sentence("crf", x, offsets, args, tags_of_warp=32)
 
 
-def workspace_backward(array: Array, tokens: int, tags: int) -> int:
-    """Elements of scratch of `crf_backward`: none."""
-    return 0
-
-
 def crf_backward(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array,
     dy: Array, dx: Array, wanted: ChainGradients, scratch: Array,

@@ -22,20 +22,10 @@ __device__ __forceinline__ void row_loss(REAL* logits, const REAL* bias, int id,
     }
     auto logit = [&](int i) { return bias ? logits[i] + bias[i] : logits[i]; };
 
-    // Maximum and Σ exp(z - maximum) in one pass.
-    // Source: Milakov & Gimelshein 2018, arXiv:1805.02867, algorithm 3.
-    REAL peak = -infinity(), sum = 0;
-    for (int i = own; i < vocabulary; i += step) {
-        const REAL z = logit(i);
-        if (z > peak) {
-            sum = sum * exp(peak - z) + ((REAL)1 + (z - z));  // NaN for +inf
-            peak = z;
-        } else if (z != -infinity()) {  // a NaN goes on into the sum
-            sum += exp(z - peak);
-        }
-    }
-    const REAL highest = reduce_row<BLOCK, Max>(peak, partial);
-    const REAL total = reduce_row<BLOCK, Add>(sum * exp(peak - highest), partial);
+    Normalizer mine = Normalizer::identity();
+    for (int i = own; i < vocabulary; i += step) mine.take(logit(i));
+    const REAL highest = reduce_row<BLOCK, Max>(mine.peak, partial);
+    const REAL total = reduce_row<BLOCK, Add>(mine.sum * exp(mine.peak - highest), partial);
 
     if (p) {  // loss = Σ q · log(total) - Σ q z, q the smoothed distribution; 0 · -inf is 0
         REAL mass = 0, inner = 0;

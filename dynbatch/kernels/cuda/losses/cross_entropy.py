@@ -78,13 +78,9 @@ def softmax_loss(
 
 
 def _softmax_loss(
-    logits: Array,
-    bias: Array,
-    targets: kernels.Targets,
-    first: int,
-    losses: Array,
+    logits: Array, bias: Array, targets: kernels.Targets, first: int, losses: Array,
     scale: Array | None,
-) -> None:
+) -> None:  # fmt: skip
     """`softmax_loss` of the tokens from `first` on; ids and weights are uploaded once for all."""
     rows, vocabulary = logits.shape
     if vocabulary <= SHORT_ROW:

@@ -36,13 +36,10 @@ __device__ __forceinline__ REAL by_target(int pair, REAL x, REAL t) {
 
 // A sum of one number for each row, which `Each` gives.
 template <class Each>
-struct SumOf {
-    typedef REAL State;
+struct SumOf : Summed {
     Each each;
     REAL* out;
 
-    static __device__ __forceinline__ REAL identity() { return 0; }
-    static __device__ __forceinline__ REAL combine(REAL a, REAL b) { return a + b; }
     __device__ __forceinline__ void add(REAL& state, Element at) const { state += each(at.i); }
     __device__ __forceinline__ void finish(REAL state, int k, int, int) const { out[k] = state; }
     __device__ __forceinline__ void write(REAL, long long) const {}
@@ -50,7 +47,7 @@ struct SumOf {
 
 template <class Each>
 __device__ __forceinline__ void sum_segments(Each each, REAL* out, Segments segments) {
-    over_segments<false>(SumOf<Each>{each, out}, segments);
+    over_segments<false>(SumOf<Each>{{}, each, out}, segments);
 }
 
 // out[k] = the sum of f(x_i, t_i) over the elements i of segment k; width is 1.

@@ -40,6 +40,9 @@ Argument = Array | np.generic | float | None
 """An array of host or device, an address, a number, or None for NULL."""
 
 Cast = Callable[[Any], Argument]
+Arguments = Sequence[Argument]
+Dimensions = tuple[int, ...]
+"""Of a grid, in blocks, or of a block, in threads: up to three."""
 
 
 class KernelArgument(NamedTuple):
@@ -92,12 +95,7 @@ class Kernels:
                 raise ValueError(f"two generated sources define a kernel {name!r}")
 
     def launch(
-        self,
-        name: str,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        args: Sequence[Argument],
-        shared: int = 0,
+        self, name: str, grid: Dimensions, block: Dimensions, args: Arguments, shared: int = 0
     ) -> None:
         """Launch the kernel `name`, or nothing where grid or block has a zero.
 
@@ -136,12 +134,7 @@ class Kernels:
         return known
 
     def start(
-        self,
-        name: str,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        values: Sequence[Argument],
-        shared: int = 0,
+        self, name: str, grid: Dimensions, block: Dimensions, values: Arguments, shared: int = 0
     ) -> None:
         """Launch with values that were cast; no size is zero.
 

@@ -22,7 +22,12 @@ from dynbatch.backend import Array
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
-from dynbatch.kernels.cuda.runtime.launch import Argument, KernelArgument, Kernels
+from dynbatch.kernels.cuda.runtime.launch import (
+    Arguments,
+    Dimensions,
+    KernelArgument,
+    Kernels,
+)
 from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
 from dynbatch.kernels.cuda.runtime.work import (
@@ -93,9 +98,9 @@ class Queue:
         self,
         dtype: DTypeLike,
         name: str,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        args: Sequence[Argument],
+        grid: Dimensions,
+        block: Dimensions,
+        args: Arguments,
         shared: int = 0,
     ) -> None:
         """Have a kernel launched after everything that waits; see `Kernels.launch`.
@@ -111,7 +116,7 @@ class Queue:
         values = self.ready(name, kernels.arguments(name, len(args)), args)
         self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
-    def repeated(self, dtype: DTypeLike, name: str, args: Sequence[Argument]) -> RepeatedLaunch:
+    def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
         """A kernel to launch many times; `args`, all but the last, stay as they are until then."""
         kernels = self.kernels(dtype)
         arguments = kernels.arguments(name, len(args) + 1)[:-1]
@@ -122,9 +127,7 @@ class Queue:
         """The number of the upload that brings up what is handed over now."""
         return self._staging.number
 
-    def ready(
-        self, name: str, arguments: Iterable[KernelArgument], args: Sequence[Argument]
-    ) -> list[Value]:
+    def ready(self, name: str, arguments: Iterable[KernelArgument], args: Arguments) -> list[Value]:
         """The values of arguments, and `Table`s of those that the next flush brings up."""
         try:
             return [
@@ -265,9 +268,9 @@ def queue() -> Queue:
 def launch(
     like: Array,
     name: str,
-    grid: tuple[int, ...],
-    block: tuple[int, ...],
-    args: Sequence[Argument],
+    grid: Dimensions,
+    block: Dimensions,
+    args: Arguments,
     shared: int = 0,
 ) -> None:
     """Queue a kernel for values of `like`'s dtype; see `Queue.launch`."""

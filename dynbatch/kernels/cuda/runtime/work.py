@@ -9,7 +9,13 @@ import numpy as np
 
 from dynbatch.backend import is_out_of_memory
 from dynbatch.errors import BackendError, DynbatchError, OutOfMemory
-from dynbatch.kernels.cuda.runtime.launch import Argument, KernelArgument, Kernels
+from dynbatch.kernels.cuda.runtime.launch import (
+    Argument,
+    Arguments,
+    Dimensions,
+    KernelArgument,
+    Kernels,
+)
 from dynbatch.kernels.cuda.runtime.staging import Table, Upload
 
 if TYPE_CHECKING:
@@ -39,15 +45,10 @@ class WorkQueue(Protocol):
     def upload(self) -> int: ...
     def add(self, work: Work) -> None: ...
     def ready(
-        self, name: str, arguments: Iterable[KernelArgument], args: Sequence[Argument]
+        self, name: str, arguments: Iterable[KernelArgument], args: Arguments
     ) -> list[Value]: ...
     def launch(
-        self,
-        dtype: DTypeLike,
-        name: str,
-        grid: tuple[int, ...],
-        block: tuple[int, ...],
-        args: Sequence[Argument],
+        self, dtype: DTypeLike, name: str, grid: Dimensions, block: Dimensions, args: Arguments
     ) -> None: ...
 
 
@@ -56,8 +57,8 @@ class Launch(NamedTuple):
 
     kernels: Kernels
     name: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
+    grid: Dimensions
+    block: Dimensions
     values: Sequence[Value]
     shared: int
     label: str
@@ -88,7 +89,7 @@ class RepeatedLaunch:
         kernels: Kernels,
         name: str,
         arguments: Sequence[KernelArgument],
-        args: Sequence[Argument],
+        args: Arguments,
     ) -> None:
         self._queue = queue
         self.kernels = kernels
@@ -109,7 +110,7 @@ class RepeatedLaunch:
             self._upload, self._is_placed = queue.upload, False
         queue.add(Repetition(self, grid, block, last, queue.label))
 
-    def values_of(self, upload: Upload) -> Sequence[Argument]:
+    def values_of(self, upload: Upload) -> Arguments:
         """The arguments but the last, with the addresses of their tables."""
         if not self._is_placed:
             self.values, self._is_placed = placed(self.values, upload), True
