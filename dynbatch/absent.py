@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dynbatch.errors import DtypeError, MissingAttributeError
 
@@ -22,7 +23,7 @@ class Absent:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+    def __get__(self, owner: object, kind: type | None = None) -> object:
         if owner is None:
             return self
         own = getattr(owner, "__dict__", {})
@@ -30,13 +31,13 @@ class Absent:
             return own[self._name]
         raise self._missing(owner)
 
-    def __set__(self, owner: Any, value: Any) -> None:
+    def __set__(self, owner: object, value: object) -> None:
         own = getattr(owner, "__dict__", None)
         if own is None:
             raise self._missing(owner)
         own[self._name] = value
 
-    def _missing(self, owner: Any) -> MissingAttributeError:
+    def _missing(self, owner: object) -> MissingAttributeError:
         return MissingAttributeError.at_caller(
             f"{owner!r} has no {self._name!r}.\n  fix:  {self._fix}"
         )
@@ -58,8 +59,8 @@ def is_value(other: object) -> bool:
     return hasattr(other, "__dlpack__") and not hasattr(type(other), "forward_batch")
 
 
-def _operator(sign: str) -> Callable[[Any, Any], Any]:
-    def refuse(self: Any, other: Any) -> Any:
+def _operator(sign: str) -> Callable[[Any, object], Any]:
+    def refuse(self: NoOperators, other: object) -> object:
         if is_value(other):
             raise self._refused(f"has no operator {sign}")
         return NotImplemented  # a node knows what to do with it
@@ -67,15 +68,15 @@ def _operator(sign: str) -> Callable[[Any, Any], Any]:
     return refuse
 
 
-def _unary(sign: str) -> Callable[[Any], Any]:
-    def refuse(self: Any) -> Any:
+def _unary(sign: str) -> Callable[[NoOperators], NoReturn]:
+    def refuse(self: NoOperators) -> NoReturn:
         raise self._refused(f"has no operator {sign}")
 
     return refuse
 
 
 class NoOperators:
-    """Base of what is no node: its operators are errors, but beside a node they are the node's.
+    """Base of what is not a node: its operators are errors, but beside a node they are the node's.
 
     `==` stays identity, so that `in`, sets and dicts work, and is an error beside a number or an
     array, of which it would be False.
@@ -107,13 +108,15 @@ class NoOperators:
 
     __hash__ = object.__hash__
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if any([hasattr(type(one), "forward_batch") for one in inputs]):
+    def __array_ufunc__(
+        self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
+    ) -> object:
+        if any([hasattr(type(given), "forward_batch") for given in inputs]):
             return NotImplemented
-        raise self._refused(f"is no array for np.{ufunc.__name__}")
+        raise self._refused(f"is not an array for np.{ufunc.__name__}")
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-        raise self._refused("is no array for np.asarray")
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NoReturn:
+        raise self._refused("is not an array for np.asarray")
 
     def _refused(self, problem: str) -> DtypeError:
         """The error for a use of it, which says what to write."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.errors import ArgumentError, DtypeError
 
 
@@ -85,7 +86,7 @@ def size(owner: object, name: str, value: Any, least: int = 1) -> int:
     )  # fmt: skip
 
 
-def integer(owner: object, name: str, value: Any) -> int:
+def integer(owner: object, name: str, value: object) -> int:
     """The argument as an int, of any sign.
 
     Raises:
@@ -96,7 +97,7 @@ def integer(owner: object, name: str, value: Any) -> int:
     raise refused(_named(owner), f"{name} is {value!r}", "an integer", f"give {name} an integer")
 
 
-def sizes(owner: object, **given: Any) -> None:
+def sizes(owner: object, **given: object) -> None:
     """Check several arguments that are sizes, 1 or more each, by their names.
 
     Raises:
@@ -106,7 +107,7 @@ def sizes(owner: object, **given: Any) -> None:
         size(owner, name, value)
 
 
-def switch(owner: object, name: str, value: Any) -> bool:
+def switch(owner: object, name: str, value: object) -> bool:
     """The argument as a bool.
 
     Raises:
@@ -132,7 +133,7 @@ def listed(owner: object, name: str, value: Any, fix: str) -> list[Any]:
     raise refused(_named(owner), f"{name} is {shown(value)}", "a list", fix)
 
 
-def state_of(owner: object, value: Any) -> Mapping[str, Any]:
+def state_of(owner: object, value: object) -> Mapping[str, Any]:
     """The argument of a `load_state_dict`.
 
     Raises:
@@ -167,7 +168,7 @@ def state_differences(
     return f"  missing: {missing}\n  unknown: {unknown}\n  shapes differ: {shapes}"
 
 
-def function(owner: object, name: str, value: Any, form: str) -> None:
+def function(owner: object, name: str, value: object, form: str) -> None:
     """Check an argument that is called.
 
     Args:
@@ -181,14 +182,14 @@ def function(owner: object, name: str, value: Any, form: str) -> None:
         raise refused(_named(owner), f"{name} is {shown(value)}", f"a function, {form}", fix)
 
 
-def float_dtype(owner: object, value: Any) -> np.dtype[Any]:
+def float_dtype(owner: object, value: Any) -> DType:
     """The argument as the dtype of values.
 
     Raises:
         DtypeError: it is neither float32 nor float64.
     """
     try:
-        found: np.dtype[Any] | None = None if value is None else np.dtype(value)
+        found: DType | None = None if value is None else np.dtype(value)
     except (TypeError, ValueError):  # what NumPy has not heard of
         found = None
     if found is not None and found in (np.float32, np.float64):
@@ -201,7 +202,7 @@ def float_dtype(owner: object, value: Any) -> np.dtype[Any]:
     )
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """What an error calls a value: None and numbers as they are, of others what they are."""
     if value is None or isinstance(value, int | float):
         return repr(value)
@@ -212,14 +213,14 @@ def _named(owner: object) -> str:
     return owner if isinstance(owner, str) else type(owner).__name__
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return value.ndim == 0 and value.dtype.kind in "iuf"
     is_real = isinstance(value, int | float | np.integer | np.floating)
     return is_real and not isinstance(value, bool)
 
 
-def _is_text_of_number(value: Any) -> bool:
+def _is_text_of_number(value: object) -> bool:
     try:
         return isinstance(value, str) and math.isfinite(float(value))
     except ValueError:

@@ -12,14 +12,18 @@ import numpy as np
 
 from dynbatch.errors import BackendError
 
-Array = np.ndarray[Any, np.dtype[Any]]
+DType = np.dtype[Any]
+Array = np.ndarray[Any, DType]
 """An array of NumPy, or of CuPy, whose arrays behave alike. The alias of the whole package."""
+
+ArrayModule = Any
+"""NumPy or CuPy: the module whose functions make and read arrays."""
 
 NAMES = ("cpu", "cuda")
 
 LEAST_OF_CUDA_13 = 75
 
-_stand_in: list[Any] = []
+_stand_in: list[ArrayModule] = []
 
 
 class Device:
@@ -32,7 +36,7 @@ class Device:
 
     __slots__ = ("name", "xp")
 
-    def __init__(self, name: str, xp: Any) -> None:
+    def __init__(self, name: str, xp: ArrayModule) -> None:
         self.name = name
         self.xp = xp
 
@@ -74,7 +78,7 @@ def device(name: str | Device) -> Device:
     return Device("cuda", module)
 
 
-def device_of(array: Any) -> Device:
+def device_of(array: object) -> Device:
     """Where an array lives. A GPU that holds arrays is not looked for again."""
     return CPU if isinstance(array, np.ndarray) else Device("cuda", cupy())
 
@@ -85,7 +89,7 @@ def is_device_array(value: object) -> bool:
     return module is not None and isinstance(value, module.ndarray)
 
 
-def cupy() -> Any:
+def cupy() -> ArrayModule:
     """CuPy, or what `stand_in` put in its place.
 
     Raises:
@@ -102,7 +106,7 @@ def cupy() -> Any:
         ) from error
 
 
-def require_gpu(module: Any) -> None:
+def require_gpu(module: ArrayModule) -> None:
     """Raise BackendError unless this CuPy finds a GPU that it can compile for, and cuBLAS."""
     try:
         count = module.cuda.runtime.getDeviceCount()
@@ -125,7 +129,7 @@ def require_gpu(module: Any) -> None:
     _require_capability(module)
 
 
-def _require_capability(module: Any) -> None:
+def _require_capability(module: ArrayModule) -> None:
     """CUDA 13 compiles for no GPU before Turing, and its compiler names neither GPU nor reason."""
     cuda = module.cuda.runtime.runtimeGetVersion() // 1000
     capability = int(module.cuda.Device().compute_capability)
@@ -145,7 +149,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def stand_in(module: Any) -> Iterator[None]:
+def stand_in(module: ArrayModule) -> Iterator[None]:
     """Use `module` in place of CuPy inside the block: for tests on machines without a GPU."""
     _stand_in.append(module)
     try:

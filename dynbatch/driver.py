@@ -10,14 +10,16 @@ import inspect
 import traceback
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
-from types import CodeType
-from typing import Any, TypeVar
+from types import CodeType, GeneratorType, TracebackType
+from typing import Any, TypeAlias, TypeVar
 
 from dynbatch.cells.calls.results import structure_of
 from dynbatch.errors import BackendError, CheckError, DriveError, DtypeError, GraphError
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
+
+Running: TypeAlias = "GeneratorType[Any, Any, Any]"
 
 Result = TypeVar("Result")
 
@@ -134,7 +136,7 @@ class _Instance:
         where: the line at which it failed.
     """
 
-    def __init__(self, graph: Graph, number: int, generator: Any) -> None:
+    def __init__(self, graph: Graph, number: int, generator: Running) -> None:
         self.number = number
         self.generator = generator
         self.nodes: list[Node] = []
@@ -144,7 +146,7 @@ class _Instance:
         self.failure: Exception | None = None
         self.where = ""
         self._graph = graph
-        self._arrange: Callable[[list[Array]], Any] = lambda values: None
+        self._arrange: Callable[[list[Array]], object] = lambda values: None
 
     def advance(self, values: list[Array]) -> None:
         """Hand over what it waits for, and let it go on until it yields or ends."""
@@ -177,7 +179,7 @@ class _Instance:
         self.where = where or _failed_at(failure, self.generator.gi_code)
         failure.add_note(f"in instance {self.number}, at {self.where}")
 
-    def _ask(self, request: Any) -> None:
+    def _ask(self, request: object) -> None:
         self.nodes, self._arrange = _opened(request)
         for node in self.nodes:
             self.error = self.error or self._problem(node)
@@ -203,8 +205,8 @@ class _Instance:
         )
 
 
-def _instances(graph: Graph, generators: Iterable[Any]) -> list[_Instance]:
-    """Fresh generators, or the error for the first thing that is none."""
+def _instances(graph: Graph, generators: Iterable[object]) -> list[_Instance]:
+    """Fresh generators, or the error for the first thing that is not a generator."""
     if isinstance(generators, Node) or not isinstance(generators, Iterable):
         raise _no_generator("`instances`", generators)
     found: list[_Instance] = []
@@ -222,7 +224,7 @@ def _instances(graph: Graph, generators: Iterable[Any]) -> list[_Instance]:
     return found
 
 
-def _no_generator(what: str, value: Any) -> DtypeError:
+def _no_generator(what: str, value: object) -> DtypeError:
     fix = "a function is an instance's only with `yield` in it; others are called as they are"
     if inspect.isgeneratorfunction(value):
         fix = f"call it: {value.__name__}(...) makes the generator"
@@ -234,7 +236,7 @@ def _no_generator(what: str, value: Any) -> DtypeError:
     )
 
 
-def _opened(request: Any) -> tuple[list[Any], Callable[[list[Array]], Any]]:
+def _opened(request: object) -> tuple[list[Node], Callable[[list[Array]], object]]:
     """The nodes that are asked for, and how their values are handed over."""
     if isinstance(request, dict):
         keys = list(request)
@@ -262,16 +264,19 @@ def _error(failed: Sequence[_Instance], results: list[Any]) -> DriveError:
     return DriveError("\n".join(lines), list(failures.values()), failures, results)
 
 
-def _after_first(error: Exception) -> Any:
+def _after_first(error: Exception) -> TracebackType | None:
     trace = error.__traceback__
     return trace and trace.tb_next
 
 
-def _waits_at(generator: Any) -> str:
+def _waits_at(generator: Running) -> str:
     """The line of its `yield`: of the innermost generator, through `yield from`."""
     while inspect.isgenerator(generator.gi_yieldfrom):
         generator = generator.gi_yieldfrom
-    return _line(generator.gi_code, generator.gi_frame.f_lineno)
+    frame = generator.gi_frame
+    return _line(
+        generator.gi_code, generator.gi_code.co_firstlineno if frame is None else frame.f_lineno
+    )
 
 
 def _failed_at(error: Exception, code: CodeType) -> str:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-import numpy as np
-
-from dynbatch.backend import Device
+from dynbatch.backend import Device, DType
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.cells.calls.forms import FormIds
 from dynbatch.cells.calls.table import CallTable
@@ -36,7 +34,7 @@ class OwnedNodes:
 
     is_trace = False
 
-    def __init__(self, device: Device, dtype: np.dtype[Any], seed: int) -> None:
+    def __init__(self, device: Device, dtype: DType, seed: int) -> None:
         self.device = device
         self.dtype = dtype
         self.seed = seed

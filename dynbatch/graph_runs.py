@@ -7,11 +7,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Device
+from dynbatch.backend import Device, DType
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
@@ -44,7 +43,7 @@ class Runs(OwnedNodes):
     _executor: Executor
 
     def __init__(
-        self, device: Device, dtype: np.dtype[Any], seed: int, policy: str | Policy, grad: bool
+        self, device: Device, dtype: DType, seed: int, policy: str | Policy, grad: bool
     ) -> None:
         super().__init__(device, dtype, seed)
         self.policy = policy

@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Self
+from typing import Self
 
 from dynbatch.arguments import refused
 
@@ -85,14 +85,14 @@ class NamesChecked:
 
     __slots__ = ()
 
-    def __new__(cls, *given: Any, **named: Any) -> Self:
+    def __new__(cls, *given: object, **named: object) -> Self:
         if named:
             check_names(cls, named)
         return super().__new__(cls)
 
 
 def instead_of(name: str, own: Iterable[str]) -> str:
-    """What to write for a name that is none of a class's own."""
+    """What to write for a name that a class does not have."""
     own = list(own)
     for alike in ALIKE:
         ours = [each for each in own if each in alike] if name in alike else []
@@ -100,5 +100,5 @@ def instead_of(name: str, own: Iterable[str]) -> str:
             return f"{' or '.join([f'{each}=' for each in ours])} is what it is called here"
     if name in WITHOUT:
         return WITHOUT[name]
-    near: list[Any] = difflib.get_close_matches(name, own, 1, 0.7)
+    near: list[str] = difflib.get_close_matches(name, own, 1, 0.7)
     return f"{near[0]}= may be meant" if near else "leave it out"

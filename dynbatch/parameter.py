@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch import backend
 from dynbatch.backend import Array as Array
-from dynbatch.backend import Device, device_of
+from dynbatch.backend import Device, DType, device_of
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -212,7 +212,9 @@ class Parameter(ParameterHabits):
     def __dlpack_device__(self) -> tuple[int, int]:
         return exchange.dlpack_device(self.device)
 
-    def __dlpack__(self, *, dl_device: Any = None, copy: Any = None, **options: Any) -> Any:
+    def __dlpack__(
+        self, *, dl_device: tuple[int, int] | None = None, copy: bool | None = None, **options: Any
+    ) -> Any:
         """Share the value itself: `torch.from_dlpack(parameter)` sees every update of it.
 
         With copy=True, or for a reader that wants memory of the host, a copy.
@@ -234,7 +236,7 @@ class Parameter(ParameterHabits):
         return shape
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         return self._value.dtype
 
     @property
@@ -282,7 +284,7 @@ class Parameter(ParameterHabits):
         return f"Parameter({self.name!r}, {self.dtype}{self.shape}{frozen}{where})"
 
 
-def _as_array(name: str, value: Any) -> Array:
+def _as_array(name: str, value: object) -> Array:
     """The value as a C-contiguous array of floats that may be written to."""
     said = "float32 or float64 expected, got"
     fix = "np.array(numbers, np.float32)"
@@ -290,7 +292,7 @@ def _as_array(name: str, value: Any) -> Array:
         found: Any = exchange.writable(f"Parameter {name!r}", value)
         kind = str(found.dtype)
     except ValueError as error:  # lists of different lengths
-        found, kind = None, f"a {type(value).__name__} that makes no array ({error})"
+        found, kind = None, f"a {type(value).__name__} that does not make an array ({error})"
     if found is not None and found.dtype.kind in "iub":
         fix = "values.astype(np.float32); ids and counts are not parameters"
     if kind not in ("float32", "float64"):

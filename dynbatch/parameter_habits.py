@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NoReturn
 
 from dynbatch.absent import Absent, HidesAbsent, NoOperators
 from dynbatch.errors import DtypeError, ShapeError
@@ -122,10 +122,10 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
         """A parameter that is there is true, whatever its length."""
         return True
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> NoReturn:
         raise NoPartsError(str(self._refused("has no parts")))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         raise self._refused("has no parts: p.value[...] = numbers sets them")
 
     def _shape(self) -> tuple[int, ...]:

@@ -300,7 +300,7 @@ def set_value(value):
     Wrong(lambda: db.Parameter({"W": 1}), "Parameter 'parameter': float32 or float64 expected, got "
         "a dict.", (), errors.DtypeError),
     Wrong(lambda: db.Parameter([[1.0], [1.0, 2.0]]), "Parameter 'parameter': float32 or float64 "
-        "expected, got a list that makes no array", (), errors.DtypeError),
+        "expected, got a list that does not make an array", (), errors.DtypeError),
     Wrong(lambda: db.Parameter(np.ones((2, 2, 2))), "Parameter 'parameter': 1 or 2 dimensions "
         "expected, got (2, 2, 2).", ("values.reshape(2, -1)",), errors.ShapeError),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, ArrayModule, DType
 from dynbatch.compiler.arrays import add_rows_at, memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays
@@ -66,7 +66,8 @@ class GenericStep:
     """
 
     def __init__(
-        self, op: Op, memories: list[Ragged], sentences: int, dtype: Any, keeps: bool, xp: Any = np,
+        self, op: Op, memories: list[Ragged], sentences: int, dtype: DType, keeps: bool,
+        xp: ArrayModule = np,
         chosen: Mapping[int, Array] | None = None,
     ) -> None:  # fmt: skip
         self._kind: type[Operation] = type(op.node)

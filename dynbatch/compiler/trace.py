@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.compiler.recorder import Path, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Shape
@@ -62,7 +63,7 @@ class TraceGraph:
     form_ids = None
 
     def __init__(self, dtype: Any) -> None:
-        self.dtype: np.dtype[Any] = np.dtype(dtype)
+        self.dtype: DType = np.dtype(dtype)
         self.nodes: list[Operation] = []
         self.programs: dict[Any, Any] = {}
 

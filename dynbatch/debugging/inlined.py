@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.cells.calls.arguments import TupleArgument
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.results import SumArgument
@@ -47,7 +48,7 @@ class InlinedRegion:
     """
 
     def __init__(
-        self, node: RegionNode, inputs: Sequence[Array], dtype: np.dtype[Any], keeps: bool
+        self, node: RegionNode, inputs: Sequence[Array], dtype: DType, keeps: bool
     ) -> None:
         self._keeps = keeps
         self._inputs = dict(zip(node.inputs, inputs, strict=True))
@@ -159,7 +160,7 @@ class InlinedCell:
         hoisted: what they read besides the arguments: constants, and what follows from memories.
     """
 
-    def __init__(self, table: CallTable, dtype: np.dtype[Any]) -> None:
+    def __init__(self, table: CallTable, dtype: DType) -> None:
         self.trace = table.trace
         self._dtype = dtype
         parts = split_step(table.trace, frozenset())
@@ -218,7 +219,7 @@ class Operator(NamedTuple):
         traced = dict(zip(self.node.inputs, self.traced.inputs, strict=True))
         return [[traced[x] for x in xs] for xs in type(self.node).sources([self.node])]
 
-    def rectangles(self, dtype: np.dtype[Any]) -> Iterator[tuple[Node, Array, Array]]:
+    def rectangles(self, dtype: DType) -> Iterator[tuple[Node, Array, Array]]:
         """For a structural operator: a traced node it reads, elements there, and elements here."""
         assert isinstance(self.node, Structural)
         traced = dict(zip(self.node.inputs, self.traced.inputs, strict=True))
@@ -229,7 +230,7 @@ class Operator(NamedTuple):
 class OperatorRun:
     """An operator that has run forward for one call, and what its backward reads."""
 
-    def __init__(self, operator: Operator, values: Values, dtype: np.dtype[Any]) -> None:
+    def __init__(self, operator: Operator, values: Values, dtype: DType) -> None:
         self.operator = operator
         self._dtype = dtype
         node = operator.node

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
@@ -32,7 +33,7 @@ class ReferenceRun:
         keeps:  whether a backward may follow.
     """
 
-    def __init__(self, groups: Sequence[Sequence[Operation]], dtype: Any, keeps: bool) -> None:
+    def __init__(self, groups: Sequence[Sequence[Operation]], dtype: DType, keeps: bool) -> None:
         self.node_type = type(groups[0][0])
         self.dtype = np.dtype(dtype)
         self.batches = [

@@ -16,11 +16,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from functools import cache, partial
-from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Array
+from dynbatch.backend import Array, DType
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.runtime.openblas import (
@@ -171,7 +170,7 @@ def _add_outer_in_slices(x: Array, dy: Array, out: Array) -> None:
         np.add(part, product[: len(part)], out=part)
 
 
-def _has_rows(array: Array, dtype: np.dtype[Any]) -> bool:
+def _has_rows(array: Array, dtype: DType) -> bool:
     """Whether BLAS can read a matrix as rows one after the other."""
     rows, columns = array.strides
     size = array.itemsize

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from dynbatch.backend import ArrayModule, DType
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -73,7 +74,7 @@ class Batch:
     )  # fmt: skip
 
     def __init__(
-        self, nodes: Sequence[Any], dtype: np.dtype[Any], xp: Any = np, recompute: int = 0
+        self, nodes: Sequence[Any], dtype: DType, xp: ArrayModule = np, recompute: int = 0
     ) -> None:
         self.nodes = nodes
         self.dtype = dtype

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.errors import EmptyBatchError, GraphError, NumericError, ShapeError
 from dynbatch.kernels import arrays, binary, segment
 from dynbatch.kernels.runtime import dlpack as exchange
@@ -141,7 +142,7 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
     return [_gradient_given(node, gradient, graph.dtype) for node, gradient in pairs]
 
 
-def _gradient_given(node: Node, gradient: Any, dtype: np.dtype[Any]) -> Array:
+def _gradient_given(node: Node, gradient: Any, dtype: DType) -> Array:
     if gradient is None:
         if node.rows * node.width != 1:
             raise ShapeError.at_caller(

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
-import numpy as np
-
 from dynbatch import backend
+from dynbatch.backend import DType
 from dynbatch.errors import DtypeError, DynbatchError, MissingAttributeError, ShapeError
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.nodes.syntax.methods import Methods
@@ -26,7 +25,7 @@ ROWS, WIDTH = 1, 2
 class Owner(Protocol):
     """What a node asks of the graph that owns it."""
 
-    dtype: np.dtype[Any]
+    dtype: DType
     uid: int
     programs: dict[Any, Any]  # what cells were compiled to, looked up for this graph
 
@@ -132,7 +131,7 @@ class Node(Methods["Node"]):
         return (self.shape,)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """The dtype of the graph."""
         return self.graph.dtype
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dynbatch.atomic import replacing
+from dynbatch.backend import DType
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_use import MemoryUse
@@ -31,7 +32,7 @@ class Introspection:
     """The part of `Graph` that reads what there is and runs nothing."""
 
     device: Device
-    dtype: Any
+    dtype: DType
     policy: str | Policy
     grad: bool
     seed: int

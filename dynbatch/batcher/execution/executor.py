@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial, reduce
-from typing import Any
 
 import numpy as np
 
-from dynbatch.backend import Device
+from dynbatch.backend import Device, DType
 from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
 from dynbatch.batcher.execution.statistics import GraphStatistics
@@ -89,7 +88,7 @@ class Executor:
     def __init__(
         self,
         device: Device,
-        dtype: Any,
+        dtype: DType,
         policy: str | Policy,
         pool: Pool,
         trains: bool,

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.backend import ArrayModule, DType
 from dynbatch.batcher.steps.block import BatchInput, Block, freed
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
@@ -36,7 +37,7 @@ class StepRun:
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
 
-    def __init__(self, nodes: Sequence[Operation], dtype: Any, xp: Any) -> None:
+    def __init__(self, nodes: Sequence[Operation], dtype: DType, xp: ArrayModule) -> None:
         first = nodes[0]
         self.nodes = nodes
         self.node_type = type(first)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.backend import Array
+from dynbatch.backend import Array, DType
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.cuda.runtime import source
 from dynbatch.kernels.cuda.runtime.cupy_types import CompiledKernel, CudaText, CupyModule
@@ -52,7 +52,7 @@ class KernelArgument(NamedTuple):
     """
 
     cast: Cast
-    table: np.dtype[Any] | None
+    table: DType | None
 
 
 class Kernels:
@@ -165,7 +165,7 @@ class Kernels:
         return module.get_function(name)
 
 
-def _argument(kernel: str, parameter: KernelParameter, real: np.dtype[Any]) -> KernelArgument:
+def _argument(kernel: str, parameter: KernelParameter, real: DType) -> KernelArgument:
     """What a parameter takes, for one element type.
 
     CuPy passes a Python int as 8 bytes and a float as a double, whatever the kernel reads.
@@ -193,7 +193,7 @@ def _as_it_is(value: Argument) -> Argument:
     return value
 
 
-def _pointer(where: str, dtype: np.dtype[Any] | None) -> Cast:
+def _pointer(where: str, dtype: DType | None) -> Cast:
     def to_pointer(value: Any) -> Argument:
         if value is None:
             return 0  # CuPy would hand the driver no argument at all, instead of a NULL

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from dynbatch import backend
-from dynbatch.backend import Array
+from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
@@ -58,13 +58,13 @@ class Queue:
         self._at_once = False
         self.uploads = 0
         self.uploaded_bytes = 0
-        self._kernels: dict[np.dtype[Any], Kernels] = {
+        self._kernels: dict[DType, Kernels] = {
             np.dtype(name): Kernels(name, cupy) for name in ("float32", "float64")
         }
         self._waiting: list[Work | Fork] = []
         self._earlier: list[list[Work | Fork]] = []  # within `side_by_side`
         self._streams = SideStreams(cupy)
-        self._cublas: dict[np.dtype[Any], Cublas] = {}
+        self._cublas: dict[DType, Cublas] = {}
         self._handles = Handles(cupy)
         self._staging = Staging(cupy)
         self._tables: dict[tuple[int, str], tuple[Array, Table]] = {}
@@ -242,7 +242,7 @@ class Queue:
         except Exception as error:
             raise refused(error, str(work), work.label) from error
 
-    def _stage(self, array: Array, dtype: np.dtype[Any]) -> Table:
+    def _stage(self, array: Array, dtype: DType) -> Table:
         """The array's place in the staging buffer; the same for the same array in one run."""
         known = self._tables.get((id(array), dtype.char))
         if known is not None:
