@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
-from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import StageKind, StepGraph
 from dynbatch.batcher.steps.step import StepRun
 
@@ -39,18 +38,6 @@ class RecomputeOption:
             return name
         least, most = min(self.recompute), max(self.recompute)
         return f"{name} in segments of {f'{least} to ' * (least < most)}{most} steps"
-
-    def held(self, plan: MemoryPlan, requirements: Requirements, peak: int) -> int:
-        """Elements less at a stage with it."""
-        running = plan.stages[peak].steps
-        if not self.recompute:
-            return sum([_held(plan, step, peak) for step in self.steps if step not in running])
-        return sum(
-            [
-                _segmented(plan, requirements, step, steps, peak)
-                for step, steps in zip(self.steps, self.recompute, strict=True)
-            ]
-        )
 
 
 def options_of(
@@ -120,31 +107,3 @@ def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
             and all([ends_in_forward(row) for row in placement.blocks])
         ]
     )
-
-
-def _segmented(
-    plan: MemoryPlan, requirements: Requirements, step: StepRun, recompute: int, peak: int
-) -> int:
-    """Elements less at a stage if a step makes again itself what it left."""
-    runs = step in plan.stages[peak].steps
-    placement, firsts, lasts = plan.placements[step], plan.blocks.firsts, plan.blocks.lasts
-    before = sum(
-        [n * k for row, n, k in placement.saved.values() if firsts[row] <= peak <= lasts[row]]
-    )
-    if not before and not runs:
-        return 0
-    saved = requirements.forward(step, True, recompute).saved
-    after = sum([rows * width for rows, width in saved.values()])
-    if runs:
-        workspace = plan.backward[step].workspace if step in plan.backward else None
-        after += requirements.backward(step, recompute)
-        before += 0 if workspace is None else workspace[1]
-    return before - after
-
-
-def _held(plan: MemoryPlan, step: StepRun, peak: int) -> int:
-    """Elements that a step holds at a stage, and would not if it were run again later."""
-    placement = plan.recomputed.get(step) or plan.placements[step]
-    rows = [*placement.blocks, *[row for row, _, _ in placement.saved.values()]]
-    sizes, firsts, lasts = plan.blocks.sizes, plan.blocks.firsts, plan.blocks.lasts
-    return sum([sizes[row] for row in rows if firsts[row] < peak <= lasts[row]])

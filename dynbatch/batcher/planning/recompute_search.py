@@ -1,8 +1,10 @@
 """Fits a run into a limit: which forwards run again in backward, found before the first kernel.
 
-The choice is a heuristic, since the best is NP-hard (Naumann 2008): as long as the plan is above
-the limit, what is alive at its peak and costs least for each byte that it frees is made again; at
-the end what turned out not to be needed is taken back, the most costly first.
+The choice is a heuristic, since the best is NP-hard (Naumann 2008): what is alive at the peak and
+costs least for each byte that it frees is recomputed, then what is at the peak that is left, and so
+on. That ranking is made on a `LiveProfile`, without a limit, so it is the same for every limit.
+Plans are made for a few of its beginnings only, until the shortest one that fits is found; at the
+end what turned out not to be needed is taken back, the most costly first.
 
 Source: the ratio of bytes to cost follows Kirisame et al. 2020 (Dynamic Tensor Rematerialization),
 arXiv:2006.09616; ours sees the whole run beforehand.
@@ -10,30 +12,36 @@ arXiv:2006.09616; ours sees the whole run beforehand.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from dynbatch.batcher.planning.live_profile import LiveProfile
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
 from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
 from dynbatch.batcher.steps.step import StepRun
+from dynbatch.parameter import Array
 
+GUESSES = 4
+"""Plans after which a search goes on by halves."""
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
 
 
 class Candidate(NamedTuple):
-    """A plan of a run: its layout and what it does to hold less.
+    """A plan of a run, and what it does to need less memory.
 
     Args:
-        peak:     the stage at which most is alive, and `live`, the elements alive then.
-        elements: of its arena; not planned while `live` alone is above the limit.
+        live:     most elements alive at a stage.
+        elements: of its arena; as many as `live` where these alone are above the limit.
     """
 
     plan: MemoryPlan
-    peak: int
     live: int
     elements: int
     serial: bool
@@ -51,86 +59,81 @@ class RecomputeSearch:
     """Looks for the cheapest plan of one run that fits.
 
     Args:
-        graph:     the steps of the run.
-        parts:     its new steps, part by part.
-        in_place:  whether blocks may be written over others.
-        limit:     elements.
-        thorough:  at each step of the search as if all were too much. It takes longer, and goes the
-            same way for every limit; so the least that it finds for one, it finds for all.
+        graph:    the steps of the run.
+        parts:    its new steps, part by part.
+        in_place: whether blocks may be written over others.
+        limit:    elements.
     """
 
     def __init__(
-        self,
-        graph: StepGraph,
-        parts: Sequence[Sequence[StepRun]],
-        in_place: bool,
-        limit: int,
-        thorough: bool,
+        self, graph: StepGraph, parts: Sequence[Sequence[StepRun]], in_place: bool, limit: int
     ) -> None:
         self._graph = graph
-        self._in_place = in_place
-        self._requirements = Requirements()
         self._parts = parts
+        self._in_place = in_place
         self._limit = limit
-        self._wanted = 0 if thorough else limit
+        self._requirements = Requirements()
         self._freed: frozenset[StepRun] = frozenset()
 
     def fit(self) -> Candidate:
         """The cheapest found that fits; if none does, the smallest."""
-        found = self._plan(False, [])
-        if self._fits(found):
-            return found
-        self._freed = freed_after_forward(found.plan)
-        options = options_of(self._graph, self._parts, self._freed)
-        if any([stage.is_backward and len(stage.steps) > 1 for stage in found.plan.stages]):
+        whole = self._plan(False, [])
+        if self._fits(whole):
+            return whole
+        self._freed = freed_after_forward(whole.plan)
+        if any([stage.is_backward and len(stage.steps) > 1 for stage in whole.plan.stages]):
             serial = self._plan(True, [])
-            found = serial if serial.live < found.live else found
-        while not self._fits(found):
-            better = self._better(found, options)
-            if better is None:
-                plan = found.plan.placed()
-                return found._replace(plan=plan, elements=plan.elements)
-            found = better
-            options = [option for option in options if option not in found.options]
-        return self._taken_back(found)
+            whole = serial if serial.live < whole.live else whole
+            if self._fits(whole):
+                return whole
+        profile = LiveProfile(whole.plan, self._freed, self._requirements)
+        ranking = Ranking(profile, options_of(self._graph, self._parts, self._freed))
+        found = self._shortest(whole, ranking)
+        return self._without_waste(found, profile) if self._fits(found) else found
 
-    def _better(self, found: Candidate, options: Sequence[RecomputeOption]) -> Candidate | None:
-        """With more options, those that free most at the peak for what they cost.
+    def _shortest(self, whole: Candidate, ranking: Ranking) -> Candidate:
+        """The shortest beginning of the ranking that fits, or all of it.
 
-        As many at once as free what is too much, if that helps; else one.
+        The first plans are of beginnings that should fit by what the profile says and by how far
+        the last plan was from it; then the middle is tried.
         """
-        gains = []
-        for number, option in enumerate(options):
-            held = option.held(found.plan, self._requirements, found.peak)
-            if held > 0:
-                gains.append((-held / (option.cost + 1), number, held))
-        gains.sort()
-        several: list[RecomputeOption] = []
-        wanted = found.live - self._wanted
-        for _, number, held in gains:
-            if wanted <= 0:
-                break
-            several = _with(several, options[number])
-            wanted -= held
-        for more in (several, *[[options[number]] for _, number, _ in gains[:TRIED]]):
-            chosen = list(found.options)
-            for option in more:
-                chosen = _with(chosen, option)
-            tried = self._plan(found.serial, chosen)
-            if tried.live < found.live:
-                return tried
-        return None
+        peaks = ranking.peaks
+        low, high = 0, len(peaks) + 1
+        best = last = whole
+        error = tried = 0
+        while high - low > 1:
+            guess = (low + high) // 2
+            if tried < GUESSES:
+                guess = bisect_left(peaks, error - self._limit, key=lambda peak: -peak) + 1
+                guess = min(max(guess, low + 1), high - 1)
+            tried += 1
+            last = self._plan(whole.serial, ranking.options(guess))
+            error = max(error, last.elements - peaks[guess - 1])
+            if self._fits(last):
+                best, high = last, guess
+            else:
+                low = guess
+        return best if high <= len(peaks) else last
 
-    def _taken_back(self, found: Candidate) -> Candidate:
-        tried = sorted(found.options[:-1], key=lambda option: -option.cost)[:TRIED]
-        for option in tried:
-            fewer = self._plan(found.serial, [one for one in found.options if one is not option])
-            if self._fits(fewer):
-                found = fewer
+    def _without_waste(self, found: Candidate, profile: LiveProfile) -> Candidate:
+        """Without the dearest options, as far as what is left still fits."""
+        spare = self._limit - found.elements + profile.peak_with(found.options)
+        # As if the profile were right, and else as if it were always as far from the plan as here.
+        for most in (self._limit, spare):
+            options = list(found.options)
+            for option in sorted(options[:-1], key=lambda option: -option.cost)[:TRIED]:
+                fewer = [other for other in options if other is not option]
+                if profile.peak_with(fewer) <= most:
+                    options = fewer
+            if len(options) == len(found.options):
+                continue
+            fewest = self._plan(found.serial, options)
+            if self._fits(fewest):
+                found = fewest
+                break
         if found.serial:
             together = self._plan(False, found.options)
-            if self._fits(together):
-                return together
+            found = together if self._fits(together) else found
         return found
 
     def _fits(self, found: Candidate) -> bool:
@@ -138,25 +141,81 @@ class RecomputeSearch:
 
     def _plan(self, serial: bool, options: Sequence[RecomputeOption]) -> Candidate:
         whole = [option.steps for option in options if not option.recompute]
-        again = frozenset([step for steps in whole for step in steps])
+        recomputed = frozenset([step for steps in whole for step in steps])
         segments = {
             step: number
             for option in options
             for step, number in zip(option.steps, option.recompute, strict=False)
         }
-        saving = MemorySaving(self._freed | again if again else again, serial, segments)
+        recomputed = self._freed | recomputed if recomputed else recomputed
+        saving = MemorySaving(recomputed, serial, segments)
         plan = plan_lifetimes(self._graph, saving, self._requirements, self._in_place)
-        peak, live = plan.fullest()
+        _, live = plan.fullest()
         if live <= self._limit:
             plan = plan.placed()
-        return Candidate(plan, peak, live, max(live, plan.elements), serial, options)
+        return Candidate(plan, live, max(live, plan.elements), serial, options)
 
 
-def _with(options: Sequence[RecomputeOption], new: RecomputeOption) -> list[RecomputeOption]:
-    """One more; a step recomputes in one way only."""
-    others = [
-        one
-        for one in options
-        if not (one.recompute and new.recompute and one.steps[0] is new.steps[0])
-    ]
-    return [*others, new]
+class Ranking:
+    """Options in the order in which a run should take them, whatever its limit.
+
+    Attributes:
+        peaks: elements after each of them, as the profile says; falling.
+    """
+
+    def __init__(self, profile: LiveProfile, options: Sequence[RecomputeOption]) -> None:
+        self.peaks: list[int] = []
+        self._order: list[RecomputeOption] = []
+        self._profile = profile
+        self._waiting = list(options)
+        self._costs = np.array([option.cost + 1.0 for option in options])
+        whole = [(k, profile.numbers(o.steps)) for k, o in enumerate(options) if not o.recompute]
+        self._option_of = np.array([k for k, steps in whole for _ in steps], np.int64)
+        self._steps = np.array([step for _, steps in whole for step in steps], np.int64)
+        self._segmented = [(k, option) for k, option in enumerate(options) if option.recompute]
+        self._taken: set[int] = set()
+        while self._take_next():
+            pass
+        profile.take_back()
+
+    def options(self, count: int) -> list[RecomputeOption]:
+        """The first options; a step is cut into segments in one way only."""
+        chosen: list[RecomputeOption] = []
+        for new in self._order[:count]:
+            chosen = [
+                option
+                for option in chosen
+                if not (option.recompute and new.recompute and option.steps[0] is new.steps[0])
+            ]
+            chosen.append(new)
+        return chosen
+
+    def _take_next(self) -> bool:
+        """Take the option that frees most at the peak for its cost, if the peak falls."""
+        profile = self._profile
+        entry, peak = profile.peak
+        freed = self._freed_at(entry)
+        rank = np.argsort(-freed / self._costs, kind="stable")
+        better = [k for k in rank[: TRIED + len(self._taken)].tolist() if freed[k] > 0]
+        for k in better[:TRIED]:
+            mark = profile.mark
+            profile.take(self._waiting[k])
+            if profile.alive[entry] < peak and profile.peak[1] <= peak:
+                self._enter(k)
+                return True
+            profile.take_back(mark)
+        return False
+
+    def _freed_at(self, entry: int) -> Array:
+        freed = np.bincount(
+            self._option_of, self._profile.freed_at(entry)[self._steps], len(self._waiting)
+        )
+        for k, option in self._segmented:
+            freed[k] = self._profile.saved_by_segments(option, entry)
+        freed[list(self._taken)] = 0
+        return freed
+
+    def _enter(self, number: int) -> None:
+        self._taken.add(number)
+        self._order.append(self._waiting[number])
+        self.peaks.append(self._profile.peak[1])

@@ -119,18 +119,16 @@ class RunPlanner:
     ) -> RunPlan:
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
-        least = 0
-        for thorough in (False, True):
-            for count in _counts(request.micro_batches):
-                preparation.forget()
-                scheduled = self._prepare(make_step, preparation, request, count)
-                graph = self._graph(preparation, request, past)
-                search = RecomputeSearch(graph, preparation.by_part, self._in_place, room, thorough)
-                fit = search.fit()
-                if fit.elements <= room:
-                    return RunPlan(preparation, fit.plan, scheduled, _saving_text(fit, count))
-                if thorough:
-                    least = min(least or fit.elements, fit.elements)
+        smallest = []
+        for count in _counts(request.micro_batches):
+            preparation.forget()
+            scheduled = self._prepare(make_step, preparation, request, count)
+            graph = self._graph(preparation, request, past)
+            found = RecomputeSearch(graph, preparation.by_part, self._in_place, room).fit()
+            if found.elements <= room:
+                return RunPlan(preparation, found.plan, scheduled, _saving_text(found, count))
+            smallest.append(found.plan)
+        least = min([plan.placed().elements for plan in smallest])
         raise _too_low(request, held + least * self._itemsize, held)
 
     def _graph(

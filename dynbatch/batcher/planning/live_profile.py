@@ -1,0 +1,282 @@
+"""`LiveProfile`: elements alive at each stage of a plan, and what recomputing steps would change.
+
+A search that made a plan for each thing it tries would take longer than the run. Here a trial moves
+the ends of the lifetimes that it touches, and can be taken back. The profile is near the plan, not
+equal to it: blocks that then no longer share a place are left out, and steps that run again before
+one stage count as if their values came at once. So a search ends with plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+import numpy as np
+
+from dynbatch.batcher.planning.lifetimes import END
+from dynbatch.batcher.planning.memory_plan import MemoryPlan
+from dynbatch.batcher.planning.recompute import RecomputeOption
+from dynbatch.batcher.planning.requirements import Requirements
+from dynbatch.batcher.planning.stages import StageKind
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.parameter import Array
+
+NEVER = END
+
+
+class LiveProfile:
+    """Elements alive at each stage of a plan in which nothing is recomputed.
+
+    Steps are numbered in the order in which they run. Stage k is entry 2k of the profile; entry
+    2k − 1 is the time before it, in which steps run again.
+
+    Args:
+        plan:         the plan.
+        freed:        steps whose values no backward reads: recomputed where others need them.
+        requirements: what node types ask for.
+
+    Attributes:
+        alive: elements at each entry.
+    """
+
+    def __init__(
+        self, plan: MemoryPlan, freed: Collection[StepRun], requirements: Requirements
+    ) -> None:
+        self._plan = plan
+        self._requirements = requirements
+        self._steps = steps = list(plan.placements)
+        self._number = {step: number for number, step in enumerate(steps)}
+        count = len(steps)
+        self._end = 2 * len(plan.stages)
+        self.alive = self._alive()
+        self._made = np.zeros(count, np.int64)  # entry at which forward writes the value
+        self._read = np.zeros(count, np.int64)  # last entry at which a forward reads it
+        self._needed = np.full(count, NEVER)  # entry before the first backward that reads it
+        self._inputs: list[list[int]] = [[] for _ in steps]
+        self._readers: list[list[int]] = [[] for _ in steps]
+        self._walk()
+        sizes, lasts = plan.blocks.sizes, plan.blocks.lasts
+        placements = plan.placements.values()
+        self._sizes = np.array([sum([sizes[row] for row in p.blocks]) for p in placements])
+        self._saved = np.array([sum([n * k for _, n, k in p.saved.values()]) for p in placements])
+        self._size = self._sizes.tolist()
+        self._saved_last = [
+            2 * max([lasts[row] for row, _, _ in p.saved.values()], default=0) for p in placements
+        ]
+        self._last = [2 * max([lasts[row] for row in p.blocks]) for p in placements]
+        self._slot: dict[int, int] = {}  # of each recomputed step, the entry at which it runs again
+        self._segments = [p.recompute for p in placements]
+        self._work: dict[int, int] = {}  # the most that a step works with when it runs again
+        self._waiting = np.ones(count, bool)
+        self._journal: list[tuple[str, int, int, int]] = []
+        for step in freed:
+            number = self._number[step]
+            self._slot[number] = NEVER
+            self._waiting[number] = False
+
+    @property
+    def peak(self) -> tuple[int, int]:
+        """The first entry at which most elements are alive, and how many."""
+        entry = int(self.alive.argmax())
+        return entry, int(self.alive[entry])
+
+    def take(self, option: RecomputeOption) -> None:
+        """Do what an option says."""
+        if option.recompute:
+            for step, segments in zip(option.steps, option.recompute, strict=True):
+                self._cut(self._number[step], segments)
+        else:
+            for step in option.steps:
+                self._recompute(self._number[step])
+
+    @property
+    def mark(self) -> int:
+        """A time for `take_back`."""
+        return len(self._journal)
+
+    def take_back(self, mark: int = 0) -> None:
+        """Take back all that was taken since then."""
+        for what, a, b, value in reversed(self._journal[mark:]):
+            if what == "alive":
+                self.alive[a:b] -= value
+            elif what == "last":
+                self._last[a] = value
+            elif what == "segments":
+                self._segments[a], self._saved[a] = b, value
+            elif what == "work":
+                self._work[a] = value
+            elif value:
+                self._slot[a] = value
+            else:
+                del self._slot[a]
+                self._waiting[a] = True
+        del self._journal[mark:]
+
+    def peak_with(self, options: Iterable[RecomputeOption]) -> int:
+        """The most elements at an entry with these options and no others."""
+        self.take_back()
+        for option in options:
+            self.take(option)
+        most = self.peak[1]
+        self.take_back()
+        return most
+
+    def freed_at(self, entry: int) -> Array:
+        """Elements that each step would free there, were it recomputed; of others than inputs."""
+        away = entry < self._needed
+        values = np.where((self._read < entry) & away, self._sizes, 0)
+        saved = np.where((self._made <= entry) & away, self._saved, 0)
+        held: Array = np.where(self._waiting, values + saved, 0)
+        return held
+
+    def numbers(self, steps: Iterable[StepRun]) -> list[int]:
+        """Where `freed_at` has these steps."""
+        return [self._number[step] for step in steps]
+
+    def saved_by_segments(self, option: RecomputeOption, entry: int) -> int:
+        """Elements less at an entry if the steps of an option make again what they leave."""
+        return sum(
+            [
+                self._less(step, segments, entry)
+                for step, segments in zip(option.steps, option.recompute, strict=True)
+            ]
+        )
+
+    # From the plan --------------------------------------------------------------------------------
+
+    def _alive(self) -> Array:
+        table = self._plan.shared
+        changes = np.zeros(self._end + 2, np.int64)
+        sizes = np.array(table.sizes, np.int64)
+        np.add.at(changes, 2 * np.array(table.firsts), sizes)
+        lasts = np.minimum(2 * np.array(table.lasts) + 1, self._end + 1)
+        np.subtract.at(changes, lasts, sizes)
+        alive: Array = np.cumsum(changes)[:-1]
+        return alive
+
+    def _walk(self) -> None:
+        """Find out who reads what, and when."""
+        number, maker = self._number, self._plan.graph.maker
+        for time, stage in enumerate(self._plan.stages):
+            for step in stage.steps:
+                if stage.kind is StageKind.FORWARD:
+                    reader = number[step]
+                    self._made[reader] = self._read[reader] = 2 * time
+                    blocks = [block for source in step.sources for block in source.blocks]
+                    makers = {number[maker[block]] for block in blocks if block in maker}
+                    self._inputs[reader] = sorted(makers)
+                    for made in makers:
+                        self._read[made] = 2 * time
+                        self._readers[made].append(reader)
+                elif stage.kind is StageKind.BACKWARD:
+                    for made in self._read_by_backward(step):
+                        self._needed[made] = min(self._needed[made], 2 * time - 1)
+
+    def _read_by_backward(self, step: StepRun) -> list[int]:
+        number, maker = self._number, self._plan.graph.maker
+        retains, makers = step.node_type.retains, []
+        if step in number and (retains.output or step.node_type.saves):
+            makers.append(number[step])
+        if not step.is_structural:
+            for position, source in enumerate(step.sources):
+                if retains.input(position):
+                    makers += [number[maker[block]] for block in source.blocks if block in maker]
+        return makers
+
+    # Trials ---------------------------------------------------------------------------------------
+
+    def _change(self, first: int, end: int, elements: int) -> None:
+        if first < end and elements:
+            self.alive[first:end] += elements
+            self._journal.append(("alive", first, end, elements))
+
+    def _extend(self, number: int, entry: int) -> None:
+        """A value is read at an entry."""
+        last = self._last[number]
+        if last < entry:
+            self._change(last + 1, entry + 1, self._size[number])
+            self._journal.append(("last", number, 0, last))
+            self._last[number] = entry
+
+    def _recompute(self, number: int) -> None:
+        if number in self._slot:
+            return
+        slots = [self._slot.get(reader, NEVER) for reader in self._readers[number]]
+        slot = min(int(self._needed[number]), *slots, NEVER)
+        self._journal.append(("slot", number, 0, 0))
+        self._slot[number] = slot
+        self._waiting[number] = False
+        if slot is not NEVER:
+            self._change(int(self._read[number]) + 1, slot, -self._size[number])
+            self._change(int(self._made[number]), slot, -int(self._saved[number]))
+            self._work_at(number, slot)
+            self._read_inputs(number, slot)
+
+    def _read_inputs(self, number: int, slot: int) -> None:
+        stack = [number]
+        while stack:
+            for made in self._inputs[stack.pop()]:
+                before = self._slot.get(made)
+                if before is None:
+                    self._extend(made, slot)
+                elif slot < before:
+                    self._journal.append(("slot", made, 0, before))
+                    self._slot[made] = slot
+                    if before >= NEVER:
+                        self._change(slot, slot + 1, self._size[made])
+                        self._journal.append(("last", made, 0, self._last[made]))
+                        self._last[made] = slot
+                    else:
+                        self._change(slot, before, self._size[made] + int(self._saved[made]))
+                    self._work_at(made, slot)
+                    stack.append(made)
+                else:
+                    self._extend(made, slot)
+
+    def _work_at(self, number: int, slot: int) -> None:
+        """A step runs again, with what it packs and its workspace."""
+        step = self._steps[number]
+        asked = self._requirements.forward(step, True, self._segments[number])
+        packed = [source.size for source in step.sources if not source.is_view]
+        work, before = asked.workspace + sum(packed), self._work.get(slot, 0)
+        if work > before and not step.is_structural:
+            self._journal.append(("work", slot, 0, before))
+            self._work[slot] = work
+            self._change(slot, slot + 1, work - before)
+
+    def _less(self, step: StepRun, segments: int, entry: int) -> int:
+        """Elements that a step saves at an entry by making again itself what it left."""
+        number = self._number[step]
+        before, after = self._segment_sizes(number), self._segment_sizes(number, segments)
+        begin = self._slot.get(number, int(self._made[number]))
+        less = before[0] - after[0] if begin <= entry <= self._saved_last[number] else 0
+        if entry == self._made[number]:
+            less += before[1] - after[1]
+        elif entry == self._saved_last[number]:
+            less += before[2] - after[2]
+        return less
+
+    def _segment_sizes(self, number: int, segments: int | None = None) -> tuple[int, int, int]:
+        """Elements of what forward leaves, and of its workspace and that of backward."""
+        step = self._steps[number]
+        recompute = self._segments[number] if segments is None else segments
+        saved = self._requirements.forward(step, True, recompute).saved
+        keeps = number not in self._slot
+        return (
+            sum([rows * width for rows, width in saved.values()]),
+            self._requirements.forward(step, keeps, recompute).workspace,
+            self._requirements.backward(step, recompute),
+        )
+
+    def _cut(self, number: int, segments: int) -> None:
+        """A step makes again itself what it left, in segments."""
+        last = self._saved_last[number]
+        before, after = self._segment_sizes(number), self._segment_sizes(number, segments)
+        if last >= self._end or not before[0]:
+            return
+        made = int(self._made[number])
+        self._change(self._slot.get(number, made), last + 1, after[0] - before[0])
+        self._change(made, made + 1, after[1] - before[1])
+        self._change(last, last + 1, after[2] - before[2])
+        old = self._segments[number], int(self._saved[number])
+        self._journal.append(("segments", number, *old))
+        self._segments[number], self._saved[number] = segments, after[0]
