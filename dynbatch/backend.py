@@ -58,10 +58,10 @@ CPU = Device("cpu", np)
 
 
 def device(name: str | Device) -> Device:
-    """The device of a name.
+    """The device with a name.
 
     Raises:
-        BackendError: no such device, CuPy is not installed, or CuPy finds no GPU that it can use.
+        BackendError: there is no such device, CuPy is not installed, or it finds no GPU to use.
     """
     if isinstance(name, Device):
         return name

@@ -33,11 +33,11 @@ def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> lis
     """Run all instances to their end; what they wait for is computed together, in one run a round.
 
     An instance is a generator over one sentence. It yields a node, a tuple, list or dict of nodes,
-    or what a call of a cell returned, and gets the value, or the same of values, as NumPy arrays of
-    its own. Between two yields it is plain Python: it may decide, sample, stop, or go on with other
-    generators by `yield from`.
-    A round begins when every instance waits or has ended. Its run computes what is asked for and
-    what that needs, and no more; `graph.backward` over what the instances return does the rest.
+    or what a call of a cell returned, and gets the value, or a tuple, list or dict of values, as
+    NumPy arrays of its own. Between two yields it is plain Python: it may decide, sample, stop, or
+    go on with other generators by `yield from`.
+    A round begins when every instance waits or has ended. It computes the nodes that are asked for,
+    and what they need; `graph.backward` of what the instances return does the rest.
 
     Args:
         graph:     the open graph that the instances build in.
@@ -47,14 +47,14 @@ def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> lis
         What each instance returned, in order.
 
     Raises:
-        DriveError: instances raised an exception, or yielded what is no node of this graph. Each is
-            named with its line; the others went on to their end, and the error has their results.
-            So it is where all that is left asks on and on for values that are known, and nobody
-            makes a node or ends.
-        DtypeError, GraphError: `instances` holds something else than fresh generators.
-        OutOfMemory, BackendError, CheckError: of a run. Every instance is closed.
+        DriveError: instances raised an exception, or yielded something that is not a node of this
+            graph. Each is named with its line; the others went on to their end, and the error has
+            their results. The error also ends instances that only ask for known values, again and
+            again, while no instance makes a node or ends.
+        DtypeError, GraphError: `instances` holds something other than fresh generators.
+        OutOfMemory, BackendError, CheckError: a run raised it. Every instance is closed.
 
-    Cost: as many runs as the instance with most yields has; on a GPU one copy and one wait a run.
+    Cost: as many runs as the most yields of an instance; on a GPU one copy and one wait a run.
 
     Example:
         >>> import dynbatch as db
@@ -111,14 +111,14 @@ def _serve(graph: Graph, waiting: Sequence[_Instance]) -> list[list[Array]]:
         return [[next(values) for _ in instance.nodes] for instance in waiting]
     served = []
     for instance in waiting:
-        own, error = _values(graph, instance.nodes)
+        values_of_one, error = _values(graph, instance.nodes)
         instance.error = instance.error or error
-        served.append(own)
+        served.append(values_of_one)
     return served
 
 
 def _values(graph: Graph, nodes: Sequence[Node]) -> tuple[list[Array], Exception | None]:
-    """The values, or what it is about one of the nodes that keeps them from being computed."""
+    """The values, or the error of a node because of which they cannot be computed."""
     try:
         return graph.values(nodes), None
     except (BackendError, CheckError, MemoryError):
@@ -128,11 +128,11 @@ def _values(graph: Graph, nodes: Sequence[Node]) -> tuple[list[Array], Exception
 
 
 class _Instance:
-    """One generator: what it waits for, and how it ended.
+    """One generator: which values it waits for, and how it ended.
 
     Attributes:
-        nodes: what it waits for.
-        error: what it gets in place of values, at its `yield`.
+        nodes: those whose values it waits for.
+        error: the error that it gets in place of values, at its `yield`.
         where: the line at which it failed.
     """
 
@@ -149,7 +149,7 @@ class _Instance:
         self._arrange: Callable[[list[Array]], object] = lambda values: None
 
     def advance(self, values: list[Array]) -> None:
-        """Hand over what it waits for, and let it go on until it yields or ends."""
+        """Hand over the values that it waits for, and let it go on until it yields or ends."""
         error, self.error = self.error, None
         try:
             if error is None:
@@ -186,12 +186,11 @@ class _Instance:
         if self.error is not None:
             self.nodes = []
 
-    def _problem(self, node: Any) -> Exception | None:
-        is_node = isinstance(node, Node) and not isinstance(structure_of(node), tuple)
-        if is_node and node.graph is self._graph:
-            return None
+    def _problem(self, node: object) -> Exception | None:
         line = _waits_at(self.generator)
-        if is_node:
+        if isinstance(node, Node) and not isinstance(structure_of(node), tuple):
+            if node.graph is self._graph:
+                return None
             return GraphError(
                 f"drive: instance {self.number} yielded {node!r} of another graph.\n"
                 "  rule: an instance asks for nodes of the graph that is driven\n"
@@ -200,7 +199,7 @@ class _Instance:
         return DtypeError(
             f"drive: instance {self.number} yielded {type(node).__name__}; a node expected.\n"
             "  rule: a node, or a tuple, list or dict of nodes\n"
-            "  fix:  yield the node itself, of what a call returned the parts; no numbers\n"
+            "  fix:  yield the node itself, or the parts of what a call returned; not numbers\n"
             f"  yielded at {line}"
         )
 
@@ -209,7 +208,7 @@ def _instances(graph: Graph, generators: Iterable[object]) -> list[_Instance]:
     """Fresh generators, or the error for the first thing that is not a generator."""
     if isinstance(generators, Node) or not isinstance(generators, Iterable):
         raise _no_generator("`instances`", generators)
-    found: list[_Instance] = []
+    instances: list[_Instance] = []
     known: set[int] = set()
     for number, generator in enumerate(generators):
         if not inspect.isgenerator(generator):
@@ -220,8 +219,8 @@ def _instances(graph: Graph, generators: Iterable[object]) -> list[_Instance]:
                 "  fix:  call the function anew for each instance, and leave the generator alone"
             )
         known.add(id(generator))
-        found.append(_Instance(graph, number, generator))
-    return found
+        instances.append(_Instance(graph, number, generator))
+    return instances
 
 
 def _no_generator(what: str, value: object) -> DtypeError:
@@ -249,7 +248,7 @@ def _opened(request: object) -> tuple[list[Node], Callable[[list[Array]], object
     return [asked], lambda values: values[0]
 
 
-def _error(failed: Sequence[_Instance], results: list[Any]) -> DriveError:
+def _error(failed: Sequence[_Instance], results: list[object]) -> DriveError:
     lines = [f"{len(failed)} of {len(results)} instances failed:"]
     for instance in failed[:NAMED_FAILURES]:
         failure = instance.failure
@@ -266,11 +265,11 @@ def _error(failed: Sequence[_Instance], results: list[Any]) -> DriveError:
 
 def _after_first(error: Exception) -> TracebackType | None:
     trace = error.__traceback__
-    return trace and trace.tb_next
+    return trace.tb_next if trace else None
 
 
 def _waits_at(generator: Running) -> str:
-    """The line of its `yield`: of the innermost generator, through `yield from`."""
+    """The line of the `yield` at which the innermost generator waits, through `yield from`."""
     while inspect.isgenerator(generator.gi_yieldfrom):
         generator = generator.gi_yieldfrom
     frame = generator.gi_frame
@@ -280,7 +279,7 @@ def _waits_at(generator: Running) -> str:
 
 
 def _failed_at(error: Exception, code: CodeType) -> str:
-    """The line of the innermost generator that the error left; else where the instance's begins."""
+    """The line in the innermost generator that the error left; else where the instance begins."""
     number = code.co_firstlineno
     for frame, line in traceback.walk_tb(error.__traceback__):
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:

@@ -8,7 +8,7 @@ from dynbatch.caller import caller
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, Self
+    from typing import Self
 
 
 class DynbatchError(Exception):
@@ -29,7 +29,7 @@ class DtypeError(DynbatchError, TypeError):
 
 
 class MissingAttributeError(DynbatchError, AttributeError):
-    """A name of PyTorch's that a node has not, or a property that cannot be set."""
+    """A node does not have this name of PyTorch's, or a property cannot be set."""
 
 
 class ArgumentError(DynbatchError, ValueError, TypeError):
@@ -75,23 +75,23 @@ class CheckError(DynbatchError, ArithmeticError):
 
 
 class DriveError(DynbatchError, ExceptionGroup[Exception]):
-    """Some instances of `drive` failed; the others went on to their end.
+    """Some instances of `drive` failed; all others went on to their end.
 
     Attributes:
-        failures:   instance number -> what it raised.
-        results:    what each instance returned, in order; None for those that failed.
+        failures:   the exception of each instance that failed, by its number.
+        results:    what each instance returned, in order; None for one that failed.
         exceptions: the failures, in order: `except*` takes them apart by kind.
     """
 
     failures: dict[int, Exception]
-    results: list[Any]
+    results: list[object]
 
     def __new__(
         cls,
         message: str,
         exceptions: Sequence[Exception],
         failures: dict[int, Exception],
-        results: list[Any],
+        results: list[object],
     ) -> Self:
         group = super().__new__(cls, message, exceptions)
         group.failures, group.results = failures, results
@@ -121,7 +121,7 @@ class OutOfMemory(DynbatchError, MemoryError):
 
 
 class MemoryLimitError(OutOfMemory):
-    """A `memory_limit` is below the least that a run can do with: `least_bytes`."""
+    """A `memory_limit` is below `least_bytes`, the least with which a run was found to do."""
 
     def __init__(self, message: str, least_bytes: int = 0) -> None:
         super().__init__(message)
@@ -129,4 +129,4 @@ class MemoryLimitError(OutOfMemory):
 
 
 class PlanError(DynbatchError, RuntimeError):
-    """A plan breaks one of its invariants: a bug in a policy, never in a user's graph."""
+    """A plan breaks a rule of plans. That is a bug in a policy, never in a user's graph."""

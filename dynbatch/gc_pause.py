@@ -22,8 +22,8 @@ _before: tuple[int, int, int] | None = None
 def set_gc_threshold(objects: int | None) -> None:
     """How many new objects start a garbage collection while a graph is open.
 
-    Inside of a `with db.Graph()` block only; afterwards the collector is as it was. A collector
-    that was disabled, or has a higher threshold, stays so.
+    The threshold holds inside a `with db.Graph()` block; afterwards the collector is as it was. A
+    collector that is disabled, or has a higher threshold, is left alone.
 
     Args:
         objects: a number of objects, by default 100,000; None leaves the collector alone.

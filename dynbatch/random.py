@@ -14,16 +14,16 @@ from dynbatch.arguments import size
 from dynbatch.recent import free_at_fork
 
 _process = {"seed": 0, "count": 0}
-_own = threading.local()
+_of_thread = threading.local()
 _lock = free_at_fork(threading.Lock())
 
 
 def seed(value: int) -> None:
     """Start anew what is drawn: initial values of models and the dropout masks of graphs.
 
-    Two runs from the same seed draw the same. Arrays that you draw yourself are not concerned. In a
-    thread other than the main one it is about that thread alone; threads that never call it share
-    the numbers of the process.
+    Two runs from the same seed draw the same numbers, beside those that you draw yourself. In a
+    thread other than the main one the seed holds for that thread alone; threads that never call
+    `seed` share the numbers of the process.
 
     Raises:
         ArgumentError: it is not an integer of 0 or more; nothing has changed.
@@ -54,10 +54,10 @@ def set_state(state: dict[str, int]) -> None:
         if threading.current_thread() is threading.main_thread():
             _process.update(given)
         else:
-            _own.state = given
+            _of_thread.state = given
 
 
 def _drawn_from() -> dict[str, int]:
     """The counter of this thread, or that of the process."""
-    found: dict[str, int] = getattr(_own, "state", _process)
-    return found
+    state: dict[str, int] = getattr(_of_thread, "state", _process)
+    return state

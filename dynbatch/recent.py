@@ -17,9 +17,9 @@ Value = TypeVar("Value")
 
 
 def free_at_fork(lock: threading.Lock) -> threading.Lock:
-    """Have every fork wait for the lock, so that in the child it is free and all it guards whole.
+    """Have every fork wait for the lock: in the child it is free, and what it guards is whole.
 
-    For locks of the whole process: it is never forgotten.
+    It is for locks that live as long as the process.
     """
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
@@ -52,19 +52,19 @@ class Recent(Generic[Key, Value]):
     def find(self, key: Key) -> Value | None:
         """The value of a key, or None."""
         with self._lock:
-            found = self._entries.get(key)
-            if found is not None:
+            value = self._entries.get(key)
+            if value is not None:
                 self._entries.move_to_end(key)
-            return found
+            return value
 
     def enter(self, key: Key, value: Value) -> Value:
         """Keep a value, unless another thread was first; the one that is kept."""
         with self._lock:
-            found = self._entries.setdefault(key, value)
+            kept = self._entries.setdefault(key, value)
             self._entries.move_to_end(key)
             if len(self._entries) > self._size:
                 self._entries.popitem(last=False)
-            return found
+            return kept
 
     def clear(self) -> None:
         """Forget all entries."""

@@ -14,8 +14,9 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.runtime import transfer
 from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.structure import Rectangle
+from dynbatch.nodes.shape.structure import PortPlace, Rectangle
 from dynbatch.parameter import Array, Parameter, RowSparse
 from dynbatch.ragged import Ragged, packed
 
@@ -35,7 +36,7 @@ class ReferenceRun:
 
     def __init__(self, groups: Sequence[Sequence[Operation]], dtype: DType, keeps: bool) -> None:
         self.node_type = type(groups[0][0])
-        self.dtype = np.dtype(dtype)
+        self.dtype = dtype
         self.batches = [
             Batch(nodes, self.dtype, np, self.node_type.recompute_of(nodes)) for nodes in groups
         ]
@@ -188,7 +189,7 @@ def on_host(parameters: Iterable[Parameter], copies: dict[int, Array]) -> Iterat
             parameter.replace(value)
 
 
-def _size(nodes: Sequence[Any]) -> int:
+def _size(nodes: Sequence[Node | PortPlace]) -> int:
     return sum([node.rows * node.width for node in nodes])
 
 

@@ -21,24 +21,24 @@ def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
     sentences = Sentences(nodes)
     if not 0 <= sentence < len(sentences):
         raise ValueError(f"sentence {sentence}: the graph has {len(sentences)}, counted from 0.")
-    own = [node for node in nodes if sentences.of(node) == sentence]
-    wanted = {x.index for node in own for x in [node, *node.inputs]}
+    members = [node for node in nodes if sentences.of(node) == sentence]
+    wanted = {x.index for node in members for x in [node, *node.inputs]}
     return [node for node in nodes if node.index in wanted]
 
 
 def step_numbers(steps: Sequence[StepRun]) -> dict[int, str]:
-    """The batch step of each node that has run, by index: "4", of a call "4, part 1 of 3"."""
-    found: dict[int, str] = {}
+    """The batch step of each node that has run, by index: "4", or for a call "4, part 1 of 3"."""
+    numbers: dict[int, str] = {}
     for number, step in enumerate(steps):
         for node in step.nodes:
             if isinstance(node, RegionNode):
-                found |= {
+                numbers |= {
                     call.index: f"{number}, part {part} of {step.num_batches}"
                     for call, part in node.calls()
                 }
             else:
-                found[node.index] = str(number)
-    return found
+                numbers[node.index] = str(number)
+    return numbers
 
 
 def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
@@ -46,8 +46,8 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
 
     Args:
         nodes: in creation order; inputs outside them are left out.
-        steps: the batch step of each node in words, by index; those that have not run lack.
-        title: of the drawing.
+        steps: the batch step in words of each node that has run, by index.
+        title: what stands under the drawing.
     """
     inside = {node.index for node in nodes}
     lines = [

@@ -23,7 +23,7 @@ from dynbatch.reporting.page import page
 from dynbatch.reporting.trace_events import trace
 
 if TYPE_CHECKING:
-    from dynbatch.backend import Device
+    from dynbatch.backend import Device, DType
     from dynbatch.batcher.execution.executor import Executor
     from dynbatch.cells.calls.table import CallTable
 

@@ -31,19 +31,19 @@ def page(record: RunRecord) -> str:
     folder = files("dynbatch.reporting")
     script = (folder / "page.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    kinds = signatures(record)
+    signature_of = signatures(record)
     known = record.known
-    texts = {kind: signature_text(kind, known) for kind in set(kinds)}
+    texts = {signature: signature_text(signature, known) for signature in set(signature_of)}
     return Template((folder / "page.html").read_text(encoding="utf-8")).substitute(
         script=script,
         script_hash=f"sha256-{digest}",
         summary=_summary(record),
         times=escape(_times(record)),
-        timeline=_timeline(record, kinds, texts),
+        timeline=_timeline(record, signature_of, texts),
         reasons=_reasons(record),
         plans=_plans(record),
         columns="".join([_cell(name, _style(name), "th") for name in COLUMNS]),
-        batches=_batches(record, [texts[kind] for kind in kinds]),
+        batches=_batches(record, [texts[kind] for kind in signature_of]),
     )
 
 
@@ -77,35 +77,35 @@ def _times(record: RunRecord) -> str:
     )
 
 
-def _timeline(record: RunRecord, kinds: Sequence[int], texts: dict[int, str]) -> str:
+def _timeline(record: RunRecord, signature_of: Sequence[int], texts: dict[int, str]) -> str:
     """A line for the host, then one for each signature in order of its first batch."""
-    found = bars(record)
-    end = max([bar.end for bar in found], default=0.0) or 1.0
+    all_bars = bars(record)
+    end = max([bar.end for bar in all_bars], default=0.0) or 1.0
     marks = [tick / (TICKS - 1) for tick in range(TICKS)]
     ticks = [f'<span style="left:{m:.0%}">{m * end * 1e3:.3g} ms</span>' for m in marks]
-    made = [f'<div class="line axis"><div class="label"></div><div class="track">{"".join(ticks)}'
+    rows = [f'<div class="line axis"><div class="label"></div><div class="track">{"".join(ticks)}'
             "</div></div>"]  # fmt: skip
-    lines: dict[int, list[Bar]] = {kind: [] for kind in [HOST, *kinds]}
-    for bar in found:
-        lines[HOST if bar.step == HOST else kinds[bar.step]].append(bar)
-    for kind, members in lines.items():
-        label = escape("host" if kind == HOST else texts[kind])
-        given = lanes(members)
-        track = [_bar(*pair, end, label) for pair in zip(members, given, strict=True)]
-        made.append(
+    lines: dict[int, list[Bar]] = {signature: [] for signature in [HOST, *signature_of]}
+    for bar in all_bars:
+        lines[HOST if bar.step == HOST else signature_of[bar.step]].append(bar)
+    for signature, members in lines.items():
+        label = escape("host" if signature == HOST else texts[signature])
+        lane_of = lanes(members)
+        track = [_bar(*pair, end, label) for pair in zip(members, lane_of, strict=True)]
+        rows.append(
             f'<div class="line"><div class="label" title="{label}">{label}</div><div class="track" '
-            f'style="--lanes:{max(given, default=0) + 1}">{"".join(track)}</div></div>'
+            f'style="--lanes:{max(lane_of, default=0) + 1}">{"".join(track)}</div></div>'
         )
-    return "\n".join(made)
+    return "\n".join(rows)
 
 
 def _bar(bar: Bar, lane: int, end: float, label: str) -> str:
     """A button; `label` is escaped."""
     took = f"{bar.what}, {(bar.end - bar.begin) * 1e3:.3f} ms from {bar.begin * 1e3:.3f} ms"
     what = f"host: {took}" if bar.step == HOST else f"batch {bar.step}: {took}"
-    kind = " host" if bar.step == HOST else STYLES[bar.what]
+    style = " host" if bar.step == HOST else STYLES[bar.what]
     return (
-        f'<button type="button" class="bar{kind}" data-step="{bar.step}" data-what="{what}" '
+        f'<button type="button" class="bar{style}" data-step="{bar.step}" data-what="{what}" '
         f'aria-label="{label}, {what}" aria-pressed="false" style="left:{bar.begin / end:.4%};'
         f'width:{(bar.end - bar.begin) / end:.4%};--lane:{lane}"></button>'
     )
@@ -114,8 +114,8 @@ def _bar(bar: Bar, lane: int, end: float, label: str) -> str:
 def _reasons(record: RunRecord) -> str:
     return _rows(
         [
-            (one.kind, _steps(one.first), _steps(one.second) or "each other", one.reason)
-            for one in apart(record.plans, record.known)
+            (pair.node_type, _steps(pair.first), _steps(pair.second) or "each other", pair.reason)
+            for pair in apart(record.plans, record.known)
         ],
         ("", "", "", ""),
     )
@@ -157,7 +157,7 @@ def _batches(record: RunRecord, texts: Sequence[str]) -> str:
 
 
 def _inside(row: StepRecord) -> str:
-    """Of a region of calls: how many batches, and of which."""
+    """How many batches a region of calls had, and of which cells."""
     if not row.inside:
         return ""
     more = f", … {len(row.inside) - STEPS_LISTED} more" if len(row.inside) > STEPS_LISTED else ""
@@ -171,12 +171,12 @@ def _steps(numbers: Sequence[int]) -> str:
 
 
 def _rows(table: Iterable[Sequence[object]], styles: Sequence[str], name: str = "") -> str:
-    made = []
+    rows = []
     for number, values in enumerate(table):
         mark = f' id="{name}-{number}"' if name else ""
         cells = [_cell(value, style) for value, style in zip(values, styles, strict=True)]
-        made.append(f"<tr{mark}>{''.join(cells)}</tr>")
-    return "\n".join(made)
+        rows.append(f"<tr{mark}>{''.join(cells)}</tr>")
+    return "\n".join(rows)
 
 
 def _cell(value: object, style: str, tag: str = "td") -> str:

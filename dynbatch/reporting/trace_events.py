@@ -5,13 +5,15 @@ from __future__ import annotations
 import heapq
 import json
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.reasons import apart as batches_apart
 from dynbatch.reporting.reasons import notes, signature_text
 
 HOST = -1
+
+Event = dict[str, object]
 
 
 class Bar(NamedTuple):
@@ -28,30 +30,32 @@ def bars(record: RunRecord) -> list[Bar]:
     if not record.runs:
         return []
     start = record.runs[0].begin
-    found = []
+    unsorted = []
     for run in record.runs:
-        found.append(Bar("plan", HOST, run.begin - start, run.planned - start))
-        found.append(Bar("place in memory", HOST, run.planned - start, run.placed - start))
+        unsorted.append(Bar("plan", HOST, run.begin - start, run.planned - start))
+        unsorted.append(Bar("place in memory", HOST, run.planned - start, run.placed - start))
     for number, row in enumerate(record.rows):
-        found += [Bar(what, number, begin - start, end - start) for what, begin, end in row.spans]
-    return sorted(found, key=lambda bar: (bar.begin, bar.end))
+        for what, begin, end in row.spans:
+            unsorted.append(Bar(what, number, begin - start, end - start))
+    return sorted(unsorted, key=lambda bar: (bar.begin, bar.end))
 
 
-def lanes(found: Sequence[Bar]) -> list[int]:
+def lanes(in_order: Sequence[Bar]) -> list[int]:
     """The first lane that is free for each bar, so that bars of a lane do not overlap.
 
-    `found` is in order of beginning. Batches that threads ran at once get lanes of their own.
+    Args:
+        in_order: bars by begin. Batches that threads ran at once get different lanes.
     """
     ends: list[tuple[float, int]] = []
     free: list[int] = []
-    given = []
-    for bar in found:
+    numbers = []
+    for bar in in_order:
         while ends and ends[0][0] <= bar.begin:
             heapq.heappush(free, heapq.heappop(ends)[1])
         lane = heapq.heappop(free) if free else len(ends)
         heapq.heappush(ends, (bar.end, lane))
-        given.append(lane)
-    return given
+        numbers.append(lane)
+    return numbers
 
 
 def signatures(record: RunRecord) -> list[int]:
@@ -65,25 +69,31 @@ def trace(record: RunRecord) -> str:
     Source: Trace Event Format; "X" is a complete event, times are in microseconds.
     """
     known = record.known
-    found = bars(record)
-    batches = [bar for bar in found if bar.step != HOST]
+    all_bars = bars(record)
+    batches = [bar for bar in all_bars if bar.step != HOST]
     beside = notes(batches_apart(record.plans, known))
-    kinds = signatures(record)
-    given = lanes(batches)
-    threads = ["host", *[f"batches {lane}" for lane in range(max(given, default=-1) + 1)]]
-    events: list[dict[str, Any]] = [
+    signature_of = signatures(record)
+    lane_of = lanes(batches)
+    threads = ["host", *[f"batches {lane}" for lane in range(max(lane_of, default=-1) + 1)]]
+    events: list[Event] = [
         {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "args": {"name": "dynbatch"}}
     ]
     for thread, name in enumerate(threads):
-        event = {"ph": "M", "name": "thread_name", "pid": 1, "tid": thread, "args": {"name": name}}
+        event: Event = {
+            "ph": "M",
+            "name": "thread_name",
+            "pid": 1,
+            "tid": thread,
+            "args": {"name": name},
+        }
         events.append(event)
-    for bar in [bar for bar in found if bar.step == HOST]:
+    for bar in [bar for bar in all_bars if bar.step == HOST]:
         events.append(_event(bar, bar.what, 0, {}))
-    for bar, lane in zip(batches, given, strict=True):
+    for bar, lane in zip(batches, lane_of, strict=True):
         row = record.rows[bar.step]
-        arguments = {
+        arguments: Event = {
             "step": bar.step,
-            "signature": signature_text(kinds[bar.step], known),
+            "signature": signature_text(signature_of[bar.step], known),
             "nodes": row.nodes,
             "rows": row.rows,
             "width": row.width or "mixed",
@@ -98,7 +108,7 @@ def trace(record: RunRecord) -> str:
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ms"})
 
 
-def _event(bar: Bar, name: str, thread: int, arguments: dict[str, Any]) -> dict[str, Any]:
+def _event(bar: Bar, name: str, thread: int, arguments: Event) -> Event:
     return {
         "ph": "X",
         "name": name,

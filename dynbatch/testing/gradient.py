@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Shape
@@ -28,7 +28,7 @@ def check_gradient(
     build: Build,
     *,
     shapes: Sequence[Shape] | None = None,
-    inputs: Sequence[Any] | None = None,
+    inputs: Sequence[ArrayLike] | None = None,
     parameters: Parameters = (),
     seed: int = 0,
     step: float = 1e-5,

@@ -12,7 +12,7 @@ from dynbatch.reporting.reasons import apart
 def found(graph, kind):
     """(batches, apart from, reason) of a node type, in words."""
     record = graph._executor.record(0.0)
-    return [tuple(one[1:]) for one in apart(record.plans, record.known) if one.kind == kind]
+    return [tuple(pair[1:]) for pair in apart(record.plans, record.known) if pair.node_type == kind]
 
 
 def reasons(build, kind, **options):
