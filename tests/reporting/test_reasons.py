@@ -141,7 +141,7 @@ def test_a_signature_of_ones_own_is_compared_part_by_part():
             return shape
 
         def signature(self):
-            return intern_signature(Bucketed, (Bucketed, self.inputs[0].rows > 1))
+            return intern_signature((Bucketed, self.inputs[0].rows > 1))
 
         @classmethod
         def forward_batch(cls, batch, y, x):
