@@ -43,6 +43,12 @@ class Absent:
         )
 
 
+class HasOperators:
+    """Base of nodes: beside one of them, an operator is the node's to judge."""
+
+    __slots__ = ()
+
+
 class HidesAbsent:
     """Base of what has `Absent` names: `dir` does not list them, and `hasattr` denies them."""
 
@@ -56,7 +62,7 @@ def is_value(other: object) -> bool:
     """Whether it is a number, a list or an array of any library, but not a node."""
     if isinstance(other, int | float | complex | list | np.ndarray | np.generic | NoOperators):
         return True
-    return hasattr(other, "__dlpack__") and not hasattr(type(other), "forward_batch")
+    return hasattr(other, "__dlpack__") and not isinstance(other, HasOperators)
 
 
 def _operator(sign: str) -> Callable[[Any, object], Any]:
@@ -111,7 +117,7 @@ class NoOperators:
     def __array_ufunc__(
         self, ufunc: np.ufunc, method: str, *inputs: object, **options: object
     ) -> object:
-        if any([hasattr(type(given), "forward_batch") for given in inputs]):
+        if any([isinstance(given, HasOperators) for given in inputs]):
             return NotImplemented
         raise self._refused(f"is not an array for np.{ufunc.__name__}")
 

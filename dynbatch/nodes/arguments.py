@@ -11,7 +11,7 @@ from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
 
 
-def not_a_node(what: str, value: Any) -> DtypeError:
+def not_a_node(what: str, value: object) -> DtypeError:
     """The error for an array, a number or anything else where a node belongs."""
     fix = "turn arrays into nodes with F.input(graph, array)"
     if isinstance(value, Parameter):
@@ -34,22 +34,21 @@ def not_a_node(what: str, value: Any) -> DtypeError:
     )
 
 
-def _is_width(value: Any) -> bool:
+def _is_width(value: object) -> bool:
     """Whether it may be a first state that no step has followed: a width, or a tuple of them."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_width, value))
-    is_number = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return is_number and bool(value > 0)
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)
 
 
-def require_nodes(what: str, *values: Any) -> None:
+def require_nodes(what: str, *values: object) -> None:
     """Raise `DtypeError` for the first value that is not a node."""
     for value in values:
         if not isinstance(value, Node):
             raise not_a_node(what, value)
 
 
-def require_graph(what: str, graph: Any) -> None:
+def require_graph(what: str, graph: object) -> None:
     """Raise `DtypeError` for what is no graph where one stands first."""
     if not hasattr(graph, "add_light") or isinstance(graph, type):
         raise DtypeError.at_caller(

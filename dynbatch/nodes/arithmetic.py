@@ -131,7 +131,7 @@ class Binary(Operation):
     inplace_backward = True
     kernel: ClassVar[kernels.BinaryFunction]
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:

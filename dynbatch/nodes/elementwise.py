@@ -6,7 +6,7 @@ the function that users call is here. A new one needs these two, and a case of t
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class Unary(Operation):
     inplace_backward = True
     kernel: ClassVar[type[unary.UnaryFunction]]
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         kernel = cls.__dict__.get("kernel")
         if kernel is not None:

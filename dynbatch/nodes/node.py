@@ -5,7 +5,7 @@ What an operation computes, and how it batches, is said by its type: see `nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any, ClassVar, Protocol, cast
 
 from dynbatch import backend
@@ -51,7 +51,7 @@ class Owner(Protocol):
     def keep(self, node: Node) -> None: ...
 
     def backward(
-        self, loss: Node, memory_limit: int | str | None = None, gradient: Any = None
+        self, loss: Node, memory_limit: int | str | None = None, gradient: object = None
     ) -> None: ...
 
     def stream(self, node: Node) -> int: ...
@@ -106,7 +106,7 @@ class Node(Methods["Node"]):
     _position: int
     _start: int
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         if Node in cls.__bases__ and not cls.__module__.startswith("dynbatch."):
             # Types of users' own were written on Node before there was Operation: they are of it.
             own = cls.base_of_types
@@ -122,7 +122,7 @@ class Node(Methods["Node"]):
         return (self.width,) if self.ndim == 1 else ()
 
     @shape.setter
-    def shape(self, shape: Any) -> None:
+    def shape(self, shape: object) -> None:
         raise self._fixed("shape", "F.reshape(x, shape) is a node of that shape")
 
     @property
@@ -141,7 +141,7 @@ class Node(Methods["Node"]):
         return self.graph.value(self)
 
     @value.setter
-    def value(self, value: Any) -> None:
+    def value(self, value: object) -> None:
         raise self._fixed("value", "F.input(graph, array) is a node of another value")
 
     @property
@@ -150,7 +150,7 @@ class Node(Methods["Node"]):
         return self.graph.gradient(self)
 
     @gradient.setter
-    def gradient(self, gradient: Any) -> None:
+    def gradient(self, gradient: object) -> None:
         raise self._fixed("gradient", "parameters have a grad that can be changed")
 
     @property
@@ -188,7 +188,7 @@ class Node(Methods["Node"]):
         return self
 
     def backward(
-        self, gradient: Any = None, memory_limit: int | str | None = None, **habits: Any
+        self, gradient: object = None, memory_limit: int | str | None = None, **habits: Any
     ) -> None:
         """`graph.backward(x, ...)`: see there.
 
@@ -201,52 +201,52 @@ class Node(Methods["Node"]):
 
     # Operators ----------------------------------------------------------------------------------
 
-    def __add__(self, other: Any) -> Node:
+    def __add__(self, other: object) -> Node:
         return OPERATORS["add"](self, other)
 
-    def __radd__(self, other: Any) -> Node:
+    def __radd__(self, other: object) -> Node:
         return OPERATORS["add"](self, other)
 
-    def __sub__(self, other: Any) -> Node:
+    def __sub__(self, other: object) -> Node:
         return OPERATORS["subtract"](self, other)
 
-    def __rsub__(self, other: Any) -> Node:
+    def __rsub__(self, other: object) -> Node:
         return OPERATORS["subtract"](other, self)
 
-    def __mul__(self, other: Any) -> Node:
+    def __mul__(self, other: object) -> Node:
         return OPERATORS["multiply"](self, other)
 
-    def __rmul__(self, other: Any) -> Node:
+    def __rmul__(self, other: object) -> Node:
         return OPERATORS["multiply"](self, other)
 
-    def __truediv__(self, other: Any) -> Node:
+    def __truediv__(self, other: object) -> Node:
         return OPERATORS["divide"](self, other)
 
-    def __rtruediv__(self, other: Any) -> Node:
+    def __rtruediv__(self, other: object) -> Node:
         return OPERATORS["divide"](other, self)
 
-    def __matmul__(self, other: Any) -> Node:
+    def __matmul__(self, other: object) -> Node:
         return OPERATORS["matmul"](self, other)
 
     def __neg__(self) -> Node:
         return OPERATORS["negative"](self)
 
-    def __pow__(self, exponent: Any) -> Node:
+    def __pow__(self, exponent: object) -> Node:
         return OPERATORS["pow"](self, exponent)
 
-    def __rpow__(self, other: Any) -> Node:
+    def __rpow__(self, other: object) -> Node:
         return OPERATORS["pow"](other, self)
 
-    def __gt__(self, other: Any) -> Node:
+    def __gt__(self, other: object) -> Node:
         return OPERATORS["greater"](self, other)
 
-    def __ge__(self, other: Any) -> Node:
+    def __ge__(self, other: object) -> Node:
         return OPERATORS["greater_equal"](self, other)
 
-    def __lt__(self, other: Any) -> Node:
+    def __lt__(self, other: object) -> Node:
         return OPERATORS["less"](self, other)
 
-    def __le__(self, other: Any) -> Node:
+    def __le__(self, other: object) -> Node:
         return OPERATORS["less_equal"](self, other)
 
     def __getitem__(self, rows: Any) -> Node:
@@ -254,7 +254,7 @@ class Node(Methods["Node"]):
             return OPERATORS["row"](self, rows)
         return OPERATORS["getitem"](self, rows)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Node]:
         raise DtypeError.at_caller(
             f"{self!r} is not iterable.\n"
             "  fix:  F.split(x, sizes, dim=0), or [x[t] for t in range(len(x))]; a recurrence is "

@@ -117,7 +117,7 @@ class Operation(Node):
     _infers_ragged: ClassVar[bool]
     _names_widths: ClassVar[bool]
 
-    def __init_subclass__(cls, **named: Any) -> None:
+    def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
         cls.names_kernels = cls.__module__.startswith("dynbatch.")
         for way in ("forward", "backward"):

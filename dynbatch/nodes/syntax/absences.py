@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dynbatch.absent import Absent, HidesAbsent
+from dynbatch.absent import Absent, HasOperators, HidesAbsent
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
 DTYPE = 'db.Graph(dtype="float64") has its nodes so; node.value.astype(...) converts an array'
 
 
-class Absences(HidesAbsent):
+class Absences(HidesAbsent, HasOperators):
     """Base of `Node`: names that a tensor has and a node has not."""
 
     __slots__ = ()

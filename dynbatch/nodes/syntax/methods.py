@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar, cast
 
 from dynbatch.absent import is_value
 from dynbatch.errors import DtypeError, ShapeError
@@ -105,12 +105,12 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
     unsqueeze = Method()
     var = Method()
 
-    def where(self, mask: Any, other: Any) -> N:
+    def where(self, mask: object, other: object) -> N:
         """`F.where(mask, x, other)`."""
         node: N = FUNCTIONS["where"](mask, self, other)
         return node
 
-    def split(self, sizes: Any, dim: int | None = None, **habits: Never) -> list[N]:
+    def split(self, sizes: object, dim: int | None = None, **habits: Never) -> list[N]:
         """`F.split(x, sizes, dim)`; of a matrix `dim` is to be given.
 
         Raises:
@@ -126,7 +126,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         """
         return self._cut("chunk", chunks, dim, habits)
 
-    def _cut(self, name: str, into: Any, dim: Any, habits: Mapping[str, Any]) -> list[N]:
+    def _cut(self, name: str, into: object, dim: object, habits: Mapping[str, object]) -> list[N]:
         if dim is None and self.ndim == 2 and not habits:
             raise ShapeError.at_caller(
                 f"{self!r}: x.{name}({into!r}) of a matrix says not along which dim.\n"
@@ -143,7 +143,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     clip = clamp
 
-    def reshape(self, *shape: Any) -> N:
+    def reshape(self, *shape: int | Shape) -> N:
         """`F.reshape(x, shape)`; the sizes one by one or as a tuple."""
         return self._call("reshape", _sizes(shape))
 
@@ -153,7 +153,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         """All elements as one vector, row by row."""
         return self._call("reshape", (-1,))
 
-    def expand(self, *shape: Any) -> N:
+    def expand(self, *shape: int | Shape) -> N:
         """`F.expand(x, shape)`; -1 stands for the size that a dimension has."""
         sizes = _sizes(shape)
         own = (*[1] * (len(sizes) - self.ndim), *self.shape)
@@ -170,12 +170,12 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
             )
         return self._call("transpose")
 
-    def t(self) -> Any:
+    def t(self) -> N:
         """`F.transpose(x)`; a vector or a scalar is its own transpose, as in PyTorch."""
         return self._call("transpose") if self.ndim == 2 else self._itself()
 
     @property
-    def T(self) -> Any:
+    def T(self) -> N:
         """`t()`, as a property. `F.unsqueeze(v, -1)` makes a column of a vector."""
         return self.t()
 
@@ -184,7 +184,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         """`F.transpose(x)` of a matrix."""
         return self._call("transpose")
 
-    def clone(self) -> Any:
+    def clone(self) -> N:
         """The node itself: its value never changes, so that nobody needs a copy."""
         return self._itself()
 
@@ -239,13 +239,14 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     # Operators that a node type's module does not define -----------------------------------------
 
-    def __rmatmul__(self, other: Any) -> Any:
-        return FUNCTIONS["matmul"](other, self)
+    def __rmatmul__(self, other: object) -> N:
+        node: N = FUNCTIONS["matmul"](other, self)
+        return node
 
     def __abs__(self) -> N:
         return self._call("abs")
 
-    def __pos__(self) -> Any:
+    def __pos__(self) -> N:
         return self._itself()
 
     def __eq__(self, other: object) -> bool:
@@ -267,19 +268,19 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
     def __contains__(self, one: object) -> bool:
         return any([one is each for each in self])  # type: ignore[attr-defined]
 
-    def __round__(self, digits: int | None = None) -> Any:
+    def __round__(self, digits: int | None = None) -> float:
         return round(self.item(), digits)
 
-    def __mod__(self, other: Any) -> NoReturn:
+    def __mod__(self, other: object) -> NoReturn:
         raise self._no_operator("%", "compute it from x.value, outside the network")
 
-    def __floordiv__(self, other: Any) -> NoReturn:
+    def __floordiv__(self, other: object) -> NoReturn:
         raise self._no_operator("//", "x / y, or x.value // y outside the network")
 
-    def __and__(self, other: Any) -> NoReturn:
+    def __and__(self, other: object) -> NoReturn:
         raise self._no_operator("&", "masks are numbers, 0 and 1: a * b")
 
-    def __or__(self, other: Any) -> NoReturn:
+    def __or__(self, other: object) -> NoReturn:
         raise self._no_operator("|", "masks are numbers, 0 and 1: a + b - a * b")
 
     def __invert__(self) -> NoReturn:
@@ -287,26 +288,26 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     __rmod__, __rfloordiv__, __rand__, __ror__ = __mod__, __floordiv__, __and__, __or__
 
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+    def __setitem__(self, key: object, value: object) -> NoReturn:
         raise DtypeError.at_caller(
             f"{self!r}: parts of a value cannot be set.\n"
             "  rule: values never change: a node is what its operation gives\n"
             "  fix:  F.where(mask, new, x), or F.concat([x[:k], row, x[k + 1:]], dim=0)"
         )
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise DtypeError.at_caller(
             f"{self!r} cannot be copied or pickled.\n"
             "  rule: a node belongs to its graph, and ends with it\n"
             "  fix:  x itself needs no copy, since values never change; store x.value"
         )
 
-    def _call(self, name: str, *arguments: Any) -> N:
+    def _call(self, name: str, *arguments: object) -> N:
         node: N = FUNCTIONS[name](self, *arguments)
         return node
 
-    def _itself(self) -> Any:
-        return self
+    def _itself(self) -> N:
+        return cast("N", self)
 
     def _no_operator(self, sign: str, fix: str) -> DtypeError:
         return DtypeError.at_caller(f"{self!r} has no operator {sign}.\n  fix:  {fix}")

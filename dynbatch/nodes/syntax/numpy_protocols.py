@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import numpy as np
+
 from dynbatch.errors import DtypeError
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
@@ -34,7 +36,7 @@ class NumpyProtocols:
 
     __slots__ = ()
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         name = NAMES.get(ufunc.__name__, ufunc.__name__)
         if method == "__call__" and not options and name in OPERATORS:
             return FUNCTIONS[name](*inputs)

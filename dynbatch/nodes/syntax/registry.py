@@ -25,7 +25,7 @@ HABITS["keepdims"] = HABITS["keepdim"]
 """Arguments of PyTorch's and NumPy's functions that this library has no use for."""
 
 
-def not_an_argument(what: str, given: Mapping[str, Any]) -> DtypeError:
+def not_an_argument(what: str, given: Mapping[str, object]) -> DtypeError:
     """The error for keyword arguments that a function does not take."""
     name, value = next(iter(given.items()))
     fix = HABITS.get(name, f"help(F.{what}) names its arguments")
