@@ -8,7 +8,6 @@ several numbers of rows, and compared: `memory[-1]`, `range(memory.rows)` or a n
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -26,16 +25,16 @@ from dynbatch.nodes.shape.expand import Expand
 TRACED_ROWS = (7, 11, 0)
 
 
-def operators(nodes: Sequence[Operation]) -> list[tuple[Any, ...]]:
-    """What tells one trace from another: the operators, and what they were told."""
+def operators(nodes: Sequence[Operation]) -> list[tuple[object, ...]]:
+    """What tells one trace from another: the operators, and their attributes."""
     return [
-        (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _told(node))
+        (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _own(node))
         for node in nodes
         if not isinstance(node, Placeholder)
     ]
 
 
-def _told(node: Operation) -> list[Any]:
+def _own(node: Operation) -> list[object]:
     if isinstance(node, Expand):
         return []  # its shape
     shown = {*node.static, "taken"}  # what a slice takes follows from its input

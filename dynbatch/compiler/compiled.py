@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,9 @@ from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
 _uids = itertools.count()
+
+Arrays = dict[str, Any]
+"""What generated code is given by name: arrays, flags, operators with kernels of their own."""
 
 
 class CompiledLoop:
@@ -69,12 +72,12 @@ class CompiledLoop:
         self.source = "\n\n\n".join(["\n".join(part) for part in parts]) + "\n"
         namespace = self._namespace()
         exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
-        self.ahead_of_loop: Callable[[dict[str, Any]], None] = namespace["ahead"]
-        self.forward: Callable[[dict[str, Any], Any], None] = namespace["forward"]
-        self.backward: Callable[[dict[str, Any], Any], None] = namespace["backward"]
+        self.ahead_of_loop: Callable[[Arrays], None] = namespace["ahead"]
+        self.forward: Callable[[Arrays, Iterable[object]], None] = namespace["forward"]
+        self.backward: Callable[[Arrays, Sequence[object]], None] = namespace["backward"]
 
-    def _namespace(self) -> dict[str, Any]:
-        names: dict[str, Any] = {
+    def _namespace(self) -> Arrays:
+        names: Arrays = {
             "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
             "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
             "matmul_planes": blas.matmul_planes, "matmul_sum": blas.matmul_sum,
@@ -99,7 +102,7 @@ class CompiledLoop:
         return tuple(found.values())
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Those of them that are trained."""
+        """The parameters that are trained."""
         return tuple([p for p in self.all_parameters() if not p.frozen])
 
     def plane_of(self, number: int) -> int:
@@ -126,7 +129,7 @@ class CompiledCell(CompiledLoop):
         """The same loop for a GPU."""
         return DeviceCell(self.program, numbered(self.program.linear_maps))
 
-    def is_current(self, params: Any) -> bool:
+    def is_current(self, params: object) -> bool:
         """Whether `params` holds what the trace read from its own."""
         return is_unchanged(params, self.trace.reads)
 
@@ -150,12 +153,10 @@ class CompiledCell(CompiledLoop):
 
     def __str__(self) -> str:
         parts = self.parts
-        head = (
-            f"# before the loop: {_kinds(parts.before)}\n# in the loop: {_kinds(parts.loop)}\n"
-            f"# after the loop: {_kinds(parts.after)}\n"
-        )
-        return head + self.source
+        sections = {"before": parts.before, "in": parts.loop, "after": parts.after}
+        head = [f"# {where} the loop: {_type_names(nodes)}\n" for where, nodes in sections.items()]
+        return "".join(head) + self.source
 
 
-def _kinds(nodes: Any) -> str:
+def _type_names(nodes: Sequence[Operation]) -> str:
     return ", ".join([type(node).__name__ for node in nodes]) or "nothing"

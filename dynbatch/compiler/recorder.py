@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from enum import Enum
+from enum import Enum, StrEnum
 from numbers import Number
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
@@ -16,8 +16,23 @@ from dynbatch.errors import GraphError, MissingParameterError
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array, Parameter
 
-Path = tuple[tuple[str, Any], ...]
-"""How a value is reached: (("attribute", "gates"), ("item", 0)) is params.gates[0]."""
+
+class Way(StrEnum):
+    """How one reads something of a value."""
+
+    ATTRIBUTE = "attribute"
+    ITEM = "item"
+    TYPE = "type"
+    LENGTH = "length"
+    KEYS = "keys"
+    NAMES = "names"
+
+
+Path = tuple[tuple[Way, object], ...]
+"""How a value is reached: ((ATTRIBUTE, "gates"), (ITEM, 0)) is params.gates[0]."""
+
+Reads = dict[Path, object]
+"""What was read, by path."""
 
 COMPARED = (int, float, str, bool, bytes, tuple, frozenset, MethodType)
 CONTAINERS = (list, tuple, dict)
@@ -26,18 +41,18 @@ LEAVES = (Parameter, Node, Enum, Number, np.ndarray, os.PathLike, type)
 
 
 class _Missing:
-    """What was looked for in vain."""
+    """Stands for a value that was looked for in vain."""
 
 
-def recorded(params: Any) -> tuple[Any, dict[Path, Any]]:
-    """What a cell gets as its parameters while it is traced, and what it reads of them, by path.
+def recorded(params: object) -> tuple[object, Reads]:
+    """What a cell gets as its parameters while it is traced, and what it reads of them.
 
     A single parameter, a number or None is handed on as it is; anything with attributes or items
     stands behind a `Recorder`.
     """
     if is_leaf(params):
         return params, {(): snapshot(params)}
-    reads: dict[Path, Any] = {}
+    reads: Reads = {}
     return Recorder(params, (), reads), reads
 
 
@@ -55,100 +70,105 @@ class Recorder:
 
     __slots__ = ("_params", "_path", "_reads")
 
-    def __init__(self, params: Any, path: Path = (), reads: dict[Path, Any] | None = None) -> None:
+    def __init__(self, params: object, path: Path = (), reads: Reads | None = None) -> None:
         object.__setattr__(self, "_params", params)
         object.__setattr__(self, "_path", path)
         object.__setattr__(self, "_reads", {} if reads is None else reads)
 
     @property
     def __class__(self) -> Any:  # `super()` and `isinstance` in a module's methods ask for it
-        return _noted(self, ("type", None))
+        return _note(self, Way.TYPE)
 
     @__class__.setter
-    def __class__(self, kind: Any) -> None:
+    def __class__(self, kind: object) -> None:
         _refuse("the class")
 
     def __getattr__(self, name: str) -> Any:
         if name == "__dict__":  # for `vars`
-            return {key: getattr(self, key) for key in _noted(self, ("names", None))}
-        return _noted(self, ("attribute", name))
+            return {key: getattr(self, key) for key in _note(self, Way.NAMES)}
+        return _note(self, Way.ATTRIBUTE, name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         if isinstance(key, slice):
             return tuple([self[k] for k in range(*key.indices(len(self)))])
-        return _noted(self, ("item", key))
+        return _note(self, Way.ITEM, key)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         _refuse(name)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         _refuse(repr(key))
 
     def __len__(self) -> int:
-        length: int = _noted(self, ("length", None))
+        length: int = _note(self, Way.LENGTH)
         return length
 
     def __bool__(self) -> bool:
-        params = _own(self, "_params")
+        params = _params_of(self)
         return bool(len(self)) if hasattr(type(params), "__len__") else bool(params)
 
     def __eq__(self, other: object) -> bool:
-        params = _own(self, "_params")
+        params = _params_of(self)
         if isinstance(params, CONTAINERS):
             return isinstance(other, CONTAINERS) and bool(_copy(self) == other)
         if type(other) is Recorder:
-            other = _own(other, "_params")
+            other = _params_of(other)
         return bool(params == other)
 
     __hash__ = object.__hash__
 
-    def __iter__(self) -> Iterator[Any]:
-        if isinstance(_own(self, "_params"), dict):
-            return iter(_noted(self, ("keys", None)))
+    def __iter__(self) -> Iterator[object]:
+        if isinstance(_params_of(self), dict):
+            return iter(_note(self, Way.KEYS))
         return iter([self[k] for k in range(len(self))])
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in list(self)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        params = _own(self, "_params")
+    def __call__(self, *arguments: object, **named: object) -> object:
+        params = _params_of(self)
         function = type(params).__call__
         if isinstance(function, FunctionType):
             return function(self, *arguments, **named)
-        reads_of(self)[_own(self, "_path")] = params
+        reads_of(self)[_path_of(self)] = params
         return params(*arguments, **named)
 
 
-def reads_of(recorder: Recorder) -> dict[Path, Any]:
-    """What has been read through it, by path."""
-    reads: dict[Path, Any] = _own(recorder, "_reads")
+def reads_of(recorder: Recorder) -> Reads:
+    """What has been read through a recorder."""
+    reads: Reads = object.__getattribute__(recorder, "_reads")
     return reads
 
 
-def is_unchanged(params: Any, reads: dict[Path, Any]) -> bool:
+def is_unchanged(params: object, reads: Reads) -> bool:
     """Whether reading `params` again would give what was read."""
-    return all([_same(_follow(params, path), value) for path, value in reads.items()])
+    return all([_is_same(_follow(params, path), value) for path, value in reads.items()])
 
 
-def is_leaf(value: Any) -> bool:
+def is_leaf(value: object) -> bool:
     """Whether a value is handed on as it is, rather than what it holds."""
     if isinstance(value, CONTAINERS):
         return False
     if isinstance(value, LEAVES) or hasattr(value, "__name__"):
         return True
-    slots = any([kind.__dict__.get("__slots__") for kind in type(value).__mro__])
+    slots = any([base.__dict__.get("__slots__") for base in type(value).__mro__])
     return not (slots or hasattr(value, "__dict__"))
 
 
-def snapshot(value: Any) -> Any:
+def snapshot(value: object) -> object:
     """What a later value is compared with: a copy of what can change in place."""
     if isinstance(value, set):
         return frozenset(value)
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _own(recorder: Recorder, name: str) -> Any:
-    return object.__getattribute__(recorder, name)
+def _params_of(recorder: Recorder) -> Any:
+    return object.__getattribute__(recorder, "_params")
+
+
+def _path_of(recorder: Recorder) -> Path:
+    path: Path = object.__getattribute__(recorder, "_path")
+    return path
 
 
 def _refuse(name: str) -> None:
@@ -159,61 +179,62 @@ def _refuse(name: str) -> None:
     )
 
 
-def _read(params: Any, way: str, key: Any) -> Any:
-    if way == "type":
+def _read(params: Any, way: Way, key: Any) -> Any:
+    if way is Way.ATTRIBUTE:
+        return getattr(params, key)
+    if way is Way.ITEM:
+        return params[key]
+    if way is Way.TYPE:
         return type(params)
-    if way == "length":
+    if way is Way.LENGTH:
         return len(params)
-    if way == "keys":
-        return tuple(params)
-    if way == "names":
-        return tuple(vars(params))
-    return params[key] if way == "item" else getattr(params, key)
+    return tuple(params if way is Way.KEYS else vars(params))
 
 
-def _noted(recorder: Recorder, step: tuple[str, Any]) -> Any:
-    params, reads = _own(recorder, "_params"), reads_of(recorder)
-    path = (*_own(recorder, "_path"), step)
+def _note(recorder: Recorder, way: Way, key: object = None) -> Any:
+    """Read something of what a recorder stands for, and note what it was."""
+    params, reads = _params_of(recorder), reads_of(recorder)
+    path = (*_path_of(recorder), (way, key))
     try:
-        value = _read(params, *step)
+        value = _read(params, way, key)
     except (AttributeError, KeyError, IndexError, TypeError) as error:
-        is_special = isinstance(step[1], str) and step[1].startswith("__")
-        if is_special or (isinstance(error, TypeError) and step[0] != "item"):
+        is_special = isinstance(key, str) and key.startswith("__")
+        if is_special or (isinstance(error, TypeError) and way is not Way.ITEM):
             raise
         reads[path] = _Missing
         raise MissingParameterError.at_caller(_missing(path, params)) from error
     if isinstance(value, MethodType) and value.__self__ is params:
         return MethodType(value.__func__, recorder)
     if isinstance(value, BuiltinMethodType) and isinstance(params, CONTAINERS):  # items, get, index
-        return getattr(_copy(recorder), step[1])
+        return getattr(_copy(recorder), str(key))
     if not is_leaf(value):
-        reads[*path, ("type", None)] = type(value)  # so that None in its place is a change
+        reads[*path, (Way.TYPE, None)] = type(value)  # so that None in its place is a change
         return Recorder(value, path, reads)
     reads[path] = snapshot(value)
     return value
 
 
-def _copy(recorder: Recorder) -> Any:
-    """A list, tuple or dict of what is read from one."""
-    params = _own(recorder, "_params")
+def _copy(recorder: Recorder) -> object:
+    """A list, tuple or dict of what is read from the one that a recorder stands for."""
+    params = _params_of(recorder)
     if isinstance(params, dict):
         return {key: recorder[key] for key in recorder}
     return list(recorder) if isinstance(params, list) else tuple(recorder)
 
 
-def _missing(path: Path, params: Any) -> str:
+def _missing(path: Path, params: object) -> str:
     """The message of a `MissingParameterError`."""
     (way, key), owner = path[-1], _spelt(path[:-1])
     asked, there = _spelt(path), "items" if isinstance(params, list | tuple) else "names"
     if isinstance(params, dict):
         known, there = [repr(name) for name in params], "keys"
-        fix = f"say {owner}[{key!r}]" if way == "attribute" and key in params else ""
+        fix = f"say {owner}[{key!r}]" if way is Way.ATTRIBUTE and key in params else ""
     elif isinstance(params, list | tuple):
         known = [str(len(params))]
-        fix = "count from 0" if way == "item" else f"say {owner}[0]"
+        fix = "count from 0" if way is Way.ITEM else f"say {owner}[0]"
     else:
         known = [name for name in attributes_of(params) if not name.startswith("_")]
-        fix = f"say {owner}.{key}" if way == "item" and key in known else ""
+        fix = f"say {owner}.{key}" if way is Way.ITEM and key in known else ""
     fix = fix or "give the parameters that name before the cell runs, or read one that is there"
     return (
         f"a cell reads {asked}, and there is none.\n"
@@ -227,20 +248,20 @@ def _spelt(path: Path) -> str:
     """A path as a cell would spell it."""
     text = "p"
     for way, key in path:
-        text += f".{key}" if way == "attribute" else f"[{key!r}]"
+        text += f".{key}" if way is Way.ATTRIBUTE else f"[{key!r}]"
     return text
 
 
-def _follow(params: Any, path: Path) -> Any:
+def _follow(params: object, path: Path) -> object:
     try:
-        for step in path:
-            params = _read(params, *step)
+        for way, key in path:
+            params = _read(params, way, key)
     except (AttributeError, KeyError, IndexError, TypeError):
         return _Missing
     return params
 
 
-def _same(now: Any, then: Any) -> bool:
+def _is_same(now: object, then: object) -> bool:
     if now is then:
         return True
     if isinstance(then, np.ndarray):
@@ -250,5 +271,5 @@ def _same(now: Any, then: Any) -> bool:
     return isinstance(then, COMPARED) and type(now) is type(then) and bool(now == then)
 
 
-def _bytes(array: Array) -> tuple[Any, ...]:
+def _bytes(array: Array) -> tuple[object, ...]:
     return array.dtype, array.shape, array.tobytes()

@@ -8,9 +8,10 @@ from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from dynbatch.backend import DType
-from dynbatch.compiler.recorder import Path, is_leaf, recorded
+from dynbatch.compiler.recorder import Reads, is_leaf, recorded
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation
@@ -62,7 +63,7 @@ class TraceGraph:
     is_trace = True
     form_ids = None
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: DTypeLike) -> None:
         self.dtype: DType = np.dtype(dtype)
         self.nodes: list[Operation] = []
         self.programs: dict[Any, Any] = {}
@@ -86,7 +87,7 @@ class TraceGraph:
     gradient = device_value = device_gradient = value
 
     def backward(
-        self, loss: Node, memory_limit: int | str | None = None, gradient: Any = None
+        self, loss: Node, memory_limit: int | str | None = None, gradient: object = None
     ) -> None:
         raise GraphError(
             f"{loss.label()}: backward inside a cell, which is traced once and has no values.\n"
@@ -117,18 +118,18 @@ class Trace:
     memories: list[Node]
     output: Node
     next_states: list[Node]
-    reads: dict[Path, Any]
+    reads: Reads
     fixed_rows: bool = False
 
 
 def trace_cell(
-    function: Callable[..., Any],
+    function: Callable[..., object],
     tokens: int | tuple[int, ...],
     states: Sequence[int],
     single: bool,
     memories: Sequence[Shape],
-    params: Any,
-    dtype: Any,
+    params: object,
+    dtype: DTypeLike,
 ) -> Trace:
     """Run `function` once on placeholders.
 
@@ -149,14 +150,12 @@ def trace_cell(
 
     widths = tokens if isinstance(tokens, tuple) else (tokens,)
     token_nodes = placeholders(Section.TOKEN, [(width,) for width in widths])
-    x: Any = tuple(token_nodes) if isinstance(tokens, tuple) else token_nodes[0]
+    x = tuple(token_nodes) if isinstance(tokens, tuple) else token_nodes[0]
     state_nodes = placeholders(Section.STATE, [(width,) for width in states])
     memory_nodes = placeholders(Section.MEMORY, memories)
     given_params, reads = recorded(params)
-    state: Any = state_nodes[0] if single else tuple(state_nodes)
-    memory: list[Any] = []
-    if memory_nodes:
-        memory = [memory_nodes[0] if len(memory_nodes) == 1 else tuple(memory_nodes)]
+    state = state_nodes[0] if single else tuple(state_nodes)
+    memory = memory_nodes[:1] if len(memory_nodes) < 2 else [tuple(memory_nodes)]
     name = getattr(function, "__name__", "cell")
     returned = run_traced(function, [x, state, given_params, *memory], params)
     output, following = _returned(name, returned, state_nodes, single)
@@ -164,16 +163,18 @@ def trace_cell(
     return Trace(graph.nodes, token_nodes, state_nodes, memory_nodes, output, following, reads)
 
 
-def run_traced(function: Callable[..., Any], arguments: Sequence[Any], params: Any) -> Any:
+def run_traced(
+    function: Callable[..., object], arguments: Sequence[object], params: object
+) -> object:
     """What a cell returns; names the parameters where it missed something in them."""
     try:
         return function(*arguments)
     except (AttributeError, TypeError) as error:
-        kind = type(params).__name__
+        type_name = type(params).__name__
         is_told = isinstance(error, DynbatchError) and not isinstance(error, NoPartsError)
-        if is_told or not is_leaf(params) or kind not in str(error):
+        if is_told or not is_leaf(params) or type_name not in str(error):
             raise
-        given = "none were" if params is None else f"one {kind} was"
+        given = "none were" if params is None else f"one {type_name} was"
         raise GraphError.at_caller(
             f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {given} "
             f"given ({error}).\n"
@@ -194,23 +195,25 @@ def require_inside(name: str, returned: Sequence[Node], graph: TraceGraph) -> No
 
 
 def _returned(
-    name: str, returned: Any, states: Sequence[Node], single: bool
+    name: str, returned: object, states: Sequence[Node], single: bool
 ) -> tuple[Node, list[Node]]:
-    good = isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Node)
-    following: Any = returned[1] if good else None
-    if good and single and isinstance(following, Node):
-        following = (following,)
-    good = good and isinstance(following, tuple) and len(following) == len(states)
-    if not good or not all([isinstance(part, Node) for part in following]):
+    output, parts = None, None
+    if isinstance(returned, tuple) and len(returned) == 2:
+        output, parts = returned
+        if single and isinstance(parts, Node):
+            parts = (parts,)
+    following = [n for n in parts if isinstance(n, Node)] if isinstance(parts, tuple) else []
+    is_state = isinstance(parts, tuple) and len(parts) == len(following) == len(states)
+    if not isinstance(output, Node) or not is_state:
         raise ShapeError.at_caller(
             f"cell {name!r} must return (output, next state); the state has {len(states)} part(s)."
             f"\n  got:  {returned!r}\n"
             "  fix:  `return h, h`, or `return h, (h, c)` for a state of two parts"
         )
-    for part, (before, after) in enumerate(zip(states, following, strict=True)):
+    for number, (before, after) in enumerate(zip(states, following, strict=True)):
         if before.shape != after.shape:
-            raise _another_width(name, part, states, following)
-    return returned[0], list(following)
+            raise _another_width(name, number, states, following)
+    return output, following
 
 
 def _another_width(

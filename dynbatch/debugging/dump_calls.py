@@ -16,6 +16,7 @@ from dynbatch.cells.calls.results import SumArgument, form_of
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.step import StepTrace
 from dynbatch.cells.calls.table import CallGraph, CallTable
+from dynbatch.compiler.recorder import Way
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.indexing import Row
@@ -112,7 +113,7 @@ class CallReader:
             [nodes[place] for place in document["memories"]],
             [nodes[place] for place in document["outputs"]],
             _form(document["form"]),
-            {(("item", place),): parameter for place, parameter in enumerate(parameters)},
+            {((Way.ITEM, place),): parameter for place, parameter in enumerate(parameters)},
         )
         cell: Any = SimpleNamespace(__name__=document["name"])
         leaves = iter([MatrixForm(0) if is_matrix else 0 for is_matrix in document["matrices"]])

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -22,7 +21,7 @@ from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultFor
 from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.program import Program
-from dynbatch.compiler.recorder import Path, is_unchanged, recorded
+from dynbatch.compiler.recorder import Reads, is_unchanged, recorded
 from dynbatch.compiler.split import Split, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
@@ -50,7 +49,7 @@ class StepTrace:
     memories: list[Node]
     outputs: list[Node]
     form: ResultForm
-    reads: dict[Path, Any]
+    reads: Reads
     compiled: dict[frozenset[int], CompiledStep] = field(default_factory=dict)
 
     def is_current(self, params: object) -> bool:
@@ -160,7 +159,7 @@ def _trace_once(
                 _placeholder(graph, Section.ARGUMENT, len(vectors), (leaf,) if leaf else ())
             )
     values = iter(sorted([*vectors, *memories], key=lambda node: node.index))
-    arguments = [build(form, values) for form in forms]
+    arguments: list[object] = [build(form, values) for form in forms]
     given_params, reads = recorded(params)
     if params_at is not None:
         arguments.insert(params_at, given_params)
