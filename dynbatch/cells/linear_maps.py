@@ -28,8 +28,8 @@ Give = Callable[[int, slice, Array], None]
 def weight_elements(cell: CompiledLoop, streams: bool) -> int:
     """Scratch elements of `forward_weights`, or without `streams` of `backward_weights`."""
     maps = cell.maps.items()
-    found = [op for number, op in maps if streams or number not in cell.stream_maps]
-    return sum([op.inputs[0].width * op.output.width for op in found])
+    ops = [op for number, op in maps if streams or number not in cell.stream_maps]
+    return sum([op.inputs[0].width * op.output.width for op in ops])
 
 
 def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> dict[str, Any]:
@@ -94,14 +94,14 @@ def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any], give: Give | No
         name = cell.reverse_pass.of_maps.get(number)
         if name is not None:
             maps.setdefault(op.inputs[0].number, []).append((op, planes_of(arrays[name])))
-    for place, found in maps.items():
-        count = found[0][1].shape[1]
+    for place, products in maps.items():
+        count = products[0][1].shape[1]
         width = cell.program.streams[place].width
-        total, scratch = np.empty((2, SUMMED_ROWS, width), found[0][1].dtype)
+        total, scratch = np.empty((2, SUMMED_ROWS, width), products[0][1].dtype)
         for start in range(0, count, SUMMED_ROWS):  # the products stay in the cache
             rows = slice(start, min(count, start + SUMMED_ROWS))
             size = rows.stop - start
-            _stream_products(found, rows, total[:size], scratch[:size])
+            _stream_products(products, rows, total[:size], scratch[:size])
             if place in cell.reverse_pass.streams:
                 arrays[f"dX{place}"][rows] += total[:size]
             elif give is not None:
@@ -158,7 +158,7 @@ class WeightGradients:
         self._of: set[int] = set()  # the maps that these are of
 
     def add(self, op: Op, x: Array, dy: Array, zero: int = 0) -> None:
-        """Those of one wide map, of its rows x and the gradients dy of what it gave.
+        """Add the gradients of one wide map, from its rows x and the gradients dy of its output.
 
         Args:
             zero: how many of the first rows of x are known to be zeros.

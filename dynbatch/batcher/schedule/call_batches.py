@@ -61,14 +61,14 @@ def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
     """Tables that read each other in a circle together, each such part after what it reads."""
     reached: list[set[int]] = []
     for k in range(len(reads)):
-        found: set[int] = set()
+        others: set[int] = set()
         stack = list(reads[k])
         while stack:
             other = stack.pop()
-            if other not in found:
-                found.add(other)
+            if other not in others:
+                others.add(other)
                 stack.extend(reads[other])
-        reached.append(found - {k})
+        reached.append(others - {k})
     parts: list[list[int]] = []
     for k in sorted(range(len(reads)), key=lambda k: len(reached[k])):
         if not any([k in part for part in parts]):

@@ -42,8 +42,8 @@ class Folds:
 
     def pairs(self) -> list[tuple[int, int]]:
         """Indices of each input that may be folded and of its reader."""
-        found = [(index, r.index) for index, some in self.readers_of.items() for r in some]
-        return sorted(found)
+        pairs = [(index, r.index) for index, readers in self.readers_of.items() for r in readers]
+        return sorted(pairs)
 
     def around(self, node: Node, tables: Sequence[CallTable]) -> Iterator[Node]:
         """The readers of a node that have been computed without it, from what it is made of.

@@ -27,7 +27,7 @@ class Frontier:
         self.restart()
 
     def restart(self) -> None:
-        """As if nothing had run."""
+        """Begin again, with nothing run."""
         self._waiting = self._num_inputs.copy()
         self._total: dict[int, int] = {}
         self._count: dict[int, int] = {}
@@ -68,9 +68,9 @@ class Frontier:
 
     def lowest(self) -> int:
         """The ready signature of lowest average depth; ties break on the first ready node."""
-        found = self._first_ready(self._agenda)
-        assert found is not None, "nothing is ready"
-        return found
+        signature = self._first_ready(self._agenda)
+        assert signature is not None, "nothing is ready"
+        return signature
 
     def _first_ready(self, heap: list[tuple[float, int, int]]) -> int | None:
         """The signature of the least entry that holds still."""
@@ -135,6 +135,6 @@ class BoundedFrontier(Frontier):
                     heappush(self._lowering, (*self.priority[signature], signature))
 
     def lowest(self) -> int:
-        """Of the signatures whose batch lowers the bound, or else of all, that of lowest depth."""
-        found = self._first_ready(self._lowering)
-        return super().lowest() if found is None else found
+        """The signature of lowest depth, among those whose batch lowers the bound or else all."""
+        signature = self._first_ready(self._lowering)
+        return super().lowest() if signature is None else signature

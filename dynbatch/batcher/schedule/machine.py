@@ -3,8 +3,11 @@
 Source: Chen et al. 2023 (ED-Batch), arXiv:2302.03851: states are the ready signatures ordered by
 how many nodes each has, fitted by tabular Q-learning. Our reward is the change of the lower bound,
 where theirs is the share that is ready of a signature's own frontier; so the regrets of a plan's
-batches add up to what it has above the bound. A state without an entry is no reason to guess: there
-the bound itself decides.
+batches add up to what it has above the bound. A state without an entry is not a reason to guess:
+there the bound itself decides.
+
+The table is speculative: it is measured to help on lattices and on trees of two cells, and on
+nothing else (docs/design/batching.md).
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ EPISODES = 100
 NODES = 200_000
 # Of more signatures than this a table would hardly see a state twice: none is fitted.
 SIGNATURES = 64
-# Chosen on lattices, the only kind measured that the bound alone leaves room on.
+# Chosen on lattices, the only topology measured that the bound alone leaves room on.
 EXPLORED, RATE, DISCOUNT = 0.3, 0.2, 0.5
 
 

@@ -191,7 +191,7 @@ class Plan:
 
     @cached_property
     def nodes_by_type(self) -> dict[type[Node], Counter[int]]:
-        """Of each node type the number of nodes by signature."""
+        """The number of nodes by signature, for each node type."""
         counts: dict[type[Node], Counter[int]] = {}
         for step in self.steps:
             of_type = counts.setdefault(signature_type(step.signature), Counter())

@@ -93,7 +93,7 @@ def by_bound(structure: Structure) -> Iterable[BatchStep]:
 
 
 def learned(structure: Structure) -> Iterable[BatchStep]:
-    """As `by_bound`, corrected by a table that is fitted on the first structure of a type graph.
+    """`by_bound`, corrected by a table that is fitted on the first structure of a type graph.
 
     On that structure it has no more batches than any other policy. Later structures of the same
     signatures, with the same reading which, use what was found.

@@ -98,8 +98,8 @@ class Call(ValueHandle):
         return tuple([(width,) if width else () for width in self.origin.widths])
 
     def all_parameters(self) -> tuple[Parameter, ...]:
-        found = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
-        return tuple({parameter.uid: parameter for parameter in found}.values())
+        parameters = [x for x in self.origin.trace.reads.values() if isinstance(x, Parameter)]
+        return tuple({parameter.uid: parameter for parameter in parameters}.values())
 
     def keep(self) -> Node:
         _ = self.width  # one value, or an error: each part is a node of its own

@@ -132,7 +132,7 @@ class Calls:
             trace = self._trace(forms, at, params, graph, bool(matrices))
             if trace is None or not trace.batches:
                 made = self._inline(arguments, at, graph)
-                if trace is None:  # so it is no error
+                if trace is None:  # so it is not an error
                     self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
                 graph.inlined[self, key] = params
                 return made

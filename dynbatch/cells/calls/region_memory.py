@@ -35,12 +35,12 @@ def generic_steps(
 
 
 def chosen_memories(region: CallRegion, number: int) -> dict[int, Array]:
-    """Of each batch whose calls do not read the first memories, in order, those they read.
+    """The memories that calls read, for each batch that does not read the first ones in order.
 
     The others have fewer and fewer calls, as the steps of a scan.
     """
     group = region.groups[number]
-    found = {}
+    chosen = {}
     running = group.count
     for t, step in enumerate(region.batches):
         if step.group == number:
@@ -48,8 +48,8 @@ def chosen_memories(region: CallRegion, number: int) -> dict[int, Array]:
             if read.size <= running and (read == np.arange(read.size)).all():
                 running = read.size
             else:
-                found[t] = read
-    return found
+                chosen[t] = read
+    return chosen
 
 
 def place_memories(

@@ -42,9 +42,9 @@ class RegionNode(Operation):
     def signature(self) -> int:
         groups = self.region.groups
         names = tuple([group.table.cell.__name__ for group in groups])
-        kinds = tuple([group.cell.uid for group in groups])
+        cells = tuple([group.cell.uid for group in groups])
         phase = int(groups[0].table.ready[groups[0].rows[0]])
-        key = (RegionNode, tuple(dict.fromkeys(names)), phase, kinds, self.region.number)
+        key = (RegionNode, tuple(dict.fromkeys(names)), phase, cells, self.region.number)
         return intern_signature(key)
 
     @classmethod
@@ -57,15 +57,15 @@ class RegionNode(Operation):
         return list(node.region.sources)
 
     def all_parameters(self) -> tuple[Parameter, ...]:
-        found = {p.uid: p for g in self.region.groups for p in g.cell.all_parameters()}
-        return tuple(found.values())
+        parameters = {p.uid: p for g in self.region.groups for p in g.cell.all_parameters()}
+        return tuple(parameters.values())
 
     def label(self) -> str:
         names = dict.fromkeys([group.table.cell.__name__ for group in self.region.groups])
         return f"calls of {', '.join(names)}"
 
     def call_runs(self) -> list[CallRun]:
-        """Of each group, where its results are once this has run."""
+        """Where the results of each group are once this has run."""
         return [CallRun(self, g.offset, g.count, g.cell) for g in self.region.groups]
 
     def settle(self) -> None:
@@ -105,9 +105,9 @@ class RegionNode(Operation):
         region: CallRegion = batch.first.region
         fetches = [fetch for step in region.batches for _, fetch in step.fetches]
         fetches += [
-            fetch for group in region.groups for one in group.arguments for fetch in one.ahead
+            fetch for group in region.groups for stream in group.arguments for fetch in stream.ahead
         ]
-        tables = [table for one in fetches for table in (one.rows, one.targets, one.starts)]
+        tables = [table for f in fetches for table in (f.rows, f.targets, f.starts)]
         tables += [group.rows for group in region.groups]
         return sum([table.nbytes for table in tables if table is not None])
 

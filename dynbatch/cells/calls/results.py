@@ -71,7 +71,7 @@ class SumArgument:
 
 
 def depths_of(values: Iterable[object]) -> dict[CallTable, int]:
-    """Of each table of calls that the values come from, the greatest depth."""
+    """The greatest depth of the calls that the values come from, by their table."""
     depths: dict[CallTable, int] = {}
     for value in values:
         if isinstance(value, Call | ResultPart | TuplePart):

@@ -184,7 +184,7 @@ def stack(results: Sequence[object], like: object = None) -> Any:
         EmptyBatchError: `results` is empty, and there is no `like`.
         ShapeError:      the forms differ, or `like` is not a vector.
         GraphError:      the graphs differ.
-        ArgumentError:   `results` is no list.
+        ArgumentError:   `results` is not a list.
 
     Example:
         >>> import dynbatch as db

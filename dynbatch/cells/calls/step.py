@@ -4,7 +4,7 @@ The vectors and scalars that the cell is given are *streams*: rows that are gath
 of calls runs. What is known of all calls before the first one runs (a word, say, which no call has
 made) is a *token*: its linear maps are one product for all calls.
 
-The matrices are *memories*. What reads nothing else is no part of a call: it becomes ordinary
+The matrices are *memories*. What reads nothing else is not a part of a call: it becomes ordinary
 nodes, once for each memory.
 """
 
@@ -65,15 +65,15 @@ class StepTrace:
     @cached_property
     def of_memory(self) -> frozenset[int]:
         """Indices of the nodes that follow from memories, and from nothing else that is given."""
-        found = {node.index for node in self.memories}
+        follow = {node.index for node in self.memories}
         given = {node.index for node in self.arguments}
         for node in self.nodes:
             read = {x.index for x in node.inputs}
             if read & given:
                 given.add(node.index)
-            elif read & found:
-                found.add(node.index)
-        return frozenset(found)
+            elif read & follow:
+                follow.add(node.index)
+        return frozenset(follow)
 
     @cached_property
     def batches(self) -> bool:

@@ -39,8 +39,8 @@ def as_sentences(xs: object) -> tuple[Node, ...]:
             "  rule: one sentence is a node (T, D); several side by side are a tuple of nodes\n"
             "  fix:  make the list a tuple; F.stack makes a sentence of a list of vectors"
         )
-    found = xs if isinstance(xs, tuple) else (xs,)
-    for k, x in enumerate(found):
+    sentences = xs if isinstance(xs, tuple) else (xs,)
+    for k, x in enumerate(sentences):
         name = f"xs[{k}]" if isinstance(xs, tuple) else "xs"
         if not isinstance(x, Node):
             raise not_a_node(f"scan: {name}", x)
@@ -49,14 +49,14 @@ def as_sentences(xs: object) -> tuple[Node, ...]:
                 f"scan: {name} has shape {x.shape}.\n  rule: one sentence is a matrix (T, D)\n"
                 "  fix:  give the sentence's tokens, not one token"
             )
-    if len({x.rows for x in found}) != 1:
-        lengths = ", ".join([f"xs[{k}] has {x.rows} rows" for k, x in enumerate(found)])
+    if len({x.rows for x in sentences}) != 1:
+        lengths = ", ".join([f"xs[{k}] has {x.rows} rows" for k, x in enumerate(sentences)])
         raise ShapeError.at_caller(
             f"scan: {lengths or 'there is no sentence'}.\n"
             "  rule: sentences side by side have equally many rows; a step gets one of each\n"
             "  fix:  cut or shift them to one length; what every step reads as a whole is `memory`"
         )
-    return found
+    return sentences
 
 
 def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | int, ...], bool]:
@@ -100,7 +100,7 @@ def initial_state(graph: Owner, init: object) -> Any:
 
     Raises:
         ShapeError: a part of `init` is neither a vector nor a width.
-        DtypeError: `graph` is no graph.
+        DtypeError: `graph` is not a graph.
 
     Example:
         >>> import numpy as np, dynbatch as db

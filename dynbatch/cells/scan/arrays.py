@@ -45,7 +45,7 @@ class ScanArrays:
         self.add_packed(ProgramBuffer(role, label, width, packed=True))
 
     def add_packed(self, buffer: ProgramBuffer) -> None:
-        """The same, in planes where the buffer has them."""
+        """An array with a row for each token of a chunk, in planes where the buffer has them."""
         self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
 
     def add_kept(self, buffer: ProgramBuffer, rows: Array) -> None:
@@ -94,10 +94,10 @@ def lengths_of(batch: Batch) -> Array:
 def saved(batch: Batch) -> dict[str, tuple[int, int]]:
     """What forward leaves: all packed values, or only the states between chunks."""
     cell: CompiledCell = batch.first.cell
-    found = extents(lengths_of(batch), batch.recompute)
+    chunks = extents(lengths_of(batch), batch.recompute)
     if not batch.recompute:
-        return {b.name: (found[0].rows, b.width) for b in cell.storage.packed}
-    between = sum([extent.running for extent in found[1:]])
+        return {b.name: (chunks[0].rows, b.width) for b in cell.storage.packed}
+    between = sum([extent.running for extent in chunks[1:]])
     states = cell.program.states if between else []
     return {f"S{k}": (between, state.width) for k, state in enumerate(states)}
 
@@ -105,24 +105,24 @@ def saved(batch: Batch) -> dict[str, tuple[int, int]]:
 def elements(batch: Batch, backward: bool) -> int:
     """Scratch elements that one pass needs."""
     cell: CompiledCell = batch.first.cell
-    found = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
-    again = batch.recompute > 0
+    chunks = of_pass(lengths_of(batch), batch.recompute, batch.keeps and not backward)
+    recomputes = batch.recompute > 0
     states = _sum(cell.program.states)
     per_row, temporaries = _sum(cell.program.streams), [_sum(cell.storage.temporary)]
-    if again or not (backward or batch.keeps):
+    if recomputes or not (backward or batch.keeps):
         per_row += _sum(cell.storage.packed)
     total = _memory_elements(batch, backward)
     if backward:
         buffers = cell.reverse_pass.gradient_buffers()
         per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
         per_row += _sum(cell.read_before.values()) + _sum(streams_in_loop(cell).values())
-        temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:again]]
+        temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:recomputes]]
         total += weight_elements(cell, streams=False) + len(batch.nodes) * states
-    if again or not backward:
-        total += weight_elements(cell, streams=not again)
+    if recomputes or not backward:
+        total += weight_elements(cell, streams=not recomputes)
     if not (backward or batch.keeps):
-        total += max([extent.running for extent in found[1:]], default=0) * states
-    total += max([extent.rows for extent in found]) * per_row
+        total += max([extent.running for extent in chunks[1:]], default=0) * states
+    total += max([extent.rows for extent in chunks]) * per_row
     return total + len(batch.nodes) * (states + max(temporaries))
 
 

@@ -104,7 +104,7 @@ class ScanBackward:
 
     def _carry(self, scratch: Scratch) -> list[list[Array]]:
         """Gradients of the last states, which steps carry on, of each shard."""
-        found = []
+        carried_parts = []
         for k, value in enumerate(self._run.cell.program.states):
             carried = []
             for shard in self._run.layout.shards:
@@ -112,8 +112,8 @@ class ScanBackward:
                 take_rows(self._batch.port_gradients[k].values, shard.sentences, rows)
                 carried.append(rows)
             self._arrays.add_of_shards(f"C{k}", carried)
-            found.append(carried)
-        return found
+            carried_parts.append(carried)
+        return carried_parts
 
     def _place_memories(self, scratch: Scratch) -> None:
         """Memories in the order of each shard's sentences, and zeros for their gradients.

@@ -72,21 +72,21 @@ def extents(lengths: Array, steps: int) -> list[Extent]:
     counts: list[int] = running.tolist()
     if not steps or not counts:
         return [Extent(0, longest, sum(counts), max(counts, default=0))]
-    found = _filled(counts, steps * counts[0])
-    even = -(-sum(counts) // len(found)) + counts[0]
+    chunks = _filled(counts, steps * counts[0])
+    even = -(-sum(counts) // len(chunks)) + counts[0]
     return _filled(counts, min(even, steps * counts[0]))
 
 
 def _filled(counts: list[int], most: int) -> list[Extent]:
     """Chunks of as many steps as have at most `most` rows, and of one step at least."""
-    found: list[Extent] = []
+    chunks: list[Extent] = []
     first = rows = 0
     for t, count in enumerate(counts):
         if t > first and rows + count > most:
-            found.append(Extent(first, t, rows, counts[first]))
+            chunks.append(Extent(first, t, rows, counts[first]))
             first, rows = t, 0
         rows += count
-    return [*found, Extent(first, len(counts), rows, counts[first])]
+    return [*chunks, Extent(first, len(counts), rows, counts[first])]
 
 
 def of_pass(lengths: Array, steps: int, leaves_all: bool) -> list[Extent]:
@@ -109,22 +109,22 @@ def sqrt_steps(lengths: Array) -> int:
 
 def choices(lengths: Array) -> list[int]:
     """Numbers of steps worth a try, the longest and so the fastest first: down by halves to 1."""
-    found: dict[int, int] = {}
+    by_number: dict[int, int] = {}
     longest = int(lengths.max(initial=0))
     steps = {max(1, longest), sqrt_steps(lengths)}
     while longest > 1:
         longest = -(-longest // 2)
         steps.add(longest)
-    for each in sorted(steps, reverse=True):
-        found.setdefault(len(extents(lengths, each)), each)
-    return list(found.values())
+    for number in sorted(steps, reverse=True):
+        by_number.setdefault(len(extents(lengths, number)), number)
+    return list(by_number.values())
 
 
-def cut(layout: PrefixLayout, found: list[Extent]) -> list[Chunk]:
+def cut(layout: PrefixLayout, extents: list[Extent]) -> list[Chunk]:
     """The chunks of a layout."""
     chunks: list[Chunk] = []
     kept = 0
-    for extent in found:
+    for extent in extents:
         chunks.append(_chunk(layout, extent, kept))
         kept += extent.running if extent.first else 0
     return chunks

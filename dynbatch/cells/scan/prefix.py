@@ -53,16 +53,16 @@ class Shard:
 
         Of a rest smaller than half of that the last block makes no other.
         """
-        found: list[Block] = []
+        blocks: list[Block] = []
         first = 0
         numbered = self.numbered
         for last, (_, end, _, _) in enumerate(self.steps, 1):
             start = self.steps[first][0]
             full = end - start >= BLOCK_ROWS and self.rows - end >= BLOCK_ROWS // 2
             if full or last == len(self.steps):
-                found.append((start, end, numbered[first:last]))
+                blocks.append((start, end, numbered[first:last]))
                 first = last
-        return found
+        return blocks
 
     @property
     def span(self) -> slice:

@@ -115,7 +115,7 @@ class ScanRun:
 
     def initial_states(self, scratch: Scratch) -> list[list[Array]]:
         """The parts of the state before the first step, of each shard."""
-        found = []
+        states = []
         for shard in self.layout.shards:
             given, parts = iter(self.inits), []
             for is_given, state in zip(self.given, self.cell.program.states, strict=True):
@@ -125,8 +125,8 @@ class ScanRun:
                 else:
                     rows[...] = 0
                 parts.append(rows)
-            found.append(parts)
-        return found
+            states.append(parts)
+        return states
 
     def _states_between(self, scratch: Scratch) -> list[Array]:
         """Where the states between chunks go."""
@@ -178,7 +178,7 @@ class ScanRun:
             port.values[chunk.ended] = rows[chunk.last]
 
     def _states_of_empty_sentences(self) -> None:
-        """They are the initial ones."""
+        """The last states of sentences without tokens are their initial ones."""
         empty = np.flatnonzero(self.layout.last < 0)
         given = iter(self.inits)
         for is_given, port in zip(self.given, self.batch.ports, strict=True):
@@ -200,13 +200,13 @@ class ScanRun:
 
     def sorted_memories(self, shard: Shard, scratch: Scratch) -> list[Ragged]:
         """The memories' rows in the shard's order of sentences."""
-        found = []
+        memories = []
         for memory in self.memories:
             index, lengths = memory_rows(memory, shard.sentences)
             rows = scratch.take(index.size, memory.values.shape[1])
             take_rows(memory.values, index, rows)
-            found.append(Ragged(rows, lengths.tolist()))
-        return found
+            memories.append(Ragged(rows, lengths.tolist()))
+        return memories
 
     # Statistics -----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class Afterwards:
         self._scratch = scratch
 
     def parameters(self, gradients: Gradients) -> None:
-        """Of every linear map: its weights and biases, and of the tokens that it multiplied."""
+        """Make the gradients of all linear maps: weights, biases and the tokens they multiplied."""
         into, loop = ParameterRows(gradients), self.loop
         for op in loop.linear:
             if loop.find_gradient(op.output) is None:

@@ -84,14 +84,14 @@ class ScanRows:
 
     def matrix(self, name: str) -> DeviceMatrix:
         """A matrix that is there."""
-        found = self.matrices[name]
-        assert found is not None
-        return found
+        matrix = self.matrices[name]
+        assert matrix is not None
+        return matrix
 
     def addresses(self, names: list[str]) -> list[int | None]:
-        """Of matrices; None, which kernels see as NULL, for those that are not there."""
-        found = [self.matrices[name] for name in names]
-        return [None if matrix is None else matrix.address for matrix in found]
+        """The addresses of matrices; None, which kernels see as NULL, for what is not there."""
+        matrices = [self.matrices[name] for name in names]
+        return [None if matrix is None else matrix.address for matrix in matrices]
 
     def whole(self, value: Value) -> DeviceMatrix:
         """All rows of a packed value."""
@@ -106,8 +106,8 @@ class ScanRows:
         base = value.base
         if base.origin is Origin.STATE:
             if p < 0:
-                found = self.matrices[f"I{base.number}"]
-                return found and found.part(0, value.column, value.width)
+                init = self.matrices[f"I{base.number}"]
+                return init and init.part(0, value.column, value.width)
             buffer, column = self.loop.storage.buffer_of(self.loop.following[base.number])
             return self.matrix(buffer.name).part(p, column + value.column, value.width)
         if base.origin is Origin.STREAM:
@@ -116,7 +116,7 @@ class ScanRows:
         return self.matrix(buffer.name).part(s if buffer.packed else 0, column, value.width)
 
     def array(self, value: Value, t: int, strided: bool = False) -> Array:
-        """The same as an array; a copy where the rows are part of wider ones, unless `strided`."""
+        """A value's rows as an array; a copy if they are part of wider ones, unless `strided`."""
         n = self.steps[t][2]
         part = self.of_step(value, t)
         if part is not None and (strided or part.stride == value.width):
@@ -165,7 +165,7 @@ class ScanRows:
 
     def sorted_memories(self, zeros: bool = False) -> list[Ragged]:
         """Each memory's rows in the order of the sentences, or as many zeros."""
-        found = []
+        memories = []
         for memory in self.memories:
             index, lengths = memory_rows(memory, self._shard.sentences)
             rows = self.queue.empty((index.size, memory.values.shape[1]), self.dtype)
@@ -173,8 +173,8 @@ class ScanRows:
                 arrays.fill(rows, 0)
             else:
                 self.pick(matrix_of(memory.values), index, matrix_of(rows))
-            found.append(Ragged(rows, lengths.tolist()))
-        return found
+            memories.append(Ragged(rows, lengths.tolist()))
+        return memories
 
     def memory_order(self, memory: Ragged) -> Array:
         """For each row of a memory, where it is among the sorted ones."""
