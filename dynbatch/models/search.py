@@ -11,9 +11,10 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.graph import Graph
@@ -40,7 +41,7 @@ class Generator(Protocol):
 
     def parameters(self) -> list[Parameter]: ...
 
-    def start(self, graph: Owner, source: Any) -> tuple[tuple[Node, ...], Memory]:
+    def start(self, graph: Owner, source: ArrayLike) -> tuple[tuple[Node, ...], Memory]:
         """The state, vectors, and the memory of one sentence before its first token."""
 
     def step(
@@ -55,7 +56,7 @@ class Generator(Protocol):
 
 
 def greedy_search(
-    model: Generator, sources: Sequence[Any], max_length: int = 100
+    model: Generator, sources: Sequence[ArrayLike], max_length: int = 100
 ) -> list[Hypothesis]:
     """The most probable next token, again and again, for all sentences side by side.
 
@@ -99,7 +100,7 @@ def greedy_search(
 
 def beam_search(
     model: Generator,
-    sources: Sequence[Any],
+    sources: Sequence[ArrayLike],
     beam_size: int = 5,
     max_length: int = 100,
     length_penalty: float = 0.0,
@@ -164,7 +165,7 @@ class _Live:
         counts:    rows of each of them.
     """
 
-    def __init__(self, model: Generator, sources: Sequence[Any]) -> None:
+    def __init__(self, model: Generator, sources: Sequence[ArrayLike]) -> None:
         self._model = model
         parameter = model.parameters()[0]
         self._graph = partial(Graph, parameter.device, parameter.dtype, grad=False)

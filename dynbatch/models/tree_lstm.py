@@ -9,7 +9,6 @@ short-term memory networks, arXiv:1503.00075, sections 3.1 and 3.2.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -44,7 +43,7 @@ def binary_compose(left: State, right: State, p: BinaryTreeLSTM) -> State:
 
 
 @cell
-def remember(x: Any, child: State, p: ChildSumTreeLSTM) -> State:
+def remember(x: Node, child: State, p: ChildSumTreeLSTM) -> State:
     """What a node takes over from one child: h_k, and f_k ⊙ c_k of equations 4 and 7."""
     h, c = child
     f = F.sigmoid(F.linear(x, p.weight_f_x, p.bias_f) + F.linear(h, p.weight_f_h))

@@ -144,7 +144,7 @@ def _as_pairs(what: str, pairs: Any, count: int) -> list[tuple[int, int]]:
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
-def _count(what: str, xs: Any) -> int:
+def _count(what: str, xs: object) -> int:
     """Rows of xs, if it can be a tree's nodes."""
     if not isinstance(xs, Node):
         raise not_a_node(what, xs)

@@ -6,9 +6,8 @@ Gradients that were clipped in groups take a launch for each group.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from dynbatch.backend import device_of
+from dynbatch.backend import DType, device_of
 from dynbatch.errors import BackendError
 from dynbatch.kernels.cuda import optimizers
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -23,7 +22,7 @@ def run_updates(updates: Sequence[BlockUpdate]) -> None:
     Raises:
         BackendError: the rule does not name a kernel that has a CUDA version.
     """
-    groups: dict[tuple[Any, int], list[BlockUpdate]] = {}
+    groups: dict[tuple[DType, int], list[BlockUpdate]] = {}
     for update in updates:
         groups.setdefault((update.value.dtype, id(update.norm)), []).append(update)
     for group in groups.values():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import total_ordering
 from math import isfinite
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from dynbatch.backend import DType
 from dynbatch.errors import NumericError
 from dynbatch.kernels.cuda import clipping
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
@@ -106,7 +107,7 @@ class GradientNorm:
 
 def by_dtype(gradients: Sequence[NamedGradient]) -> list[list[NamedGradient]]:
     """The gradients of each dtype."""
-    groups: dict[Any, list[NamedGradient]] = {}
+    groups: dict[DType, list[NamedGradient]] = {}
     for each in gradients:
         groups.setdefault(each.values.dtype, []).append(each)
     return list(groups.values())

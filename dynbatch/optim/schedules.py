@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import cos, inf, pi, sqrt
-from typing import Any, ClassVar, SupportsFloat
+from typing import ClassVar, SupportsFloat
 
 from dynbatch.arguments import is_count, is_number, number, refused, size, switch
 from dynbatch.errors import CheckpointError
@@ -51,7 +51,7 @@ class Schedule:
         """What `step` changes, and the base rate: numbers by name."""
         return {"base_lr": self.base_lr, "num_steps": self.num_steps}
 
-    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+    def check_state_dict(self, state: Mapping[str, float]) -> None:
         """Check that `load_state_dict` would take `state`.
 
         Raises:
@@ -69,7 +69,7 @@ class Schedule:
                 "  fix: use the schedule that it was saved with."
             )
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
         """Go on where `state_dict` was taken; sets `optimizer.lr`.
 
         Raises:
@@ -233,7 +233,7 @@ class Plateau(Schedule):
         names = ("lr", "best", "num_bad", "num_cooldown")
         return super().state_dict() | {name: getattr(self, name) for name in names}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, float]) -> None:
         self.check_state_dict(state)
         self.lr, self.best = float(state["lr"]), float(state["best"])
         self.num_bad, self.num_cooldown = int(state["num_bad"]), int(state["num_cooldown"])

@@ -6,7 +6,6 @@ import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -18,10 +17,10 @@ from dynbatch.memory import Pool
 from dynbatch.memory.upstream import DeviceMemory
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Optimizer
+from dynbatch.padding.padded_model import Loss, PaddedExample
 from dynbatch.parameter import Parameter, RowSparse
 
-Loss = Callable[..., Node]
-Examples = Sequence[Sequence[Any]]
+Examples = Sequence[PaddedExample]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.errors import DynbatchError
@@ -23,9 +24,10 @@ from dynbatch.parameter import Array
 Example = Any
 """Ids of one sentence, or a tuple of them with others; what a loss takes behind the graph."""
 
+PaddedExample = Sequence[Any]
 Longest = tuple[int, ...]
 Loss = Callable[..., Node]
-Pad = Callable[[Example, Longest], Sequence[Any]]
+Pad = Callable[[Example, Longest], PaddedExample]
 
 
 class PaddingError(DynbatchError, ValueError):
@@ -52,7 +54,7 @@ class PaddedModel:
     loss: Loss
     collect: Callable[[], None] = _nothing
 
-    def batch(self, examples: Sequence[Example]) -> list[Sequence[Any]]:
+    def batch(self, examples: Sequence[Example]) -> list[PaddedExample]:
         """The examples of a mini-batch, each padded to the longest of them.
 
         Raises:
@@ -112,7 +114,7 @@ def lengths_of(example: Example) -> Longest:
     return lengths
 
 
-def pad_ids(example: Example, longest: Longest) -> Sequence[Any]:
+def pad_ids(example: Example, longest: Longest) -> PaddedExample:
     """Lengthen each sequence of the example by zeros, and the last of several by `IGNORED` targets.
 
     A matrix (T, D) gets rows of zeros. Parts that are not sequences stay as they are.
@@ -125,7 +127,7 @@ def pad_ids(example: Example, longest: Longest) -> Sequence[Any]:
     return parts
 
 
-def lengthened(ids: Any, length: int, filler: float) -> Array:
+def lengthened(ids: ArrayLike, length: int, filler: float) -> Array:
     """The array with rows of `filler` behind it, so that it has `length` rows."""
     array = np.asarray(ids)
     if array.size == 0 and array.dtype.kind == "f":
@@ -134,7 +136,7 @@ def lengthened(ids: Any, length: int, filler: float) -> Array:
     return np.concatenate([array, rest])
 
 
-def _require_padded(batch: Sequence[Any]) -> None:
+def _require_padded(batch: Sequence[PaddedExample]) -> None:
     for example in batch:
         if not isinstance(example, list | tuple):
             raise PaddingError(
@@ -152,7 +154,7 @@ def _require_padded(batch: Sequence[Any]) -> None:
         )
 
 
-def _with_lengths(example: Example, longest: Longest) -> Sequence[Any]:
+def _with_lengths(example: Example, longest: Longest) -> PaddedExample:
     """The padded ids, then the lengths without padding."""
     parts = _parts(example)
     padded = [lengthened(ids, length, 0) for ids, length in zip(parts, longest, strict=True)]
@@ -163,7 +165,7 @@ def _parts(example: Example) -> Sequence[Any]:
     return example if isinstance(example, tuple) else (example,)
 
 
-def _is_sequence(part: Any) -> bool:
+def _is_sequence(part: object) -> bool:
     if isinstance(part, np.ndarray):
         return part.ndim > 0
     return isinstance(part, list) and not any([isinstance(x, list | tuple) for x in part])

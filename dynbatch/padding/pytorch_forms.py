@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
@@ -115,7 +114,7 @@ class TorchModel:
 
         return loss
 
-    def _padded(self, sentences: Sequence[Any], filler: int) -> Tensor:
+    def _padded(self, sentences: Sequence[Array], filler: int) -> Tensor:
         """(T, B) ids."""
         tensors = [self.torch.from_numpy(np.asarray(s, np.int64)) for s in sentences]
         pad = self.torch.nn.utils.rnn.pad_sequence

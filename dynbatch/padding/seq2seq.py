@@ -46,7 +46,7 @@ class PaddedSeq2Seq:
         outputs = recurrent(
             model.encoder, model.dropout(model.source_embedding(graph, source)), read
         )
-        state: tuple[Any, ...] = model._starts_at_zero
+        state: tuple[Node | int, ...] = model._starts_at_zero
         if model.bridges:
             summary = F.concat(last_states(model.encoder, outputs, read))
             mapped = [bridge(summary) for bridge in model.bridges]

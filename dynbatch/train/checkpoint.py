@@ -25,7 +25,7 @@ from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
 from dynbatch.parameter import Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
-from dynbatch.train.protocols import Model
+from dynbatch.train.protocols import Model, State
 
 if TYPE_CHECKING:
     from dynbatch.optim import Optimizer, Schedule
@@ -52,8 +52,8 @@ class CheckpointInfo:
     step: int
     epoch: int
     position: int
-    extra: dict[str, Any]
-    random_state: dict[str, Any] | None
+    extra: State
+    random_state: State | None
     graph_random: dict[str, int]
     shapes: dict[str, tuple[int, ...]]
 

@@ -23,6 +23,7 @@ from dynbatch.arguments import is_count
 from dynbatch.errors import CheckpointError, DtypeError
 from dynbatch.parameter import Array
 from dynbatch.train.digest import array_digest, text_digest
+from dynbatch.train.protocols import State
 
 FORMAT = "dynbatch-checkpoint"
 VERSION = 2
@@ -146,7 +147,7 @@ class CheckpointFile:
         self._require_version(metadata.get("version"), "1")
         return self._parsed(metadata.get("state", ""))[0]
 
-    def _parsed(self, text: str) -> tuple[dict[str, Any], str]:
+    def _parsed(self, text: str) -> tuple[State, str]:
         """A JSON object, and the digest of all in it but `digest`."""
         try:
             content = json.loads(text)
@@ -164,7 +165,7 @@ class CheckpointFile:
                 "  fix: load it with the dynbatch that wrote it, or a newer one."
             )
 
-    def _checked(self, state: object) -> dict[str, Any]:
+    def _checked(self, state: object) -> State:
         problem = wrong_field(state, _FIELDS)
         if problem:
             raise self.damaged(f"its metadata has {problem}")

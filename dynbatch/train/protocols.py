@@ -7,6 +7,12 @@ from typing import Any, Protocol
 
 from dynbatch.parameter import Parameter
 
+Example = Any
+"""One example of the data: what the loss function takes."""
+
+State = dict[str, Any]
+"""An object out of JSON."""
+
 
 class Model(Protocol):
     """Lists its parameters by name, as `models.Module` does."""
@@ -25,4 +31,4 @@ class TrainedModel(Model, Protocol):
 class Batches(Protocol):
     """Mini-batches of an epoch, the same ones whenever they are asked for, as `train.batching`."""
 
-    def epoch(self, epoch: int, /) -> Iterable[Sequence[Any]]: ...
+    def epoch(self, epoch: int, /) -> Iterable[Sequence[Example]]: ...

@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from operator import length_hint
-from typing import Any
 
 from dynbatch.arguments import is_count
 from dynbatch.errors import CheckpointError
@@ -19,7 +18,7 @@ from dynbatch.train.checkpoint import (
 )
 from dynbatch.train.checkpoint_file import is_object, wrong_field
 from dynbatch.train.digest import data_digest
-from dynbatch.train.protocols import Batches
+from dynbatch.train.protocols import Batches, State
 from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
 
@@ -55,7 +54,7 @@ def save_run(
 
 def load_run(
     run: TrainerSettings, path: str | os.PathLike[str], summary: Summary, data_changed: bool
-) -> tuple[CheckpointInfo, dict[str, Any]]:
+) -> tuple[CheckpointInfo, State]:
     """Load a checkpoint into a run. Returns what stands in it, and what a trainer saved there.
 
     Raises:
@@ -114,7 +113,7 @@ def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _saved_by_trainer(info: CheckpointInfo) -> dict[str, Any]:
+def _saved_by_trainer(info: CheckpointInfo) -> State:
     """What a trainer added to a checkpoint; defaults if it was saved without a trainer.
 
     Raises:

@@ -16,7 +16,7 @@ from dynbatch.memory.sizes import parse_bytes
 from dynbatch.names import NamesChecked
 from dynbatch.nodes.node import Node
 from dynbatch.optim import Optimizer, Schedule
-from dynbatch.train.protocols import Batches, TrainedModel
+from dynbatch.train.protocols import Batches, Example, TrainedModel
 
 # How each function is called.
 FUNCTIONS = {
@@ -41,10 +41,10 @@ class TrainerSettings(NamesChecked):
 
     model: TrainedModel
     optimizer: Optimizer
-    loss_function: Callable[[Graph, Any, Any], Node]
+    loss_function: Callable[[Graph, Any, Example], Node]
     batches: Batches
     _: KW_ONLY
-    num_tokens: Callable[[Any], int] | None = None
+    num_tokens: Callable[[Example], int] | None = None
     schedule: Schedule | None = None
     clip_norm: float | None = None
     validate: Callable[[Any], float] | None = None
@@ -54,7 +54,7 @@ class TrainerSettings(NamesChecked):
     checkpoint_every: int | None = None
     metrics_path: str | os.PathLike[str] | None = None
     memory_limit: int | str | None = None
-    padded_bytes: Callable[[Sequence[Any]], int] | None = None
+    padded_bytes: Callable[[Sequence[Example]], int] | None = None
     memory_every: int = 20
     random_state: np.random.Generator | None = None
     extra: Mapping[str, object] = field(default_factory=dict)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
 from pathlib import Path
-from typing import Any
 
 from dynbatch.errors import NumericError
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import MetricsFile, Record
 from dynbatch.train.progress import Progress
+from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
 from dynbatch.train.settings import TrainerSettings
@@ -185,7 +185,7 @@ class Trainer(TrainerSettings):
             progress.advance(len(batch), self._last)
         self._end_epoch()
 
-    def _run_batch(self, batch: Sequence[Any]) -> None:
+    def _run_batch(self, batch: Sequence[Example]) -> None:
         """One update. Nothing of it remains unless all of it was done."""
         begin = time.perf_counter()
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, nan
-from typing import Any
 
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError
@@ -13,6 +12,7 @@ from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node
 from dynbatch.optim import GradientNorm, clip_grad_norm_
 from dynbatch.train.metrics import Record
+from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.settings import TrainerSettings
 
@@ -52,7 +52,9 @@ class Update:
         self.record["gradient_norm"] = float(self.norm)
 
 
-def differentiate(settings: TrainerSettings, batch: Sequence[Any], step: int, epoch: int) -> Update:
+def differentiate(
+    settings: TrainerSettings, batch: Sequence[Example], step: int, epoch: int
+) -> Update:
     """Compute the loss of one mini-batch and its gradients, and clip these.
 
     Raises:
@@ -85,7 +87,7 @@ def _graph(settings: TrainerSettings) -> Graph:
 
 
 def _planned_memory(
-    settings: TrainerSettings, step: int, graph: Graph, loss: Node, batch: Sequence[Any]
+    settings: TrainerSettings, step: int, graph: Graph, loss: Node, batch: Sequence[Example]
 ) -> dict[str, int]:
     """The peak as it is planned, and as it would be padded, for every `memory_every`-th update."""
     if (step - 1) % settings.memory_every:
