@@ -82,7 +82,11 @@ class Pool:
             except MemoryError as error:
                 raise OutOfMemory(self._refusal(size, label)) from error
             if isinstance(buffer, DeviceBuffer):
-                self._order.take(buffer)
+                try:
+                    self._order.take(buffer)
+                except BaseException:  # the device is lost, or somebody interrupts
+                    self._above.free(buffer)
+                    raise
             self._live[buffer.address] = buffer, label
         return buffer.array(dtype)
 

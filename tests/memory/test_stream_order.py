@@ -101,3 +101,18 @@ def test_graphs_of_two_streams_compute_what_one_does(cuda, pool, two_streams):
     for one, other in zip(expected, outputs(two_streams), strict=True):
         np.testing.assert_array_equal(one, other)
     queue().flush()
+
+
+def test_memory_is_free_again_where_its_stream_cannot_wait(cuda, pool, monkeypatch):
+    pool.give(pool.take(N, np.float32))
+    before = pool.used_bytes, pool.reserved_bytes
+
+    def lost(buffer):
+        raise RuntimeError("the device is lost")
+
+    monkeypatch.setattr(pool._order, "take", lost)
+    with pytest.raises(RuntimeError, match="lost"):
+        pool.take(N, np.float32)
+    assert (pool.used_bytes, pool.reserved_bytes) == before
+    monkeypatch.undo()
+    pool.give(pool.take(N, np.float32))
