@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from functools import partial, reduce
 
 import numpy as np
 
 from dynbatch.backend import Device, DType
+from dynbatch.batcher.execution.applied_plan import apply, enter_again, free
 from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
+from dynbatch.batcher.execution.run import Run
+from dynbatch.batcher.execution.stage_runner import StageRunner
 from dynbatch.batcher.execution.statistics import GraphStatistics
-from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice
 from dynbatch.batcher.planning.preparation import Preparation, forget
@@ -23,10 +23,7 @@ from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import (
-    Claim,
-    StashedGradients,
     StepGradients,
     commit,
 )
@@ -35,41 +32,10 @@ from dynbatch.errors import CheckError, MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
-from dynbatch.kernels.runtime import openblas, parallel
+from dynbatch.kernels.runtime import openblas
 from dynbatch.memory import Pool
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array, Parameter
-
-# Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs).
-WORTH_A_THREAD = 50_000
-
-
-@dataclass
-class Run:
-    """A run that is not finished, and what there was before it.
-
-    memory:      its plan, once it is applied.
-    scratch:     an arena that nothing needs after the run.
-    gradients:   of nodes that were kept, from an earlier backward, and where they begin.
-    first:       the first step that it changes: its own, or with a backward perhaps any.
-    stashed:     gradients of parameters from before a run in parts.
-    claim:       of the parameters whose gradients it adds to.
-    """
-
-    steps: int
-    plans: int
-    arenas: int
-    arena_bytes: int
-    preparation: Preparation = field(default_factory=Preparation)
-    memory: MemoryPlan | None = None
-    kernel_seconds: float = 0.0
-    times: RunTimes | None = None
-    scratch: Array | None = None
-    scratch_bytes: int = 0
-    first: int = 0
-    stashed: StashedGradients = field(default_factory=StashedGradients)
-    gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
-    claim: Claim = field(default_factory=Claim)
 
 
 class Executor:
@@ -106,6 +72,7 @@ class Executor:
         if observers:
             self._observed = reduce(lambda beneath, wrap: wrap(beneath), observers,
                                     StepActions(device, self.flush))  # fmt: skip
+        self._stages = StageRunner(device, self._observed)
         self._arenas: list[Array] = []
         self._arena_bytes = 0
         self._differentiated: list[StepRun] = []
@@ -334,24 +301,9 @@ class Executor:
         if self._arena_bytes >= self._peak_bytes:
             self._peak_bytes = self._arena_bytes
             self._memory_use = self._use_of(plan, run.arena_bytes, elements)
-        self._apply(memory, arena, run.scratch)
+        run.memory = memory
+        apply(memory, arena, run.scratch)
         return arena
-
-    def _apply(self, plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
-        """Tell steps and blocks what the plan says of them."""
-        self._run.memory = plan
-        offsets = plan.offsets
-        places = offsets if scratch is None else plan.scratch_offsets
-        for block in plan.graph.kept:
-            block.kept = True
-        for step, placement in plan.placements.items():
-            start = places[placement.workspace[0]] if placement.workspace else 0
-            step.enter(placement, offsets, arena, start)
-            step.fused, step.scratch = step in plan.graph.fused, scratch
-        for step, backward in plan.backward.items():
-            step.enter_backward(backward, offsets)
-        for block, row in plan.gradients.items():
-            block.gradient, block.gradient_start = arena, offsets[row]
 
     def _take(self, elements: int) -> Array:
         arena = self._pool.take(elements, self._dtype, label="a graph's arena")
@@ -363,82 +315,14 @@ class Executor:
     # The kernels ----------------------------------------------------------------------------------
 
     def _run_stage(self, stage: Stage, arena: Array) -> float:
-        begin, observed = time.perf_counter(), self._observed
+        begin = time.perf_counter()
         if stage.kind is StageKind.ACCUMULATE:
             self._commit_of(stage.steps)
-            return time.perf_counter() - begin
-        for block in stage.cleared:
-            if self._queue is not None:
-                self._queue.label = f"the gradient of {block.nodes[0].label()}"
-            if observed is None:
-                arrays.fill(block.gradients().values, 0)
-            else:
-                observed.clear(block)
-        if stage.kind is StageKind.RECOMPUTE:
-            self._enter_again(stage, arena)
-        if stage.is_backward:
-            steps: Sequence[StepRun] = [s for s in stage.steps if not s.is_structural]
-            if observed is None:
-                tasks = [partial(step.run_backward, arena) for step in steps]
-            else:
-                tasks = [partial(observed.backward, step, arena) for step in steps]
         else:
-            steps = stage.steps
-            if observed is None:
-                tasks = [partial(step.run_forward, arena) for step in steps]
-            else:
-                tasks = [partial(observed.forward, step, arena) for step in steps]
-        run = self._run_on_threads if self._queue is None else self._run_on_device
-        run(steps, tasks)
-        for step in stage.steps:
-            if stage.is_backward or step.fused:
-                self._label(step)
-                if observed is None:
-                    step.add_gradients(arena)
-                else:
-                    observed.add_gradients(step, arena)
+            if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
+                enter_again(self._run.memory, stage.steps, arena)
+            self._stages.run(stage, arena)
         return time.perf_counter() - begin
-
-    def _enter_again(self, stage: Stage, arena: Array) -> None:
-        """Forward of some steps runs once more, with its arrays elsewhere."""
-        plan = self._run.memory
-        assert plan is not None
-        for step in stage.steps:
-            placement = plan.recomputed[step]
-            start = plan.offsets[placement.workspace[0]] if placement.workspace else 0
-            step.enter(placement, plan.offsets, arena, start)
-
-    def _run_on_threads(
-        self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]
-    ) -> None:
-        heavy = [step.work >= WORTH_A_THREAD for step in steps]
-        if self._observed is None and sum(heavy) > 1:
-            parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
-            tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
-        for task in tasks:
-            task()
-
-    def _run_on_device(self, steps: Sequence[StepRun], tasks: Sequence[Callable[[], None]]) -> None:
-        assert self._queue is not None
-        tasks = [partial(self._on_device, *pair) for pair in zip(steps, tasks, strict=True)]
-        is_free = self._observed is None and all([step.node_type.names_kernels for step in steps])
-        if len(tasks) > 1 and is_free:
-            self._queue.side_by_side(tasks)
-        else:
-            for task in tasks:
-                task()
-
-    def _on_device(self, step: StepRun, task: Callable[[], None]) -> None:
-        queue = self._queue
-        assert queue is not None
-        self._label(step)
-        with nullcontext() if step.node_type.names_kernels else queue.at_once():
-            task()
-
-    def _label(self, step: StepRun) -> None:
-        """Errors of the device name this step from here on."""
-        if self._queue is not None:
-            self._queue.label = f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"
 
     # After ----------------------------------------------------------------------------------------
 
@@ -492,18 +376,6 @@ class Executor:
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
         if self._run.memory is not None:
-            self._free(self._run.memory)
+            free(self._run.memory)
             self._run.memory = None
         statistics.host_seconds += time.perf_counter() - begin
-
-    def _free(self, plan: MemoryPlan) -> None:
-        """Take away what was given to others on the way."""
-        for step, placement in plan.placements.items():
-            for block, row in zip(step.blocks, placement.blocks, strict=True):
-                if not plan.outlives(row):
-                    block.array = None
-            if any([not plan.outlives(row) for row, _, _ in placement.saved.values()]):
-                step.batch.saved.clear()
-        for block, row in plan.gradients.items():
-            if not plan.outlives(row):
-                block.gradient = None

@@ -198,7 +198,7 @@ def test_threads_give_the_same_numbers(lengths):
 
 
 def test_independent_batches_run_on_threads_of_their_own(monkeypatch):
-    monkeypatch.setattr("dynbatch.batcher.execution.executor.WORTH_A_THREAD", 1)
+    monkeypatch.setattr("dynbatch.batcher.execution.stage_runner.WORTH_A_THREAD", 1)
     before = db.num_threads()
     db.set_num_threads(2)
     try:
