@@ -202,7 +202,7 @@ class Graph(Runs, Introspection, NamesChecked):
         given = gradients_given(self, outputs, gradients)
         if gradient is None and not several:
             start = outputs[0]
-            if start.is_alias and isinstance(start._block, View):
+            if isinstance(start._block, View) and start.is_alias:
                 start._block = None  # it is computed again, with memory and a gradient of its own
             return start, ()
         return seed(outputs, given, are_losses=gradient is None), outputs
