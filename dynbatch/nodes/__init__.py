@@ -8,6 +8,7 @@ from dynbatch.nodes.attention.dot_product import attention, general_attention
 from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import *  # noqa: F403
 from dynbatch.nodes.elementwise import __all__  # type checkers follow it so
+from dynbatch.nodes.extremum import argmax, max, min
 from dynbatch.nodes.layer_norm import layer_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
@@ -19,7 +20,7 @@ from dynbatch.nodes.losses.elementwise import (
     nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
-from dynbatch.nodes.reduce import argmax, logsumexp, max, mean, min, sum
+from dynbatch.nodes.reduce import logsumexp, mean, sum
 from dynbatch.nodes.selection import (
     equal,
     greater,
@@ -32,8 +33,12 @@ from dynbatch.nodes.selection import (
     where,
 )
 from dynbatch.nodes.shape.expand import expand
-from dynbatch.nodes.shape.indexing import chunk, gather_rows, pick, repeat, slice, split, transpose
-from dynbatch.nodes.shape.structure import concat, reshape, reverse, squeeze, stack, unsqueeze
+from dynbatch.nodes.shape.gather import gather_rows, repeat, transpose
+from dynbatch.nodes.shape.indexing import pick, slice
+from dynbatch.nodes.shape.join import concat, stack
+from dynbatch.nodes.shape.reshape import reshape, squeeze, unsqueeze
+from dynbatch.nodes.shape.split import chunk, split
+from dynbatch.nodes.shape.structure import reverse
 from dynbatch.nodes.shape.windows import max_pool, mean_pool, windows
 from dynbatch.nodes.softmax import log_softmax, softmax
 from dynbatch.nodes.sources import constant, input, lookup, parameter

@@ -22,10 +22,10 @@ import numpy as np
 from dynbatch.errors import DtypeError, EmptyBatchError
 from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
-from dynbatch.kernels.segment import reduce_segments, spread_segments, sum_segments
+from dynbatch.kernels.segment import spread_segments, sum_segments
 from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, same_width
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
 from dynbatch.nodes.syntax.registry import not_an_argument
@@ -180,78 +180,6 @@ class LogSumExp(Reduction):
             kernels.logsumexp_segments_backward(dy.table, x, y, offsets, dx)
 
 
-class Extremum(Reduction):
-    """The largest or smallest element. Its gradient goes to where that occurs first.
-
-    Keeps:  the place of each extremum, as large as the output; the input is free after forward.
-    """
-
-    __slots__ = ()
-    any_length = True
-    needs_tokens = True
-    largest: ClassVar[bool]
-
-    @classmethod
-    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        nodes = batch.nodes
-        if same_width(nodes):
-            return {"first": (builtins.sum([node.rows for node in nodes]), batch.first.width)}
-        return {"first": (builtins.sum([node.rows * node.width for node in nodes]), 1)}
-
-    @classmethod
-    def first(cls, batch: Batch) -> Array:
-        """The saved places, integers in the room of floats."""
-        saved = batch.saved["first"]
-        return saved.view(f"i{saved.itemsize}")
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.first.over)
-        reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.table, 0)
-        if batch.keeps:
-            kernels.first_extremum(cls.largest, x, y.table, offsets, cls.first(batch))
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            dx, offsets = segments(dxs[0], batch.first.over)
-            kernels.extremum_backward(dy.table, cls.first(batch), offsets, dx)
-
-
-class Max(Extremum):
-    """y = max_i x_i."""
-
-    __slots__ = ()
-    largest = True
-
-
-class Min(Extremum):
-    """y = min_i x_i."""
-
-    __slots__ = ()
-    largest = False
-
-
-class ArgMax(Reduction):
-    """y = the number of the first largest element, as a float. It has no gradient.
-
-    Exact below 2^24 elements in float32.
-    """
-
-    __slots__ = ()
-    any_length = True
-    differentiable = False
-    needs_tokens = True
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        x, offsets = segments(xs[0], batch.first.over)
-        reduce_segments(np.maximum, x, offsets, y.table, 0)
-        first = batch.xp.empty(y.table.shape, f"i{batch.dtype.itemsize}")
-        kernels.first_extremum(True, x, y.table, offsets, first)
-        arrays.copy(first, y.table)
-
-
 def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:
     """Sum over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
@@ -260,7 +188,7 @@ def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> No
         EmptyBatchError: the list is empty.
     """
     if isinstance(x, Node):
-        return _reduction("sum", Sum, x, dim, habits)
+        return reduced("sum", Sum, x, dim, habits)
     return _total("sum", x, dim, lambda count: 1.0, habits)
 
 
@@ -274,30 +202,8 @@ def mean(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> N
         EmptyBatchError: the list is empty.
     """
     if isinstance(x, Node):
-        return _reduction("mean", Mean, x, dim, habits)
+        return reduced("mean", Mean, x, dim, habits)
     return _total("mean", x, dim, lambda count: 1 / count, habits)
-
-
-def max(x: Node, dim: int | None = None, **habits: Never) -> Node:
-    """Maximum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
-
-    The gradient goes to the first maximum, as in PyTorch for a given dim.
-
-    Raises:
-        ShapeError: x has no such dim, or no tokens to choose from.
-    """
-    return _reduction("max", Max, x, dim, habits)
-
-
-def min(x: Node, dim: int | None = None, **habits: Never) -> Node:
-    """Minimum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
-
-    The gradient goes to the first minimum, as in PyTorch for a given dim.
-
-    Raises:
-        ShapeError: x has no such dim, or no tokens to choose from.
-    """
-    return _reduction("min", Min, x, dim, habits)
 
 
 def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
@@ -308,30 +214,20 @@ def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
     Raises:
         ShapeError: x has no such dim.
     """
-    return _reduction("logsumexp", LogSumExp, x, dim, habits)
+    return reduced("logsumexp", LogSumExp, x, dim, habits)
 
 
-def argmax(x: Node, dim: int | None = None, **habits: Never) -> Node:
-    """Number of the first maximum over tokens (`dim=0`), features (`dim=-1`), or all elements.
-
-    A node like any other, so its numbers are floats: `ids = F.argmax(scores).value.astype(int)`.
-
-    Raises:
-        ShapeError: x has no such dim, or no tokens to choose from.
-    """
-    return _reduction("argmax", ArgMax, x, dim, habits)
-
-
-def _reduction(
-    what: str, kind: type[Reduction], x: Node, dim: int | None, habits: Mapping[str, Any]
+def reduced(
+    what: str, node_type: type[Reduction], x: Node, dim: int | None, habits: Mapping[str, Any]
 ) -> Node:
+    """A value reduced over a dim, or as a whole, for the function `what`."""
     if habits:
         raise not_an_argument(what, habits)
     if not isinstance(x, Node):
         raise not_a_node(what, x)
     if dim is None:
-        return kind(x, over=FEATURES if x.ndim == 1 else ALL)
-    return kind(x, over=axis(what, x, dim))
+        return node_type(x, over=FEATURES if x.ndim == 1 else ALL)
+    return node_type(x, over=axis(what, x, dim))
 
 
 def _total(

@@ -12,7 +12,7 @@ from dynbatch.cells.calls.table import CallTable, nodes_among
 from dynbatch.errors import EmptyBatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.reduce import sum as sum_of
-from dynbatch.nodes.shape.structure import stack as stack_nodes
+from dynbatch.nodes.shape.join import stack as stack_nodes
 
 Result: TypeAlias = Call | ResultPart | TuplePart
 """What a call returned, or a part of it."""

@@ -17,7 +17,7 @@ from dynbatch.errors import EmptyBatchError, ShapeError
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.shape.structure import stack as stack_nodes
+from dynbatch.nodes.shape.join import stack as stack_nodes
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.sources import constant
 from dynbatch.nodes.syntax.registry import FUNCTIONS

@@ -14,7 +14,7 @@ from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.axes import FEATURES, TOKENS
-from dynbatch.nodes.shape.structure import squeeze
+from dynbatch.nodes.shape.reshape import squeeze
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 

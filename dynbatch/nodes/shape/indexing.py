@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import builtins
-import itertools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Never
 
 import numpy as np
 
 from dynbatch.errors import DtypeError, VocabularyError
-from dynbatch.kernels import arrays
-from dynbatch.kernels.move import row_index
-from dynbatch.kernels.segment import gather_rows as gather_kernel
-from dynbatch.kernels.segment import scatter_rows
-from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, same_width
-from dynbatch.nodes.operation import INDEX_BYTES, Operation
+from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.shape.axes import TOKENS, axis
-from dynbatch.nodes.shape.structure import Rectangle, Structural, unsqueeze
+from dynbatch.nodes.shape.gather import gather_rows
+from dynbatch.nodes.shape.reshape import unsqueeze
+from dynbatch.nodes.shape.structure import Rectangle, Structural
 from dynbatch.nodes.signature import intern_signature
 from dynbatch.nodes.syntax.registry import FUNCTIONS
-from dynbatch.parameter import Array
-from dynbatch.ragged import Ragged
 
 Part = int | builtins.slice | None
 
@@ -159,101 +153,6 @@ class Row(Slice):
 SLICE = intern_signature((Slice,))
 
 
-class GatherRows(Operation):
-    """Rows of x by their numbers, y_m = x_{ids_m}; any order, duplicates allowed.
-
-    Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
-    Batches with:  every other GatherRows of its width, which may be a length.
-    Backward:  dx_i = Σ dy_m over the m with ids_m = i.
-    """
-
-    __slots__ = ("ids",)
-    any_length = True
-    ids: Array
-
-    def infer_ragged(self) -> int:
-        return ROWS | (self.inputs[0].ragged & WIDTH)
-
-    @classmethod
-    def index_bytes(cls, batch: Batch) -> int:
-        of_elements = 0 if same_width(batch.nodes) else INDEX_BYTES * batch.elements
-        return super().index_bytes(batch) + of_elements
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        self.require(
-            bool(shape),
-            "a scalar has no rows",
-            "rows are gathered from a matrix (T, D) or a vector (D,)",
-            "F.stack scalars to a vector first",
-        )
-        rows = shape[0] if len(shape) == 2 else 1
-        wrong = np.flatnonzero((self.ids < 0) | (self.ids >= rows))
-        if wrong.size:
-            place = int(wrong[0])
-            problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
-            fix = "number the sentence's own tokens"
-            self.require(False, problem, f"0 <= id < {rows}", fix, VocabularyError)
-        return (self.ids.size, shape[-1])
-
-    @classmethod
-    def packed_ids(cls, batch: Batch, x: Ragged) -> Array:
-        """Ids as rows of the packed x, or of its elements where widths differ."""
-        sizes = batch.sizes("ids")
-        ids: Array = batch.concat("ids")
-        if x.widths is None:
-            ids = ids + np.repeat(x.offsets[:-1], sizes)
-            return ids
-        widths = np.repeat(x.widths, sizes)
-        return row_index(np.repeat(x.starts[:-1], sizes) + ids * widths, widths)
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        gather_kernel(xs[0].table, cls.packed_ids(batch, xs[0]), y.table)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        (dx,) = dxs
-        if dx is not None:
-            scatter_rows(dy.table, cls.packed_ids(batch, dx), dx.table)
-
-
-class Transpose(Operation):
-    """y = xᵀ. Its width is a length: what reads it batches all the same if it takes `any_length`.
-
-    Shape:  (T, D) -> (D, T).
-    Batches with:  every other Transpose.
-    """
-
-    __slots__ = ()
-    any_shape = True
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        (shape,) = shapes
-        self.require(
-            len(shape) == 2,
-            f"shape {shape} has no transpose",
-            "a matrix (T, D)",
-            "F.unsqueeze a vector first",
-        )
-        return shape[::-1]
-
-    def infer_ragged(self) -> int:
-        (x,) = self.inputs
-        return (ROWS if x.ragged & WIDTH else 0) | (WIDTH if x.ragged & ROWS else 0)
-
-    @classmethod
-    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        shapes = [node.inputs[0].shape for node in batch.nodes]
-        arrays.transpose_segments(xs[0].flat, shapes, y.flat)
-
-    @classmethod
-    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        if dxs[0] is not None:
-            shapes = [node.shape for node in batch.nodes]
-            arrays.transpose_segments(dy.flat, shapes, dxs[0].flat)
-
-
 def slice(
     x: Node,
     start: int | None = None,
@@ -276,62 +175,6 @@ def slice(
     return Slice(x, tokens=None, features=part)
 
 
-def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -> list[Node]:
-    """x cut along `dim` into parts: the reverse of `concat`, as `torch.split`.
-
-    Args:
-        sizes: of the parts, summing to the whole; or one size, with a smaller part at the end.
-
-    Raises:
-        ShapeError: the sizes do not sum to the number of tokens or features.
-    """
-    total = x.shape[0] if axis("split", x, dim, habits) == TOKENS else x.width
-    if isinstance(sizes, int):
-        x.require(
-            sizes > 0 or total == sizes == 0,
-            f"split of {total} into parts of {sizes}",
-            "a part has a positive size",
-            "give the size of one part, or a list of sizes",
-        )
-        sizes = [min(sizes, total - at) for at in range(0, total, sizes)] if total else [0]
-    x.require(
-        sum(sizes) == total,
-        f"split of {total} into {list(sizes)}, which sum to {sum(sizes)}",
-        "the parts make up the whole",
-        "change the sizes, or F.slice what is wanted",
-    )
-    ends = itertools.accumulate(sizes, initial=0)
-    return [slice(x, start, stop, dim) for start, stop in itertools.pairwise(ends)]
-
-
-def chunk(x: Node, chunks: int, dim: int = -1, **habits: Never) -> list[Node]:
-    """x cut along `dim` into at most `chunks` equal parts, the last one smaller, as `torch.chunk`.
-
-    Raises:
-        ShapeError: `chunks` is not positive, or x has no such dim.
-    """
-    total = x.shape[0] if axis("chunk", x, dim, habits) == TOKENS else x.width
-    x.require(
-        chunks > 0,
-        f"{chunks} chunks",
-        "there is at least one chunk",
-        "give the number of parts; F.split takes their size",
-    )
-    return split(x, -(-total // chunks) if total else [0] * chunks, dim)
-
-
-def gather_rows(x: Node, ids: Any) -> Node:
-    """The rows of x with these numbers, (M, D), as `torch.index_select(x, 0, ids)`.
-
-    Args:
-        ids: M integers, 0 <= id < T; any order, duplicates allowed.
-
-    Raises:
-        VocabularyError: an id is not a row of x; names the first one and its position.
-    """
-    return GatherRows(x, ids=as_ids("gather_rows", ids))
-
-
 def pick(x: Node, id: int) -> Node:
     """One row of a sentence as a vector, or one element of a vector as a scalar: `x[id]`.
 
@@ -340,33 +183,6 @@ def pick(x: Node, id: int) -> Node:
     """
     require_nodes("pick", x)
     return getitem(x, _index(id, id))
-
-
-def repeat(x: Node, times: int) -> Node:
-    """The rows of x `times` over, (T, D) -> (times · T, D); a vector becomes `times` equal rows.
-
-    As `x.repeat(times, 1)` in PyTorch.
-
-    Raises:
-        ShapeError: `times` is negative, or x is a scalar.
-    """
-    require_nodes("repeat", x)
-    x.require(
-        times >= 0,
-        f"repeat({times})",
-        "a value is repeated a number of times, or 0",
-        "give times >= 0",
-    )
-    return GatherRows(x, ids=np.tile(np.arange(x.rows), times))
-
-
-def transpose(x: Node) -> Node:
-    """xᵀ, (T, D) -> (D, T).
-
-    Raises:
-        ShapeError: x is not a matrix.
-    """
-    return Transpose(x)
 
 
 def getitem(x: Node, key: Any) -> Node:

@@ -11,7 +11,7 @@ from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.operation import signature_type
-from dynbatch.nodes.shape.structure import Concat
+from dynbatch.nodes.shape.join import Concat
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import called
 from tests.cells.cell_cases import CASES

@@ -5,7 +5,6 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError, VocabularyError
 from dynbatch.testing import check_batching, check_gradient
-from tests.torch_parity import assert_equals_torch, import_torch
 
 SENTENCES = [(length, 4) for length in (3, 0, 1, 9, 2)]
 OCCUPIED = [(length, 4) for length in (3, 1, 9, 2)]
@@ -82,49 +81,6 @@ def test_indexing_a_vector_takes_features(key):
 def test_one_feature_of_every_token_is_a_column():
     with db.Graph() as graph:
         assert F.input(graph, MATRIX)[:, 1].value.tolist() == [[1], [5], [9]]
-
-
-def test_split_and_chunk_equal_torch():
-    torch = import_torch()
-    assert_equals_torch(
-        lambda x: F.split(x, [1, 3]), lambda x: torch.split(x, [1, 3], 1), SENTENCES
-    )
-    for dim in (0, -1):
-        for shape in SENTENCES:
-            assert_equals_torch(
-                lambda x, dim=dim: F.chunk(x, 3, dim=dim),
-                lambda x, dim=dim: torch.chunk(x, 3, dim=dim),
-                [shape],
-            )
-            assert_equals_torch(
-                lambda x, dim=dim: F.split(x, 3, dim=dim),
-                lambda x, dim=dim: torch.split(x, 3, dim=dim),
-                [shape],
-            )
-
-
-def test_split_undoes_concat():
-    with db.Graph() as graph:
-        parts = [F.input(graph, MATRIX[:, :1]), F.input(graph, MATRIX[:, 1:])]
-        again = F.split(F.concat(parts), [1, 3])
-        assert all((a.value == b.value).all() for a, b in zip(parts, again, strict=True))
-
-
-def test_gathering_and_repeating_equal_torch():
-    torch = import_torch()
-    assert_equals_torch(
-        lambda x: F.gather_rows(x, [0, 2, 2, 1, 0, 0]),
-        lambda x: torch.index_select(x, 0, torch.tensor([0, 2, 2, 1, 0, 0])),
-        [(3, 4), (8, 4)],
-    )
-    assert_equals_torch(lambda x: F.repeat(x, 3), lambda x: x.repeat(3, 1), SENTENCES)
-    assert_equals_torch(lambda x: F.repeat(x, 3), lambda x: x.repeat(3, 1), [(4,), (4,)])
-    assert_equals_torch(F.transpose, lambda x: x.T, OCCUPIED)
-
-
-def test_gathering_no_rows_gives_none_even_from_an_empty_sentence():
-    with db.Graph() as graph:
-        assert F.gather_rows(F.input(graph, np.zeros((0, 4))), []).value.shape == (0, 4)
 
 
 def test_slices_of_any_kind_are_one_batch():

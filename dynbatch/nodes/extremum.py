@@ -1,0 +1,123 @@
+"""The largest and the smallest element, and where the largest is."""
+
+from __future__ import annotations
+
+import builtins
+from typing import ClassVar, Never
+
+import numpy as np
+
+from dynbatch.kernels import arrays
+from dynbatch.kernels import reduce as kernels
+from dynbatch.kernels.segment import reduce_segments
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, same_width
+from dynbatch.nodes.reduce import Reduction, reduced
+from dynbatch.nodes.shape.axes import segments
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class Extremum(Reduction):
+    """The largest or smallest element. Its gradient goes to where that occurs first.
+
+    Keeps:  the place of each extremum, as large as the output; the input is free after forward.
+    """
+
+    __slots__ = ()
+    any_length = True
+    needs_tokens = True
+    largest: ClassVar[bool]
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        nodes = batch.nodes
+        if same_width(nodes):
+            return {"first": (builtins.sum([node.rows for node in nodes]), batch.first.width)}
+        return {"first": (builtins.sum([node.rows * node.width for node in nodes]), 1)}
+
+    @classmethod
+    def first(cls, batch: Batch) -> Array:
+        """The saved places, integers in the room of floats."""
+        saved = batch.saved["first"]
+        return saved.view(f"i{saved.itemsize}")
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.first.over)
+        reduce_segments(np.maximum if cls.largest else np.minimum, x, offsets, y.table, 0)
+        if batch.keeps:
+            kernels.first_extremum(cls.largest, x, y.table, offsets, cls.first(batch))
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            dx, offsets = segments(dxs[0], batch.first.over)
+            kernels.extremum_backward(dy.table, cls.first(batch), offsets, dx)
+
+
+class Max(Extremum):
+    """y = max_i x_i."""
+
+    __slots__ = ()
+    largest = True
+
+
+class Min(Extremum):
+    """y = min_i x_i."""
+
+    __slots__ = ()
+    largest = False
+
+
+class ArgMax(Reduction):
+    """y = the number of the first largest element, as a float. It has no gradient.
+
+    Exact below 2^24 elements in float32.
+    """
+
+    __slots__ = ()
+    any_length = True
+    differentiable = False
+    needs_tokens = True
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        x, offsets = segments(xs[0], batch.first.over)
+        reduce_segments(np.maximum, x, offsets, y.table, 0)
+        first = batch.xp.empty(y.table.shape, f"i{batch.dtype.itemsize}")
+        kernels.first_extremum(True, x, y.table, offsets, first)
+        arrays.copy(first, y.table)
+
+
+def max(x: Node, dim: int | None = None, **habits: Never) -> Node:
+    """Maximum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
+
+    The gradient goes to the first maximum, as in PyTorch for a given dim.
+
+    Raises:
+        ShapeError: x has no such dim, or no tokens to choose from.
+    """
+    return reduced("max", Max, x, dim, habits)
+
+
+def min(x: Node, dim: int | None = None, **habits: Never) -> Node:
+    """Minimum over tokens (`dim=0`), over features (`dim=-1`), or of everything.
+
+    The gradient goes to the first minimum, as in PyTorch for a given dim.
+
+    Raises:
+        ShapeError: x has no such dim, or no tokens to choose from.
+    """
+    return reduced("min", Min, x, dim, habits)
+
+
+def argmax(x: Node, dim: int | None = None, **habits: Never) -> Node:
+    """Number of the first maximum over tokens (`dim=0`), features (`dim=-1`), or all elements.
+
+    A node like any other, so its numbers are floats: `ids = F.argmax(scores).value.astype(int)`.
+
+    Raises:
+        ShapeError: x has no such dim, or no tokens to choose from.
+    """
+    return reduced("argmax", ArgMax, x, dim, habits)

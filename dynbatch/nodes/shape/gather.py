@@ -1,0 +1,153 @@
+"""Rows by their numbers, and the transpose: parts of a value that are no rectangles of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.errors import VocabularyError
+from dynbatch.kernels import arrays
+from dynbatch.kernels.move import row_index
+from dynbatch.kernels.segment import gather_rows as gather_kernel
+from dynbatch.kernels.segment import scatter_rows
+from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, same_width
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+
+class GatherRows(Operation):
+    """Rows of x by their numbers, y_m = x_{ids_m}; any order, duplicates allowed.
+
+    Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
+    Batches with:  every other GatherRows of its width, which may be a length.
+    Backward:  dx_i = Σ dy_m over the m with ids_m = i.
+    """
+
+    __slots__ = ("ids",)
+    any_length = True
+    ids: Array
+
+    def infer_ragged(self) -> int:
+        return ROWS | (self.inputs[0].ragged & WIDTH)
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        of_elements = 0 if same_width(batch.nodes) else INDEX_BYTES * batch.elements
+        return super().index_bytes(batch) + of_elements
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            bool(shape),
+            "a scalar has no rows",
+            "rows are gathered from a matrix (T, D) or a vector (D,)",
+            "F.stack scalars to a vector first",
+        )
+        rows = shape[0] if len(shape) == 2 else 1
+        wrong = np.flatnonzero((self.ids < 0) | (self.ids >= rows))
+        if wrong.size:
+            place = int(wrong[0])
+            problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
+            fix = "number the sentence's own tokens"
+            self.require(False, problem, f"0 <= id < {rows}", fix, VocabularyError)
+        return (self.ids.size, shape[-1])
+
+    @classmethod
+    def packed_ids(cls, batch: Batch, x: Ragged) -> Array:
+        """Ids as rows of the packed x, or of its elements where widths differ."""
+        sizes = batch.sizes("ids")
+        ids: Array = batch.concat("ids")
+        if x.widths is None:
+            ids = ids + np.repeat(x.offsets[:-1], sizes)
+            return ids
+        widths = np.repeat(x.widths, sizes)
+        return row_index(np.repeat(x.starts[:-1], sizes) + ids * widths, widths)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        gather_kernel(xs[0].table, cls.packed_ids(batch, xs[0]), y.table)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        (dx,) = dxs
+        if dx is not None:
+            scatter_rows(dy.table, cls.packed_ids(batch, dx), dx.table)
+
+
+class Transpose(Operation):
+    """y = xᵀ. Its width is a length: what reads it batches all the same if it takes `any_length`.
+
+    Shape:  (T, D) -> (D, T).
+    Batches with:  every other Transpose.
+    """
+
+    __slots__ = ()
+    any_shape = True
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            len(shape) == 2,
+            f"shape {shape} has no transpose",
+            "a matrix (T, D)",
+            "F.unsqueeze a vector first",
+        )
+        return shape[::-1]
+
+    def infer_ragged(self) -> int:
+        (x,) = self.inputs
+        return (ROWS if x.ragged & WIDTH else 0) | (WIDTH if x.ragged & ROWS else 0)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        shapes = [node.inputs[0].shape for node in batch.nodes]
+        arrays.transpose_segments(xs[0].flat, shapes, y.flat)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            shapes = [node.shape for node in batch.nodes]
+            arrays.transpose_segments(dy.flat, shapes, dxs[0].flat)
+
+
+def gather_rows(x: Node, ids: Any) -> Node:
+    """The rows of x with these numbers, (M, D), as `torch.index_select(x, 0, ids)`.
+
+    Args:
+        ids: M integers, 0 <= id < T; any order, duplicates allowed.
+
+    Raises:
+        VocabularyError: an id is not a row of x; names the first one and its position.
+    """
+    return GatherRows(x, ids=as_ids("gather_rows", ids))
+
+
+def repeat(x: Node, times: int) -> Node:
+    """The rows of x `times` over, (T, D) -> (times · T, D); a vector becomes `times` equal rows.
+
+    As `x.repeat(times, 1)` in PyTorch.
+
+    Raises:
+        ShapeError: `times` is negative, or x is a scalar.
+    """
+    require_nodes("repeat", x)
+    x.require(
+        times >= 0,
+        f"repeat({times})",
+        "a value is repeated a number of times, or 0",
+        "give times >= 0",
+    )
+    return GatherRows(x, ids=np.tile(np.arange(x.rows), times))
+
+
+def transpose(x: Node) -> Node:
+    """xᵀ, (T, D) -> (D, T).
+
+    Raises:
+        ShapeError: x is not a matrix.
+    """
+    return Transpose(x)

@@ -1,0 +1,160 @@
+"""Several values as one: side by side, one after the other, or as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Never
+
+from dynbatch.errors import DtypeError, EmptyBatchError
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import WIDTH, Node, Shape, in_order
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.shape.axes import TOKENS, axis
+from dynbatch.nodes.shape.reshape import unsqueeze
+from dynbatch.nodes.shape.structure import Rectangle, Structural
+from dynbatch.nodes.syntax.registry import FUNCTIONS, not_an_argument
+
+
+class Concat(Structural):
+    """Inputs side by side (`dim=-1`) or one after the other (`dim=0`).
+
+    Shape:  dim=-1: (T, D_1), …, (T, D_n) -> (T, ΣD); vectors (D_i,) -> (ΣD,), scalars too.
+            dim=0:  (T_1, D), …, (T_n, D) -> (ΣT, D); a vector counts as one row.
+    Batches with:  every other Concat along the same, whatever the number, widths and lengths of its
+        inputs.
+    """
+
+    __slots__ = ("along",)
+    static = ("along",)
+    moves_all = True
+    along: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        if self.along == -1:
+            if len({s[:-1] for s in shapes}) > 1:
+                self.require(
+                    False,
+                    f"inputs of different lengths {[s[:-1] for s in shapes]}",
+                    "concat along features needs equal numbers of tokens",
+                    "give inputs of one sentence, or use dim=0 to concatenate along tokens",
+                )
+            return (*shapes[0][:-1], sum([s[-1] if s else 1 for s in shapes]))
+        widths = {s[-1] for s in shapes if s}
+        self.require(
+            len(widths) == 1 and all(shapes),
+            f"inputs of different widths {sorted(widths)}",
+            "concat along tokens needs equal numbers of features",
+            "project the inputs to one width first, or use dim=-1",
+        )
+        return (sum([s[0] if len(s) == 2 else 1 for s in shapes]), widths.pop())
+
+    def infer_ragged(self) -> int:
+        of_scalars = self.along == -1 and not self.inputs[0].ndim  # as many as there are of them
+        return super().infer_ragged() | (WIDTH if of_scalars else 0)
+
+    @classmethod
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        along_tokens = batch.first.along == 0
+        most = max(batch.counts())
+        filled = [0] * len(batch.nodes)
+        for position in range(most):  # input by input, so that neighbours of a block merge
+            if not along_tokens and len(batch.nodes) > 1 and len(set(filled)) == 1:
+                joined = _one_rectangle(batch.nodes, position, filled[0])
+                if joined is not None:
+                    filled = [filled[0] + joined.width] * len(filled)
+                    yield joined
+                    continue
+            for k, node in enumerate(batch.nodes):
+                if position >= len(node.inputs):
+                    continue
+                x, at = node.inputs[position], filled[k]
+                row, column = (at, 0) if along_tokens else (0, at)
+                filled[k] += x.rows if along_tokens else x.width
+                yield Rectangle(x, 0, 1, 0, node, row, 1, column, x.rows, x.width)
+
+
+def _one_rectangle(nodes: Sequence[Node], position: int, column: int) -> Rectangle | None:
+    """All inputs at one position, if they are neighbours in one block as the nodes are in theirs.
+
+    This spares the common case, the two directions of an LSTM, a table of moves by sentence.
+    """
+    if min([len(node.inputs) for node in nodes]) <= position:
+        return None
+    inputs = [node.inputs[position] for node in nodes]
+    first, target = inputs[0], nodes[0]
+    if not (first._block.width and target._block.width and in_order(inputs)):
+        return None
+    rows = sum([x.rows for x in inputs])
+    return Rectangle(first, 0, 1, 0, target, 0, 1, column, rows, first.width)
+
+
+def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
+    """Concatenate nodes along features (`dim=-1`, default) or tokens (`dim=0`), as `torch.cat`.
+
+    Vectors have features only, so any `dim` joins them to one longer vector; `stack` makes rows.
+    A scalar counts as a vector of one feature.
+
+    Raises:
+        ShapeError: the other dimension differs.
+        EmptyBatchError: `inputs` is empty.
+        DtypeError: `inputs` is not a list of nodes.
+    """
+    inputs = _nodes("concat", inputs, habits)
+    widest = max(inputs, key=lambda x: x.ndim)
+    if widest.ndim == 0 and dim in (0, -1):
+        return Concat(*inputs, along=-1)
+    return Concat(*inputs, along=0 if axis("concat", widest, dim) == TOKENS else -1)
+
+
+def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
+    """K vectors (D,) as rows of a matrix (K, D), or K scalars as a vector (K,), as `torch.stack`.
+
+    With `dim=-1` vectors are columns, (D, K). `concat(..., dim=0)` joins matrices by their rows.
+
+    Raises:
+        ShapeError: the vectors' widths differ, an input is a matrix, or there is no such dim.
+        EmptyBatchError: `inputs` is empty.
+        DtypeError: `inputs` is not a list of nodes.
+    """
+    inputs = _nodes("stack", inputs, habits)
+    first = inputs[0]
+    if dim:
+        first.require(
+            -first.ndim - 1 <= dim <= first.ndim,
+            f"stack(dim={dim}) of values of shape {first.shape}",
+            "dim=0 makes rows of vectors, dim=-1 columns",
+            "leave dim out",
+        )
+    is_columns = first.ndim == 1 and dim in (1, -1)
+    if not is_columns and not any([isinstance(x, Operation) for x in inputs]):  # of calls
+        rows: Node = FUNCTIONS["stack_calls"](inputs)
+        return rows
+    for x in inputs:
+        x.require(
+            x.shape == first.shape and x.ndim < 2,
+            f"shape {x.shape} beside {first.shape} in stack",
+            "stack takes vectors of one width, or scalars; a value has at most two dimensions",
+            "F.concat(…, dim=0) joins matrices along their tokens",
+        )
+    if is_columns:
+        return concat([unsqueeze(x, -1) for x in inputs])
+    return Concat(*inputs, along=0 if first.ndim else -1)
+
+
+def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
+    """The nodes that are to be joined: at least one."""
+    if habits:
+        raise not_an_argument(what, habits)
+    if isinstance(inputs, Node) or not isinstance(inputs, Iterable):
+        raise DtypeError.at_caller(
+            f"{what}: a list of nodes expected, got {type(inputs).__name__}.\n"
+            f"  fix:  F.{what}([a, b])"
+        )
+    nodes: Sequence[Node] = inputs if isinstance(inputs, list | tuple) else list(inputs)
+    require_nodes(what, *nodes)
+    if not nodes:
+        raise EmptyBatchError.at_caller(
+            f"{what}: at least one input is needed.\n  fix:  skip what is empty before joining it"
+        )
+    return nodes

@@ -1,0 +1,117 @@
+"""A value in another shape: its elements in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Never
+
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
+from dynbatch.nodes.shape.axes import TOKENS, axis
+from dynbatch.nodes.shape.structure import Rectangle, Structural
+from dynbatch.nodes.syntax.registry import not_an_argument
+
+
+class Reshape(Structural):
+    """The same elements in the same order, in another shape.
+
+    Batches with:  every other Reshape.
+    """
+
+    __slots__ = ("lengths", "target")
+    moves_all = True
+    target: Shape
+    lengths: int  # as `Node.ragged`, which a shape alone does not tell
+
+    def infer_ragged(self) -> int:
+        return self.lengths
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        rows, width = _extent(shapes[0])
+        target_rows, target_width = _extent(self.target)
+        self.require(
+            rows * width == target_rows * target_width,
+            f"shape {shapes[0]} cannot become {self.target}",
+            "a reshape keeps the number of elements, and at least one feature",
+            "multiply the sizes out; -1 stands for the one that follows from the others",
+        )
+        return self.target
+
+    @classmethod
+    def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        for node in batch.nodes:
+            (x,) = node.inputs
+            # One row of all elements: steps do not matter, and neighbours merge to one copy.
+            yield Rectangle(x, 0, 0, 0, node, 0, 0, 0, 1, x.rows * x.width)
+
+
+def reshape(x: Node, shape: int | Sequence[int]) -> Node:
+    """The elements of x, row by row, in another shape of at most two dimensions; -1 is worked out.
+
+    Raises:
+        ShapeError: the number of elements would change, or a row would have no features.
+    """
+    require_nodes("reshape", x)
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    known = 1
+    for size in shape:
+        known *= size if size != -1 else 1
+    if -1 in shape and known > 0:
+        shape = tuple([x.rows * x.width // known if size == -1 else size for size in shape])
+    lengths = x.ragged
+    if x.ndim == 2 and len(shape) < 2:  # of all elements, or of the tokens of one column
+        lengths |= WIDTH
+    return _reshape(x, shape, lengths)
+
+
+def _reshape(x: Node, shape: Shape, lengths: int) -> Node:
+    return x if shape == x.shape else Reshape(x, target=shape, lengths=lengths)
+
+
+def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
+    """Without its dimensions of size 1, or without `dim` if that has size 1, as `torch.squeeze`.
+
+    Give `dim` where a sentence may have one token: (T, 1) with `dim=-1` is always (T,), and (1, D)
+    with `dim=0` always (D,).
+
+    Raises:
+        ShapeError: x has no such dim, or is (0, 1): a vector without features.
+    """
+    if dim is None:
+        if habits:
+            raise not_an_argument("squeeze", habits)
+        require_nodes("squeeze", x)
+        return reshape(x, tuple([size for size in x.shape if size != 1]))
+    place = 0 if axis("squeeze", x, dim, habits) == TOKENS else x.ndim - 1
+    if x.shape[place] != 1:
+        return x
+    left = x.ragged if place == 0 else ROWS | (WIDTH if x.ragged & ROWS else 0)
+    return _reshape(x, (*x.shape[:place], *x.shape[place + 1 :]), left)
+
+
+def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
+    """With a dimension of size 1 more: (D,) -> (1, D), or (D, 1) for `dim=-1`; () -> (1,).
+
+    Raises:
+        ShapeError: x is a matrix, or has no such dim.
+    """
+    if habits:
+        raise not_an_argument("unsqueeze", habits)
+    require_nodes("unsqueeze", x)
+    place = dim if dim >= 0 else dim + x.ndim + 1
+    x.require(
+        x.ndim < 2 and 0 <= place <= x.ndim,
+        f"unsqueeze(dim={dim}) of a value of shape {x.shape}",
+        "a value has at most two dimensions; dim is between -ndim - 1 and ndim",
+        "give a vector or a scalar",
+    )
+    shape = (*x.shape[:place], 1, *x.shape[place:])
+    is_column = x.ndim == 1 and place == 1
+    return _reshape(x, shape, (ROWS if x.ragged & WIDTH else 0) if is_column else x.ragged)
+
+
+def _extent(shape: Shape) -> tuple[int, int]:
+    if len(shape) > 2 or any(size < 0 for size in shape):
+        return -1, 1
+    return shape[0] if len(shape) == 2 else 1, shape[-1] if shape else 1

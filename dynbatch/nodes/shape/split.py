@@ -1,0 +1,55 @@
+"""A value cut into parts: the reverse of `join`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Never
+
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.shape.axes import TOKENS, axis
+from dynbatch.nodes.shape.indexing import slice
+
+
+def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -> list[Node]:
+    """x cut along `dim` into parts: the reverse of `concat`, as `torch.split`.
+
+    Args:
+        sizes: of the parts, summing to the whole; or one size, with a smaller part at the end.
+
+    Raises:
+        ShapeError: the sizes do not sum to the number of tokens or features.
+    """
+    total = x.shape[0] if axis("split", x, dim, habits) == TOKENS else x.width
+    if isinstance(sizes, int):
+        x.require(
+            sizes > 0 or total == sizes == 0,
+            f"split of {total} into parts of {sizes}",
+            "a part has a positive size",
+            "give the size of one part, or a list of sizes",
+        )
+        sizes = [min(sizes, total - at) for at in range(0, total, sizes)] if total else [0]
+    x.require(
+        sum(sizes) == total,
+        f"split of {total} into {list(sizes)}, which sum to {sum(sizes)}",
+        "the parts make up the whole",
+        "change the sizes, or F.slice what is wanted",
+    )
+    ends = itertools.accumulate(sizes, initial=0)
+    return [slice(x, start, stop, dim) for start, stop in itertools.pairwise(ends)]
+
+
+def chunk(x: Node, chunks: int, dim: int = -1, **habits: Never) -> list[Node]:
+    """x cut along `dim` into at most `chunks` equal parts, the last one smaller, as `torch.chunk`.
+
+    Raises:
+        ShapeError: `chunks` is not positive, or x has no such dim.
+    """
+    total = x.shape[0] if axis("chunk", x, dim, habits) == TOKENS else x.width
+    x.require(
+        chunks > 0,
+        f"{chunks} chunks",
+        "there is at least one chunk",
+        "give the number of parts; F.split takes their size",
+    )
+    return split(x, -(-total // chunks) if total else [0] * chunks, dim)
