@@ -84,7 +84,7 @@ class Runs(OwnedNodes):
         return arrays.download(self._gradient_of(node))
 
     def device_gradient(self, node: Node) -> Array:
-        """As `gradient`, on the graph's device; nothing is waited for."""
+        """A copy of d loss / d node on the graph's device; nothing is waited for."""
         return self._copied(self._gradient_of(node))
 
     def keep(self, node: Node) -> None:

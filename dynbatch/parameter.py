@@ -40,13 +40,13 @@ class RowSparse:
     shape: tuple[int, int]
 
     def dense(self) -> Array:
-        """The same gradient as one (num_rows, width) array."""
+        """The gradient as one (num_rows, width) array."""
         full = _empty(self.values, self.shape)
         scatter_rows(self.values, self.rows, full)
         return full
 
     def to(self, device: str | Device) -> RowSparse:
-        """The same gradient on a device."""
+        """The gradient on a device."""
         return replace(self, values=transfer.to_device(self.values, backend.device(device)))
 
     def __add__(self, other: RowSparse) -> RowSparse:
