@@ -1,6 +1,7 @@
 """Functions of two values with their derivatives, element by element, in place where possible.
 
-The second value may be one number for each segment. As in `elementwise`, large arrays are done in
+A function is declared once, with the CUDA expressions from which its kernels are generated. The
+second value may be one number for each segment. As in `elementwise`, large arrays are done in
 blocks, and results are inf and NaN where PyTorch's are.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,26 +20,51 @@ from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.unary import negate
 
 
+class BinaryExpression(NamedTuple):
+    """CUDA expressions of y = f(a, b), each a REAL; see `unary.UnaryFunction`.
+
+    forward:    over a and b.
+    backward_a: over dy, a and b; reads a and b only where the NumPy code does.
+    backward_b: likewise, of the gradient of b. Both are empty where there is no gradient.
+    """
+
+    forward: str
+    backward_a: str = ""
+    backward_b: str = ""
+
+
 @dataclass(frozen=True)
 class BinaryFunction:
     """y = f(a, b); either may be a Python number.
 
     Args:
         name:       of the function, and of its CUDA kernel.
-        forward:    (a, b, out).
+        ufunc:      f.
         backward_a: (dy, a, b, out), the gradient of a.
         backward_b: (dy, a, b, out), the gradient of b.
+        cuda:       the CUDA expressions of f and of both gradients.
         reads_a:    whether the two derivatives read a, and `reads_b` b.
         inplace:    whether `out` of a derivative may be dy.
     """
 
     name: str
-    forward: Callable[[Any, Any, Array], Any]
-    backward_a: Callable[[Array, Any, Any, Array], Any]
-    backward_b: Callable[[Array, Any, Any, Array], Any]
-    reads_a: bool
-    reads_b: bool
+    ufunc: np.ufunc
+    backward_a: Callable[[Array, Any, Any, Array], object]
+    backward_b: Callable[[Array, Any, Any, Array], object]
+    cuda: BinaryExpression
+    reads_a: bool = True
+    reads_b: bool = True
     inplace: bool = True
+
+    def __post_init__(self) -> None:
+        FUNCTIONS[self.name] = self
+
+    def forward(self, a: Array | float, b: Array | float, out: Array) -> None:
+        """out = f(a, b); `out` may be either."""
+        self.ufunc(a, b, out=out)
+
+
+FUNCTIONS: dict[str, BinaryFunction] = {}
 
 
 def _pass_on(dy: Array, a: Any, b: Any, out: Array) -> None:
@@ -78,70 +104,79 @@ def _is_not_reached(dy: Array, a: Any, b: Any, out: Array) -> None:
     out[...] = 0
 
 
-def _comparison(name: str, ufunc: Any) -> BinaryFunction:
+def _comparison(name: str, ufunc: np.ufunc, sign: str) -> BinaryFunction:
     """1 where it holds, else 0."""
-    return BinaryFunction(
-        name,
-        lambda a, b, out: ufunc(a, b, out=out),
-        _is_not_reached,
-        _is_not_reached,
-        False, False,
-    )  # fmt: skip
+    expression = BinaryExpression(f"(a {sign} b)")
+    return BinaryFunction(name, ufunc, _is_not_reached, _is_not_reached, expression, False, False)
 
 
 add = BinaryFunction(
-    "add",
-    lambda a, b, out: np.add(a, b, out=out),
-    _pass_on,
-    _pass_on,
-    False, False,
-)  # fmt: skip
+    "add", np.add, _pass_on, _pass_on, BinaryExpression("a + b", "dy", "dy"), False, False
+)
 subtract = BinaryFunction(
     "subtract",
-    lambda a, b, out: np.subtract(a, b, out=out),
+    np.subtract,
     _pass_on,
     lambda dy, a, b, out: negate(dy, out),
+    BinaryExpression("a - b", "dy", "-dy"),
     False, False,
 )  # fmt: skip
 multiply = BinaryFunction(
     "multiply",
-    lambda a, b, out: np.multiply(a, b, out=out),
+    np.multiply,
     lambda dy, a, b, out: np.multiply(dy, b, out=out),
     lambda dy, a, b, out: np.multiply(dy, a, out=out),
-    True, True,
-)  # fmt: skip
+    BinaryExpression("a * b", "dy * b", "dy * a"),
+)
 divide = BinaryFunction(
     "divide",
-    lambda a, b, out: np.divide(a, b, out=out),
+    np.divide,
     lambda dy, a, b, out: np.divide(dy, b, out=out),
     _divide_backward_b,
-    True, True, inplace=False,
-)  # fmt: skip
+    BinaryExpression("a / b", "dy / b", "-(a / b / b * dy)"),
+    inplace=False,
+)
 raise_to = BinaryFunction(
     "raise_to",
-    lambda a, b, out: np.power(a, b, out=out),
+    np.power,
     _power_backward_a,
     _power_backward_b,
-    True, True, inplace=False,
-)  # fmt: skip
+    BinaryExpression(
+        "pow(a, b)",
+        "(b == 0 ? 0 : pow(a, b - 1) * b * dy)",
+        "(a == 0 && b >= 0 ? 0 : pow(a, b) * log(a) * dy)",
+    ),
+    inplace=False,
+)
 maximum = BinaryFunction(
     "maximum",
-    lambda a, b, out: np.maximum(a, b, out=out),
+    np.maximum,
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.less(a, b), np.equal(a, b), out),
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.less(b, a), np.equal(a, b), out),
-    True, True,
-)  # fmt: skip
+    BinaryExpression(
+        "(a > b || a != a ? a : b)",
+        "(a < b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+        "(b < a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+    ),
+)
 minimum = BinaryFunction(
     "minimum",
-    lambda a, b, out: np.minimum(a, b, out=out),
+    np.minimum,
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.greater(a, b), np.equal(a, b), out),
     lambda dy, a, b, out: _pass_to_winner(dy, ~np.greater(b, a), np.equal(a, b), out),
-    True, True,
-)  # fmt: skip
-greater = _comparison("greater", np.greater)
-greater_equal = _comparison("greater_equal", np.greater_equal)
-equal = _comparison("equal", np.equal)
-not_equal = _comparison("not_equal", np.not_equal)
+    BinaryExpression(
+        "(a < b || a != a ? a : b)",
+        "(a > b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+        "(b > a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
+    ),
+)
+greater = _comparison("greater", np.greater, ">")
+greater_equal = _comparison("greater_equal", np.greater_equal, ">=")
+equal = _comparison("equal", np.equal, "==")
+not_equal = _comparison("not_equal", np.not_equal, "!=")
+
+# Over a mask m beside a and b. Nothing of the other side comes through, not even a NaN.
+WHERE = BinaryExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
 
 
 @has_cuda(1)

@@ -23,7 +23,8 @@ from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
 from dynbatch.compiler.cuda.lanes import ColumnRange, KernelGroup, Lane, ScalarOp
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, UnaryExpression, variant
+from dynbatch.kernels.binary import WHERE
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression, variant
 
 THREADS = 256
 

@@ -1,4 +1,4 @@
-"""Launches of functions of two values, which are generated from `expressions.py`."""
+"""Launches of functions of two values, whose kernels are generated in `elementwise.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CUDA version of `kernels/elementwise.py`, generated from `expressions.py`.
+"""The CUDA version of `kernels/elementwise.py`, generated from expressions.
 
 The kernels of `binary.py` are generated here too, so that all are one text.
 """
@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 from weakref import WeakSet
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, WHERE, variant
+from dynbatch.kernels.binary import WHERE
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, variant
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
@@ -44,14 +44,14 @@ extern "C" __global__ void elementwise_{name}({pointers}const REAL* numbers, REA
 """
 
 
-def apply(kernel: type[UnaryFunction], x: Any, out: Any, *arguments: Argument) -> None:
+def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argument) -> None:
     """out = f(x; arguments)."""
     name, numbers = variant(kernel.name, arguments)
     launch_generated(name, (x,), out, numbers)
 
 
 def apply_backward(
-    kernel: type[UnaryFunction], dy: Any, saved: Any, out: Any, *arguments: Argument
+    kernel: type[UnaryFunction], dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> None:
     """out = dy ⊙ f'(saved; arguments)."""
     name, numbers = variant(kernel.name, arguments)
@@ -59,18 +59,21 @@ def apply_backward(
 
 
 def _generate() -> Iterator[str]:
-    for name, one in UNARY.items():
-        numbers = sorted(set(re.findall(r"\ba\d\b", f"{one.forward} {one.backward}")))
-        yield _kernel(name, one.forward, ["x"], numbers)
-        yield _kernel(f"{name}_backward", one.backward, ["dy", "s"], numbers)
-    for name, two in BINARY.items():
-        yield _kernel(name, two.forward, ["a", "b"])
-        for own, number, backward in (("a", "b", two.backward_a), ("b", "a", two.backward_b)):
-            beside = f"{name}_{own}_with_number"
-            yield _kernel_with_number(beside, two.forward, [own], number)
+    for name, unary in UNARY.items():
+        numbers = sorted(set(re.findall(r"\ba\d\b", f"{unary.forward} {unary.backward}")))
+        yield _kernel(name, unary.forward, ["x"], numbers)
+        yield _kernel(f"{name}_backward", unary.backward, ["dy", "s"], numbers)
+    for name, binary in BINARY.items():
+        yield _kernel(name, binary.forward, ["a", "b"])
+        for variable, number, backward in (
+            ("a", "b", binary.backward_a),
+            ("b", "a", binary.backward_b),
+        ):
+            beside = f"{name}_{variable}_with_number"
+            yield _kernel_with_number(beside, binary.forward, [variable], number)
             if backward:
-                yield _kernel(f"{name}_backward_{own}", backward, ["dy", "a", "b"])
-                yield _kernel_with_number(f"{beside}_backward", backward, ["dy", own], number)
+                yield _kernel(f"{name}_backward_{variable}", backward, ["dy", "a", "b"])
+                yield _kernel_with_number(f"{beside}_backward", backward, ["dy", variable], number)
     yield _kernel("where", WHERE.forward, ["m", "a", "b"])
     yield _kernel("where_backward_a", WHERE.backward_a, ["dy", "m"])
     yield _kernel("where_backward_b", WHERE.backward_b, ["dy", "m"])
@@ -81,7 +84,7 @@ def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[
     return KERNEL.format(
         name=name,
         pointers=_pointers(variables),
-        numbers="".join([f", REAL {one}" for one in numbers]),
+        numbers="".join([f", REAL {number}" for number in numbers]),
         reads=_reads(expression, variables),
         expression=expression,
     )
@@ -99,12 +102,12 @@ def _kernel_with_number(name: str, expression: str, variables: list[str], number
 
 
 def _pointers(variables: list[str]) -> str:
-    return "".join([f"const REAL* all_{one}, " for one in variables])
+    return "".join([f"const REAL* all_{name}, " for name in variables])
 
 
 def _reads(expression: str, variables: list[str]) -> str:
     words = _words(expression)
-    return " ".join([f"const REAL {one} = all_{one}[i];" for one in variables if one in words])
+    return " ".join([f"const REAL {name} = all_{name}[i];" for name in variables if name in words])
 
 
 def _words(expression: str) -> list[str]:
@@ -116,7 +119,7 @@ _knowing: WeakSet[Kernels] = WeakSet()
 
 
 def launch_generated(
-    name: str, values: tuple[Any, ...], out: Any, numbers: tuple[Any, ...] = ()
+    name: str, values: tuple[Array | None, ...], out: Array, numbers: tuple[float, ...] = ()
 ) -> None:
     """Launch a generated kernel; None among the values is one that it does not read."""
     _make_known(out)
@@ -125,14 +128,14 @@ def launch_generated(
 
 
 def launch_with_numbers(
-    name: str, values: tuple[Any, ...], numbers: Array, offsets: Array, out: Any
+    name: str, values: tuple[Array | None, ...], numbers: Array, offsets: Array, out: Array
 ) -> None:
     """Launch one that reads a number for each segment."""
     _make_known(out)
-    over_elements(f"elementwise_{name}", (*values, numbers), offsets, out.reshape(-1, 1))
+    over_elements(f"elementwise_{name}", (*values, numbers), offsets, out)
 
 
-def _make_known(out: Any) -> None:
+def _make_known(out: Array) -> None:
     kernels = queue().kernels(out.dtype)
     if kernels not in _knowing:
         kernels.add(SOURCE)

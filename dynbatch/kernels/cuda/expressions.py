@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from dynbatch.kernels import binary
 from dynbatch.kernels.unary import FUNCTIONS, Argument
 
 
@@ -26,19 +27,6 @@ class UnaryExpression(NamedTuple):
     backward: str
 
 
-class BinaryExpression(NamedTuple):
-    """y = f(a, b).
-
-    forward:    over a and b.
-    backward_a: over dy, a and b; reads a and b only where the NumPy kernel says so.
-    backward_b: the same for the gradient of b. Both are empty where there is no gradient.
-    """
-
-    forward: str
-    backward_a: str = ""
-    backward_b: str = ""
-
-
 def _unary() -> Iterator[tuple[str, UnaryExpression]]:
     for name, function in FUNCTIONS.items():
         yield name, UnaryExpression(function.cuda_forward, function.cuda_backward)
@@ -48,34 +36,7 @@ def _unary() -> Iterator[tuple[str, UnaryExpression]]:
 
 UNARY = dict(_unary())
 
-BINARY = {
-    "add": BinaryExpression("a + b", "dy", "dy"),
-    "subtract": BinaryExpression("a - b", "dy", "-dy"),
-    "multiply": BinaryExpression("a * b", "dy * b", "dy * a"),
-    "divide": BinaryExpression("a / b", "dy / b", "-(a / b / b * dy)"),
-    "raise_to": BinaryExpression(
-        "pow(a, b)",
-        "(b == 0 ? 0 : pow(a, b - 1) * b * dy)",
-        "(a == 0 && b >= 0 ? 0 : pow(a, b) * log(a) * dy)",
-    ),
-    "maximum": BinaryExpression(
-        "(a > b || a != a ? a : b)",
-        "(a < b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
-        "(b < a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
-    ),
-    "minimum": BinaryExpression(
-        "(a < b || a != a ? a : b)",
-        "(a > b ? 0 : a == b ? dy * (REAL)0.5 : dy)",
-        "(b > a ? 0 : a == b ? dy * (REAL)0.5 : dy)",
-    ),
-    "greater": BinaryExpression("(a > b)"),
-    "greater_equal": BinaryExpression("(a >= b)"),
-    "equal": BinaryExpression("(a == b)"),
-    "not_equal": BinaryExpression("(a != b)"),
-}
-
-# Over a mask m beside a and b. Nothing of the other side comes through, not even a NaN.
-WHERE = BinaryExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 : dy)")
+BINARY = {name: function.cuda for name, function in binary.FUNCTIONS.items()}
 
 
 def variant(name: str, arguments: Sequence[Argument]) -> tuple[str, tuple[float, ...]]:
