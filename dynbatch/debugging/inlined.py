@@ -8,8 +8,8 @@ runs any other node.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -31,7 +31,8 @@ from dynbatch.parameter import Array, Parameter
 Values = dict[int, Array]
 """Values or gradients of traced nodes, flat, by index."""
 
-ParameterSums = dict[int, tuple[Parameter, Array]]
+Terms = list[tuple[Node, slice]]
+"""The inputs and calls whose values are summed, and which of their elements."""
 
 
 class InlinedRegion:
@@ -41,116 +42,96 @@ class InlinedRegion:
         keeps: whether a backward may follow.
 
     Attributes:
-        results:   by call what it returned, side by side.
-        gradients: after backward, the gradients of the inputs and of what each call returned.
-        arguments: after backward, by call the gradients of its traced arguments.
+        values:     of each input, and what each call returned, side by side.
+        gradients:  after backward, of the inputs and of what each call returned.
+        arguments:  after backward, by call the gradients of its traced arguments.
         parameters: after backward, the gradients of parameters by uid.
     """
 
     def __init__(
         self, node: RegionNode, inputs: Sequence[Array], dtype: DType, keeps: bool
     ) -> None:
-        self._keeps = keeps
-        self._inputs = dict(zip(node.inputs, inputs, strict=True))
+        self._inputs = node.inputs
         self._dtype = dtype
+        self._keeps = keeps
         self._calls = [call for _, _, call in calls_of(node.region)]
-        self._members = set(self._calls)
-        self._cells: dict[CallTable, InlinedCell] = {}
-        self._done: dict[ValueHandle, list[OperatorRun]] = {}
-        self.results: dict[Node, Array] = {}
+        self._cells = {g.table: InlinedCell(g.table, dtype) for g in node.region.groups}
+        self._given: dict[ValueHandle, list[tuple[Node, Terms]]] = {}
+        self._runs: dict[ValueHandle, list[OperatorRun]] = {}
+        self.values: dict[Node, Array] = dict(zip(node.inputs, inputs, strict=True))
         self.gradients: dict[Node, Array] = {}
         self.arguments: dict[ValueHandle, Values] = {}
-        self.parameters: ParameterSums = {}
+        self.parameters: dict[int, tuple[Parameter, Array]] = {}
 
     def forward(self) -> None:
         """Run every call."""
+        members = set(self._calls)
         for call in self._calls:
-            cell = self._cell(call.origin)
-            values = self._given(call, cell)
-            rows = [node.rows for x, node in self._hoisted(call, cell) if x.ndim == 2]
-            runs = [OperatorRun(op, values, self._dtype) for op in cell.operators(rows)]
+            cell = self._cells[call.origin]
+            given = [*self._hoisted(call, cell), *self._arguments(call, cell, members)]
+            values = {x.index: self._sum(terms, x) for x, terms in given}
+            rows = [terms[0][0].rows for x, terms in given if x.ndim == 2]
+            runs = [OperatorRun(operator, values) for operator in cell.operators(rows)]
+            self.values[call] = np.concatenate([values[x.index] for x in cell.trace.outputs])
             if self._keeps:
-                self._done[call] = runs
-            outputs = [values[x.index] for x in cell.trace.outputs]
-            self.results[call] = np.concatenate(outputs)
+                self._given[call], self._runs[call] = given, runs
 
     def backward(self, dys: Mapping[ValueHandle, Array]) -> None:
         """Run every call backward, the last one first.
 
         Args:
-            dys: of each call the gradient of what it returned, without that of its readers here.
+            dys: by call the gradient of what it returned, without that of its readers here.
         """
-        self.gradients = {x: np.zeros_like(value) for x, value in self._inputs.items()}
+        self.gradients = {x: np.zeros_like(self.values[x]) for x in self._inputs}
         self.gradients.update({call: dy.copy() for call, dy in dys.items()})
         self.parameters = {}
         for call in reversed(self._calls):
-            cell = self._cell(call.origin)
-            gradients: Values = {}
-            start = 0
-            for x in cell.trace.outputs:
-                end = start + x.rows * x.width
-                _add(gradients, x, self.gradients[call][start:end])
-                start = end
-            for run in reversed(self._done[call]):
-                self._add_parameters(run.backward(gradients))
-            self.arguments[call] = gradients
-            self._give_back(call, cell, gradients)
+            gradients = self.arguments[call] = {}
+            outputs = self._cells[call.origin].trace.outputs
+            ends = np.cumsum([x.width for x in outputs])
+            for x, dy in zip(outputs, np.split(self.gradients[call], ends[:-1]), strict=True):
+                _add(gradients, x.index, dy)
+            for run in reversed(self._runs[call]):
+                for uid, (parameter, array) in run.backward(gradients).items():
+                    known = self.parameters.get(uid)
+                    array = array if known is None else known[1] + array
+                    self.parameters[uid] = (parameter, array)
+            for x, terms in self._given[call]:
+                if x.index in gradients:
+                    for node, elements in terms:
+                        self.gradients[node][elements] += gradients[x.index]
 
-    def _add_parameters(self, sums: ParameterSums) -> None:
-        for uid, (parameter, array) in sums.items():
-            known = self.parameters.get(uid)
-            self.parameters[uid] = (parameter, array if known is None else known[1] + array)
+    def _sum(self, terms: Terms, x: Node) -> Array:
+        values = [self.values[node][elements] for node, elements in terms]
+        return sum(values[1:], values[0]) if values else np.zeros(x.width, self._dtype)
 
-    def _cell(self, table: CallTable) -> InlinedCell:
-        if table not in self._cells:
-            self._cells[table] = InlinedCell(table, self._dtype)
-        return self._cells[table]
-
-    # What a call is given -------------------------------------------------------------------------
-
-    def _given(self, call: ValueHandle, cell: InlinedCell) -> Values:
-        """The values of a call's arguments, and of what was hoisted out of it."""
-        values = {x.index: self._inputs[node] for x, node in self._hoisted(call, cell)}
-        for x, terms in zip(cell.trace.arguments, _vectors(call), strict=True):
-            value = values[x.index] = np.zeros(x.width, self._dtype)
-            for node, place in self._places(terms, x.width):
-                from_call = node in self._members
-                value += (self.results if from_call else self._inputs)[node][place]
-        return values
-
-    def _give_back(self, call: ValueHandle, cell: InlinedCell, gradients: Values) -> None:
-        """Add the gradients of a call's arguments to those of the nodes and calls they are."""
-        for x, node in self._hoisted(call, cell):
-            if x.index in gradients:
-                self.gradients[node] += gradients[x.index]
-        for x, terms in zip(cell.trace.arguments, _vectors(call), strict=True):
-            if x.index in gradients:
-                for node, place in self._places(terms, x.width):
-                    self.gradients[node][place] += gradients[x.index]
-
-    def _hoisted(self, call: ValueHandle, cell: InlinedCell) -> Iterator[tuple[Node, Node]]:
-        """The traced nodes that are not computed by the call, and the region's input for each."""
+    def _hoisted(self, call: ValueHandle, cell: InlinedCell) -> Iterator[tuple[Node, Terms]]:
+        """What a call reads besides its arguments, and the region's input for each."""
         hoisted = call.origin.hoisted
-        memories = tuple([terms[0][0] for terms in _matrices(call)])
+        memories = tuple([terms[0][0] for terms, is_matrix in _leaves(call) if is_matrix])
         for x in cell.hoisted:
             of_memory = x.index in cell.trace.of_memory
             nodes = hoisted.of_memories[memories] if of_memory else hoisted.constants
-            yield x, hoisted.node_among(self._inputs, nodes, x)
+            yield x, [(hoisted.node_among(self.values, nodes, x), slice(None))]
 
-    def _places(self, terms: Sequence[Term], width: int) -> Iterator[tuple[Node, slice]]:
-        """The calls and inputs whose values are summed, and where these lie in them."""
-        for origin, row, leaf in terms:
-            if origin is None:
-                continue
-            node, start = origin, row * width
-            if isinstance(origin, CallTable):
-                node = origin.calls[row]
-                if node in self._members:
+    def _arguments(
+        self, call: ValueHandle, cell: InlinedCell, members: Container[Node]
+    ) -> Iterator[tuple[Node, Terms]]:
+        """The traced vectors that a call is given, and what each is the sum of."""
+        vectors = [terms for terms, is_matrix in _leaves(call) if not is_matrix]
+        for x, terms in zip(cell.trace.arguments, vectors, strict=True):
+            places: Terms = []
+            for origin, row, leaf in terms:
+                node, start = origin, row * x.width
+                if isinstance(origin, CallTable):
+                    node = origin.calls[row]
                     start = sum([width or 1 for width in origin.widths[:leaf]])
-                else:
-                    run = origin.runs[int(origin.run_of[row])]
-                    node, start = run.node, run.element(int(origin.position[row]), leaf)
-            yield node, slice(start, start + width)
+                    if node not in members:  # a region ran it before
+                        run = origin.runs[int(origin.run_of[row])]
+                        node, start = run.node, run.element(int(origin.position[row]), leaf)
+                if origin is not None:
+                    places.append((node, slice(start, start + x.width)))
+            yield x, places
 
 
 class InlinedCell:
@@ -168,141 +149,131 @@ class InlinedCell:
         read = [x for node in parts.loop for x in node.inputs] + list(table.trace.outputs)
         hoisted = {x.index: x for x in read if parts.sections[x.index] is Section.MEMORY}
         self.hoisted = list(hoisted.values())
-        self._matrices = [x.index for x in self.hoisted if x.ndim == 2]
         self._operators: dict[tuple[int, ...], list[Operator]] = {}
 
     def operators(self, rows: Sequence[int]) -> list[Operator]:
         """The operators where the hoisted matrices have so many rows."""
         key = tuple(rows)
         if key not in self._operators:
-            self._operators[key] = self._make(dict(zip(self._matrices, rows, strict=True)))
+            matrices = [x.index for x in self.hoisted if x.ndim == 2]
+            self._operators[key] = self._make(dict(zip(matrices, rows, strict=True)))
         return self._operators[key]
 
     def _make(self, rows: Mapping[int, int]) -> list[Operator]:
-        """The traced operators; those that read a memory anew, for its number of rows."""
+        """The traced operators. One that reads a memory is made anew, for its number of rows."""
         graph = TraceGraph(self._dtype)
-        differentiable = {x.index for x in [*self.trace.arguments, *self.hoisted]}
+        requires_grad = {x.index for x in [*self.trace.arguments, *self.hoisted]}
         operators = []
-        for node in self._loop:
-            passes = node.differentiable and (
-                bool(node.parameters()) or any([x.index in differentiable for x in node.inputs])
-            )
-            made: Node = node
-            if any([x.index in rows for x in node.inputs]):
+        for traced in self._loop:
+            node: Node = traced
+            if any([x.index in rows for x in traced.inputs]):
                 shapes = [(rows[x.index], x.width) if x.index in rows else x.shape
-                          for x in node.inputs]  # fmt: skip
-                made = node.rebuild(*[
+                          for x in traced.inputs]  # fmt: skip
+                node = traced.rebuild(*[
                     Placeholder(graph=graph, role=Section.ARGUMENT, number=k, traced=shape)
                     for k, shape in enumerate(shapes)
                 ])  # fmt: skip
-            assert isinstance(made, Operation)
-            operators.append(Operator(made, node, passes, frozenset(differentiable)))
-            if passes:
-                differentiable.add(node.index)
+            assert isinstance(node, Operation)
+            operator = Operator(node, traced, requires_grad, self._dtype)
+            operators.append(operator)
+            if operator.differentiates:
+                requires_grad.add(traced.index)
         return operators
 
 
-class Operator(NamedTuple):
-    """One operator of a cell.
+class Operator:
+    """One operator of a cell: a node that runs, in place of the node `number` of the trace.
 
-    node:   runs, a batch by itself; `traced` is the node of the trace that it stands for.
-    passes: whether a gradient passes through it; `differentiable`: indices of nodes that have one.
+    Attributes:
+        moves:  of a structural operator: a traced node, elements there, and elements here.
+        reads:  of another one the traced nodes that each packed input is made of, by index.
+        wanted: for each packed input whether it gets a gradient.
     """
 
-    node: Operation
-    traced: Operation
-    passes: bool
-    differentiable: frozenset[int]
-
-    def reads(self) -> list[list[Node]]:
-        """The traced nodes that each packed input is made of."""
-        traced = dict(zip(self.node.inputs, self.traced.inputs, strict=True))
-        return [[traced[x] for x in xs] for xs in type(self.node).sources([self.node])]
-
-    def rectangles(self, dtype: DType) -> Iterator[tuple[Node, Array, Array]]:
-        """For a structural operator: a traced node it reads, elements there, and elements here."""
-        assert isinstance(self.node, Structural)
-        traced = dict(zip(self.node.inputs, self.traced.inputs, strict=True))
-        for r in self.node.rectangles(Batch([self.node], dtype)):
-            yield traced[r.source], *elements(r)
+    def __init__(
+        self, node: Operation, traced: Operation, requires_grad: Container[int], dtype: DType
+    ) -> None:
+        index = {x: y.index for x, y in zip(node.inputs, traced.inputs, strict=True)}
+        self.node = node
+        self.number = traced.index
+        self.dtype = dtype
+        self.moves: list[tuple[int, Array, Array]] = []
+        self.reads: list[list[int]] = []
+        if isinstance(node, Structural):
+            rectangles = node.rectangles(Batch([node], dtype))
+            self.moves = [(index[r.source], *elements(r)) for r in rectangles]
+        else:
+            self.reads = [[index[x] for x in xs] for xs in type(node).sources([node])]
+        self.wanted = [any([k in requires_grad for k in xs]) for xs in self.reads]
+        reaches = any([k in requires_grad for k in index.values()])
+        self.differentiates = node.differentiable and (reaches or bool(node.parameters()))
 
 
 class OperatorRun:
     """An operator that has run forward for one call, and what its backward reads."""
 
-    def __init__(self, operator: Operator, values: Values, dtype: DType) -> None:
-        self.operator = operator
-        self._dtype = dtype
-        node = operator.node
-        self._sizes = {x.index: values[x.index].size for x in operator.traced.inputs}
+    def __init__(self, operator: Operator, values: Values) -> None:
+        self._operator = operator
+        node, dtype = operator.node, operator.dtype
         if isinstance(node, Structural):
             self._y = np.full(node.rows * node.width, np.nan, dtype)
-            for x, there, here in operator.rectangles(dtype):
-                self._y[here] = values[x.index][there]
+            for k, there, here in operator.moves:
+                self._y[here] = values[k][there]
         else:
-            self._reads = operator.reads()
-            self._xs = [np.concatenate([values[x.index] for x in xs]) for xs in self._reads]
+            self._xs = [np.concatenate([values[k] for k in xs]) for xs in operator.reads]
             self._run = ReferenceRun([[node]], dtype, keeps=True)
             (self._y,) = self._run.forward(self._xs)
-        values[operator.traced.index] = self._y
+        values[operator.number] = self._y
+        self._sizes = {k: values[k].size for xs in operator.reads for k in xs}
+        self._sizes.update({k: values[k].size for k, _, _ in operator.moves})
 
-    def backward(self, gradients: Values) -> ParameterSums:
-        """Add to the gradients of what it read; those that it leaves for parameters."""
-        dy = gradients.get(self.operator.traced.index)
-        if dy is None or not self.operator.passes:
+    def backward(self, gradients: Values) -> dict[int, tuple[Parameter, Array]]:
+        """Add to the gradients of what it read; the gradients of its parameters."""
+        operator = self._operator
+        dy = gradients.get(operator.number)
+        if dy is None or not operator.differentiates:
             return {}
-        node = self.operator.node
-        if isinstance(node, Structural):
-            for x, there, here in self.operator.rectangles(self._dtype):
-                dx = np.zeros(self._sizes[x.index], self._dtype)
-                dx[there] = dy[here]
-                _add(gradients, x, dx)
+        for k, there, here in operator.moves:
+            dx = np.zeros(self._sizes[k], operator.dtype)
+            dx[there] = dy[here]
+            _add(gradients, k, dx)
+        if isinstance(operator.node, Structural):
             return {}
-        retains = node.retains
+        retains = operator.node.retains
         inputs = [x if retains.input(k) else None for k, x in enumerate(self._xs)]
-        differentiable = self.operator.differentiable
-        wanted = [any([x.index in differentiable for x in xs]) for xs in self._reads]
         output = self._y if retains.output else None
-        dxs, sink = self._run.backward(inputs, output, dy, [], wanted)
-        for xs, dx_of_all in zip(self._reads, dxs, strict=True):
-            if dx_of_all is not None:
-                ends = np.cumsum([self._sizes[x.index] for x in xs])
-                for x, dx in zip(xs, np.split(dx_of_all, ends[:-1]), strict=True):
-                    _add(gradients, x, dx)
+        dxs, sink = self._run.backward(inputs, output, dy, [], operator.wanted)
+        for xs, packed in zip(operator.reads, dxs, strict=True):
+            if packed is not None:
+                ends = np.cumsum([self._sizes[k] for k in xs])
+                for k, dx in zip(xs, np.split(packed, ends[:-1]), strict=True):
+                    _add(gradients, k, dx)
         return totals(sink)
 
 
-def _add(gradients: Values, x: Node, dx: Array) -> None:
-    known = gradients.get(x.index)
-    gradients[x.index] = dx.copy() if known is None else known + dx
+def _add(gradients: Values, index: int, dx: Array) -> None:
+    known = gradients.get(index)
+    gradients[index] = dx.copy() if known is None else known + dx
 
 
-Term = tuple[Any, int, int]
+Origin = tuple[Any, int, int]
 """Where a value comes from (a table of calls, a node, or None for zeros), row, and number there."""
 
 
-def _vectors(call: ValueHandle) -> list[list[Term]]:
-    """The terms that each vector or scalar given to a call is the sum of."""
-    return [terms for terms, is_matrix in _leaves(call) if not is_matrix]
-
-
-def _matrices(call: ValueHandle) -> list[list[Term]]:
-    return [terms for terms, is_matrix in _leaves(call) if is_matrix]
-
-
-def _leaves(call: ValueHandle) -> Iterator[tuple[list[Term], bool]]:
+def _leaves(call: ValueHandle) -> Iterator[tuple[list[Origin], bool]]:
+    """For each value that a call is given what it is the sum of, and whether it is a matrix."""
     table = call.origin
     matrices = iter(table.matrices)
     for column, count in zip(table.columns, table.forms, strict=True):
         for leaf in range(count):
-            yield list(_terms(column[call.row], leaf)), next(matrices)
+            yield list(_origins(column[call.row], leaf)), next(matrices)
 
 
-def _terms(given: Any, leaf: int) -> Iterator[Term]:
+def _origins(given: Any, leaf: int) -> Iterator[Origin]:
     if isinstance(given, TupleArgument):
-        yield from _terms(given.values[leaf], 0)
+        yield from _origins(given.values[leaf], 0)
     elif isinstance(given, SumArgument):
         for member in given.members:
-            yield from _terms(member, leaf)
+            yield from _origins(member, leaf)
     else:
         yield given.origin, given.row, given.first + leaf

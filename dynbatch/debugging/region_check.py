@@ -13,7 +13,7 @@ from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle
 from dynbatch.debugging.difference import Checker, largest
 from dynbatch.debugging.inlined import InlinedRegion
-from dynbatch.debugging.reference import Flats, on_host
+from dynbatch.debugging.reference import on_host
 from dynbatch.debugging.region_calls import (
     argument_name,
     calls_of,
@@ -39,7 +39,9 @@ class RegionCheck(StepCheck):
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
         run()
         self.launched = self.checker.kernels()
-        xs = self._of_nodes(self._inputs(arena, [source.packing for source in self.step.sources]))
+        self._inputs(arena, [source.packing for source in self.step.sources])
+        # Copies: when backward comes, their memory may hold other values.
+        xs = [to_host(x._block.node_values(x)).ravel().copy() for x in self.node.inputs]
         self.inlined = InlinedRegion(self.node, xs, self.step.batch.dtype, self.step.batch.keeps)
         with on_host(self.node.all_parameters(), self.checker.copies):
             self.inlined.forward()
@@ -47,7 +49,7 @@ class RegionCheck(StepCheck):
         for number, row, call in calls_of(self.node.region):
             result = values[self._slice(number, row)]
             pieces = values_of(call, "{}", scale)
-            self._compare("forward", pieces, result, self.inlined.results[call])
+            self._compare("forward", pieces, result, self.inlined.values[call])
 
     def backward(self, arena: Array, run: Callable[[], None]) -> None:
         dy = to_host(self.step.block.gradients().flat).copy()  # the run adds to it, call by call
@@ -94,17 +96,6 @@ class RegionCheck(StepCheck):
                 self._compare("backward", [piece], dx, expected)
 
     # Each input node once, where the region has it in several sources -----------------------------
-
-    def _of_nodes(self, flats: Flats) -> list[Array]:
-        """Copies of the inputs' values; when backward comes, their memory may hold others."""
-        values: dict[Node, Array] = {}
-        for source, flat in zip(self.step.sources, flats, strict=True):
-            assert flat is not None
-            start = 0
-            for x in source.nodes:
-                values.setdefault(x, flat[start : start + x.rows * x.width])
-                start += x.rows * x.width
-        return [values[x].copy() for x in self.node.inputs]
 
     def _wanted_nodes(self) -> list[bool]:
         """Whether all sources that hold an input get a gradient, as they do if it requires one."""
