@@ -38,8 +38,8 @@ def _own(node: Operation) -> list[object]:
     if isinstance(node, Expand):
         return []  # its shape
     shown = {*node.static, "taken"}  # what a slice takes follows from its input
-    own = [value for name, value in node.attributes().items() if name not in shown]
-    values = [value for value in own if not isinstance(value, Node)]
+    attributes = node.attributes().items()
+    values = [v for name, v in attributes if name not in shown and not isinstance(v, Node)]
     return [
         (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
         for value in values

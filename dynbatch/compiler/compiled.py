@@ -15,7 +15,8 @@ from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Value
 from dynbatch.compiler.numpy.backward import Backward
-from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward, kernel_name
+from dynbatch.compiler.numpy.elementwise import kernel_name
+from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward
 from dynbatch.compiler.program import Program, numbered
 from dynbatch.compiler.recorder import is_unchanged
 from dynbatch.compiler.split import Split, split
@@ -35,12 +36,12 @@ Arrays = dict[str, Any]
 
 
 class CompiledLoop:
-    """A program, stored, and compiled: everything that does not depend on the mini-batch.
+    """A program with its buffers and generated code, whatever the mini-batch.
 
     Attributes:
         program, storage, reverse_pass: the stages of compilation, for those who look.
         launches, launches_backward: kernels of one step.
-        from_state: those of forward that are linear maps of the state.
+        from_state: linear maps of the state among the kernels of forward.
         source: the generated Python: `ahead` of the loop, `forward` and `backward`.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
         reached: streams that backward gives a gradient.
@@ -91,15 +92,15 @@ class CompiledLoop:
 
     def all_parameters(self) -> tuple[Parameter, ...]:
         """Every parameter the loop uses, once."""
-        found: dict[int, Parameter] = {}
+        by_uid: dict[int, Parameter] = {}
         for op in self.maps.values():
             for piece in op.pieces:
                 for parameter in [piece.weight, *[bias for bias, _ in piece.biases]]:
-                    found.setdefault(parameter.uid, parameter)
+                    by_uid.setdefault(parameter.uid, parameter)
         for op in self.generic.values():
             for parameter in op.node.all_parameters():
-                found.setdefault(parameter.uid, parameter)
-        return tuple(found.values())
+                by_uid.setdefault(parameter.uid, parameter)
+        return tuple(by_uid.values())
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that are trained."""
@@ -111,7 +112,7 @@ class CompiledLoop:
 
 
 class CompiledCell(CompiledLoop):
-    """A cell, split into what runs before its loop, the loop, and what runs after it.
+    """A compiled cell: its loop, and the operators that run before and after the loop.
 
     Attributes:
         trace, parts: what the cell built, and how it was split.
@@ -130,7 +131,7 @@ class CompiledCell(CompiledLoop):
         return DeviceCell(self.program, numbered(self.program.linear_maps))
 
     def is_current(self, params: object) -> bool:
-        """Whether `params` holds what the trace read from its own."""
+        """Whether `params` holds what the trace read of the parameters that it was given."""
         return is_unchanged(params, self.trace.reads)
 
     def check_parameters(self, graph: Owner) -> None:
@@ -144,12 +145,12 @@ class CompiledCell(CompiledLoop):
         wanted = {n.index for n in [*program.stream_nodes, *program.memory_nodes, trace.output]}
         for node in self.parts.after:
             wanted.update([x.index for x in node.inputs])
-        found = []
+        needed = []
         for node in reversed(self.parts.before):
             if node.index in wanted:
-                found.append(node)
+                needed.append(node)
                 wanted.update([x.index for x in node.inputs])
-        return found[::-1]
+        return needed[::-1]
 
     def __str__(self) -> str:
         parts = self.parts

@@ -81,7 +81,7 @@ def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> l
 
 
 def _cut_value(program: Program, value: Value, column: int, width: int) -> Value:
-    """A base of its own for some columns; what viewed them views it."""
+    """Make some columns a base value, which their views view from now on."""
     part = program.value(width)
     for view in program.values:
         if view.base is value and (view.column, view.width) == (column, width):
@@ -232,12 +232,12 @@ def _join(program: Program, a: Op, b: Op) -> None:
 def in_order(ops: Sequence[Op]) -> list[Op]:
     """The operators, each after those it reads; otherwise as they stand."""
     waiting = list(ops)
-    made = {id(op.output) for op in ops}
+    outputs = {id(op.output) for op in ops}
     done: set[int] = set()
     result: list[Op] = []
     while waiting:
         for op in waiting:
-            if all(id(x.base) not in made or id(x.base) in done for x in op.inputs):
+            if all(id(x.base) not in outputs or id(x.base) in done for x in op.inputs):
                 break
         waiting.remove(op)
         result.append(op)

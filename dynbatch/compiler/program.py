@@ -101,7 +101,7 @@ class Program:
         return [op for op in self.ops if any([x.overlaps(value) for x in op.inputs])]
 
     def _find_read_outside(self, leaving: Sequence[Node]) -> None:
-        """What must be made as a node. Parts of a linear map that only the loop reads need not."""
+        """Find what must be made as a node: not the parts of a map that only the loop reads."""
         self._read_outside = {x.index for n in self._parts.after for x in n.inputs}
         self._read_outside |= {n.index for n in leaving}
         for node in reversed(self._parts.before):

@@ -15,8 +15,10 @@ from dynbatch.nodes.shape.expand import Expand, expand
 from dynbatch.nodes.shape.indexing import slice as slice_node
 
 
-class Surroundings:
-    """Nodes of one sentence in place of traced ones.
+class Prologue:
+    """What a cell computes outside its loop, as nodes of one sentence in place of traced ones.
+
+    Its nodes ahead of the loop are made at once, those behind it by `epilogue`.
 
     Args:
         compiled: the cell.
@@ -30,36 +32,36 @@ class Surroundings:
         self._compiled = compiled
         self._xs = xs[0]
         tokens = [node.index for node in compiled.trace.tokens]
-        self._made = dict(zip(tokens, xs, strict=True))
+        self._nodes = dict(zip(tokens, xs, strict=True))
         for placeholder, memory in zip(compiled.trace.memories, memories, strict=True):
-            self._made[placeholder.index] = memory
+            self._nodes[placeholder.index] = memory
         self._repeated: dict[int, Node] = {}
         for node in compiled.ahead:
             self._make(node)
 
     def whole(self, node: Node) -> Node:
-        """The value as it is: rows for each token, or one for the sentence."""
-        return self._made[node.index]
+        """The value as it is: a row for each token, or one for the sentence."""
+        return self._nodes[node.index]
 
     def rows(self, node: Node) -> Node:
         """The value with a row for each token: what belongs to the sentence is repeated."""
-        found = self._made[node.index]
-        if found.ndim == 2:
-            return found
+        value = self._nodes[node.index]
+        if value.ndim == 2:
+            return value
         if node.index not in self._repeated:
-            self._repeated[node.index] = expand(found, (self._xs.rows, found.width))
+            self._repeated[node.index] = expand(value, (self._xs.rows, value.width))
         return self._repeated[node.index]
 
-    def output(self, scan: Node) -> Node:
-        """The cell's outputs (T, E), from the exports of its loop."""
+    def epilogue(self, scan: Node) -> Node:
+        """The cell's outputs (T, E), from the scan's value: the exports of the loop."""
         exports = self._compiled.parts.exports
         if len(exports) == 1:
-            self._made[exports[0].index] = scan
+            self._nodes[exports[0].index] = scan
         else:
             column = 0
             for node in exports:
                 part = slice_node(scan, column, column + node.width, -1)
-                self._made[node.index] = part
+                self._nodes[node.index] = part
                 column += node.width
         for node in self._compiled.parts.after:
             self._make(node)
@@ -68,20 +70,20 @@ class Surroundings:
     def _make(self, node: Operation) -> None:
         section = self._compiled.parts.sections[node.index]
         if not node.inputs:
-            made = copy_of_source(node, self._xs.graph)
+            copy = copy_of_source(node, self._xs.graph)
         elif section is Section.MEMORY and self._compiled.trace.fixed_rows:
             inputs = [self.whole(x) for x in node.inputs]
             is_repeated = isinstance(node, Expand)
-            made = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
+            copy = expand(inputs[0], node.shape) if is_repeated else node.rebuild(*inputs)
         elif section is Section.MEMORY:
-            made = once(node, [self.whole(x) for x in node.inputs])
+            copy = once(node, [self.whole(x) for x in node.inputs])
         elif isinstance(node, InvertedDropout) and self.whole(node.inputs[0]).ndim < 2:
             # What is dropped is the same in all sentences; the mask must follow from this one.
             mask = dropout(Ones(self._xs, columns=node.width), node.p)
-            made = self.rows(node.inputs[0]) * mask
+            copy = self.rows(node.inputs[0]) * mask
         else:
-            made = node.rebuild(*[self.rows(x) for x in node.inputs])
-        self._made[node.index] = made
+            copy = node.rebuild(*[self.rows(x) for x in node.inputs])
+        self._nodes[node.index] = copy
 
 
 def once(node: Operation, inputs: list[Node]) -> Node:

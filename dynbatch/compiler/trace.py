@@ -50,7 +50,7 @@ class Placeholder(Operation):
         return -1
 
     def label(self) -> str:
-        """What it stands for, since a cell's placeholders are no nodes of the user's."""
+        """What it stands for: a user has never seen the placeholder itself."""
         if self.role == Section.TOKEN and not self.number:
             return "the token"
         return f"{self.role} {self.number}"
@@ -106,7 +106,7 @@ class TraceGraph:
 
 @dataclass
 class Trace:
-    """A cell's operators and where its inputs and outputs are among them.
+    """A cell's operators, and which of them are its inputs and outputs.
 
     tokens:     one, or one of each of several sentences side by side.
     fixed_rows: whether it holds only for memories of as many rows as it was traced with.
@@ -166,7 +166,7 @@ def trace_cell(
 def run_traced(
     function: Callable[..., object], arguments: Sequence[object], params: object
 ) -> object:
-    """What a cell returns; names the parameters where it missed something in them."""
+    """Call the cell; an error that its parameters cause names them."""
     try:
         return function(*arguments)
     except (AttributeError, TypeError) as error:

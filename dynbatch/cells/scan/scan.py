@@ -17,7 +17,7 @@ from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
 from dynbatch.cells.scan.run import ScanRun
 from dynbatch.compiler.compiled import CompiledCell
-from dynbatch.compiler.prologue import Surroundings
+from dynbatch.compiler.prologue import Prologue
 from dynbatch.errors import DtypeError
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
@@ -228,10 +228,10 @@ def _scan_node(
     states = tuple([p.width if isinstance(p, Node) else p for p in parts])
     form = ScanForm(widths if isinstance(xs, tuple) else widths[0], states, single)
     compiled = cell.compiled(graph, form, memories, params)
-    around = Surroundings(compiled, sentences, memories)
-    streams = [around.rows(node) for node in compiled.program.stream_nodes]
+    prologue = Prologue(compiled, sentences, memories)
+    streams = [prologue.rows(node) for node in compiled.program.stream_nodes]
     given = [p for p in parts if isinstance(p, Node)]
-    kept = [around.whole(node) for node in compiled.program.memory_nodes]
+    kept = [prologue.whole(node) for node in compiled.program.memory_nodes]
     node = Scan(
         *streams,
         *given,
@@ -244,4 +244,4 @@ def _scan_node(
         length=sentences[0].rows,
         recompute=steps,
     )
-    return around.output(node), node
+    return prologue.epilogue(node), node

@@ -111,7 +111,7 @@ class DeviceStorage:
             self._room[id(op.output)] = room
 
     def _room_of(self, value: Value, op: Op) -> tuple[ProgramBuffer, int] | None:
-        """Packed memory that `op` may write over: of its input, or of what that was made from."""
+        """Packed memory that `op` may write over: that of its input, or of what made the input."""
         if self.is_kept(value) or not self._dies(value, op):
             return None
         own = self.find(value)

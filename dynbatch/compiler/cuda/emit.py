@@ -15,16 +15,13 @@ packed row p of the step before, or -1. A thread works on one row and one column
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
-from dynbatch.compiler.cuda.lanes import ColumnRange, KernelGroup, Lane, ScalarOp
+from dynbatch.compiler.cuda.lanes import ColumnRange, KernelGroup, Lane
 from dynbatch.compiler.cuda.loop import Loop
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.kernels.binary import WHERE
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression, variant
+from dynbatch.compiler.cuda.scalars import forward_statement, gradient_statement, reaches_input
+from dynbatch.compiler.ir import Origin, Value
 
 THREADS = 256
 
@@ -96,14 +93,19 @@ class Kernel:
         """Every lane's operators, in order."""
         for lane in group.lanes:
             self._names = {}
-            made = {one.output.key for one in lane.ops}
+            made = {scalar.output.key for scalar in lane.ops}
             read = _first_uses(lane, made)
             lines = [f"const REAL {self._name(x)} = {self._load(x)};" for x in read]
-            lines += [self._operator(one) for one in lane.ops]
-            for one in lane.ops:
-                found = self.loop.storage.find(_view(one.output))
-                if found is not None:
-                    lines.append(f"{self.element(*found)} = {self._name(one.output)};")
+            lines += [
+                forward_statement(
+                    scalar.op, self._name(scalar.output), [*map(self._name, scalar.inputs)]
+                )
+                for scalar in lane.ops
+            ]
+            for scalar in lane.ops:
+                memory = self.loop.storage.find(_view(scalar.output))
+                if memory is not None:
+                    lines.append(f"{self.element(*memory)} = {self._name(scalar.output)};")
             self.lanes.append((lane.width, lines))
 
     def backward(self, group: KernelGroup) -> None:
@@ -118,40 +120,6 @@ class Kernel:
 
     def _name(self, segment: ColumnRange) -> str:
         return self._names.setdefault(segment.key, f"v{len(self._names)}")
-
-    def _operator(self, one: ScalarOp) -> str:
-        out = self._name(one.output)
-        names = [self._name(x) for x in one.inputs]
-        op = one.op
-        if op.opcode is OpCode.COPY:
-            return f"const REAL {out} = {names[0]};"
-        if op.opcode is OpCode.SCALE:
-            return f"const REAL {out} = {literal(op.node.number)} * {names[0]};"
-        if op.opcode is OpCode.SHIFT:
-            return f"const REAL {out} = {names[0]} + {literal(op.node.number)};"
-        if op.opcode is OpCode.BINARY:
-            code = BINARY[op.node.kernel.name].forward
-            return f"REAL {out}; {{ const REAL a = {names[0]}, b = {names[1]}; {out} = {code}; }}"
-        if op.opcode is OpCode.WITH_NUMBER:
-            code, operands = BINARY[op.node.kernel.name].forward, self._with_number(op, names[0])
-            return f"REAL {out}; {{ const REAL {operands}; {out} = {code}; }}"
-        if op.opcode is OpCode.WHERE:
-            operands = f"m = {names[0]}, a = {names[1]}, b = {names[2]}"
-            return f"REAL {out}; {{ const REAL {operands}; {out} = {WHERE.forward}; }}"
-        unary, arguments = self._unary(one)
-        return f"REAL {out}; {{ const REAL x = {names[0]}{arguments}; {out} = {unary.forward}; }}"
-
-    def _with_number(self, op: Op, x: str) -> str:
-        """The operands of a function of a value and a number; without the value if x is empty."""
-        own, other = "ba" if op.node.side else "ab"
-        value = f"{own} = {x}, " if x else ""
-        return f"{value}{other} = {literal(op.node.number)}"
-
-    def _unary(self, one: ScalarOp) -> tuple[UnaryExpression, str]:
-        node = one.op.node
-        key, numbers = variant(node.kernel.name, node.arguments())
-        arguments = "".join([f", a{k} = {literal(v)}" for k, v in enumerate(numbers)])
-        return UNARY[key], arguments
 
     def _load(self, segment: ColumnRange) -> str:
         """The expression for a value in memory."""
@@ -183,7 +151,7 @@ class Kernel:
     # Backward -------------------------------------------------------------------------------------
 
     def _backward_lane(self, lane: Lane) -> list[str]:
-        made = {one.output.key for one in lane.ops}
+        made = {scalar.output.key for scalar in lane.ops}
         values: dict[tuple[int, int], str] = {}
         loads: list[str] = []
         body: list[str] = []
@@ -196,8 +164,8 @@ class Kernel:
                 loads.append(f"const REAL {values[segment.key]} = {self._load(segment)};")
             return values[segment.key]
 
-        for one in reversed(lane.ops):
-            out = one.output
+        for scalar in reversed(lane.ops):
+            out = scalar.output
             outer = self._outer_gradients(out)
             if outer:
                 terms = [gradients[out.key]] if out.key in gradients else []
@@ -207,10 +175,10 @@ class Kernel:
             dy = gradients.get(out.key)
             if dy is None:
                 continue
-            for position, x in enumerate(one.inputs):
-                if self.loop.is_shared(x.base) or not reaches_input(one.op, position):
+            for position, x in enumerate(scalar.inputs):
+                if self.loop.is_shared(x.base) or not reaches_input(scalar.op, position):
                     continue
-                code = self._gradient(one, position, dy, value)
+                code = gradient_statement(scalar, position, dy, value)
                 segments[x.key] = x
                 known = gradients.get(x.key)
                 if known is None:
@@ -224,37 +192,6 @@ class Kernel:
             if key not in made
         ]
         return [*loads, *body, *stores] if stores else []
-
-    def _gradient(
-        self, one: ScalarOp, position: int, dy: str, value: Callable[[ColumnRange], str]
-    ) -> str:
-        """A statement that puts the gradient of one input after `{out}`."""
-        op = one.op
-        if op.opcode in (OpCode.COPY, OpCode.SHIFT):
-            return f"{{out}} {dy};"
-        if op.opcode is OpCode.SCALE:
-            return f"{{out}} {literal(op.node.number)} * {dy};"
-        if op.opcode is OpCode.UNARY:
-            unary, arguments = self._unary(one)
-            reads = op.node.kernel.reads
-            saved = {"input": one.inputs[0], "output": one.output}.get(reads)
-            held = f", s = {value(saved)}" if saved is not None else ""
-            return f"{{{{ const REAL dy = {dy}{held}{arguments}; {{out}} {unary.backward}; }}}}"
-        if op.opcode is OpCode.WHERE:
-            code = (WHERE.backward_a, WHERE.backward_b)[position - 1]
-            operands = f"dy = {dy}, m = {value(one.inputs[0])}"
-            return f"{{{{ const REAL {operands}; {{out}} {code}; }}}}"
-        kernel = op.node.kernel
-        if op.opcode is OpCode.WITH_NUMBER:
-            x = value(one.inputs[0]) if op.node.retains.inputs else ""
-            code = (BINARY[kernel.name].backward_a, BINARY[kernel.name].backward_b)[op.node.side]
-            operands = self._with_number(op, x)
-            return f"{{{{ const REAL dy = {dy}, {operands}; {{out}} {code}; }}}}"
-        a = f", a = {value(one.inputs[0])}" if kernel.reads_a else ""
-        b = f", b = {value(one.inputs[1])}" if kernel.reads_b else ""
-        binary = BINARY[kernel.name]
-        code = (binary.backward_a, binary.backward_b)[position]
-        return f"{{{{ const REAL dy = {dy}{a}{b}; {{out}} {code}; }}}}"
 
     def _outer_gradients(self, segment: ColumnRange) -> list[str]:
         """What reaches a value that this group makes from outside it."""
@@ -283,20 +220,6 @@ class Kernel:
         return f"if ({memory.buffer.name}) {line}" if is_stream else line
 
 
-def reaches_input(op: Op, position: int) -> bool:
-    """Whether a gradient passes from the output to that input."""
-    return op.passes_gradient and not (op.opcode is OpCode.WHERE and position == 0)
-
-
-def literal(number: float) -> str:
-    """A number as a REAL."""
-    if math.isnan(number):
-        return "(infinity() - infinity())"
-    if math.isinf(number):
-        return "infinity()" if number > 0 else "(-infinity())"
-    return f"(REAL){float(number)!r}" if number >= 0 else f"((REAL){float(number)!r})"
-
-
 def element_offset(packed: bool, width: int, column: int) -> str:
     row = "((long long)s + row)" if packed else "(long long)row"
     return f"{row} * {width} + {column} + j"
@@ -307,5 +230,5 @@ def _view(segment: ColumnRange) -> Value:
 
 
 def _first_uses(lane: Lane, made: set[tuple[int, int]]) -> list[ColumnRange]:
-    uses = {x.key: x for one in lane.ops for x in one.inputs if x.key not in made}
+    uses = {x.key: x for scalar in lane.ops for x in scalar.inputs if x.key not in made}
     return list(uses.values())

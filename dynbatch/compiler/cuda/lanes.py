@@ -72,18 +72,18 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
     """
     ops = [*program.ops, *leaving]
     cuts = _cuts(ops)
-    made = {id(op.output): op for op in ops}
+    outputs = {id(op.output) for op in ops}
     done: set[int] = set()
-    found: list[Item] = []
+    order: list[Item] = []
     waiting = list(ops)
 
     def is_ready(op: Op) -> bool:
-        return all([id(x.base) not in made or id(x.base) in done for x in op.inputs])
+        return all([id(x.base) not in outputs or id(x.base) in done for x in op.inputs])
 
     while waiting:
         alone = [op for op in waiting if op.opcode not in FUSED and is_ready(op)]
         if alone:
-            found += alone
+            order += alone
             done |= {id(op.output) for op in alone}
             waiting = [op for op in waiting if op not in alone]
             continue
@@ -93,8 +93,8 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
                 group.append(op)
                 done.add(id(op.output))
         waiting = [op for op in waiting if op not in group]
-        found.append(KernelGroup(tuple(group), _lanes(group, cuts)))
-    return found
+        order.append(KernelGroup(tuple(group), _lanes(group, cuts)))
+    return order
 
 
 def columns(op: Op) -> list[tuple[Value, int]]:
@@ -154,13 +154,13 @@ def _lanes(group: list[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
         met = {lane_of[s.key] for s in [*scalar.inputs, scalar.output] if s.key in lane_of}
         joined = [op for lane in sorted(met) for op in lanes.pop(lane)] + [scalar]
         lanes[number] = joined
-        for one in joined:
-            for segment in [*one.inputs, one.output]:
+        for member in joined:
+            for segment in [*member.inputs, member.output]:
                 lane_of[segment.key] = number
     order = {id(scalar): number for number, scalar in enumerate(scalars)}
     return tuple(
         [
-            Lane(ops[0].output.width, tuple(sorted(ops, key=lambda one: order[id(one)])))
+            Lane(ops[0].output.width, tuple(sorted(ops, key=lambda op: order[id(op)])))
             for ops in lanes.values()
         ]
     )

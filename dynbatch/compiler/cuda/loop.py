@@ -10,7 +10,7 @@ from dynbatch.compiler.program import Program
 
 
 class Loop:
-    """The loop of a cell, before any text is written.
+    """The loop of a cell laid out for a GPU, before any text is written.
 
     Attributes:
         items:     a step, in order.
@@ -92,7 +92,7 @@ class Loop:
         return ProgramBuffer(Role.GRADIENT, len(self.gradients), base.width, packed)
 
     def require_all(self, base: Value) -> None:
-        """What no writer has reached must be zeros."""
+        """Let a gradient be cleared before the step if writers do not reach all its columns."""
         memory = self.gradient_of(base)
         end = 0
         for first, last in sorted(memory.written):

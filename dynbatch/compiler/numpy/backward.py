@@ -1,6 +1,6 @@
 """Writes a program's backward pass: the steps in reverse, each operator's gradient in reverse.
 
-What needs no gradient (see `slopes`) is made for a block of steps at once, ahead of them.
+What needs no gradient (see `derivatives`) is made for a block of steps at once, ahead of them.
 Arrays by name, besides those of forward:
 
     dY         gradients of the exports, packed
@@ -17,19 +17,19 @@ Arrays by name, besides those of forward:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, backward_reads
 from dynbatch.compiler.derivatives import Link, has_slope, links
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.compiler.numpy.forward import AFTER_ZEROS, argument, kernel_name, with_number
-from dynbatch.compiler.numpy.gradient_lines import Code, GradientLines, copy_of
-from dynbatch.compiler.numpy.views import Views, common_plane, with_used
+from dynbatch.compiler.numpy.elementwise import gradient_codes, kernel_name
+from dynbatch.compiler.numpy.forward import AFTER_ZEROS, argument
+from dynbatch.compiler.numpy.gradient_lines import GradientLines
+from dynbatch.compiler.numpy.views import Code, Views, common_plane, copy_of, with_used
 from dynbatch.compiler.program import Program, numbered
 
 
 class AheadViews(Views):
-    """Views of all rows of a block of steps, where states are packed."""
+    """Views that cover all rows of a block of steps; states are packed there."""
 
     def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         base = value.base
@@ -92,7 +92,7 @@ class Backward(GradientLines):
             self._backward_elementwise(op)
 
     def _is_reached(self, op: Op) -> bool:
-        """Whether a gradient arrives at its output; if so, all of it is set."""
+        """Whether a gradient arrives at the output; if so, its columns are all set now."""
         return id(self._root(op.output)) in self._buffers_of and self._complete(op.output)
 
     def _backward_linear(self, op: Op) -> Code:
@@ -157,49 +157,10 @@ class Backward(GradientLines):
         operands += [self.views.buffer_of(v) for v in saved]
         plane = common_plane(operands, op.output.width)
         dy = self.gradient(op.output, plane)
-        for x, code in zip(op.inputs, self._elementwise_codes(op, dy, plane), strict=True):
+        for x, code in zip(op.inputs, gradient_codes(op, dy, self.views, plane), strict=True):
             known = self._shares(op, x) or self._links.get(id(x.base))
             if code is not None and not known:
                 self._contribute(x, code, plane)
-
-    def _elementwise_codes(self, op: Op, dy: str, plane: int) -> Sequence[Code | None]:
-        """How the gradient of each input is made from that of the output; None: it is not."""
-        views = self.views
-        if op.opcode is OpCode.UNARY:
-            kernel = op.node.kernel
-            saved = {"input": op.inputs[0], "output": op.output}.get(kernel.reads)
-            held = dy if saved is None else views.of(saved, plane)
-            arguments = "".join(f", {value!r}" for value in op.node.arguments())
-            return [lambda out: f"{kernel_name(op)}.backward({dy}, {held}, {out}{arguments})"]
-        if op.opcode is OpCode.SCALE:
-            return [lambda out: f"multiply({dy}, {op.node.number!r}, {out})"]
-        if op.opcode is OpCode.SHIFT:
-            return [copy_of(dy)]
-        if op.opcode is OpCode.WHERE:
-            mask = views.of(op.inputs[0], plane)
-            return [
-                None,  # the mask has no gradient
-                lambda out: f"choose_backward({dy}, {mask}, {out}, 0)",
-                lambda out: f"choose_backward({dy}, {mask}, {out}, 1)",
-            ]
-        if op.opcode is OpCode.WITH_NUMBER:
-            a, b = with_number(op, views.of(op.inputs[0], plane))
-            way = f"{kernel_name(op)}.backward_{'ab'[op.node.side]}"
-            return [lambda out: f"{way}({dy}, {a}, {b}, {out})"]
-        kernel = op.node.kernel
-        a = views.of(op.inputs[0], plane) if kernel.reads_a else "None"
-        b = views.of(op.inputs[1], plane) if kernel.reads_b else "None"
-        if op.is_multiply:
-            return [
-                lambda out: f"multiply({dy}, {b}, {out})",
-                lambda out: f"multiply({dy}, {a}, {out})",
-            ]
-        if op.is_add:
-            return [copy_of(dy)] * 2
-        return [
-            lambda out: f"{kernel_name(op)}.backward_a({dy}, {a}, {b}, {out})",
-            lambda out: f"{kernel_name(op)}.backward_b({dy}, {a}, {b}, {out})",
-        ]
 
     def _backward_generic(self, op: Op, dy: str) -> None:
         retains = op.node.retains
@@ -222,10 +183,10 @@ class Backward(GradientLines):
     # The state ------------------------------------------------------------------------------------
 
     def _carry(self) -> None:
-        """Gradients of the state as the step found it become the carried ones.
+        """The gradient of the state that a step found is carried to the step before.
 
-        First everything that may read a carried gradient goes to scratch, then the carried ones are
-        written; a single reader of its own carried gradient works in place.
+        First what may read a carried gradient is written to scratch, then the carried ones are
+        written; one that reads only what it overwrites works in place.
         """
         first: list[str] = []
         last: list[str] = []

@@ -13,12 +13,11 @@ from textwrap import indent
 
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.numpy.elementwise import forward_line
 from dynbatch.compiler.numpy.views import Views, common_plane, with_used
 from dynbatch.compiler.program import Program, numbered
 
 AFTER_ZEROS = "if p >= 0 or given:"
-# Binary functions that are one call of NumPy: no wrapper stands between.
-UFUNCS = ("add", "subtract", "multiply", "divide")
 
 
 def emit_ahead(program: Program, storage: Storage) -> list[str]:
@@ -54,7 +53,7 @@ def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
 
 
 def argument(value: Value, views: Views) -> str:
-    """How a generic operator is given a value: an array, or the number of a memory."""
+    """The expression that a generic operator gets for a value: an array, or a memory's number."""
     return str(value.number) if value.base.origin is Origin.MEMORY else views.of(value)
 
 
@@ -88,27 +87,7 @@ def _forward_op(program: Program, op: Op, views: Views, maps: dict[int, int]) ->
     operands = [views.buffer_of(v) for v in [*op.inputs, op.output]]
     plane = common_plane(operands, op.output.width)
     xs = [views.of(x, plane) for x in op.inputs]
-    out = views.of(op.output, plane)
-    if op.opcode is OpCode.UNARY:
-        arguments = "".join(f", {value!r}" for value in op.node.arguments())
-        return [f"{kernel_name(op)}.forward({xs[0]}, {out}{arguments})"]
-    if op.opcode is OpCode.BINARY:
-        name = op.node.kernel.name
-        function = name if name in UFUNCS else f"{kernel_name(op)}.forward"
-        return [f"{function}({xs[0]}, {xs[1]}, {out})"]
-    if op.opcode is OpCode.WHERE:
-        return [f"choose({', '.join(xs)}, {out})"]
-    if op.opcode is OpCode.WITH_NUMBER:
-        a, b = with_number(op, xs[0])
-        return [f"{kernel_name(op)}.forward({a}, {b}, {out})"]
-    function = "multiply" if op.opcode is OpCode.SCALE else "add"
-    return [f"{function}({xs[0]}, {op.node.number!r}, {out})"]
-
-
-def with_number(op: Op, x: str) -> tuple[str, str]:
-    """The two operands of a function of a value and a number, in order."""
-    number = repr(op.node.number)
-    return (number, x) if op.node.side else (x, number)
+    return [forward_line(op, xs, views.of(op.output, plane))]
 
 
 def _forward_copy(op: Op, k: int, views: Views) -> str:
@@ -116,8 +95,3 @@ def _forward_copy(op: Op, k: int, views: Views) -> str:
     part = Value.columns(op.output, op.columns[k], x.width)
     plane = common_plane([views.buffer_of(x), views.buffer_of(part)], x.width)
     return f"copyto({views.of(part, plane)}, {views.of(x, plane)})"
-
-
-def kernel_name(op: Op) -> str:
-    """The kernel of an elementwise operator, as generated code names it."""
-    return f"kernel_{type(op.node).__name__}"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, plane_of
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.compiler.numpy.views import Views
+from dynbatch.compiler.numpy.views import Code, Views, copy_of
 from dynbatch.compiler.program import Program
-
-Code = Callable[[str], str]
 
 
 class GradientLines:
-    """The lines of a step so far, and what of each gradient they have written.
+    """The lines of a step so far, and which columns of each gradient they have written.
 
-    The first contribution to a gradient writes it, later ones add. Names are those of
-    `emit_backward`.
+    The first contribution to a gradient writes it, later ones add.
 
     Attributes:
         body:    lines of a step.
@@ -93,7 +89,7 @@ class GradientLines:
     def _new(
         self, role: Role, label: int | str, width: int, packed: bool, plane: int = 0
     ) -> ProgramBuffer:
-        """A gradient buffer; the known one where there is one of that name."""
+        """The gradient buffer of this name, made when it is first asked for."""
         buffer = ProgramBuffer(role, label, width, packed, plane)
         return self.buffers.setdefault(buffer.name, buffer)
 
@@ -169,7 +165,7 @@ class GradientLines:
         return True
 
     def _contribute(self, value: Value, code: Code, plane: int = 0) -> None:
-        """Write, or add, what `code` makes to a value's gradient, seen in planes if `plane`."""
+        """Write what `code` makes to the gradient of a value, or add it there."""
         origin = value.base.origin
         if origin is Origin.MEMORY:
             return
@@ -204,7 +200,7 @@ class GradientLines:
         self._to_states.setdefault(number, []).append(copy_of(whole))
 
     def _scratch_buffer(self, width: int, plane: int = 0, own: bool = False) -> ProgramBuffer:
-        """Scratch for a sum; `own`: that nothing else uses."""
+        """Scratch for a sum, which nothing else uses if it is `own`."""
         plane = plane if width > plane else 0
         label = f"{width}" + (f"_BY_{plane}" if plane else "")
         if own:
@@ -214,8 +210,3 @@ class GradientLines:
 
     def _scratch_view(self, width: int, plane: int = 0, own: bool = False) -> str:
         return self.views.view(self._scratch_buffer(width, plane, own), 0, width, plane)
-
-
-def copy_of(view: str) -> Code:
-    """Copying a view to where it is wanted."""
-    return lambda out: f"copyto({out}, {view})"

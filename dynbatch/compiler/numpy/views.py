@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage
 from dynbatch.compiler.ir import Origin, Value
 from dynbatch.compiler.program import Program
+
+Code = Callable[[str], str]
+"""The line that writes what it makes to a view of this name."""
 
 
 class Views:
@@ -91,3 +94,8 @@ def common_plane(operands: Iterable[tuple[ProgramBuffer, int]], width: int) -> i
     planes = {buffer.plane for buffer, _ in operands if buffer.plane and width > buffer.plane}
     assert len(planes) < 2, f"operands in planes of different widths {planes}"
     return planes.pop() if planes else 0
+
+
+def copy_of(view: str) -> Code:
+    """The code that copies a view."""
+    return lambda out: f"copyto({out}, {view})"
