@@ -29,7 +29,7 @@ from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls
-from dynbatch.debugging.difference import Checker, differing, magnitude
+from dynbatch.debugging.difference import Checker, differing, magnitude, rounding
 from dynbatch.debugging.reference import dense_on_host, totals
 from dynbatch.debugging.region_check import RegionCheck, StackCheck
 from dynbatch.debugging.step_check import StepCheck
@@ -111,7 +111,7 @@ class Check(Observer):
         self.start()
         for parameter, wanted, scale in expected.values():
             actual = dense_on_host(parameter.grad)
-            wrong = differing(actual, wanted, max([scale, *terms]))
+            wrong = differing(actual, wanted, rounding(wanted, max([scale, *terms])))
             if wrong.size:
                 for other, _, _ in expected.values():
                     other.grad = restored(before[other.uid], other)

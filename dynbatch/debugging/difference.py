@@ -33,7 +33,7 @@ class Checker:
 
     def difference(self, shape: Shape, wrong: Array, actual: Array, expected: Array) -> str:
         """The first element that differs, and how many do; `wrong` has their flat indices."""
-        index = tuple(int(i) for i in np.unravel_index(wrong[0], shape))
+        index = element(wrong[0], shape)
         first, second = float(actual[wrong[0]]), float(expected[wrong[0]])
         here, there = ("on cuda", "by NumPy") if self.on_device else ("batched", "one by one")
         return (
@@ -66,11 +66,20 @@ def largest(arrays: Iterable[Array]) -> float:
     return max([magnitude(array) for array in arrays], default=0.0)
 
 
-def differing(actual: Array, expected: Array, scale: float) -> Array:
-    """Indices of the elements that differ by more than rounding, in the flat arrays."""
+def rounding(expected: Array, scale: float) -> float:
+    """How far a number may be from the expected one; `scale` is the largest number it came from."""
+    return TOLERANCES[expected.dtype.name] * max(scale, magnitude(expected))
+
+
+def differing(actual: Array, expected: Array, tolerance: float) -> Array:
+    """Flat indices of the elements that differ by more than a tolerance. NaN equals NaN."""
     actual, expected = actual.ravel(), expected.ravel()
-    tolerance = TOLERANCES[expected.dtype.name] * max(scale, magnitude(expected))
     same = (actual == expected) | (np.isnan(actual) & np.isnan(expected))
     with np.errstate(invalid="ignore", over="ignore"):
         near = np.abs(actual.astype(np.float64) - expected) <= tolerance
     return np.flatnonzero(~(same | near))
+
+
+def element(index: int, shape: Shape) -> tuple[int, ...]:
+    """The indices, in an array of a shape, of the element at a flat index."""
+    return tuple([int(i) for i in np.unravel_index(index, shape)])

@@ -11,7 +11,7 @@ import numpy as np
 
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.debugging.difference import Checker, differing, largest, magnitude
+from dynbatch.debugging.difference import Checker, differing, largest, magnitude, rounding
 from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError
 from dynbatch.kernels.arrays import download
@@ -260,7 +260,8 @@ class StepCheck:
         for piece in pieces:
             part = slice(start, start + piece.size)
             start = part.stop
-            wrong = differing(actual[part], expected[part], piece.scale())
+            tolerance = rounding(expected[part], piece.scale())
+            wrong = differing(actual[part], expected[part], tolerance)
             if wrong.size:
                 where = self.checker.difference(piece.shape, wrong, actual[part], expected[part])
                 kernels = f"; launched: {self.launched}" if self.launched else ""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.batcher.schedule.policies import POLICIES
+from dynbatch.debugging.difference import differing, element, magnitude
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.sources import input as input_node
@@ -28,7 +29,7 @@ from dynbatch.testing.probe import (
 
 @dataclass
 class Outcome:
-    """What a run of some sentences gave: everything by its name, as errors call it."""
+    """What a run of some sentences computed, by the names that errors use."""
 
     values: dict[str, Array]
     gradients: dict[str, Array]
@@ -95,8 +96,8 @@ def check_batching(
             for sentence in shapes or ()
         ]
     given = [example if isinstance(example, tuple) else (example,) for example in examples]
-    with in_float64(parameters) as found:
-        _check(Case(build, given, found, seed, rtol, atol))
+    with in_float64(parameters) as distinct:
+        _check(Case(build, given, distinct, seed, rtol, atol))
 
 
 def _check(case: Case) -> None:
@@ -166,32 +167,29 @@ def _check_unchanged(case: Case, inputs: dict[str, Node]) -> None:
 
 def compare(case: Case, title: str, outcome: Outcome, alone: Sequence[Outcome]) -> None:
     """Raise `AssertionError` unless an outcome is that of its sentences one at a time."""
-    for one in alone:
+    for single in alone:
         if outcome.values:
-            for name, expected in one.values.items():
+            for name, expected in single.values.items():
                 _equal(case, title, f"{name}: value", outcome.values[name], expected)
-        for name, expected in one.gradients.items():
+        for name, expected in single.gradients.items():
             _equal(case, title, f"{name}: gradient", outcome.gradients[name], expected)
     for position, parameter in enumerate(case.parameters):
-        total = sum([one.parameters[position] for one in alone], np.zeros(parameter.shape))
+        total = sum([single.parameters[position] for single in alone], np.zeros(parameter.shape))
         name = f"parameter {parameter.name!r}: gradient"
         _equal(case, title, name, outcome.parameters[position], total)
 
 
-def _equal(case: Case, title: str, name: str, found: Array, expected: Array) -> None:
-    if found.shape != expected.shape:
+def _equal(case: Case, title: str, name: str, actual: Array, expected: Array) -> None:
+    if actual.shape != expected.shape:
         raise AssertionError(
-            f"check_batching: {title}: {name} has shape {found.shape}, alone {expected.shape}."
+            f"check_batching: {title}: {name} has shape {actual.shape}, alone {expected.shape}."
         )
-    largest = float(np.max(np.abs(expected), initial=0.0, where=np.isfinite(expected)))
-    same = (found == expected) | (np.isnan(found) & np.isnan(expected))
-    with np.errstate(invalid="ignore"):
-        wrong = ~(same | (np.abs(found - expected) <= case.atol + case.rtol * largest))
-    if wrong.any():
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+    wrong = differing(actual, expected, case.atol + case.rtol * magnitude(expected))
+    if wrong.size:
+        index = element(wrong[0], actual.shape)
         raise AssertionError(
-            f"check_batching: {title}: {name}, element {place} of shape {found.shape}: "
-            f"{found[place]:.9g} batched, {expected[place]:.9g} alone.\n"
-            f"  {int(wrong.sum())} of {wrong.size} elements differ\n"
+            f"check_batching: {title}: {name}, element {index} of shape {actual.shape}: "
+            f"{actual[index]:.9g} batched, {expected[index]:.9g} alone.\n"
+            f"  {wrong.size} of {actual.size} elements differ\n"
             "  rule: a sentence's numbers do not depend on what else is in the mini-batch"
         )

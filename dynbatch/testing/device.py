@@ -37,16 +37,16 @@ def check_device(
     """
     given = [example if isinstance(example, tuple) else (example,) for example in examples]
     everyone = range(len(given))
-    with in_float64(parameters) as found:
-        case = Case(build, given, found, seed, rtol, atol)
+    with in_float64(parameters) as distinct:
+        case = Case(build, given, distinct, seed, rtol, atol)
         for reads in (False, True):
             expected = run(case, everyone, "by_bound", reads)
-            for parameter in found:
+            for parameter in distinct:
                 parameter.to(device)
             try:
                 outcome = run(case, everyone, "by_bound", reads, device)
             finally:
-                for parameter in found:
+                for parameter in distinct:
                     parameter.grad = None
                     parameter.to("cpu")
             compare(case, f"on {device}", outcome, [expected])

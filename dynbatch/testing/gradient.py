@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dynbatch.debugging.difference import element
 from dynbatch.graph import Graph
 from dynbatch.nodes.node import Shape
 from dynbatch.parameter import Array, Parameter
@@ -61,7 +62,7 @@ def check_gradient(
     if inputs is None:
         inputs = [generator.standard_normal(shape) for shape in shapes or ()]
     arrays = [np.array(x, np.float64) for x in inputs]
-    with in_float64(parameters) as found:
+    with in_float64(parameters) as distinct:
 
         def loss() -> float:
             with Graph(dtype="float64", seed=seed, grad=False, pool=NanPool()) as graph:
@@ -69,8 +70,8 @@ def check_gradient(
                 outputs = outputs_of(build, graph, nodes)
                 return float(probe(outputs, random_like(outputs, seed)).value)
 
-        trained = [p for p in found if not p.frozen]
-        gradients = _backward(build, arrays, found, seed)
+        trained = [p for p in distinct if not p.frozen]
+        gradients = _backward(build, arrays, distinct, seed)
         gradients += [dense_gradient(p) for p in trained]
         names = [f"input {k}" for k in range(len(arrays))]
         names += [f"parameter {p.name!r}" for p in trained]
@@ -120,16 +121,16 @@ def _difference(loss: Callable[[], float], array: Array, element: int, step: flo
 def _compare(
     name: str, gradient: Array, elements: Array, expected: Array, rtol: float, atol: float
 ) -> None:
-    found = gradient.reshape(-1)[elements]
-    error = np.abs(found - expected)
+    actual = gradient.reshape(-1)[elements]
+    error = np.abs(actual - expected)
     wrong = ~(error <= atol + rtol * np.abs(expected))  # NaN is wrong too
     if not wrong.any():
         return
     worst = int(np.argmax(np.where(np.isnan(error), np.inf, error) * wrong))
-    place = tuple(int(i) for i in np.unravel_index(elements[worst], gradient.shape))
+    index = element(elements[worst], gradient.shape)
     raise AssertionError(
-        f"check_gradient: {name} of shape {gradient.shape}, element {place}: backward gives "
-        f"{found[worst]:.9g}, central differences {expected[worst]:.9g}.\n"
+        f"check_gradient: {name} of shape {gradient.shape}, element {index}: backward gives "
+        f"{actual[worst]:.9g}, central differences {expected[worst]:.9g}.\n"
         f"  {int(wrong.sum())} of {elements.size} elements checked differ by more than "
         f"{atol:g} + {rtol:g} * |expected|; this one differs most\n"
         "  rule: backward overwrites dx with Jᵀ dy, in every element"

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from dynbatch.batcher.schedule.policies import POLICIES, Policy, policy_name
+from dynbatch.debugging.difference import differing, element, magnitude
 from dynbatch.graph import Graph
 from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.pool import NanPool
@@ -29,7 +30,7 @@ def outcome(
     everyone = {p.uid: p for p in [*random_graph.parameters.values(), *parameters]}.values()
     for parameter in everyone:
         parameter.zero_grad()
-    found: Outcome = {}
+    arrays: Outcome = {}
     with Graph(dtype="float64", policy=policy, seed=3, pool=NanPool()) as graph:
         built = random_graph.build(graph)
         losses = [built.loss]
@@ -38,16 +39,16 @@ def outcome(
             graph.forward()
         for number, loss in enumerate(losses):
             backward(graph, loss)
-            found[f"loss {number}"] = loss.value
+            arrays[f"loss {number}"] = loss.value
             for name, node in built.kept.items():
-                found[f"{name}: gradient {number}"] = gradient_of(node)
+                arrays[f"{name}: gradient {number}"] = gradient_of(node)
         for name, node in built.kept.items():
             if node._block is not None:  # else no loss needed it
-                found[f"{name}: value"] = node.value
+                arrays[f"{name}: value"] = node.value
     for parameter in everyone:
         assert not (parameter.frozen and parameter.grad is not None), parameter.name
-        found[f"gradient of {parameter.name!r}"] = dense_gradient(parameter)
-    return found
+        arrays[f"gradient of {parameter.name!r}"] = dense_gradient(parameter)
+    return arrays
 
 
 def check_policies(
@@ -127,10 +128,10 @@ def check_sentences(
 
 
 def _merged(outcomes: Sequence[Outcome]) -> Outcome:
-    """The outcome of several graphs as one: sums of what they share."""
+    """The outcomes of several graphs as one: what they share is summed."""
     merged: Outcome = {}
-    for one in outcomes:
-        for name, array in one.items():
+    for arrays in outcomes:
+        for name, array in arrays.items():
             is_value = name.startswith("sentence") or name.endswith("value")
             merged[name] = array if is_value else merged.get(name, np.zeros(())) + array
     return merged
@@ -149,15 +150,12 @@ def difference(title: str, found: Outcome, expected: Outcome, tolerance: float) 
     for name, array in expected.items():
         if name not in found and name.endswith("value"):
             continue  # reading another value ran this node in one graph, and nothing in the other
-        scale = float(np.max(np.abs(array), initial=1.0, where=np.isfinite(array)))
-        same = (found[name] == array) | (np.isnan(found[name]) & np.isnan(array))
-        with np.errstate(invalid="ignore"):
-            wrong = ~(same | (np.abs(found[name] - array) <= tolerance * scale))
-        if wrong.any():
-            place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        wrong = differing(found[name], array, tolerance * max(1.0, magnitude(array)))
+        if wrong.size:
+            index = element(wrong[0], array.shape)
             return (
-                f"{name}, element {place} of shape {array.shape}: {found[name][place]:.17g} "
-                f"{title}, {array[place]:.17g} expected; {int(wrong.sum())} of {wrong.size} "
+                f"{name}, element {index} of shape {array.shape}: {found[name][index]:.17g} "
+                f"{title}, {array[index]:.17g} expected; {wrong.size} of {array.size} "
                 "elements differ"
             )
     return None

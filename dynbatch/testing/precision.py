@@ -37,15 +37,15 @@ def in_float64(parameters: Parameters) -> Iterator[list[Parameter]]:
         >>> weight.dtype
         dtype('float32')
     """
-    found = distinct(parameters)
-    before = [(parameter.value, parameter.grad) for parameter in found]
-    for parameter in found:
+    everyone = distinct(parameters)
+    before = [(parameter.value, parameter.grad) for parameter in everyone]
+    for parameter in everyone:
         parameter.replace(transfer.convert(parameter.value, np.float64))
         parameter.grad = None
     try:
-        yield found
+        yield everyone
     finally:
-        for parameter, (value, grad) in zip(found, before, strict=True):
+        for parameter, (value, grad) in zip(everyone, before, strict=True):
             parameter.replace(value)
             parameter.grad = grad
 

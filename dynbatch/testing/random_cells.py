@@ -220,18 +220,18 @@ class Steps:
             return self.any(fits)
         return self.any([*self.pairs, *[(self.any(fits), self.any(fits)) for _ in range(2)]])
 
-    def call(self, kind: CellForm, *arguments: State) -> State:
+    def call(self, form: CellForm, *arguments: State) -> State:
         """Apply a cell; the state that its result is or holds."""
         program = self.program
         memory = []
-        if kind is ATTEND:
+        if form is ATTEND:
             fits = [n for n in program.nodes if n.ndim == 2 and n.width == self.width]
             memory = [self.any([*fits, F.stack([self.argument("h")])])]
-        function = kind.cell.function if program.inline else kind.cell
-        params: Weights | Parameter | None = program.parameters if kind.has_parameters else None
-        if kind is PROJECTED:
+        function = form.cell.function if program.inline else form.cell
+        params: Weights | Parameter | None = program.parameters if form.has_parameters else None
+        if form is PROJECTED:
             params = program.parameters[f"gate{self.width}{self.width}"]
-        values, state = kind.gives(function(*arguments, params, *memory))
+        values, state = form.gives(function(*arguments, params, *memory))
         program.nodes += values
         if len(values) > 1 and state is not values[0]:
             self.pairs.append(state)
@@ -251,18 +251,18 @@ class Steps:
 def apply(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """One call of any cell, on any values."""
     steps = Steps(program, a, i)
-    kind = CELL_FORMS[i.a % len(CELL_FORMS)]
-    steps.call(kind, *[steps.argument(what) for what in kind.takes])
+    form = CELL_FORMS[i.a % len(CELL_FORMS)]
+    steps.call(form, *[steps.argument(what) for what in form.takes])
     return program.nodes.pop()
 
 
 def chain(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A recurrent network along the rows of a matrix, as a loop of calls."""
     steps = Steps(program, a, i)
-    kind = (ELMAN, LSTM, ATTEND)[i.a % 3]
-    state, states = steps.argument(kind.takes[1]), []
+    form = (ELMAN, LSTM, ATTEND)[i.a % 3]
+    state, states = steps.argument(form.takes[1]), []
     for token in steps.tokens:
-        state = steps.call(kind, token if token.width in WIDTHS else steps.argument("x"), state)
+        state = steps.call(form, token if token.width in WIDTHS else steps.argument("x"), state)
         states.append(state)
     return steps.behind(states)
 
@@ -270,14 +270,14 @@ def chain(program: SentenceProgram, a: Node, i: Instruction) -> Node:
 def tree(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A binary tree of any form; its leaves are rows of a matrix, and earlier states."""
     steps = Steps(program, a, i)
-    kind = (COMPOSE, TREE_LSTM)[i.a % 2]
+    form = (COMPOSE, TREE_LSTM)[i.a % 2]
     leaves = [token for token in steps.tokens if token.width == steps.width]
-    states = [leaf if kind is COMPOSE else (leaf, F.tanh(leaf)) for leaf in leaves]
-    states += [steps.argument(kind.takes[0]) for _ in range(1 + i.b % 3)]
+    states = [leaf if form is COMPOSE else (leaf, F.tanh(leaf)) for leaf in leaves]
+    states += [steps.argument(form.takes[0]) for _ in range(1 + i.b % 3)]
     inner = []
     while len(states) > 1:
         place = int(program.generator.integers(len(states) - 1))
-        states[place : place + 2] = [steps.call(kind, *states[place : place + 2])]
+        states[place : place + 2] = [steps.call(form, *states[place : place + 2])]
         inner.append(states[place])
     return steps.behind(inner)
 
@@ -285,11 +285,11 @@ def tree(program: SentenceProgram, a: Node, i: Instruction) -> Node:
 def lattice(program: SentenceProgram, a: Node, i: Instruction) -> Node:
     """A directed acyclic graph: states are read by several calls, and twice by one call."""
     steps = Steps(program, a, i)
-    kinds = (MERGE, COMPOSE, ELMAN)
+    forms = (MERGE, COMPOSE, ELMAN)
     states = [steps.argument("h"), steps.argument("h")]
     for number in range(2 + i.b % 4):
-        kind = kinds[(i.a + number * (i.b % 2)) % len(kinds)]
-        states.append(steps.call(kind, *[steps.any(states[-3:]) for _ in kind.takes]))
+        form = forms[(i.a + number * (i.b % 2)) % len(forms)]
+        states.append(steps.call(form, *[steps.any(states[-3:]) for _ in form.takes]))
     return steps.behind(states)
 
 

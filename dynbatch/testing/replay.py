@@ -15,6 +15,7 @@ from typing import Any
 
 from dynbatch.batcher.schedule.policies import POLICIES
 from dynbatch.cells.calls.call import Call, ResultPart
+from dynbatch.debugging.difference import TOLERANCES
 from dynbatch.debugging.dump import Reader, read
 from dynbatch.errors import DynbatchError, FreedError, GraphError
 from dynbatch.graph import Graph
@@ -23,8 +24,6 @@ from dynbatch.parameter import Array, Parameter
 from dynbatch.testing.policies import Outcome, difference
 from dynbatch.testing.precision import dense_gradient
 from dynbatch.testing.probe import gradient_of
-
-TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
 
 
 @dataclass
@@ -135,9 +134,9 @@ def _compared(
 ) -> str | None:
     if isinstance(found, str) or isinstance(expected, str):
         if isinstance(found, str) and isinstance(expected, str):
-            return None  # both raise, and one by one is what is reported
-        one, error = (policy, found) if isinstance(found, str) else ("one_by_one", expected)
-        return f"under {one} only: {error}"
+            return None  # both raise; `replay` reports the error of one by one
+        name, error = (policy, found) if isinstance(found, str) else ("one_by_one", expected)
+        return f"under {name} only: {error}"
     array = next(iter(expected.values()))
     return difference(f"under {policy}", found, expected, tolerance or TOLERANCES[array.dtype.name])
 
@@ -174,15 +173,15 @@ def _outcome(
 
 
 def readable(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes; in place of a call that returned a tuple its parts, which it stands for."""
-    found: list[Node] = []
+    """The nodes, with the parts of a tuple in place of the call that returned it."""
+    each: list[Node] = []
     for node in nodes:
         if len(node.shapes) == 1:
-            found.append(node)
+            each.append(node)
         else:
             assert isinstance(node, Call)
-            found += [ResultPart(node, first) for first in range(len(node.shapes))]
-    return found
+            each += [ResultPart(node, first) for first in range(len(node.shapes))]
+    return each
 
 
 def _value_of(node: Node) -> Array | None:
