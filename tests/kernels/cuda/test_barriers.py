@@ -6,6 +6,7 @@ its file.
 
 import importlib
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,13 +42,22 @@ def mutants(name):
         yield whole._replace(text=text)
 
 
+def home_of(name):
+    """The test of a file, which lies in the folder of the same name."""
+    here = Path(__file__).parent
+    (path,) = here.rglob(f"test_{Path(name).stem}.py")
+    return importlib.import_module(
+        ".".join(("tests.kernels.cuda", *path.relative_to(here).with_suffix("").parts))
+    )
+
+
 def files_with_barriers():
     return [name for name in (COMMON, *source.names()) if list(mutants(name))]
 
 
 @pytest.mark.parametrize("name", quick(["arrays.cu"], files_with_barriers()))
 def test_a_barrier_less_is_a_fault(name):
-    exercise = importlib.import_module(f"tests.kernels.cuda.test_{name.split('.')[0]}").exercise
+    exercise = home_of(name).exercise
     with simulated(checked=True):
         whole = own_text(name)[1]
         for text in (whole, *mutants(name)):
