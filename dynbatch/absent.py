@@ -1,4 +1,4 @@
-"""Names and operators that a thing has not, though a user looks for them: each says the fix."""
+"""Names and operators that users look for in vain: each is an error that says what to write."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dynbatch.errors import DtypeError, MissingAttributeError
 
 
 class Absent:
-    """A name that a tensor has and this has not: reading or setting it is an error with the fix.
+    """A name that tensors have and the owner does not: using it is an error with the fix.
 
-    A subclass of the user's may have an attribute of that name: it goes first.
+    Where a user's subclass has an attribute of that name, that is found.
     """
 
     def __init__(self, fix: str) -> None:
@@ -50,7 +50,7 @@ class HasOperators:
 
 
 class HidesAbsent:
-    """Base of what has `Absent` names: `dir` does not list them, and `hasattr` denies them."""
+    """Base of classes with `Absent` names: `dir` does not list them, and `hasattr` denies them."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class HidesAbsent:
 
 
 def is_value(other: object) -> bool:
-    """Whether it is a number, a list or an array of any library, but not a node."""
+    """Whether `other` is a number, a list or an array of any library, but not a node."""
     if isinstance(other, int | float | complex | list | np.ndarray | np.generic | NoOperators):
         return True
     return hasattr(other, "__dlpack__") and not isinstance(other, HasOperators)
@@ -125,9 +125,9 @@ class NoOperators:
         raise self._refused("is not an array for np.asarray")
 
     def _refused(self, problem: str) -> DtypeError:
-        """The error for a use of it, which says what to write."""
+        """The error for an operator, or another use that only nodes have."""
         return DtypeError.at_caller(f"{self!r} {problem}.\n  fix:  {self._instead()}")
 
     def _instead(self) -> str:
-        """What to write."""
+        """What to write instead; the last line of these errors."""
         raise NotImplementedError

@@ -23,7 +23,7 @@ class NumberRange(NamedTuple):
     has_high: bool
 
     def holds(self, value: float) -> bool:
-        """Whether a number lies in it. NaN lies in none."""
+        """Whether a number lies in the interval. NaN does not."""
         above = value >= self.low if self.has_low else value > self.low
         below = value <= self.high if self.has_high else value < self.high
         return above and below
@@ -39,13 +39,13 @@ class NumberRange(NamedTuple):
 
 @cache
 def interval(text: str) -> NumberRange:
-    """The interval that mathematics writes so: "[0, 1)" holds 0 and not 1."""
+    """The interval of a text, as mathematics writes it: "[0, 1)" holds 0 and not 1."""
     low, high = map(float, text[1:-1].split(","))
     return NumberRange(low, high, text[0] == "[", text[-1] == "]")
 
 
 def refused(owner: str, problem: str, rule: str, fix: str) -> ArgumentError:
-    """The one form of errors about arguments."""
+    """The error for an argument that cannot be taken."""
     return ArgumentError.at_caller(f"{owner}: {problem}.\n  rule: {rule}\n  fix:  {fix}")
 
 
@@ -59,11 +59,11 @@ def number(owner: object, name: str, value: Any, within: str = "(-inf, inf)") ->
     Raises:
         ArgumentError: it is not a number (text, True, an array of several), NaN, or outside.
     """
-    found = interval(within)
-    if _is_number(value) and found.holds(float(value)):
+    bounds = interval(within)
+    if _is_number(value) and bounds.holds(float(value)):
         return float(value)
-    rule = found.rule(name)
-    raise refused(_named(owner), f"{name} is {value!r}", rule, _fix(name, value, found))
+    rule = bounds.rule(name)
+    raise refused(_named(owner), f"{name} is {value!r}", rule, _fix(name, value, bounds))
 
 
 def size(owner: object, name: str, value: Any, least: int = 1) -> int:
@@ -150,7 +150,7 @@ def state_of(owner: object, value: object) -> Mapping[str, Any]:
 def state_differences(
     wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], owner: str
 ) -> str:
-    """What keeps a state from being loaded, a line each; nothing if names and shapes are equal.
+    """How a state differs from what it is loaded into, in lines; "" if names and shapes are equal.
 
     Args:
         wanted: shapes by name that the owner has.
@@ -189,11 +189,11 @@ def float_dtype(owner: object, value: Any) -> DType:
         DtypeError: it is neither float32 nor float64.
     """
     try:
-        found: DType | None = None if value is None else np.dtype(value)
+        dtype: DType | None = None if value is None else np.dtype(value)
     except (TypeError, ValueError):  # what NumPy has not heard of
-        found = None
-    if found is not None and found in (np.float32, np.float64):
-        return found
+        dtype = None
+    if dtype is not None and dtype in (np.float32, np.float64):
+        return dtype
     meant = str(value).rpartition(".")[2]
     fix = meant if meant in ("float32", "float64") else "float32"
     raise DtypeError.at_caller(
@@ -203,7 +203,7 @@ def float_dtype(owner: object, value: Any) -> DType:
 
 
 def shown(value: object) -> str:
-    """What an error calls a value: None and numbers as they are, of others what they are."""
+    """A value as errors show it: None and numbers as they are, any other by its type."""
     if value is None or isinstance(value, int | float):
         return repr(value)
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
@@ -236,12 +236,12 @@ def _fix(name: str, value: Any, within: NumberRange) -> str:
 
 
 def is_count(value: object) -> bool:
-    """Whether it is a whole number from 0 to below 2^63."""
+    """Whether a value is a whole number from 0 to below 2^63."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
 
 
 def is_number(value: object) -> bool:
-    """Whether it is a number that a float can hold, infinity and NaN included."""
+    """Whether a value is a number that a float can hold, infinity and NaN included."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     return isinstance(value, float) or abs(value) < 1 << 1000

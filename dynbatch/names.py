@@ -51,9 +51,9 @@ WITHOUT = {
 
 
 @cache
-def taken(kind: type) -> tuple[str, ...]:
-    """Names that a library's class takes; none for one of the user's or one that takes any."""
-    init = kind.__init__  # type: ignore[misc]
+def names_taken(cls: type) -> tuple[str, ...]:
+    """The names that a class of the library takes; none for others, and if it takes any."""
+    init = cls.__init__  # type: ignore[misc]
     if not init.__module__.startswith("dynbatch."):
         return ()
     parameters = list(inspect.signature(init).parameters.values())[1:]
@@ -62,17 +62,17 @@ def taken(kind: type) -> tuple[str, ...]:
     return tuple([p.name for p in parameters])
 
 
-def check_names(kind: type, given: Iterable[str]) -> None:
+def check_names(cls: type, given: Iterable[str]) -> None:
     """Check that a class of the library takes arguments of these names.
 
     Raises:
-        ArgumentError: it has none of one name; says what is ours instead.
+        ArgumentError: the class has no argument of one name; the message says what it is called.
     """
-    own = taken(kind)
+    own = names_taken(cls)
     unknown = [name for name in given if name not in own]
     if own and unknown:
         raise refused(
-            kind.__name__, f"there is no argument {unknown[0]!r}",
+            cls.__name__, f"there is no argument {unknown[0]!r}",
             f"its arguments are {', '.join(own)}", instead_of(unknown[0], own),
         )  # fmt: skip
 

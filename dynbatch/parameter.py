@@ -79,7 +79,7 @@ class Parameter(ParameterHabits):
     A `frozen` parameter receives no gradient. `norm` is what clipping measured on a GPU of this and
     other gradients, an `optim.GradientNorm`: the update is left out there unless it is finite.
 
-    It is no node, since it has no graph: beside a node an operator makes one of it, elsewhere
+    It is not a node, since it has no graph: beside a node an operator makes one of it, elsewhere
     `F.parameter(graph, p)` does. `p == q` is identity.
 
     Raises:
@@ -147,19 +147,19 @@ class Parameter(ParameterHabits):
 
     def _require_alike(self, array: Any) -> None:
         """Raise an error unless an array could stand for the value; it says what to write."""
-        kind: type[DynbatchError] | None = None
+        error: type[DynbatchError] | None = None
         if not isinstance(array, np.ndarray) and not backend.is_device_array(array):
-            kind, found = DtypeError, f"a {type(array).__name__}"
+            error, given = DtypeError, f"a {type(array).__name__}"
         elif array.shape != self.shape:
-            kind, found = ShapeError, f"an array {array.shape}"
+            error, given = ShapeError, f"an array {array.shape}"
         elif array.dtype != self.dtype:
-            kind, found = DtypeError, f"an array of {array.dtype}"
+            error, given = DtypeError, f"an array of {array.dtype}"
         elif device_of(array) != self.device:
-            kind, found = BackendError, f"an array on the {device_of(array).name}"
-        if kind is not None:
+            error, given = BackendError, f"an array on the {device_of(array).name}"
+        if error is not None:
             where = self.device.name
-            raise kind.at_caller(
-                f"Parameter {self.name!r}: its value cannot become {found}.\n"
+            raise error.at_caller(
+                f"Parameter {self.name!r}: its value cannot become {given}.\n"
                 f"  rule: a {self.dtype} array {self.shape} on the {where}: nodes, gradient and "
                 "optimizer state are made for it\n"
                 "  fix:  parameter.assign(numbers) converts and copies; for other sizes make a new "
@@ -169,7 +169,7 @@ class Parameter(ParameterHabits):
     def replace(self, array: Array) -> None:
         """Take an array of any dtype and device for the value, as `Module.astype` does.
 
-        The gradient is left as it is: it is the caller's affair.
+        The gradient is left as it is.
         """
         self._value = array
 
@@ -289,21 +289,21 @@ def _as_array(name: str, value: object) -> Array:
     said = "float32 or float64 expected, got"
     fix = "np.array(numbers, np.float32)"
     try:
-        found: Any = exchange.writable(f"Parameter {name!r}", value)
-        kind = str(found.dtype)
+        array: Any = exchange.writable(f"Parameter {name!r}", value)
+        given = str(array.dtype)
     except ValueError as error:  # lists of different lengths
-        found, kind = None, f"a {type(value).__name__} that does not make an array ({error})"
-    if found is not None and found.dtype.kind in "iub":
+        array, given = None, f"a {type(value).__name__} that does not make an array ({error})"
+    if array is not None and array.dtype.kind in "iub":
         fix = "values.astype(np.float32); ids and counts are not parameters"
-    if kind not in ("float32", "float64"):
-        if found is not None and found.dtype.kind in "OUS":
-            kind = f"a {type(value).__name__}"
+    if given not in ("float32", "float64"):
+        if array is not None and array.dtype.kind in "OUS":
+            given = f"a {type(value).__name__}"
         raise DtypeError.at_caller(
-            f"Parameter {name!r}: {said} {kind}.\n  rule: numbers that can be trained\n"
+            f"Parameter {name!r}: {said} {given}.\n  rule: numbers that can be trained\n"
             f"  fix:  {fix}"
         )
-    array: Array = device_of(found).xp.ascontiguousarray(found)
-    return array
+    contiguous: Array = device_of(array).xp.ascontiguousarray(array)
+    return contiguous
 
 
 def _moved(grad: Gradient | None, device: Device) -> Gradient | None:

@@ -1,4 +1,4 @@
-"""What users of PyTorch do with a parameter: it works where it means one thing, or says the fix."""
+"""What users of PyTorch do with a parameter: it works if it has one meaning, or says the fix."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ DTYPE = 'model.astype("float64") converts a model\'s parameters; a graph has one
 
 
 class NoPartsError(DtypeError):
-    """Somebody indexes a parameter; a cell that meant the keys of its parameters says so."""
+    """A parameter is indexed; a cell that meant the keys of its parameters says so."""
 
 
 class AbsentOfParameter(HidesAbsent):
-    """Base of `Parameter`: names that a tensor has and a parameter has not."""
+    """Base of `Parameter`: names that a tensor has and a parameter does not have."""
 
     __slots__ = ()
 

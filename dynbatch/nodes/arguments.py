@@ -35,7 +35,7 @@ def not_a_node(what: str, value: object) -> DtypeError:
 
 
 def _is_width(value: object) -> bool:
-    """Whether it may be a first state that no step has followed: a width, or a tuple of them."""
+    """Whether a value may be an initial state that is given by its width, or a tuple of widths."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_width, value))
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)
@@ -49,7 +49,7 @@ def require_nodes(what: str, *values: object) -> None:
 
 
 def require_graph(what: str, graph: object) -> None:
-    """Raise `DtypeError` for what is no graph where one stands first."""
+    """Raise `DtypeError` if the first argument of a function is not a graph."""
     if not hasattr(graph, "add_light") or isinstance(graph, type):
         raise DtypeError.at_caller(
             f"{what}: a graph expected, got {type(graph).__name__}.\n"
@@ -65,13 +65,13 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
     except ValueError:
         array = np.empty((len(ids), 0))
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        found = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
+        given = f"{array.dtype} of {array.ndim} dimension{'' if array.ndim == 1 else 's'}"
         fix = "pass one sentence's ids, e.g. [4, 17, 2]"
         if array.dtype.kind in "US":
-            found, fix = "text", "give each word's id, from a vocabulary of yours"
+            given, fix = "text", "give each word's id, from a vocabulary of yours"
         elif array.dtype.kind == "O":
-            found = type(ids).__name__
+            given = type(ids).__name__
         raise error.at_caller(
-            f"{what}: a one-dimensional sequence of integers expected, got {found}.\n  fix:  {fix}"
+            f"{what}: a one-dimensional sequence of integers expected, got {given}.\n  fix:  {fix}"
         )
     return array.astype(np.int64, copy=False)

@@ -20,8 +20,8 @@ from dynbatch.ragged import Ragged
 
 
 class Scalar(Operation):
-    """x combined with a number of the user's own. The number travels with the node, not in the
-    signature, so that nodes with different numbers share a kernel.
+    """A function of x and a number. The number is not a part of the signature, so that nodes with
+    different numbers share a kernel.
     """
 
     __slots__ = ("number",)
@@ -71,7 +71,7 @@ class Shift(Scalar):
 
 
 class WithNumber(Scalar):
-    """f(x, number), or f(number, x) if `side` is 1, of a function of two values.
+    """A function of two values, one of them a number: f(x, number), or f(number, x) if `side` is 1.
 
     Batches with:  every other node of its type, whatever the shapes and numbers.
     """
@@ -94,7 +94,7 @@ class WithNumber(Scalar):
 
 
 class DivideByNumber(WithNumber):
-    """x / number. Not x times its reciprocal, which may overflow where the quotient does not."""
+    """x / number; the reciprocal of the number might overflow where the quotient does not."""
 
     __slots__ = ()
     kernel = kernels.divide
@@ -195,13 +195,13 @@ class RaiseTo(Binary):
     kernel = kernels.raise_to
 
 
-def combined(kind: type[Binary], a: Node, b: Node) -> Node:
+def combined(node_type: type[Binary], a: Node, b: Node) -> Node:
     """A function of two nodes, which are repeated to one shape."""
-    return kind(a, b) if a.shape == b.shape else kind(*matched([a, b]))
+    return node_type(a, b) if a.shape == b.shape else node_type(*matched([a, b]))
 
 
 def beside(node: Any, value: Any) -> Any:
-    """What stands beside a node: a parameter as a node of the same graph, all else as it is."""
+    """The other operand of a node: a parameter as a node of the same graph, all else as it is."""
     if isinstance(value, Parameter) and isinstance(node, Node):
         return parameter(node.graph, value)
     return value
@@ -257,7 +257,7 @@ def divide(a: Any, b: Any) -> Node:
 def pow(x: Any, exponent: Any) -> Node:
     """x to a power, elementwise; one of the two may be a number, or a parameter.
 
-    As in PyTorch, a negative x has no real power but whole ones: all others are NaN.
+    A negative x has whole powers only, as in PyTorch: all others are NaN.
 
     Example:
         >>> import dynbatch as db

@@ -127,12 +127,12 @@ class Batch:
 
     def input(self, position: int) -> Ragged:
         """A packed input that `retains` names."""
-        found = self.inputs[position]
-        assert found is not None, (
+        x = self.inputs[position]
+        assert x is not None, (
             f"{self.first.label()} did not retain input {position}.\n"
             "  fix:  retains = db.Retain(inputs=True) in its class"
         )
-        return found
+        return x
 
     def result(self) -> Ragged:
         """The packed output, when `retains` names it."""

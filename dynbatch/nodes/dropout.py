@@ -51,7 +51,7 @@ class InvertedDropout(Operation):
 
 
 class Ones(Operation):
-    """1 for every token of x, in `columns` features: what a scan's dropout masks are made from.
+    """Ones, (T, columns) for the T tokens of x: a scan's dropout masks are made from them.
 
     Shape:  x (T, D) -> (T, columns).
     Batches with:  every other one, whatever the shapes.
@@ -74,7 +74,7 @@ def dropout(x: Node, p: float = 0.5, training: bool = True) -> Node:
     """x with elements set to 0 with probability `p` and the rest scaled by 1 / (1 - p).
 
     As `torch.nn.functional.dropout`, but repeatable: the mask follows from the graph's seed, from
-    what x was made of and from nothing else. x itself where not `training`, or where p is 0.
+    what x was made of and from nothing else. Without `training`, or with p = 0, it is x itself.
 
     Raises:
         ArgumentError: p is not between 0 and 1.

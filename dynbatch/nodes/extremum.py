@@ -115,7 +115,7 @@ def min(x: Node, dim: int | None = None, **habits: Never) -> Node:
 def argmax(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Number of the first maximum over tokens (`dim=0`), features (`dim=-1`), or all elements.
 
-    A node like any other, so its numbers are floats: `ids = F.argmax(scores).value.astype(int)`.
+    Its numbers are floats, as those of any node: `ids = F.argmax(scores).value.astype(int)`.
 
     Raises:
         ShapeError: x has no such dim, or no tokens to choose from.

@@ -1,4 +1,4 @@
-"""Inner products with arrays: from where a backward starts that has other ends than one scalar."""
+"""Inner products with arrays: where a backward starts that has other ends than one scalar."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InnerProduct(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """The weights."""
+        """Elements of all weights."""
         return sum(batch.sizes("weights"))
 
     @classmethod
@@ -78,7 +78,7 @@ class InnerProduct(Operation):
 class LossSum(InnerProduct):
     """Where backward starts from several losses: their sum, which has to be finite.
 
-    Batches with:  nothing: there is one a backward.
+    Batches with:  nothing, since each backward has one.
     """
 
     __slots__ = ()
@@ -91,14 +91,14 @@ class Seed(LossSum):
     The value is 0: nobody asks for Σ_i ⟨g_i, y_i⟩, which may overflow, or be 0 · inf, where the
     gradients are finite.
 
-    Batches with:  nothing: there is one a backward.
+    Batches with:  nothing, since each backward has one.
     """
 
     __slots__ = ()
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """None: the weights are for backward."""
+        """0, since only backward reads the weights."""
         return 0
 
     @classmethod
@@ -132,9 +132,9 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
             raise GraphError(f"backward: {node!r} belongs to another graph.")
     several = isinstance(gradients, list | tuple)
     if not several or len(gradients) != len(outputs):
-        found = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
+        given = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
         raise ShapeError.at_caller(
-            f"backward: {found} for {len(outputs)} outputs.\n"
+            f"backward: {given} for {len(outputs)} outputs.\n"
             "  rule: a list of one gradient for each output, in their order\n"
             "  fix:  gradient=[array, …], with None where a scalar's is 1"
         )
@@ -178,5 +178,6 @@ def _gradient_given(node: Node, gradient: Any, dtype: DType) -> Array:
 
 def seed(outputs: Sequence[Node], gradients: Sequence[Array], are_losses: bool) -> Node:
     """The scalar whose gradient by each output is the one given; of losses it is their sum."""
-    kind = LossSum if are_losses else Seed
-    return kind(*outputs, weights=np.concatenate([one.reshape(-1) for one in gradients]))
+    node_type = LossSum if are_losses else Seed
+    weights = np.concatenate([gradient.reshape(-1) for gradient in gradients])
+    return node_type(*outputs, weights=weights)

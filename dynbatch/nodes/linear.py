@@ -82,7 +82,7 @@ NUMBERS_OF_A_PRODUCT = 9
 
 
 class MatMul(Operation):
-    """y = a b for two values of one sentence; one product a sentence.
+    """y = a b for two values of one sentence: one product for each sentence.
 
     Shape:  a (T, I), b (I, O) -> (T, O);  a (I,) counts as (1, I) and gives (O,).
     Batches with:  every other MatMul of the same inner and outer width. Either may be a length,

@@ -224,23 +224,23 @@ class Operation(Node):
         It holds the type, the `static` attributes (parameters by identity) and, unless
         `any_shape`, the widths of inputs and output. Never lengths, never the batch.
         """
-        kind = type(self)
-        key: list[Any] = [kind]
-        for name in kind.static:
+        node_type = type(self)
+        key: list[Any] = [node_type]
+        for name in node_type.static:
             value = getattr(self, name)
             key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
         inputs = self.inputs
         widths: Sequence[int | str]
-        if kind.any_shape:
+        if node_type.any_shape:
             widths = ()
-        elif kind._names_widths:
+        elif node_type._names_widths:
             widths = self.signature_widths()
         else:
             widths = (self.width, *map(_width_of, inputs))
             if 0 in widths:
                 self._refuse_no_features("it reads a value without features")
         key += widths[:1]
-        if not kind.variadic:
+        if not node_type.variadic:
             key += (len(inputs), *widths[1:])
         return intern_signature(tuple(key))
 
@@ -279,7 +279,7 @@ class Operation(Node):
         return tuple([value for value in values if isinstance(value, Parameter)])
 
     def parameters(self) -> tuple[Parameter, ...]:
-        """Those of `all_parameters` that receive a gradient from this node."""
+        """The parameters that receive a gradient from this node: all that are not frozen."""
         return tuple([value for value in self.all_parameters() if not value.frozen])
 
     def producers(self) -> Sequence[Node]:
@@ -304,7 +304,7 @@ class Operation(Node):
         return {name: value for name, value in held if name not in Node.__slots__}
 
     def rebuild(self, *inputs: Node) -> Node:
-        """The same operation with the same attributes on other inputs."""
+        """This operation, with its attributes, on other inputs."""
         return type(self)(*inputs, **self.attributes())
 
     def folded(self) -> Operation:
@@ -399,14 +399,14 @@ class Operation(Node):
 
 def signature_type(signature: int) -> type[Operation]:
     """The node type behind an interned signature."""
-    kind: type[Operation] = key_of(signature)[0]
-    return kind
+    node_type: type[Operation] = key_of(signature)[0]
+    return node_type
 
 
 def signature_parts(signature: int) -> list[tuple[str, Any]]:
     """What a signature holds besides the type, by name: see `Operation.signature_names`."""
-    kind, *values = key_of(signature)
-    return list(zip(kind.signature_names(values), values, strict=True))
+    node_type, *values = key_of(signature)
+    return list(zip(node_type.signature_names(values), values, strict=True))
 
 
 Node.base_of_types = Operation

@@ -72,7 +72,7 @@ class Total(Operation):
 
     @classmethod
     def numbers(cls, batch: Batch) -> tuple[Array, Array]:
-        """Each node's number, which is of one element."""
+        """Each node's number, and where its one element begins."""
         return batch.array("number", batch.dtype), np.arange(len(batch.nodes) + 1)
 
 
@@ -80,7 +80,7 @@ class Reduction(Operation):
     """Base of reductions within one sentence.
 
     Shape:  over tokens (T, D) -> (D,);  over features (T, D) -> (T, 1), (D,) -> ();  all -> ().
-    Batches with:  every other one of its kind, width and dim, whatever the lengths; the width may
+    Batches with:  every other one of its type, width and dim, whatever the lengths; the width may
         be a length too, if its type says so.
     """
 
@@ -195,7 +195,7 @@ def sum(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> No
 def mean(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> Node:
     """Mean over tokens (`dim=0`), over features (`dim=-1`), of everything, or of a list of scalars.
 
-    Of no tokens it is 0, not NaN as in PyTorch (see `nodes.reduce`).
+    A mean over no tokens is 0, where PyTorch gives NaN (see `nodes.reduce`).
 
     Raises:
         ShapeError:      x has no such dim, or the list holds something else than scalars.
@@ -209,7 +209,7 @@ def mean(x: Node | Sequence[Node], dim: int | None = None, **habits: Never) -> N
 def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """log Σ exp(x) over tokens (`dim=0`), over features (`dim=-1`), or of everything.
 
-    Of no tokens it is -inf.
+    Over no tokens it is -inf.
 
     Raises:
         ShapeError: x has no such dim.

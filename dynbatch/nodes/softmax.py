@@ -13,10 +13,10 @@ from dynbatch.ragged import Ragged
 
 
 class Normalised(Operation):
-    """Base: y of x's shape, normalised over the features of each token, or each feature's tokens.
+    """Base of both: x normalised over the features of each token, or the tokens of each feature.
 
     Shape:  x (T, D) or (D,) -> y of that shape;  length 0 gives an empty y.
-    Batches with:  every other one of its kind, width and dim, whatever the lengths; the width may
+    Batches with:  every other one of its type, width and dim, whatever the lengths; the width may
         be a length too.
     """
 

@@ -168,7 +168,7 @@ def input(graph: Owner, array: Any) -> Node:
 
 
 def _gpu_array(graph: Owner, array: Any) -> Array:
-    """The array as one of CuPy, C-contiguous, after what the graph asks of it."""
+    """The array as a C-contiguous one of CuPy, of the graph's dtype."""
     device = getattr(graph, "device", None)  # a trace of a cell has none
     if device is None or not device.is_cuda:
         raise BackendError.at_caller(
@@ -228,14 +228,14 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
         except AttributeError:
             raise _not_a_graph("constant", graph) from None
         return Input(graph=graph, array=np.full(shape, number, dtype))
-    made = input(graph, number)
-    if shape not in ((), made.shape):
+    node = input(graph, number)
+    if shape not in ((), node.shape):
         raise ShapeError.at_caller(
-            f"constant: an array of shape {made.shape}, and shape={shape}.\n"
+            f"constant: an array of shape {node.shape}, and shape={shape}.\n"
             "  rule: a number is repeated to at most two dimensions; an array has its own shape\n"
             "  fix:  leave shape out"
         )
-    return made
+    return node
 
 
 def parameter(graph: Owner, source: Parameter) -> Node:

@@ -67,8 +67,8 @@ class CumSum(Operation):
 class Spread(Reduction):
     """Base of variance and standard deviation, in two passes: the mean, then the deviations.
 
-    Of no more elements than `correction` PyTorch divides by 0, and so does this: NaN of none, and
-    of one element with the usual correction of 1.
+    With no more elements than `correction` it divides by 0, as PyTorch does: no elements give NaN,
+    and so does one element with the usual correction of 1.
     """
 
     __slots__ = ("correction",)
@@ -80,13 +80,13 @@ class Spread(Reduction):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """The means, and the deviations of all elements."""
+        """Elements: the means, and the deviations of all elements."""
         elements = [x.rows * x.width for node in batch.nodes for x in node.inputs]
         return cls.means(batch) + int(builtins.sum(elements))
 
     @classmethod
     def means(cls, batch: Batch) -> int:
-        """How many there are: as many as outputs."""
+        """How many means there are: as many as outputs."""
         return builtins.sum([node.rows * node.width for node in batch.nodes])
 
     @classmethod
@@ -104,7 +104,7 @@ class Spread(Reduction):
 
     @classmethod
     def scale(cls, y: Ragged, offsets: Segments, correction: float) -> None:
-        """Divide what became of each segment by its rows less `correction`, or by 0."""
+        """Divide each segment's number by its rows less `correction`, or by 0."""
         if not y.values.size:
             return
         divisors = np.maximum(lengths_of(offsets) - correction, 0)
@@ -181,8 +181,8 @@ def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never)
     """Variance over tokens (`dim=0`), over features (`dim=-1`), or of everything, as `torch.var`.
 
     Σ (x_i - mean)² / (n - correction), with n the number of elements: correction 1 is unbiased, 0
-    the mean square. NaN of no element, and with correction 1 of one, as in PyTorch: where sentences
-    may be so short, give correction=0, which of one element is 0.
+    the mean square. No element gives NaN, as in PyTorch, and so does one with correction 1: where
+    sentences may be so short, give correction=0, which makes it 0 for one element.
 
     Shape:  (T, D) -> (D,), (T, 1) or ();  (D,) -> ().
 
@@ -213,7 +213,7 @@ def std(x: Node, dim: int | None = None, correction: float = 1, **habits: Never)
 
 def _spread(
     what: str,
-    kind: type[Spread],
+    node_type: type[Spread],
     x: Node,
     dim: int | None,
     correction: float,
@@ -228,4 +228,4 @@ def _spread(
             "  fix:  correction=1 for unbiased=True, correction=0 for unbiased=False"
         )
     over = (FEATURES if x.ndim == 1 else ALL) if dim is None else axis(what, x, dim)
-    return kind(x, over=over, correction=float(correction))
+    return node_type(x, over=over, correction=float(correction))

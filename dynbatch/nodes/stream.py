@@ -71,17 +71,17 @@ class Sentences:
                 index = parent[index]
             return index
 
-        for one in nodes:
-            parent[one.index] = one.index
-            if not (_joins_scalars(one) or one.joins_sentences):
-                for x in one.inputs:
+        for other in nodes:
+            parent[other.index] = other.index
+            if not (_joins_scalars(other) or other.joins_sentences):
+                for x in other.inputs:
                     if not x.is_shared:
-                        parent[find(one.index)] = find(x.index)
+                        parent[find(other.index)] = find(x.index)
         self._find = find
         self._roots: dict[int, int] = {}
-        for one in nodes:
-            if not (one.is_shared or _joins_scalars(one) or one.joins_sentences):
-                self._roots.setdefault(find(one.index), len(self._roots))
+        for other in nodes:
+            if not (other.is_shared or _joins_scalars(other) or other.joins_sentences):
+                self._roots.setdefault(find(other.index), len(self._roots))
 
     def __len__(self) -> int:
         return len(self._roots)
@@ -100,5 +100,5 @@ class Sentences:
 
 
 def _joins_scalars(node: Node) -> bool:
-    """Whether it is made of scalars only, or is a scalar that was given."""
+    """Whether a node is made of scalars only, or is a scalar that was given."""
     return node.ndim == 0 if not node.inputs else all([x.ndim == 0 for x in node.inputs])

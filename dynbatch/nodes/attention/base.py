@@ -57,7 +57,7 @@ class AttentionCache(ScanCache):
         return self.rows[: int(offsets[-1])]
 
     def scratch_of(self, elements: int, batch: Batch) -> Array:
-        """So many elements of scratch."""
+        """Scratch of that many elements."""
         if self.scratch is None or self.scratch.size < elements:
             self.scratch = batch.xp.empty(elements, batch.dtype)
         return self.scratch[:elements]

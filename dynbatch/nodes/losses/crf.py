@@ -16,7 +16,7 @@ from dynbatch.ragged import Ragged
 
 
 class ChainBase(Operation):
-    """What both share: the scores of transitions, of the first tag and of the last."""
+    """Base of both: the scores of transitions, the first tag and the last."""
 
     __slots__ = ("end", "start", "transitions")
     static = ("transitions", "start", "end")
@@ -33,10 +33,10 @@ class ChainBase(Operation):
             "F.unsqueeze(x, 0) makes one token of a vector",
         )
         tags = shape[1]
-        found = (self.transitions.shape, self.start.shape, self.end.shape)
+        shapes = (self.transitions.shape, self.start.shape, self.end.shape)
         self.require(
-            found == ((tags, tags), (tags,), (tags,)),
-            f"transitions {found[0]}, start {found[1]}, end {found[2]} for {tags} tags",
+            shapes == ((tags, tags), (tags,), (tags,)),
+            f"transitions {shapes[0]}, start {shapes[1]}, end {shapes[2]} for {tags} tags",
             "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
             f"project to as many tags as the transitions have, or make them for {tags}",
         )
@@ -74,7 +74,7 @@ class Crf(ChainBase):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """What backward would read, if none follows."""
+        """Room for the values that only backward reads, where no backward follows."""
         return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
 
     @classmethod
@@ -168,7 +168,7 @@ def viterbi(emissions: Node, transitions: Parameter, start: Parameter, end: Para
 
     Raises:
         ShapeError: shapes do not fit.
-        DtypeError: a parameter is none, or is not of the graph's dtype.
+        DtypeError: an argument is not a parameter, or not of the graph's dtype.
     """
     require_nodes("viterbi", emissions)
     for parameter in (transitions, start, end):

@@ -26,7 +26,7 @@ _folds = ContextVar("folds", default=True)
 
 
 class CrossEntropyBase(Operation):
-    """What both forms share: targets, token weights, and their packing."""
+    """Base of both forms: targets, weights of tokens, and their packing."""
 
     __slots__ = ()
     static: ClassVar[tuple[str, ...]] = ("smoothing", "by_class")
@@ -52,7 +52,7 @@ class CrossEntropyBase(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """A loss and a scale for each token."""
+        """Elements: a loss and a scale for each token."""
         return 2 * sum(batch.sizes("weights"))
 
     @classmethod
@@ -144,7 +144,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 class CrossEntropy(CrossEntropyBase):
     """The cross-entropy of logits (T, V), by `LinearCrossEntropy`'s formula.
 
-    Batches with:  every other one of the same V, smoothing and kind of targets.
+    Batches with:  every other one of the same V, smoothing and form of targets.
     """
 
     __slots__ = ("by_class", "smoothing", "targets", "weights")
@@ -214,9 +214,9 @@ def cross_entropy(
             "  fix:  0.1 is common; 0 switches it off"
         )
     given = distributions(logits, targets, ignore_index, reduction)
-    found = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
+    checked = given or class_targets("cross_entropy", logits, targets, ignore_index, reduction)
     loss = CrossEntropy(
-        logits, targets=found[0], weights=found[1], smoothing=float(label_smoothing),
+        logits, targets=checked[0], weights=checked[1], smoothing=float(label_smoothing),
         by_class=given is None,
     )  # fmt: skip
     if type(logits) is LinearMap and _folds.get():

@@ -50,9 +50,9 @@ class NllLoss(Operation):
 
 
 class ElementwiseLoss(Operation):
-    """Base: loss = scale · Σ_i f(x_i, t_i) of an input and a target of one shape.
+    """Base of the losses: loss = scale · Σ_i f(x_i, t_i) of an input and a target of one shape.
 
-    Batches with:  every other one of its kind, whatever the shapes and scales.
+    Batches with:  every other one of its type, whatever the shapes and scales.
     """
 
     __slots__ = ("scale",)
@@ -174,8 +174,8 @@ def kl_div(x: Node, target: Any, reduction: str = "mean", log_target: bool = Fal
         DtypeError: the target is not numeric.
         ValueError: unknown reduction.
     """
-    kind = LogKlDivergence if log_target else KlDivergence
-    return _pair_loss("kl_div", kind, x, target, reduction, ("mean", "batchmean", "sum"))
+    node_type = LogKlDivergence if log_target else KlDivergence
+    return _pair_loss("kl_div", node_type, x, target, reduction, ("mean", "batchmean", "sum"))
 
 
 def binary_cross_entropy_with_logits(x: Node, target: Any, reduction: str = "mean") -> Node:
@@ -196,11 +196,11 @@ def binary_cross_entropy_with_logits(x: Node, target: Any, reduction: str = "mea
 
 
 def _pair_loss(
-    what: str, kind: type[ElementwiseLoss], x: Node, target: Any, reduction: str,
+    what: str, node_type: type[ElementwiseLoss], x: Node, target: Any, reduction: str,
     known: tuple[str, ...] = ("mean", "sum"),
 ) -> Node:  # fmt: skip
     require_nodes(what, x)
     check_reduction(what, reduction, known)
     counts = {"mean": x.rows * x.width, "batchmean": x.rows, "sum": 1}
     target = target if isinstance(target, Node) else input(x.graph, target)
-    return kind(x, target, scale=1 / max(counts[reduction], 1))
+    return node_type(x, target, scale=1 / max(counts[reduction], 1))

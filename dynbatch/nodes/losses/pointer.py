@@ -52,7 +52,7 @@ class PointerLoss(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """A loss for each query, and the probabilities if nothing will read them."""
+        """Elements: a loss for each query, and the probabilities where no backward reads them."""
         pairs, _ = cls.saved(batch)["probabilities"]
         return sum(cls._lengths(batch)[0]) + (0 if batch.keeps else pairs)
 
@@ -95,7 +95,7 @@ def pointer_loss(
 ) -> Node:
     """Cross-entropy of one sentence's choices among its own keys, with scores q_i · k_j, in nats.
 
-    `cross_entropy(queries @ transpose(keys), targets)`, and batches over sentences of any length.
+    It is `cross_entropy(queries @ transpose(keys), targets)`, but batches at any lengths.
 
     Args:
         queries:      (T_q, D).

@@ -57,12 +57,12 @@ def class_targets(
     counted = np.ones(ids.size, bool) if ignore_index is None else ids != ignore_index
     wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= classes)))
     if wrong.size:
-        place = int(wrong[0])
+        position = int(wrong[0])
         rule, fix = f"0 <= target < {classes}", "map unknown targets to one class"
         if ignore_index is not None:
             rule, fix = f"{rule}, or ignore_index", f"{fix}, or to ignore_index"
         raise VocabularyError.at_caller(
-            f"{what}: target {ids[place]} at position {place} of {ids.size} is outside the "
+            f"{what}: target {ids[position]} at position {position} of {ids.size} is outside the "
             f"{classes} classes.\n"
             f"  rule: {rule}\n  fix:  {fix}"
         )
@@ -76,25 +76,25 @@ def distributions(
 ) -> tuple[Array, Array] | None:
     """Probabilities (T, V) and weights (T,) of each token's loss; None where targets are classes.
 
-    They are probabilities where they are floats and of as many dimensions as the logits.
+    Targets are probabilities where they are floats and have as many dimensions as the logits.
 
     Raises:
         ShapeError:    their shape is another.
-        NumericError:  one is not finite.
-        ArgumentError: one is below 0; unknown reduction; or there is an `ignore_index`.
+        NumericError:  a probability is not finite.
+        ArgumentError: a probability is below 0; unknown reduction; or there is an `ignore_index`.
     """
     if isinstance(targets, Node | int | np.integer):
         return None
     try:
-        found = exchange.view("cross_entropy", targets)
+        array = exchange.view("cross_entropy", targets)
     except ValueError:
         return None
-    if found.dtype.kind != "f" or found.ndim != logits.ndim or not (found.size or found.ndim > 1):
+    if array.dtype.kind != "f" or array.ndim != logits.ndim or not (array.size or array.ndim > 1):
         return None
     check_reduction("cross_entropy", reduction, ("mean", "sum"))
     logits.require(
-        found.shape == logits.shape,
-        f"probabilities of shape {found.shape} for cross_entropy of shape {logits.shape}",
+        array.shape == logits.shape,
+        f"probabilities of shape {array.shape} for cross_entropy of shape {logits.shape}",
         "one probability for each class of each token",
         "give the sentence's own probabilities, unpadded, or ids",
     )
@@ -104,13 +104,13 @@ def distributions(
             "  rule: only ids can be ignored\n"
             "  fix:  give rows of zeros, or leave these tokens out"
         )
-    array = np.array(arrays.download(found), logits.graph.dtype, order="C")
+    array = np.array(arrays.download(array), logits.graph.dtype, order="C")
     if not (array >= 0).all() or not np.isfinite(array).all():
         wrong = ~((array >= 0) & np.isfinite(array))
-        place = tuple(int(i) for i in np.argwhere(wrong)[0])
+        position = tuple(int(i) for i in np.argwhere(wrong)[0])
         error: type[DynbatchError] = ArgumentError if np.isfinite(array).all() else NumericError
         raise error.at_caller(
-            f"cross_entropy: the probability at {place} is {array[place]}.\n"
+            f"cross_entropy: the probability at {position} is {array[position]}.\n"
             "  rule: probabilities are finite, and 0 or more\n"
             "  fix:  give F.softmax(...).value or counts, no logits"
         )

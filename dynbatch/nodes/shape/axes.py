@@ -29,7 +29,7 @@ NO_HABITS: Mapping[str, Any] = MappingProxyType({})
 
 
 def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) -> str:
-    """TOKENS or FEATURES.
+    """TOKENS or FEATURES, for the dimension `dim` of x.
 
     Args:
         habits: keyword arguments that the function does not have.

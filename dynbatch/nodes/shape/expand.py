@@ -20,7 +20,7 @@ from dynbatch.ragged import Ragged
 
 
 class Repeated(Operation):
-    """Base: x repeated over tokens, over features, or both, to a given shape.
+    """Base of both: x repeated over tokens, over features, or both, to a given shape.
 
     Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any. dx sums over what was repeated.
     """
@@ -42,7 +42,7 @@ class Repeated(Operation):
 
 
 class Expand(Repeated):
-    """x repeated to a shape whose width is of features.
+    """x repeated to a shape whose width is a number of features.
 
     Batches with:  those of the same widths, whatever the lengths.
     """
@@ -66,7 +66,7 @@ class Expand(Repeated):
 
     @classmethod
     def repeats(cls, x: Ragged, y: Ragged) -> Array | None:
-        """How often each row of x stands in y: as its sentence has tokens; None: once each."""
+        """How often each row of x stands in y: once for each token; None where each stands once."""
         before, after = np.asarray(x.lengths), np.asarray(y.lengths)
         if (before == after).all():
             return None
@@ -74,7 +74,7 @@ class Expand(Repeated):
 
 
 class ExpandToLength(Repeated):
-    """x repeated to a shape whose width is a length, as that of scores (T_q, T_k) is.
+    """x repeated to a shape whose width is a length, such as scores (T_q, T_k).
 
     Batches with:  every other one that repeats the same: a row, or single numbers.
     """
@@ -98,7 +98,7 @@ class ExpandToLength(Repeated):
 
     @classmethod
     def segments(cls, batch: Batch) -> Segments:
-        """What of y is one row, or one number, of x."""
+        """The parts of y that are one row, or one number, of x."""
         rows, widths = [[getattr(n, name) for n in batch.nodes] for name in ("rows", "width")]
         if batch.first.over == TOKENS:
             return Matrices(rows, widths)

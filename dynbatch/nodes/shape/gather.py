@@ -1,4 +1,4 @@
-"""Rows by their numbers, and the transpose: parts of a value that are no rectangles of it."""
+"""Rows by their numbers, and the transpose: parts of a value that are not rectangles."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def gather_rows(x: Node, ids: Any) -> Node:
 def repeat(x: Node, times: int) -> Node:
     """The rows of x `times` over, (T, D) -> (times · T, D); a vector becomes `times` equal rows.
 
-    As `x.repeat(times, 1)` in PyTorch.
+    This is `x.repeat(times, 1)` in PyTorch.
 
     Raises:
         ShapeError: `times` is negative, or x is a scalar.

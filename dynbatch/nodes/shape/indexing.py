@@ -1,4 +1,4 @@
-"""Parts of a value: slices, single rows, rows by integer ids, and the transpose."""
+"""Parts of a value by Python's keys: slices, single rows, one element."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Slice(Structural):
 
 
 class Row(Slice):
-    """One token of a sentence, x[i]: made fast, since a step-by-step loop makes one a word.
+    """One token of a sentence, x[i]: made fast, since a loop over the words makes one for each.
 
     It is cut only if something reads it: a call of a cell reads the row where it lies, unless it is
     to be kept.

@@ -14,7 +14,7 @@ from dynbatch.nodes.syntax.registry import not_an_argument
 
 
 class Reshape(Structural):
-    """The same elements in the same order, in another shape.
+    """x in another shape, its elements in the same order.
 
     Batches with:  every other Reshape.
     """
@@ -70,7 +70,7 @@ def _reshape(x: Node, shape: Shape, lengths: int) -> Node:
 
 
 def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
-    """Without its dimensions of size 1, or without `dim` if that has size 1, as `torch.squeeze`.
+    """x without dimensions of size 1, or without `dim` if that has size 1, as `torch.squeeze`.
 
     Give `dim` where a sentence may have one token: (T, 1) with `dim=-1` is always (T,), and (1, D)
     with `dim=0` always (D,).
@@ -91,7 +91,7 @@ def squeeze(x: Node, dim: int | None = None, **habits: Never) -> Node:
 
 
 def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
-    """With a dimension of size 1 more: (D,) -> (1, D), or (D, 1) for `dim=-1`; () -> (1,).
+    """x with a dimension of size 1 more: (D,) -> (1, D), or (D, 1) for `dim=-1`; () -> (1,).
 
     Raises:
         ShapeError: x is a matrix, or has no such dim.

@@ -11,7 +11,7 @@ from dynbatch.ragged import Ragged
 
 
 class Windowed(Operation):
-    """Base: one row of y for each window of `size` tokens, `stride` tokens apart.
+    """Base of all: one row of y for each window of `size` tokens, `stride` tokens apart.
 
     T' = (T + 2 · padding - size) // stride + 1 windows; none where a sentence is too short.
     """
@@ -70,10 +70,10 @@ class Windows(Windowed):
 
 
 class PoolWindows(Windowed):
-    """Base: one number for each window and feature.
+    """Base of pools: one number for each window and feature.
 
     Shape:  (T, D) -> (T', D).
-    Batches with:  every other one of its kind, width, size and stride, whatever the lengths.
+    Batches with:  every other one of its type, width, size and stride, whatever the lengths.
     """
 
     __slots__ = ()

@@ -1,4 +1,4 @@
-"""Names that a tensor has and a node has not, each with what to write instead."""
+"""Names that a tensor has and a node does not have, each with what to write instead."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DTYPE = 'db.Graph(dtype="float64") has its nodes so; node.value.astype(...) conv
 
 
 class Absences(HidesAbsent, HasOperators):
-    """Base of `Node`: names that a tensor has and a node has not."""
+    """Base of `Node`: names that a tensor has and a node does not have."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What users of PyTorch call on a tensor, on a node: a function of `F`, or an error with the fix.
+"""The methods of PyTorch's tensors on nodes: each is a function of `F`, or an error with the fix.
 
 Each name is an entry of a class, none is found by `__getattr__`: with that, CPython 3.11 would
 look up every attribute of every node the slow way.
@@ -6,7 +6,7 @@ look up every attribute of every node the slow way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MethodType
 from typing import TYPE_CHECKING, Any, Generic, Never, NoReturn, TypeVar, cast
 
@@ -25,7 +25,7 @@ N = TypeVar("N")  # Node, which derives from what is here
 class Method:
     """`x.NAME(...)` is `F.NAME(x, ...)`, or F's function of another name.
 
-    A node type of the user's may have an attribute of that name: it goes first.
+    Where a user's node type has an attribute of that name, that is found.
     """
 
     def __init__(self, function: str = "") -> None:
@@ -40,7 +40,7 @@ class Method:
 
 
 class Methods(Absences, NumpyProtocols, Generic[N]):
-    """Base of `Node`: PyTorch's names for what `F` has, and where its names mean nothing, why."""
+    """Base of `Node`: PyTorch's names, for functions of `F` or for errors with the fix."""
 
     __slots__ = ()
 
@@ -111,7 +111,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         return node
 
     def split(self, sizes: object, dim: int | None = None, **habits: Never) -> list[N]:
-        """`F.split(x, sizes, dim)`; of a matrix `dim` is to be given.
+        """`F.split(x, sizes, dim)`; for a matrix `dim` must be given.
 
         Raises:
             ShapeError: without `dim` PyTorch would cut the tokens, `F.split` the features.
@@ -119,7 +119,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         return self._cut("split", sizes, dim, habits)
 
     def chunk(self, chunks: int, dim: int | None = None, **habits: Never) -> list[N]:
-        """`F.chunk(x, chunks, dim)`; of a matrix `dim` is to be given.
+        """`F.chunk(x, chunks, dim)`; for a matrix `dim` must be given.
 
         Raises:
             ShapeError: without `dim` PyTorch would cut the tokens, `F.chunk` the features.
@@ -129,7 +129,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
     def _cut(self, name: str, into: object, dim: object, habits: Mapping[str, object]) -> list[N]:
         if dim is None and self.ndim == 2 and not habits:
             raise ShapeError.at_caller(
-                f"{self!r}: x.{name}({into!r}) of a matrix says not along which dim.\n"
+                f"{self!r}: x.{name}({into!r}) of a matrix does not say along which dim.\n"
                 f"  rule: PyTorch's method cuts dim 0 then, F.{name} dim -1: say which\n"
                 f"  fix:  x.{name}({into!r}, dim=0) for tokens, x.{name}({into!r}, dim=-1) for "
                 "features"
@@ -265,8 +265,8 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     __hash__ = object.__hash__
 
-    def __contains__(self, one: object) -> bool:
-        return any([one is each for each in self])  # type: ignore[attr-defined]
+    def __contains__(self, value: object) -> bool:
+        return any([value is part for part in cast("Iterable[N]", self)])
 
     def __round__(self, digits: int | None = None) -> float:
         return round(self.item(), digits)

@@ -1,4 +1,4 @@
-"""What PyTorch and NumPy call by names that `F` has not, each with what to write."""
+"""Names of PyTorch and NumPy that `F` does not have, each with what to write."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ OTHER_NAMES = {
 
 
 def missing(name: str) -> AttributeError:
-    """The error for a name that `F` has not."""
+    """The error for a name that `F` does not have."""
     if name not in OTHER_NAMES:
         return AttributeError(f"module 'dynbatch.nodes' has no attribute {name!r}")
     return MissingAttributeError.at_caller(f"F has no {name!r}.\n  fix:  {OTHER_NAMES[name]}")
