@@ -1,8 +1,7 @@
 """Optimizers, clipping and learning-rate schedules, with PyTorch's names and semantics."""
 
 from dynbatch.optim.adagrad import Adagrad
-from dynbatch.optim.adam import Adam
-from dynbatch.optim.adamw import AdamW
+from dynbatch.optim.adam import Adam, AdamW
 from dynbatch.optim.clipping import clip_grad_norm_, clip_grad_value_
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.optimizer import Optimizer

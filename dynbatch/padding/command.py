@@ -69,30 +69,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command `dynbatch`. Returns its exit status: 0, 1 after an error, 130 after Ctrl-C."""
     parser = argparse.ArgumentParser(prog="dynbatch", description="Tools of dynbatch.")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    memory = commands.add_parser(
-        "memory",
-        help="measure what a model holds with padding and without",
-        description=_HELP,
-        epilog=_MORE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_options(memory)
+    summary = "measure what a model holds with padding and without"
+    _add_options(commands.add_parser("memory", help=summary), _MORE)
     return _status(parser.parse_args(arguments))
 
 
 def memory(arguments: Sequence[str] | None = None) -> int:
     """The command `python -m dynbatch.memory`, the same as `dynbatch memory`."""
-    parser = argparse.ArgumentParser(
-        prog="python -m dynbatch.memory",
-        description=_HELP,
-        epilog=_MORE.replace("dynbatch memory", "python -m dynbatch.memory"),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    _add_options(parser)
+    parser = argparse.ArgumentParser(prog="python -m dynbatch.memory")
+    _add_options(parser, _MORE.replace("dynbatch memory", "python -m dynbatch.memory"))
     return _status(parser.parse_args(arguments))
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
+def _add_options(parser: argparse.ArgumentParser, more: str) -> None:
+    parser.description, parser.epilog = _HELP, more
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("data", metavar="DATA", help="a text file, see below")
     add("--model", metavar="MODEL", help=f"{', '.join(MODELS)}, or one of your own, see below "

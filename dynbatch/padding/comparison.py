@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from dynbatch.atomic import replacing
 from dynbatch.padding import picture
@@ -101,21 +102,25 @@ class Comparison:
 
 def _table(found: Comparison) -> str:
     forms = [*found.forms.values(), *found.peers]
+    causes = dict.fromkeys([cause for form in forms for cause in form.by_cause])
+    names = [form.name.split(", ") for form in forms]
     lines = [
         found.title,
         f"{found.batch_size} sentences a batch; {found.measured} of {found.epoch} batches "
         "measured, the largest among them",
         "",
-        *_heads([form.name for form in forms]),
-        _row("cells for each token", forms, lambda form: f"{form.cells_a_token:.2f}"),
-        _row("peak of a training step, MB", forms, lambda form: _mb(form.peak_bytes)),
-        *_causes_at_the_peak(forms),
-        *_optional("activations, gradients alone, MB", forms, lambda form: form.value_bytes),
-        _row("mean over batches, MB", forms, lambda form: _mb(form.mean_bytes)),
-        *_optional("traced, with parameters' dW, MB", forms, lambda form: form.traced_bytes),
-        *_optional("pool: requested at most, MB", forms, lambda form: form.requested_bytes),
-        *_optional("pool: reserved, MB", forms, lambda form: form.reserved_bytes),
-        *_speed(forms),
+        *_row("", [name[0] for name in names], str),
+        *_row("", [", ".join(name[1:]) for name in names], str),
+        *_row("cells for each token", [form.cells_a_token for form in forms], "{:.2f}".format),
+        *_row("peak of a training step, MB", [form.peak_bytes for form in forms]),
+        *[line for cause in causes
+          for line in _row(f"  {cause}", [form.by_cause.get(cause) for form in forms])],
+        *_row("activations, gradients alone, MB", [form.value_bytes for form in forms]),
+        *_row("mean over batches, MB", [form.mean_bytes for form in forms]),
+        *_row("traced, with parameters' dW, MB", [form.traced_bytes for form in forms]),
+        *_row("pool: requested at most, MB", [form.requested_bytes for form in forms]),
+        *_row("pool: reserved, MB", [form.reserved_bytes for form in forms]),
+        *_row("tokens per second", [form.tokens_per_second for form in forms], "{:,.0f}".format),
         "",
         *_savings(found),
         "",
@@ -124,47 +129,18 @@ def _table(found: Comparison) -> str:
         *_chain(found),
         "",
         found.note,
-    ]
+    ]  # fmt: skip
     return "\n".join([line.rstrip() for line in lines])
 
 
-def _heads(names: Sequence[str]) -> list[str]:
-    """Two lines of column heads: "padded, random" is split at the comma."""
-    above = [name.partition(", ")[0] for name in names]
-    below = [name.partition(", ")[2] for name in names]
-    return ["".join([" " * _LABEL, *[f"{word:>{_COLUMN}}" for word in h]]) for h in (above, below)]
+def _mb(size: float) -> str:
+    return f"{size / MB:,.1f}"
 
 
-def _row(label: str, forms: Iterable[Form], cell: Callable[[Form], str]) -> str:
-    return f"{label:<{_LABEL}}" + "".join([f"{cell(form):>{_COLUMN}}" for form in forms])
-
-
-def _mb(size: float | None) -> str:
-    return "" if size is None else f"{size / MB:,.1f}"
-
-
-def _causes_at_the_peak(forms: Sequence[Form]) -> list[str]:
-    causes = dict.fromkeys([cause for form in forms for cause in form.by_cause])
-    return [
-        _row(f"  {cause}", forms, lambda f, cause=cause: _mb(f.by_cause.get(cause)))  # type: ignore[misc]
-        for cause in causes
-        if any([form.by_cause.get(cause) for form in forms])
-    ]
-
-
-def _optional(label: str, forms: Sequence[Form], size: Callable[[Form], int | None]) -> list[str]:
-    if all([size(form) is None for form in forms]):
-        return []
-    return [_row(label, forms, lambda form: _mb(size(form)))]
-
-
-def _speed(forms: Sequence[Form]) -> list[str]:
-    if all([form.tokens_per_second is None for form in forms]):
-        return []
-    cell: Callable[[Form], str] = lambda form: (  # noqa: E731
-        "" if form.tokens_per_second is None else f"{form.tokens_per_second:,.0f}"
-    )
-    return [_row("tokens per second", forms, cell)]
+def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = _mb) -> list[str]:
+    """A line with a value of each form, or nothing where no form has one."""
+    cells = ["" if value is None else text(value) for value in values]
+    return [f"{label:<{_LABEL}}" + "".join([f"{cell:>{_COLUMN}}" for cell in cells])] * any(cells)
 
 
 def _savings(found: Comparison) -> list[str]:

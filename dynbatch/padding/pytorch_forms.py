@@ -11,15 +11,8 @@ from tqdm import tqdm
 from dynbatch.models.attention import AdditiveAttention
 from dynbatch.models.module import Module
 from dynbatch.models.seq2seq import Seq2Seq
-from dynbatch.padding.batches import (
-    Lengths,
-    Sample,
-    bucketed_batches,
-    cells,
-    random_batches,
-    sample,
-    tokens,
-)
+from dynbatch.padding import batches as epoch
+from dynbatch.padding.batches import Lengths, Sample
 from dynbatch.padding.forms import Form
 from dynbatch.padding.networks import LanguageModel, Tagger
 from dynbatch.padding.padded_model import PaddingError, lengths_of
@@ -54,24 +47,16 @@ class TorchModel:
         if type(model) is Tagger or type(model) is LanguageModel:
             lstm = model.encoder
             network = labelling_network(
-                model.embedding.weight.shape[0],
-                model.output.weight.shape[0],
-                lstm.input_size,
-                lstm.hidden_size,
-                lstm.layers,
-                lstm.bidirectional,
-            )
+                model.embedding.weight.shape[0], model.output.weight.shape[0],
+                lstm.input_size, lstm.hidden_size, lstm.layers, lstm.bidirectional,
+            )  # fmt: skip
             self.loss = self._labels_loss
         elif type(model) is Seq2Seq and isinstance(model.decoder.attention, AdditiveAttention):
             lstm = model.encoder
             network = seq2seq_network(
-                model.source_embedding.weight.shape[0],
-                model.target_embedding.weight.shape[0],
-                lstm.input_size,
-                lstm.hidden_size,
-                lstm.layers,
-                bridge=bool(model.bridges),
-            )
+                model.source_embedding.weight.shape[0], model.target_embedding.weight.shape[0],
+                lstm.input_size, lstm.hidden_size, lstm.layers, bridge=bool(model.bridges),
+            )  # fmt: skip
             self.loss = self._pairs_loss
         else:
             raise PaddingError(
@@ -126,11 +111,11 @@ def torch_form(name: str, chosen: Sample, steps: Sequence[TorchStep], lengths: L
     count = len(chosen.spread)
     peak = max(steps, key=lambda step: step.peak_bytes)
     speeds = [
-        tokens(batch, lengths) / step.seconds
+        epoch.tokens(batch, lengths) / step.seconds
         for batch, step in zip(chosen.batches, steps, strict=True)
     ]
-    computed = sum([cells(batch, lengths) for batch in chosen.spread])
-    real = sum([tokens(batch, lengths) for batch in chosen.spread])
+    computed = sum([epoch.cells(batch, lengths) for batch in chosen.spread])
+    real = sum([epoch.tokens(batch, lengths) for batch in chosen.spread])
     return Form(
         name=name,
         peak_bytes=peak.peak_bytes,
@@ -155,12 +140,12 @@ def torch_forms(
     adam = peer.torch.optim.Adam(peer.parameters, lr=0.0)
     lengths = [lengths_of(example) for example in sentences]
     orders = {
-        "pytorch, padded": random_batches(lengths, batch_size, seed),
-        "pytorch, bucketed": bucketed_batches(lengths, batch_size),
+        "pytorch, padded": epoch.random_batches(lengths, batch_size, seed),
+        "pytorch, bucketed": epoch.bucketed_batches(lengths, batch_size),
     }
     forms = []
     for name, batches in orders.items():
-        chosen = sample(batches, lengths, num_batches)
+        chosen = epoch.sample(batches, lengths, num_batches)
         steps = [
             measure_torch(peer.loss([sentences[i] for i in batch]), peer.parameters, adam.step)
             for batch in tqdm(chosen.batches, desc=name, unit="step")

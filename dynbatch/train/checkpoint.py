@@ -10,25 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from dynbatch import random
 from dynbatch.arguments import state_differences
 from dynbatch.atomic import replacing
 from dynbatch.errors import CheckpointError
 from dynbatch.kernels.runtime import transfer
+from dynbatch.optim import Optimizer, Schedule
+from dynbatch.optim.parameters import HasParameters
 from dynbatch.parameter import Parameter
 from dynbatch.train.checkpoint_file import CheckpointFile, metadata_of
-from dynbatch.train.protocols import Model, State
-
-if TYPE_CHECKING:
-    from dynbatch.optim import Optimizer, Schedule
+from dynbatch.train.protocols import State
+from dynbatch.train.random_states import RandomStates
 
 PathLike = str | os.PathLike[str]
 
@@ -89,14 +88,12 @@ class CheckpointInfo:
             CheckpointError: as `check_random_state`.
         """
         self.check_random_state(generator)
-        if generator is not None and self.random_state is not None:
-            generator.bit_generator.state = self.random_state
-        random.set_state(self.graph_random)
+        RandomStates(self.graph_random, self.random_state).restore(generator)
 
 
 def save_checkpoint(
     path: PathLike,
-    model: Model,
+    model: HasParameters,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
     step: int = 0,
@@ -130,8 +127,7 @@ def save_checkpoint(
         "step": step,
         "epoch": epoch,
         "position": position,
-        "random_state": None if random_state is None else random_state.bit_generator.state,
-        "graph_random": random.get_state(),
+        **asdict(RandomStates.now(random_state)),
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "schedule": None if schedule is None else type(schedule).__name__,
         "schedule_state": None if schedule is None else schedule.state_dict(),
@@ -158,7 +154,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     path: PathLike,
-    model: Model,
+    model: HasParameters,
     optimizer: Optimizer | None = None,
     schedule: Schedule | None = None,
 ) -> CheckpointInfo:

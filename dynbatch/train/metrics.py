@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -41,15 +42,13 @@ class MetricsFile:
         """
         if self._path is None:
             return
-        try:
+        with _writing(self._path):
             if self._file is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = open(self._path, "a", encoding="utf-8")
             self._file.write(json.dumps({name: _finite(value) for name, value in record.items()}))
             self._file.write("\n")
             self._file.flush()
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
 
     def keep(self, wanted: Callable[[Record], bool]) -> None:
         """Remove the records that are not wanted, and a last line that was cut short.
@@ -62,29 +61,22 @@ class MetricsFile:
         self.close()
         if self._path is None:
             return
-        try:
+        with _writing(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             open(self._path, "ab").close()
-        except OSError as error:
-            raise _unwritable(self._path, error) from error
         lines = _whole_lines(self._path)
         kept = [line for line, record in lines if wanted(record)]
         text = b"".join([line + b"\n" for line in kept])
         if text != self._path.read_bytes():
-            try:
-                with replacing(self._path) as temporary:
-                    temporary.write_bytes(text)
-            except OSError as error:
-                raise _unwritable(self._path, error) from error
+            with _writing(self._path), replacing(self._path) as temporary:
+                temporary.write_bytes(text)
 
     def close(self) -> None:
         """Close the file; the next `write` opens it again."""
         if self._file is not None:
             file, self._file = self._file, None
-            try:
+            with _writing(self._path):
                 file.close()
-            except OSError as error:
-                raise _unwritable(self._path, error) from error
 
 
 def read_metrics(path: str | os.PathLike[str]) -> list[Record]:
@@ -130,11 +122,16 @@ def _is_record(value: object) -> bool:
     )
 
 
-def _unwritable(path: Path | None, error: OSError) -> DataError:
-    return DataError(
-        f"{path}: the metrics cannot be written: {error.strerror}.\n"
-        "  fix: free space on the disk, or give a folder that can be written."
-    )
+@contextmanager
+def _writing(path: Path | None) -> Iterator[None]:
+    """Raise a DataError where the system does not let the file be written."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(
+            f"{path}: the metrics cannot be written: {error.strerror}.\n"
+            "  fix: free space on the disk, or give a folder that can be written."
+        ) from error
 
 
 def _finite(value: object) -> object:

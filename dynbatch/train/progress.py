@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from tqdm import tqdm
 
@@ -37,15 +36,8 @@ class Progress:
         self._is_shown = is_shown
         self._bar: tqdm | None = None
 
-    def __enter__(self) -> Progress:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Leave the bar as it is."""
         if self._bar is not None:
             self._bar.close()
 

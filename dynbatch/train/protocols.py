@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from dynbatch.parameter import Parameter
+from dynbatch.optim.parameters import HasParameters
 
 Example = Any
 """One example of the data: what the loss function takes."""
@@ -14,13 +14,7 @@ State = dict[str, Any]
 """An object out of JSON."""
 
 
-class Model(Protocol):
-    """Lists its parameters by name, as `models.Module` does."""
-
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
-
-
-class TrainedModel(Model, Protocol):
+class TrainedModel(HasParameters, Protocol):
     """Knows training from evaluation, as `models.Module` does."""
 
     def train(self) -> object: ...

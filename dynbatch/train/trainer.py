@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -129,7 +129,7 @@ class Trainer(TrainerSettings):
             self._marked = RandomStates.now(self.random_state)
             self._metrics.keep(self._is_done)
             try:
-                with Progress(num_epochs, self.show_progress) as progress:
+                with closing(Progress(num_epochs, self.show_progress)) as progress:
                     while self.epoch < num_epochs and not self.stopping.is_over:
                         self._run_epoch(progress)
             except (KeyboardInterrupt, Terminated):

@@ -1,3 +1,4 @@
+from contextlib import closing
 from functools import partial
 
 import pytest
@@ -21,7 +22,7 @@ def shown(capsys):
 
 def run(lengths, epoch=0, position=0, is_shown=True, is_known=True):
     """A run of epochs of so many mini-batches, from a place in it."""
-    with Progress(len(lengths), is_shown) as progress:
+    with closing(Progress(len(lengths), is_shown)) as progress:
         for number in range(epoch, len(lengths)):
             progress.begin_epoch(number, position, lengths[number] if is_known else 0)
             for _ in range(position, lengths[number]):
@@ -56,7 +57,7 @@ def test_loss_speed_and_memory_fit_80_columns(capsys):
 
 
 def test_memory_stays_beside_updates_that_do_not_tell_it(capsys):
-    with Progress(1, True) as progress:
+    with closing(Progress(1, True)) as progress:
         progress.begin_epoch(0, 0, 4)
         for record in ({}, LONG, {"loss": 1.0, "peak_bytes": 5}):
             progress.advance(1, record)
