@@ -193,7 +193,7 @@ class Graph(Runs, Introspection, NamesChecked):
             raise
 
     def _start(self, loss: Node | Sequence[Node], gradient: Any) -> tuple[Node, Sequence[Node]]:
-        """The scalar that backward starts from, and the nodes it is made of if they were given."""
+        """The scalar that backward starts from, and the given nodes that it is made from."""
         if not self.grad:
             raise GraphError("backward: this graph was made with grad=False.")
         several = isinstance(loss, list | tuple)

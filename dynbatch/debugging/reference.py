@@ -48,8 +48,8 @@ class ReferenceRun:
             _bounds([_size(reads[p]) if p < len(reads) else 0 for reads in self._reads])
             for p in range(positions)
         ]
-        self._own = _bounds([_size(nodes) for nodes in groups])
-        self._places = _bounds([len(nodes) for nodes in groups])
+        self._elements = _bounds([_size(nodes) for nodes in groups])
+        self._members = _bounds([len(nodes) for nodes in groups])
 
     def forward(self, xs: Flats) -> list[Array]:
         """The elements of the value, and of each port."""
@@ -68,8 +68,10 @@ class ReferenceRun:
         for k, batch in enumerate(self.batches):
             y = self._prepare(batch)
             batch.gradients = sink
-            own = y.like(self._part(k, dy).reshape(y.values.shape))
-            self.node_type.forward_backward(batch, y, self._cut(k, xs), own, self._cut(k, dxs))
+            dy_of_batch = y.like(self._part(k, dy).reshape(y.values.shape))
+            self.node_type.forward_backward(
+                batch, y, self._cut(k, xs), dy_of_batch, self._cut(k, dxs)
+            )
             outputs.append([y, *batch.ports])
         return _joined(outputs), dxs, sink
 
@@ -89,15 +91,15 @@ class ReferenceRun:
         """
         sink, dxs = StepGradients(set(), set()), self._gradients(wanted)
         for k, batch in enumerate(self.batches):
-            own = packed(self._part(k, dy), batch.nodes)
+            dy_of_batch = packed(self._part(k, dy), batch.nodes)
             batch.inputs = tuple(self._cut(k, inputs))
             batch.output = None if output is None else packed(self._part(k, output), batch.nodes)
             batch.gradients = sink
-            rows = slice(self._places[k], self._places[k + 1])
+            rows = slice(self._members[k], self._members[k + 1])
             ones = [1] * len(batch.nodes)
             batch.port_gradients = [Ragged(array[rows], ones) for array in port_gradients]
             batch.scratch = np.empty(self.node_type.workspace_backward(batch), self.dtype)
-            self.node_type.backward_batch(batch, own, *self._cut(k, dxs))
+            self.node_type.backward_batch(batch, dy_of_batch, *self._cut(k, dxs))
         return dxs, sink
 
     def _prepare(self, batch: Batch) -> Ragged:
@@ -116,7 +118,7 @@ class ReferenceRun:
         return packed(np.full(_size(batch.nodes), np.nan, self.dtype), batch.nodes)
 
     def _part(self, k: int, flat: Array) -> Array:
-        return flat[self._own[k] : self._own[k + 1]]
+        return flat[self._elements[k] : self._elements[k + 1]]
 
     def _cut(self, k: int, flats: Flats) -> list[Any]:
         """Each input as batch k reads it."""

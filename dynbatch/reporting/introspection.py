@@ -71,15 +71,16 @@ class Introspection:
         return self._executor.plans
 
     def explain(self, html: str | os.PathLike[str] | None = None) -> str:
-        """A table of every batch run so far: kind, size, rows, copies, launches, time, and why not
-        more: beside each batch the others of its kind that ran apart, and what kept them apart.
+        """A table of every batch run so far: node type, size, rows, copies, launches and times; and
+        beside each batch those of its type that ran apart, and what kept them apart.
 
-        Above it: batches beside the fewest possible (lower bound), the mean batch, and the host's
-        share of the runs' time. On a GPU all times are the host's. A closed graph explains as well.
+        Above it stand the number of batches, the fewest possible (lower bound), the mean batch, and
+        the host's share of the runs' time. On a GPU all times are the host's. A closed graph
+        explains as well.
 
         Args:
-            html: also write a page with the runs on a timeline to this file. It is one file that
-                  opens offline, replaced whole or not at all.
+            html: also write a page to this file, with the runs on a timeline. It opens offline, and
+                  is replaced whole or not at all.
 
         Raises:
             OSError: the page cannot be written.

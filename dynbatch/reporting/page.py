@@ -43,7 +43,7 @@ def page(record: RunRecord) -> str:
         reasons=_reasons(record),
         plans=_plans(record),
         columns="".join([_cell(name, _style(name), "th") for name in COLUMNS]),
-        batches=_batches(record, [texts[kind] for kind in signature_of]),
+        batches=_batches(record, [texts[signature] for signature in signature_of]),
     )
 
 
