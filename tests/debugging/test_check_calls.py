@@ -257,7 +257,7 @@ def test_a_memory_limit_and_checks_bear_each_other(run, name, frozen):
         return [dense_gradient(parameter) for parameter in vars(p).values()]
 
     expected, limited = gradients(), 0
-    for options in ({}, {"check": True}, {"guard": True}):
+    for options in ({}, {"check": True}, {"guard": True}, {"check": True, "guard": True}):
         for share in (None, 0.9, 0.7):
             try:
                 found = gradients(share, **options)
