@@ -131,29 +131,26 @@ class Calls:
             forms = [form_given(value) for value in values]
             trace = self._trace(forms, at, params, graph, bool(matrices))
             if trace is None or not trace.batches:
-                made = self._inline(arguments, at, graph)
+                result = self._inline(arguments, at, graph)
                 if trace is None:  # so it is not an error
                     self._traces.add(_trace_key(forms, at, graph), params, NOT_TRACED)
                 graph.inlined[self, key] = params
-                return made
+                return result
             table = self._tables[key] = self._table(trace, forms, graph)
             table.held.append((key, params))
         for k in matrices:
-            place = id(values[k])
-            if place not in self._known:
-                self._known[place] = given[k]
-                table.known.append(place)
+            value_id = id(values[k])
+            if value_id not in self._known:
+                self._known[value_id] = given[k]
+                table.known.append(value_id)
             given[k] = values[k]
         arity = (len(values), at, matrices)
-        make = self.make = self._makers.get(arity) or self._maker(arity)  # tried first next time
+        if arity not in self._makers:
+            made_with = maker(*arity)
+            make = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
+            self._makers[arity] = make
+        make = self.make = self._makers[arity]  # tried first next time
         return make(tuple(given) if at is None else (*given[:at], params, *given[at:]))
-
-    def _maker(self, arity: Arity) -> MakeCall:
-        """What makes a call of so many values."""
-        made_with = maker(*arity)
-        made = made_with(self._tables, self._known, self.make_slowly, Call.__new__, Call)
-        self._makers[arity] = made
-        return made
 
     def _table(self, trace: StepTrace, forms: Sequence[Form], graph: CallGraph) -> CallTable:
         """The table of a graph for a trace: one for all that hold the same parameters."""
@@ -167,16 +164,11 @@ class Calls:
     def _forget(self, table: CallTable) -> None:
         for key, _ in table.held:
             self._tables.pop(key, None)
-        for place in table.known:
-            self._known.pop(place, None)
+        for value_id in table.known:
+            self._known.pop(value_id, None)
 
     def _trace(
-        self,
-        forms: Sequence[Form],
-        at: int | None,
-        params: object,
-        graph: Owner,
-        has_matrices: bool,
+        self, forms: Sequence[Form], at: int | None, params: object, graph: Owner, matrices: bool
     ) -> StepTrace | None:
         """The trace for these forms and what `params` holds now.
 
@@ -189,7 +181,7 @@ class Calls:
             try:
                 made = trace_step(self._cell.function, forms, at, params, graph.dtype)
             except DynbatchError:
-                if has_matrices:
+                if matrices:
                     return None
                 raise
             trace = self._traces.add(key, params, made)

@@ -41,19 +41,18 @@ class Roles:
             GraphError: the nodes belong to different graphs.
             ShapeError: a width is not positive.
         """
-        found = [k for k, argument in enumerate(arguments) if not is_value(argument)]
-        only = [k for k in found if not may_be_value(arguments[k])]
-        if len(only) > 1 or (not only and len(found) > 1):
-            raise self._several([arguments[k] for k in only or found])
-        at: int | None = next(iter(only or found), None)
+        others = [k for k, argument in enumerate(arguments) if not is_value(argument)]
+        only = [k for k in others if not may_be_value(arguments[k])]
+        if len(only) > 1 or (not only and len(others) > 1):
+            raise self._several([arguments[k] for k in only or others])
+        at: int | None = next(iter(only or others), None)
         if at is not None:
             self._check_no_nodes(arguments[at])
         graph = self._graph([value for k, value in enumerate(arguments) if k != at])
         if at is not None and not only and not self._is_params(arguments, at, graph):
             at = None
-        if len(found) > (at is not None):
-            values = [a if k == at else as_value(a, graph) for k, a in enumerate(arguments)]
-            arguments = tuple(values)
+        if len(others) > (at is not None):
+            arguments = [a if k == at else as_value(a, graph) for k, a in enumerate(arguments)]
         self._check_widths([value for k, value in enumerate(arguments) if k != at])
         return at, tuple(arguments), graph
 
@@ -61,18 +60,12 @@ class Roles:
         """Whether the function reads its one parameter as such, rather than as a node."""
         params = arguments[at]
         forms: list[Form] = [form_given(value) for k, value in enumerate(arguments) if k != at]
-        own = _form(params)
-        key = (at, tuple(forms), own, graph.dtype.char)
-        known = self._known.get(key)
-        if known is not None:
-            return known
-        with_value = [*forms[:at], own, *forms[at:]]
-        takes_both = (
-            self._traces(forms, at, params, graph),
-            self._traces(with_value, None, 0, graph),
-        )
-        found = self._known[key] = takes_both != (False, True)
-        return found
+        with_value = [*forms[:at], _form(params), *forms[at:]]
+        key = (at, tuple(with_value), graph.dtype.char)
+        if key not in self._known:
+            takes_params = self._traces(forms, at, params, graph)
+            self._known[key] = takes_params or not self._traces(with_value, None, 0, graph)
+        return self._known[key]
 
     def _traces(self, forms: Sequence[Form], at: int | None, params: object, graph: Owner) -> bool:
         try:
@@ -81,17 +74,17 @@ class Roles:
             return False
         return True
 
-    def _several(self, found: Sequence[object]) -> DtypeError:
-        named = " and ".join([repr(argument) for argument in found])
+    def _several(self, given: Sequence[object]) -> DtypeError:
+        named = " and ".join([repr(argument) for argument in given])
         fix = (
             "make arrays nodes with F.input(graph, array), a parameter as value with\n"
             "        F.parameter(graph, p), and lists tuples; put parameters in one module"
         )
-        if None in [argument if argument is None else 0 for argument in found]:
+        if None in [argument if argument is None else 0 for argument in given]:
             fix = "where there is no state yet, give its width, 64 for 64 zeros"
-        elif any(map(_holds_nodes, found)):
+        elif any(map(_holds_nodes, given)):
             fix = "a state of several parts is a tuple, (h, c), not a list or dict"
-        elif all(map(may_be_value, found)):
+        elif all(map(may_be_value, given)):
             fix = (
                 "say which are values, F.parameter(graph, p), or give the cell's parameters as a\n"
                 "        module, a namespace or a dict: then a bare parameter is a value"
@@ -104,11 +97,11 @@ class Roles:
 
     def _check_no_nodes(self, params: object) -> None:
         if _holds_nodes(params):
-            kind = type(params).__name__
+            container = type(params).__name__
             raise DtypeError.at_caller(
-                f"cell {self._name!r}: a {kind} of nodes is neither a value nor parameters.\n"
+                f"cell {self._name!r}: a {container} of nodes is neither a value nor parameters.\n"
                 "  rule: a state of several parts is a tuple of nodes\n"
-                f"  fix:  (h, c) in place of the {kind}; db.stack makes rows of many results, "
+                f"  fix:  (h, c) in place of the {container}; db.stack makes rows of many results, "
                 "db.total their sum"
             )
 
@@ -117,15 +110,14 @@ class Roles:
         if len(graphs) == 1:
             graph: CallGraph = graphs[0]
             return graph
-        name = self._name
         if not graphs:
             raise DtypeError.at_caller(
-                f"cell {name!r}: there is no node among its arguments {values!r}.\n"
+                f"cell {self._name!r}: there is no node among its arguments {values!r}.\n"
                 "  rule: a call belongs to the graph of the nodes it is given\n"
                 "  fix:  give it at least one node, F.input(graph, array)"
             )
         raise GraphError.at_caller(
-            f"cell {name!r}: its arguments belong to different graphs.\n"
+            f"cell {self._name!r}: its arguments belong to different graphs.\n"
             "  rule: every node of an expression has one owner\n"
             "  fix:  build the sentence in one `with db.Graph()` block; what a cell reads comes\n"
             "        in through its arguments"

@@ -8,7 +8,6 @@ from typing import Any, Literal, overload
 import numpy as np
 
 from dynbatch.arguments import switch
-from dynbatch.cells.calls.results import structure_of
 from dynbatch.cells.cell import Cell
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan import chunks
@@ -129,29 +128,16 @@ class Scan(Operation):
 
 @overload
 def scan(
-    cell: Cell,
-    xs: object,
-    init: object,
-    params: object = None,
-    memory: object = None,
-    reverse: bool = False,
-    recompute: int | str | None = None,
-    return_state: Literal[True] = True,
-) -> tuple[Node, Any]: ...
+    cell: Cell, xs: object, init: object, params: object = ..., memory: object = ...,
+    reverse: bool = ..., recompute: int | str | None = ..., return_state: Literal[True] = ...,
+) -> tuple[Node, Any]: ...  # fmt: skip
 
 
 @overload
 def scan(
-    cell: Cell,
-    xs: object,
-    init: object,
-    params: object = None,
-    memory: object = None,
-    reverse: bool = False,
-    recompute: int | str | None = None,
-    *,
-    return_state: Literal[False],
-) -> Node: ...
+    cell: Cell, xs: object, init: object, params: object = ..., memory: object = ...,
+    reverse: bool = ..., recompute: int | str | None = ..., *, return_state: Literal[False],
+) -> Node: ...  # fmt: skip
 
 
 def scan(
@@ -197,24 +183,6 @@ def scan(
 
     Source: Chen et al. 2016, arXiv:1604.06174, of keeping one state in √T.
     """
-    init = structure_of(init)
-    outputs, node = _scan_node(cell, xs, init, params, memory, reverse, recompute)
-    if not switch("scan", "return_state", return_state):
-        return outputs
-    parts = tuple([Port(node, part=k) for k in range(len(node.port_widths()))])
-    return outputs, parts if isinstance(init, tuple) else parts[0]
-
-
-def _scan_node(
-    cell: Cell,
-    xs: object,
-    init: object,
-    params: object,
-    memory: object,
-    reverse: bool,
-    recompute: int | str | None,
-) -> tuple[Node, Scan]:
-    """The outputs and the `Scan` itself."""
     if not isinstance(cell, Cell):
         raise DtypeError.at_caller(
             f"scan: {cell!r} is not a cell.\n  fix:  decorate the function with @db.cell"
@@ -233,15 +201,12 @@ def _scan_node(
     given = [p for p in parts if isinstance(p, Node)]
     kept = [prologue.whole(node) for node in compiled.program.memory_nodes]
     node = Scan(
-        *streams,
-        *given,
-        *kept,
-        graph=graph,
-        cell=compiled,
-        uid=compiled.uid,
-        reverse=bool(reverse),
-        given_states=tuple([isinstance(p, Node) for p in parts]),
-        length=sentences[0].rows,
-        recompute=steps,
-    )
-    return prologue.epilogue(node), node
+        *streams, *given, *kept, graph=graph, cell=compiled, uid=compiled.uid,
+        reverse=bool(reverse), given_states=tuple([isinstance(p, Node) for p in parts]),
+        length=sentences[0].rows, recompute=steps,
+    )  # fmt: skip
+    outputs = prologue.epilogue(node)
+    if not switch("scan", "return_state", return_state):
+        return outputs
+    last = tuple([Port(node, part=k) for k in range(len(parts))])
+    return outputs, last[0] if single else last
