@@ -104,12 +104,9 @@ class Gathers:
         runs = np.where(chosen, plan.run_of[np.where(chosen, rows, 0)], NOT_RUN)
         fetches = []
         for run in np.unique(runs[chosen]).tolist():
-            node, offset, num_calls, step = plan.runs[run]
-            source = self.source([node])
+            source = self.source([plan.runs[run].node])
             for value in np.unique(leaf[runs == run]).tolist():
-                width = step.program.exports[value].width
-                columns = step.width, step.columns[value], width
-                space = self.space(Earlier(source, offset, num_calls, *columns))
+                space = self.space(Earlier.of_run(plan.runs[run], source, value))
                 of_value = (runs == run) & (leaf == value)
                 positions = plan.position[np.where(of_value, rows, 0)]
                 fetches.append(_fetch(space, positions, read, of_value, count))

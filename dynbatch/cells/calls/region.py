@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dynbatch.cells.calls.step import CompiledStep
-from dynbatch.cells.calls.table import CallTable
+from dynbatch.cells.calls.table import CallRun, CallTable
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,17 @@ class PackedRows:
     source: int
     width: int
 
+    def of(self, packed: Ragged) -> Array:
+        """The rows, of the input or of its gradient."""
+        return packed.flat.reshape(-1, self.width)
+
 
 @dataclass(frozen=True)
 class Earlier:
-    """Values of calls of a region that ran before: columns of `rows` rows of `total` elements."""
+    """Values of calls of a region that ran before: columns of `rows` rows of `total` elements.
+
+    source: the input of that region's value.
+    """
 
     source: int
     start: int
@@ -41,6 +49,19 @@ class Earlier:
     total: int
     column: int
     width: int
+
+    @staticmethod
+    def of_run(run: CallRun, source: int, leaf: int) -> Earlier:
+        """Each call's value number `leaf`."""
+        _, offset, num_calls, step = run
+        width = step.program.exports[leaf].width
+        return Earlier(source, offset, num_calls, step.width, step.columns[leaf], width)
+
+    def of(self, packed: Ragged) -> Array:
+        """The rows, of the input or of its gradient."""
+        rows = packed.flat[self.start : self.start + self.rows * self.total]
+        columns = rows.reshape(self.rows, self.total)[:, self.column : self.column + self.width]
+        return columns
 
 
 Space = Inner | PackedRows | Earlier

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.cells.calls.region import CallGroup, CallRegion, Earlier, Fetch, Inner, PackedRows
+from dynbatch.cells.calls.region import CallGroup, CallRegion, Fetch, Inner
 from dynbatch.cells.calls.region_memory import finish, generic_steps, place_memories
 from dynbatch.cells.linear_maps import (
     WeightGradients,
@@ -119,7 +119,7 @@ class RegionRun:
                 place = cell.storage.buffer_of(value)
                 self._values.append(columns_of(self.packed[space.group], *place, value.width))
             else:
-                self._values.append(_rows_of(space, xs[space.source]))
+                self._values.append(space.of(xs[space.source]))
 
     def _gather(self, fetch: Fetch, out: Array) -> None:
         values = self._values[fetch.space]
@@ -192,7 +192,7 @@ class RegionRun:
                 self._gradients.append(self._of_groups[space.group][:, column : column + width])
                 continue
             dx = dxs[space.source]
-            self._gradients.append(None if dx is None else _rows_of(space, dx))
+            self._gradients.append(None if dx is None else space.of(dx))
 
     def _prepare_backward(self, number: int, group: CallGroup, scratch: Scratch) -> ShardGradients:
         """The arrays of one group's backward, and where its generic operators' gradients go."""
@@ -272,11 +272,3 @@ def _map_input(group: CallGroup, op: Op, arrays: dict[str, Any], packed: dict[st
         rows: Array = arrays[f"X{value.base.number}"]
         return rows[:, value.column : value.column + value.width]
     return columns_of(packed, *group.cell.storage.buffer_of(value), value.width)
-
-
-def _rows_of(space: PackedRows | Earlier, source: Ragged) -> Array:
-    """The rows that a space outside the region stands for, or their gradients."""
-    if isinstance(space, PackedRows):
-        return source.flat.reshape(-1, space.width)
-    rows = source.flat[space.start : space.start + space.rows * space.total]
-    return rows.reshape(space.rows, space.total)[:, space.column : space.column + space.width]

@@ -10,6 +10,7 @@ import numpy as np
 from dynbatch.arguments import listed
 from dynbatch.cells.calls.call import Call
 from dynbatch.cells.calls.forms import build, leaves
+from dynbatch.cells.calls.region import Earlier
 from dynbatch.cells.calls.results import Result, are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.compiler.arrays import add_rows_at
@@ -26,16 +27,9 @@ from dynbatch.ragged import Ragged
 
 
 class ResultRows(NamedTuple):
-    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all).
+    """Rows of one table's calls in one region: `positions` there, `targets` here (None for all)."""
 
-    The region's value holds `num_calls` rows of `total` elements from `offset` on.
-    """
-
-    source: int
-    offset: int
-    num_calls: int
-    total: int
-    column: int
+    space: Earlier
     targets: Array | None
     positions: Array
 
@@ -46,11 +40,10 @@ class StackCalls(Operation):
     Batches with:  every other StackCalls of its width.
     """
 
-    __slots__ = ("leaf", "located", "results", "tables")
+    __slots__ = ("leaf", "results", "tables")
     results: Sequence[Result]
     leaf: int
     tables: Sequence[CallTable]
-    located: tuple[list[Node], list[ResultRows]]
 
     def __init__(
         self, results: Sequence[Result], leaf: int, tables: Sequence[CallTable], phase: int
@@ -94,78 +87,62 @@ class StackCalls(Operation):
 
     @classmethod
     def sources(cls, nodes: Sequence[StackCalls]) -> list[list[Any]]:
-        first = nodes[0]
-        first.located = _locate(nodes)
-        return [[home] for home in first.located[0]]
+        return [[home] for home in _homes(nodes)]
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        first = batch.first
-        width = first.width if first.ndim == 2 else 1
-        rows = y.flat.reshape(-1, width)
-        for piece in first.located[1]:
-            values = _block(xs[piece.source], piece)[:, piece.column : piece.column + width]
-            if piece.targets is None:
-                rows[...] = values[piece.positions]
-            else:
-                rows[piece.targets] = values[piece.positions]
-        batch.launches += len(first.located[1]) - 1
+        pieces = batch.memo["pieces"] = _locate(batch.nodes)
+        for space, targets, positions in pieces:
+            rows = y.flat.reshape(-1, space.width)
+            rows[... if targets is None else targets] = space.of(xs[space.source])[positions]
+        batch.launches += len(pieces) - 1
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        first = batch.first
-        width = first.width if first.ndim == 2 else 1
-        rows = dy.flat.reshape(-1, width)
         for dx in dxs:
             if dx is not None:
                 dx.values[...] = 0
-        for piece in first.located[1]:
-            dx = dxs[piece.source]
-            if dx is None:
-                continue
-            part = rows if piece.targets is None else rows[piece.targets]
-            values = _block(dx, piece)[:, piece.column : piece.column + width]
-            add_rows_at(part, piece.positions, values)
-        batch.launches += len(first.located[1]) - 1
+        # Forward is left out where nobody reads the rows: those of a sum, say.
+        pieces: list[ResultRows] = batch.memo.get("pieces") or _locate(batch.nodes)
+        for space, targets, positions in pieces:
+            dx = dxs[space.source]
+            if dx is not None:
+                rows = dy.flat.reshape(-1, space.width)
+                add_rows_at(rows if targets is None else rows[targets], positions, space.of(dx))
+        batch.launches += len(pieces) - 1
 
 
-def _block(packed: Ragged, piece: ResultRows) -> Array:
-    end = piece.offset + piece.num_calls * piece.total
-    return packed.flat[piece.offset : end].reshape(piece.num_calls, piece.total)
+def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
+    """The regions that a batch of nodes reads."""
+    return list(dict.fromkeys([home for node in nodes for home in node.producers()]))
 
 
-def _locate(nodes: Sequence[StackCalls]) -> tuple[list[Node], list[ResultRows]]:
-    """Where the rows of a batch of nodes are: the regions read, and the pieces of each."""
+def _locate(nodes: Sequence[StackCalls]) -> list[ResultRows]:
+    """Where the rows of a batch are: pieces, each one value of a table's calls in one run."""
     results = [result for node in nodes for result in node.results]
-    leaves_of = np.array([node.leaf for node in nodes])
-    counts = [len(node.results) for node in nodes]
     tables = dict.fromkeys([result.origin for result in results])
     rows = np.array([result.row for result in results])
-    first = np.repeat(leaves_of, counts)
+    first = np.repeat([node.leaf for node in nodes], [len(node.results) for node in nodes])
     if not all([type(result) is Call for result in results]):
         first = first + np.array([result.first for result in results])
     number = {table: k for k, table in enumerate(tables)}
     code = np.array([number[result.origin] for result in results])
-    homes: dict[Node, int] = {}
+    source = {home: k for k, home in enumerate(_homes(nodes))}
     pieces: list[ResultRows] = []
     for table, k in number.items():
         of_table = np.flatnonzero(code == k) if len(number) > 1 else np.arange(code.size)
-        own = rows[of_table]
-        place = table.run_of[own] * len(table.widths) + first[of_table]
-        distinct = [place[0]] if (place == place[0]).all() else np.unique(place)
-        for one in distinct:
-            chosen = slice(None) if len(distinct) == 1 else place == one
-            run, value = divmod(int(one), len(table.widths))
-            calls = table.runs[run]
-            targets = of_table[chosen]
-            pieces.append(
-                ResultRows(
-                    homes.setdefault(calls.node, len(homes)), calls.offset, calls.num_calls,
-                    calls.step.width, calls.step.columns[value],
-                    None if targets.size == code.size else targets, table.position[own[chosen]],
-                )
-            )  # fmt: skip
-    return list(homes), pieces
+        table_rows = rows[of_table]
+        key = table.run_of[table_rows] * len(table.widths) + first[of_table]
+        distinct = [key[0]] if (key == key[0]).all() else np.unique(key)
+        for run_and_value in distinct:
+            chosen = slice(None) if len(distinct) == 1 else key == run_and_value
+            run, value = divmod(int(run_and_value), len(table.widths))
+            calls, targets = table.runs[run], of_table[chosen]
+            space = Earlier.of_run(calls, source[calls.node], value)
+            everything = targets.size == code.size
+            positions = table.position[table_rows[chosen]]
+            pieces.append(ResultRows(space, None if everything else targets, positions))
+    return pieces
 
 
 def stack(results: Sequence[object], like: object = None) -> Any:
