@@ -122,7 +122,7 @@ def of_workload(name: str, sentences: int) -> MakeLoss:
 
 MEASURED: Mapping[str, Callable[[], MakeLoss]] = {
     "SRU, step by step": lambda: stepwise(1024, 0, 9, 70),
-    "GRU, step by step": lambda: stepwise(512, 3, 32, 40),
+    "GRU, step by step": lambda: stepwise(1024, 3, 32, 40),
     "Transformer": lambda: of_workload("transformer", 32),
     "tree": lambda: of_workload("tree", 64),
 }

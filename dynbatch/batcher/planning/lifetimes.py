@@ -26,6 +26,8 @@ from dynbatch.memory import Interval
 END = 1 << 60
 """The last stage of what outlives its run."""
 SCRATCH_ALIGNMENT = 16
+NOBODY: frozenset[int] = frozenset()
+DIRECT = GradientTarget(direct=True)
 
 
 class BlockTable:
@@ -111,7 +113,7 @@ class LifetimeWalk:
         self._saving = saving
         self._requirements = requirements
         self._values: dict[Block, int] = {}
-        self._owned: set[int] = set()
+        self._ownerless = graph.without_gradient
         self._cleared: list[Block] = []
         loss = graph.loss
         if loss is not None:
@@ -140,7 +142,7 @@ class LifetimeWalk:
         graph, add, values = self._graph, self.table.add, self._values
         differentiates = graph.loss is not None
         owner = step.node_type.__name__
-        last = END if not differentiates or graph.is_kept(step.block) else time
+        last = END if not differentiates or step.block in graph.kept else time
         rows = []
         for block in step.blocks:
             values[block] = row = add(block.size, time, last, block.width, "activations", owner)
@@ -209,8 +211,10 @@ class LifetimeWalk:
         retains = node_type.retains
         deferred = graph.deferred.get(step)
         until = self._accumulated.get(step, END) if deferred else time
-        reads = [retains.input(position) for position in range(len(step.sources))]
-        packings = self._read_inputs(step, time, until, reads)
+        packings: tuple[int | None, ...] = (None,) * len(step.sources)
+        if retains.inputs and not step.is_structural:
+            reads = [retains.input(position) for position in range(len(step.sources))]
+            packings = self._read_inputs(step, time, until, reads)
         if retains.output:
             self._read([step.block], until)
         placement = self.recomputed.get(step) or self.placements.get(step)
@@ -219,7 +223,7 @@ class LifetimeWalk:
                 lasts[row] = max(lasts[row], until)
         for block in step.blocks:
             row = self.gradients[block]
-            lasts[row] = END if graph.is_kept(block) else max(lasts[row], until)
+            lasts[row] = END if block in graph.kept else max(lasts[row], until)
         workspace = None
         recompute = self._saving.segments.get(step, step.batch.recompute)
         elements = self._requirements.backward(step, recompute)
@@ -245,17 +249,13 @@ class LifetimeWalk:
         packings: tuple[int | None, ...],
         workspace: tuple[int, int] | None,
     ) -> None:
-        owned = [
-            parameter.uid
-            for parameter in step.parameters
-            if parameter.uid not in self._owned and parameter.grad is None
-        ]
-        self._owned.update(owned)
+        owned = NOBODY
+        if step.parameters:
+            owned = self._ownerless.intersection([p.uid for p in step.parameters])
+            self._ownerless -= owned
         targets = tuple([self._target(step, source, time) for source in step.sources])
-        deferred = self._graph.deferred.get(step, frozenset())
-        self.backward[step] = BackwardPlacement(
-            packings, targets, workspace, frozenset(owned), deferred
-        )
+        deferred = self._graph.deferred.get(step, NOBODY)
+        self.backward[step] = BackwardPlacement(packings, targets, workspace, owned, deferred)
 
     def _target(self, step: StepRun, source: BatchInput, time: int) -> GradientTarget | None:
         blocks = source.gradient_blocks
@@ -272,7 +272,7 @@ class LifetimeWalk:
         block = blocks[0]
         if source.is_view and source.covers and block not in self.gradients:
             self._begin_gradient(block, time)
-            return GradientTarget(direct=True)
+            return DIRECT
         scratch = self.table.add(
             source.size, time, time, source.width, "gradients", step.node_type.__name__
         )
@@ -281,7 +281,7 @@ class LifetimeWalk:
         return GradientTarget(scratch=scratch)
 
     def _begin_gradient(self, block: Block, time: int) -> None:
-        last = END if self._graph.is_kept(block) else time
+        last = END if block in self._graph.kept else time
         owner = type(block.nodes[0]).__name__
         self.gradients[block] = self.table.add(
             block.size, time, last, block.width, "gradients", owner

@@ -88,7 +88,7 @@ def can_run_again(graph: StepGraph, step: StepRun) -> bool:
     """Whether a step may free what it made, to make it again in backward."""
     if step.block not in graph.requires_grad or step in graph.fused:
         return False
-    return not any([graph.is_kept(block) for block in step.blocks])
+    return graph.kept.isdisjoint(step.blocks)
 
 
 def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:

@@ -27,6 +27,8 @@ from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.parameter import Array
 
+FAR = 1.25
+"""How far above the limit a profile must be for no plan to be tried: it is off by some per cent."""
 GUESSES = 4
 """Plans after which a search goes on by halves."""
 TRIED = 8
@@ -63,7 +65,14 @@ class RecomputeSearch:
         parts:    its new steps, part by part.
         in_place: whether blocks may be written over others.
         limit:    elements.
+
+    Attributes:
+        floor:    elements that are about the least, once `fit` found nothing.
+        smallest: the smallest plan, once `fit_thoroughly` found nothing.
     """
+
+    floor: int
+    smallest: Candidate
 
     def __init__(
         self, graph: StepGraph, parts: Sequence[Sequence[StepRun]], in_place: bool, limit: int
@@ -74,22 +83,31 @@ class RecomputeSearch:
         self._limit = limit
         self._requirements = Requirements()
         self._freed: frozenset[StepRun] = frozenset()
+        self._whole: Candidate
+        self._ranking: Ranking
 
-    def fit(self) -> Candidate:
-        """The cheapest found that fits; if none does, the smallest."""
+    def fit(self) -> Candidate | None:
+        """The cheapest found that fits; None where that seems to be far out of reach."""
         whole = self._plan(False, [])
         if self._fits(whole):
             return whole
-        self._freed = freed_after_forward(whole.plan)
-        if any([stage.is_backward and len(stage.steps) > 1 for stage in whole.plan.stages]):
+        peak, _ = whole.plan.fullest()
+        if whole.plan.stages[peak].is_backward and len(whole.plan.stages[peak].steps) > 1:
             serial = self._plan(True, [])
             whole = serial if serial.live < whole.live else whole
             if self._fits(whole):
                 return whole
+        self._whole = whole
+        self._freed = freed_after_forward(whole.plan)
         profile = LiveProfile(whole.plan, self._freed, self._requirements)
-        ranking = Ranking(profile, options_of(self._graph, self._parts, self._freed))
-        found = self._shortest(whole, ranking)
-        return self._without_waste(found, profile) if self._fits(found) else found
+        self._ranking = Ranking(profile, options_of(self._graph, self._parts, self._freed))
+        self.floor = min([whole.live, *self._ranking.peaks[-1:]])
+        return None if self.floor > FAR * self._limit else self.fit_thoroughly()
+
+    def fit_thoroughly(self) -> Candidate | None:
+        """The cheapest found that fits, after `fit`; None if none does."""
+        found = self.smallest = self._shortest(self._whole, self._ranking)
+        return self._without_waste(found) if self._fits(found) else None
 
     def _shortest(self, whole: Candidate, ranking: Ranking) -> Candidate:
         """The shortest beginning of the ranking that fits, or all of it.
@@ -100,7 +118,7 @@ class RecomputeSearch:
         peaks = ranking.peaks
         low, high = 0, len(peaks) + 1
         best = last = whole
-        error = tried = 0
+        error, tried = whole.elements - whole.live, 0
         while high - low > 1:
             guess = (low + high) // 2
             if tried < GUESSES:
@@ -115,8 +133,9 @@ class RecomputeSearch:
                 low = guess
         return best if high <= len(peaks) else last
 
-    def _without_waste(self, found: Candidate, profile: LiveProfile) -> Candidate:
+    def _without_waste(self, found: Candidate) -> Candidate:
         """Without the dearest options, as far as what is left still fits."""
+        profile = self._ranking.profile
         spare = self._limit - found.elements + profile.peak_with(found.options)
         # As if the profile were right, and else as if it were always as far from the plan as here.
         for most in (self._limit, spare):
@@ -160,13 +179,14 @@ class Ranking:
     """Options in the order in which a run should take them, whatever its limit.
 
     Attributes:
-        peaks: elements after each of them, as the profile says; falling.
+        peaks:   elements after each of them, as the profile says; falling.
+        profile: of the plan without any.
     """
 
     def __init__(self, profile: LiveProfile, options: Sequence[RecomputeOption]) -> None:
         self.peaks: list[int] = []
         self._order: list[RecomputeOption] = []
-        self._profile = profile
+        self.profile = profile
         self._waiting = list(options)
         self._costs = np.array([option.cost + 1.0 for option in options])
         whole = [(k, profile.numbers(o.steps)) for k, o in enumerate(options) if not o.recompute]
@@ -192,7 +212,7 @@ class Ranking:
 
     def _take_next(self) -> bool:
         """Take the option that frees most at the peak for its cost, if the peak falls."""
-        profile = self._profile
+        profile = self.profile
         entry, peak = profile.peak
         freed = self._freed_at(entry)
         rank = np.argsort(-freed / self._costs, kind="stable")
@@ -208,14 +228,14 @@ class Ranking:
 
     def _freed_at(self, entry: int) -> Array:
         freed = np.bincount(
-            self._option_of, self._profile.freed_at(entry)[self._steps], len(self._waiting)
+            self._option_of, self.profile.freed_at(entry)[self._steps], len(self._waiting)
         )
         for k, option in self._segmented:
-            freed[k] = self._profile.saved_by_segments(option, entry)
+            freed[k] = self.profile.saved_by_segments(option, entry)
         freed[list(self._taken)] = 0
         return freed
 
     def _enter(self, number: int) -> None:
         self._taken.add(number)
         self._order.append(self._waiting[number])
-        self.peaks.append(self._profile.peak[1])
+        self.peaks.append(self.profile.peak[1])

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
 from dynbatch.batcher.planning.preparation import Preparation
-from dynbatch.batcher.planning.recompute_search import Candidate, RecomputeSearch
+from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule
@@ -117,17 +117,35 @@ class RunPlanner:
         past: Sequence[StepRun],
         held: int,
     ) -> RunPlan:
+        """The cheapest plan that fits: in one part, in 2, in 4, and so on.
+
+        At first only where it seems possible; if nothing is found, then whatever was left out.
+        """
         assert request.limit is not None
         room = (request.limit - held) // self._itemsize
-        smallest = []
-        for count in _counts(request.micro_batches):
-            preparation.forget()
-            scheduled = self._prepare(make_step, preparation, request, count)
-            graph = self._graph(preparation, request, past)
-            found = RecomputeSearch(graph, preparation.by_part, self._in_place, room).fit()
-            if found.elements <= room:
-                return RunPlan(preparation, found.plan, scheduled, _saving_text(found, count))
-            smallest.append(found.plan)
+        left_out: list[int] = []
+        smallest: list[MemoryPlan] = []
+        floor = 0
+        for thorough in (False, True):
+            for count in tuple(left_out) if thorough else _counts(request.micro_batches):
+                if not thorough and floor > FAR * room * count:
+                    left_out.append(count)
+                    continue
+                preparation.forget()
+                scheduled = self._prepare(make_step, preparation, request, count)
+                graph = self._graph(preparation, request, past)
+                search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
+                found = search.fit()
+                floor = floor or (search.floor if found is None else 0)
+                is_far = found is None and search.floor > FAR * room
+                if is_far and (thorough or request.micro_batches()[0] == 1):
+                    found, is_far = search.fit_thoroughly(), False
+                if found is not None:
+                    return RunPlan(preparation, found.plan, scheduled, _saving_text(found, count))
+                if is_far:
+                    left_out.append(count)
+                else:
+                    smallest.append(search.smallest.plan)
         least = min([plan.placed().elements for plan in smallest])
         raise _too_low(request, held + least * self._itemsize, held)
 

@@ -75,7 +75,7 @@ class StepGraph:
         past:   steps that ran before in this graph, in order.
         loss:   block of the loss, or None for a run that only computes values.
         trains: whether a later backward may need what this run leaves.
-        kept:   further blocks whose values and gradients outlive the run.
+        kept:   blocks that outlive the run, beside those that earlier runs have kept.
 
     Attributes:
         requires_grad: blocks that lead to a parameter or a kept node.
@@ -85,6 +85,8 @@ class StepGraph:
         fused:         steps whose forward makes their gradient.
         deferred:      for each step of backward, its parameters that several steps use until their
             gradients are added up; one product makes these gradients.
+        kept:          blocks whose values and gradients outlive the run.
+        without_gradient: parameters that have no gradient yet.
     """
 
     def __init__(
@@ -100,10 +102,12 @@ class StepGraph:
         self.loss = loss
         self.trains = trains
         self.new = [step for part in parts for stage in part for step in stage]
-        self.kept = frozenset(kept)
+        steps = [*past, *self.new]
+        before = [block for step in past for block in step.blocks if block.kept]
+        self.kept = frozenset([*kept, *before])
         self.requires_grad: set[Block] = set()
         if trains:
-            for step in [*past, *self.new]:  # nodes may have been kept after they ran
+            for step in steps:  # nodes may have been kept after they ran
                 if self._requires_grad(step):
                     self.requires_grad.update(step.blocks)
         self.maker: dict[Block, StepRun] = {}
@@ -111,15 +115,12 @@ class StepGraph:
         self.early: set[StepRun] = set()
         self.fused: set[StepRun] = set()
         self.deferred: dict[StepRun, frozenset[int]] = {}
+        self.without_gradient: frozenset[int] = frozenset()
         if loss is not None:
             self.maker = {block: step for step in self.new for block in step.blocks}
             self._find_backward(loss)
             self._find_early()
             self._find_deferred()
-
-    def is_kept(self, block: Block) -> bool:
-        """Whether a block's value and gradient outlive the run."""
-        return block.kept or block in self.kept
 
     def needs_gradient(self, step: StepRun) -> bool:
         """Whether some input of a step needs a gradient."""
@@ -128,7 +129,7 @@ class StepGraph:
         )
 
     def _requires_grad(self, step: StepRun) -> bool:
-        kept = step.block.kept or step.block in self.kept
+        kept = step.block in self.kept
         if kept or not step.node_type.differentiable:
             return kept
         return bool(step.parameters) or self.needs_gradient(step)
@@ -171,6 +172,8 @@ class StepGraph:
         }
         uses: dict[tuple[int, int], int] = {}
         steps = [step for stage in self.backward for step in stage if step.parameters]
+        parameters = {p.uid: p for step in steps for p in step.parameters}
+        self.without_gradient = frozenset([p.uid for p in parameters.values() if p.grad is None])
         for step in steps:
             part = part_of.get(step, 0)
             for parameter in step.parameters:
