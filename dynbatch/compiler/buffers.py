@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
@@ -82,78 +83,81 @@ def plane_of(value: Value) -> int:
     return value.planes[0] if len(set(value.planes)) == 1 < len(value.planes) else 0
 
 
-class Storage:
+class BufferAssignment:
     """Buffers of a program's forward pass, and where each value is in them.
+
+    packed:    for what backward reads, what leaves a step, and linear maps of the streams.
+    temporary: for the rest, as far as it has memory.
+    """
+
+    def __init__(
+        self, program: Program, exports: Sequence[Value], following: Sequence[Value]
+    ) -> None:
+        self.program = program
+        self.packed: list[ProgramBuffer] = []
+        self.temporary: list[ProgramBuffer] = []
+        self._leaving = [*exports, *following]
+        self._kept = [*self._leaving, *retained_values(program)]
+        self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
+
+    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
+        """Buffer and first column of a value that has memory."""
+        buffer, column = self._columns[id(value.base)]
+        return buffer, column + value.column
+
+    def is_kept(self, value: Value) -> bool:
+        """Whether backward, or the world outside the step, reads any of its columns."""
+        return any([value.overlaps(other) for other in self._kept])
+
+    def _new(self, value: Value, packed: bool, plane: int = 0) -> None:
+        """Give a value a buffer of its own."""
+        buffers = self.packed if packed else self.temporary
+        role = Role.PACKED if packed else Role.TEMPORARY
+        buffers.append(ProgramBuffer(role, len(buffers), value.width, packed, plane))
+        self._put(value, buffers[-1], 0)
+
+    def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
+        buffer.values.append(value)
+        self._columns[id(value)] = (buffer, column)
+
+
+class Storage(BufferAssignment):
+    """Buffers of generated Python.
 
     An elementwise operator works in place when nothing else, backward included, will read its
     input; so the gates of an LSTM end up in the very rows that the first product filled.
     """
 
     def __init__(self, program: Program) -> None:
-        self.program = program
-        self.packed: list[ProgramBuffer] = []
-        self.temporary: list[ProgramBuffer] = []
-        self.retained = retained_values(program)
-        self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
+        super().__init__(program, program.exports, program.following)
         self._order = {id(op): i for i, op in enumerate(program.ops)}
         for op in program.stream_maps:
-            self._put(op.output, self._new(op.output, packed=True), 0)
+            self._new(op.output, True, plane_of(op.output))
         for op in program.ops:
             self._assign(op)
 
-    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
-        """Buffer and first column of a value that an operator made."""
-        buffer, column = self._columns[id(value.base)]
-        return buffer, column + value.column
-
-    def is_retained(self, value: Value) -> bool:
-        """Whether backward, or the world outside the step, reads any of its columns."""
-        leaving = [*self.program.exports, *self.program.following]
-        return any(value.overlaps(other) for other in [*self.retained, *leaving])
-
     def _assign(self, op: Op) -> None:
-        must_pack = self.is_retained(op.output)
-        if op.opcode in ELEMENTWISE:
-            for x in op.inputs:
-                if id(x.base) in self._columns and self._dies(x, op):
-                    buffer, column = self.buffer_of(x)
-                    if buffer.packed or not must_pack:
-                        self._put(op.output, buffer, column)
-                        return
-        if must_pack:
-            self._put(op.output, self._new(op.output, packed=True), 0)
-            return
-        for buffer in self.temporary:
-            plane = plane_of(op.output)
-            same = buffer.width == op.output.width and buffer.plane == plane
-            if same and self._is_free(buffer, op):
+        must_pack, plane = self.is_kept(op.output), plane_of(op.output)
+        for x in op.inputs if op.opcode in ELEMENTWISE else ():
+            if id(x.base) in self._columns and self._dies(x, op):
+                buffer, column = self.buffer_of(x)
+                if buffer.packed or not must_pack:
+                    self._put(op.output, buffer, column)
+                    return
+        for buffer in () if must_pack else self.temporary:
+            is_alike = (buffer.width, buffer.plane) == (op.output.width, plane)
+            if is_alike and not any([self._readers_from(op, v) for v in buffer.values]):
                 self._put(op.output, buffer, 0)
                 return
-        self._put(op.output, self._new(op.output, packed=False), 0)
+        self._new(op.output, must_pack, plane)
 
     def _dies(self, value: Value, op: Op) -> bool:
-        others = [r for r in self.program.readers(value) if r is not op]
-        return not self.is_retained(value) and all(
-            self._order[id(r)] < self._order[id(op)] for r in others
-        )
+        return not self.is_kept(value) and self._readers_from(op, value) == [op]
 
-    def _is_free(self, buffer: ProgramBuffer, op: Op) -> bool:
-        return all(
-            self._order[id(reader)] < self._order[id(op)]
-            for value in buffer.values
-            for reader in self.program.readers(value)
-        )
-
-    def _new(self, value: Value, packed: bool) -> ProgramBuffer:
-        buffers = self.packed if packed else self.temporary
-        role = Role.PACKED if packed else Role.TEMPORARY
-        buffer = ProgramBuffer(role, len(buffers), value.width, packed, plane_of(value))
-        buffers.append(buffer)
-        return buffer
-
-    def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
-        buffer.values.append(value)
-        self._columns[id(value)] = (buffer, column)
+    def _readers_from(self, op: Op, value: Value) -> list[Op]:
+        """Operators that read a value, `op` or later ones."""
+        here = self._order[id(op)]
+        return [r for r in self.program.readers(value) if self._order[id(r)] >= here]
 
 
 def retained_values(program: Program) -> list[Value]:

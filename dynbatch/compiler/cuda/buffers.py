@@ -4,64 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dynbatch.compiler.buffers import ProgramBuffer, Role, backward_reads
+from dynbatch.compiler.buffers import BufferAssignment, ProgramBuffer, backward_reads
 from dynbatch.compiler.cuda.lanes import FUSED, ColumnRange, Item, ops_of
-from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.program import Program
 
 
-class DeviceStorage:
-    """Buffers of a loop's forward pass: rows x width each.
+class DeviceStorage(BufferAssignment):
+    """Buffers of a loop's forward pass on a GPU: rows x width each.
 
-    packed:    one row for every token: what backward reads, what leaves the loop, what linear maps
-               of the tokens made.
-    temporary: one row for every running sentence: what crosses from one kernel of a step to the
-               next.
-
-    Everything else stays in registers. An operator writes over an input that nobody else reads any
-    more, so that the gates of an LSTM end up where the first product was.
+    Temporary ones hold what crosses from one kernel of a step to the next; everything else stays in
+    registers. An operator writes over an input that nobody else reads any more, so that the gates
+    of an LSTM end up where the first product was.
     """
 
     def __init__(
         self, program: Program, order: list[Item], exports: list[Value], following: list[Value]
     ) -> None:
-        self.packed: list[ProgramBuffer] = []
-        self.temporary: list[ProgramBuffer] = []
-        self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
-        self._item: dict[int, int] = {}
-        self._ops: dict[int, Op] = {}
+        super().__init__(program, exports, following)
+        ops = [(number, op) for number, item in enumerate(order) for op in ops_of(item)]
+        self._item = {id(op): number for number, op in ops}
+        self._ops = [op for _, op in ops]
         self._readers: dict[int, list[tuple[Op, Value]]] = {}
         self._room: dict[int, tuple[ProgramBuffer, int]] = {}
         self._taken: dict[str, list[tuple[int, int]]] = {}
-        self._leaving = [*exports, *following]
-        self._kept = list(self._leaving)
-        self._holders: dict[str, list[Value]] = {}
-        for number, item in enumerate(order):
-            for op in ops_of(item):
-                self._item[id(op)] = number
-                self._ops[id(op)] = op
-                self._kept += [v for v in backward_reads(op) if v.base.origin is Origin.OPERATOR]
-                for x in op.inputs:
-                    self._readers.setdefault(id(x.base), []).append((op, x))
+        for op in self._ops:
+            for x in op.inputs:
+                self._readers.setdefault(id(x.base), []).append((op, x))
         for op in program.stream_maps:
-            self._put(op.output, self._new(op.output, packed=True), 0)
-        for item in order:
-            for op in ops_of(item):
-                self._assign(op)
+            self._new(op.output, packed=True)
+        for op in self._ops:
+            self._assign(op)
 
     def find(self, value: Value) -> tuple[ProgramBuffer, int] | None:
         """Buffer and first column of a value that an operator made; None if it has no memory."""
-        known = self._columns.get(id(value.base))
-        return None if known is None else (known[0], known[1] + value.column)
-
-    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
-        """Buffer and first column of a value that has memory."""
-        buffer, column = self._columns[id(value.base)]
-        return buffer, column + value.column
-
-    def is_kept(self, value: Value) -> bool:
-        """Whether backward, or the world outside the step, reads any of its columns."""
-        return any([value.overlaps(other) for other in self._kept])
+        return self.buffer_of(value) if id(value.base) in self._columns else None
 
     def room_for_gradient(self, op: Op) -> ProgramBuffer | None:
         """The buffer of a map of the tokens, if the gradient of its output may be written there.
@@ -75,7 +52,7 @@ class DeviceStorage:
         ends = 0
         for _, x in sorted(readers, key=lambda pair: pair[1].column):
             ends = max(ends, x.column + x.width) if x.column <= ends else ends
-        holders = [v for v in self._holders[buffer.name] if v is not op.output]
+        holders = [v for v in buffer.values if v is not op.output]
         if column or buffer.width != op.output.width or self.is_kept(op.output):
             return None
         if len(writers) != 1 or ends < op.output.width or not self._read_by(holders, writers):
@@ -88,7 +65,7 @@ class DeviceStorage:
             return False
         read_by = [
             op
-            for op in self._ops.values()
+            for op in self._ops
             if any([v.overlaps(read) for v in holders for read in backward_reads(op)])
         ]
         return all([self._item[id(op)] in items and op.opcode in FUSED for op in read_by])
@@ -106,7 +83,7 @@ class DeviceStorage:
         if must_pack and room is not None and self._take(*room, op.output.width):
             self._put(op.output, *room)
         elif must_pack or op.opcode not in FUSED or self._crosses(op):
-            self._put(op.output, self._new(op.output, must_pack), 0)
+            self._new(op.output, must_pack)
         elif room is not None:
             self._room[id(op.output)] = room
 
@@ -138,17 +115,6 @@ class DeviceStorage:
         readers = self._readers[id(value.base)]
         return not any([self._item[id(r)] > here for r, read in readers if read.overlaps(value)])
 
-    def _new(self, value: Value, packed: bool) -> ProgramBuffer:
-        buffers = self.packed if packed else self.temporary
-        role = Role.PACKED if packed else Role.TEMPORARY
-        buffer = ProgramBuffer(role, len(buffers), value.width, packed)
-        buffers.append(buffer)
-        return buffer
-
-    def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
-        self._columns[id(value)] = (buffer, column)
-        self._holders.setdefault(buffer.name, []).append(value)
-
 
 @dataclass
 class GradientSlot:
@@ -170,10 +136,6 @@ class GradientSlot:
             self.cleared = True
         self.written.append((first, first + width))
         return covered > 0 or self.cleared
-
-    def has(self, first: int, width: int) -> bool:
-        """Whether any writer has reached these columns."""
-        return self.cleared or any([s < first + width and first < e for s, e in self.written])
 
     def covers(self, segment: ColumnRange) -> bool:
         """Whether writers have reached every one of the segment's columns."""
