@@ -82,7 +82,7 @@ def _with_numbers(ufunc: np.ufunc, x: Array, numbers: Array, offsets: Array, out
 
 @has_cuda()
 def expand(x: Array, repeats: Array | None, out: Array) -> None:
-    """Rows of x, each so often, one after the other; a single column is repeated over out's.
+    """out = the rows of x, row n repeats[n] times; a single column fills all of out's columns.
 
     Args:
         x:       (M, D) or (M, 1).
@@ -153,7 +153,7 @@ def upload(out: Array, arrays: Sequence[Array]) -> None:
 
 
 def snapshot(array: Array) -> Array:
-    """A copy where the array is, of which nothing is waited for."""
+    """A copy of the array on its own device; the host waits for nothing."""
     if isinstance(array, np.ndarray):
         return array.copy()
     out: Array = device_of(array).xp.empty(array.shape, array.dtype)
@@ -162,7 +162,7 @@ def snapshot(array: Array) -> Array:
 
 
 def snapshots(arrays: Sequence[Array]) -> list[Array]:
-    """Copies of several contiguous arrays, in one launch on a GPU; nothing is waited for."""
+    """Copies of several contiguous arrays, in one launch on a GPU; the host waits for nothing."""
     if not arrays or isinstance(arrays[0], np.ndarray):
         return [array.copy() for array in arrays]
     return split(pack(arrays), [array.shape for array in arrays])
@@ -177,7 +177,7 @@ def pack(arrays: Sequence[Array]) -> Array:
 
 
 def split(whole: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """What `pack` packed, as views of the whole in these shapes."""
+    """The arrays that `pack` packed, as views of the whole in these shapes."""
     parts = []
     start = 0
     for shape in shapes:

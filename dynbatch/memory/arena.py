@@ -79,7 +79,7 @@ class Arena(Adaptor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Join it with its free neighbours."""
+        """Join the part with its free neighbours."""
         region, start = self._taken.pop(buffer.address)
         region.in_use -= 1
         self._in_use -= buffer.size
@@ -97,7 +97,7 @@ class Arena(Adaptor):
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The largest stretch."""
+        """The size of the largest stretch."""
         return self._free.largest
 
     def _reserved(self) -> int:

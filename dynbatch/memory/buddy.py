@@ -69,7 +69,7 @@ class Buddy(Adaptor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Join it with its buddy, and that with its own, as long as they are free."""
+        """Join the block with its buddy, and both with theirs, as long as buddies are free."""
         block = self._taken.pop(buffer.address)
         region, start, order = block.region, block.start, block.order
         region.in_use -= 1
@@ -87,7 +87,7 @@ class Buddy(Adaptor):
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The largest block."""
+        """The size of the largest block."""
         return max([1 << order for order, free in self._free.items() if free], default=0)
 
     def _smallest(self, wanted: int) -> int | None:
@@ -95,7 +95,7 @@ class Buddy(Adaptor):
         return min(orders, default=None)
 
     def _release(self) -> int:
-        """Bytes given back."""
+        """Give back the regions that are not in use; returns their bytes."""
         idle = [region for region in self._regions if not region.in_use]
         for region in idle:
             del self._free[region.order][region.base]

@@ -27,24 +27,24 @@ class Peaks:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Forget all steps so far."""
         self.count = 0
         self.most = 0
         self._mean = self._squares = 0.0
 
     def see(self, in_use: int) -> None:
-        """So much is in use now."""
+        """Take note that so many bytes are in use now."""
         self.most = max(self.most, in_use)
 
     def end_step(self, peak: int) -> None:
-        """A step is over, in which so much was in use at most."""
+        """Take note that a step is over, in which `peak` bytes were in use at most."""
         self.count += 1
         difference = peak - self._mean
         self._mean += difference / self.count
         self._squares += difference * (peak - self._mean)
 
     def expected(self) -> int:
-        """What a later step may need: six deviations above the mean, within bounds."""
+        """Bytes that a later step may need: six deviations above the mean, within bounds."""
         if self.count < LEARNED:
             return int((1 + min(EARLY, self._growth)) * self.most)
         deviation = math.sqrt(self._squares / (self.count - 1))

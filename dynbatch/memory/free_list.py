@@ -23,7 +23,7 @@ class FreeList:
         return self._by_size[-1][0] if self._by_size else 0
 
     def take(self, size: int, alignment: int = 1) -> int | None:
-        """Where `size` are free, from a multiple of `alignment` on; None if nowhere."""
+        """Take `size` from a multiple of `alignment` on; returns where, or None without room."""
         first = bisect_left(self._by_size, (size, 0))
         # A larger stretch may start so that less room is left; a few are tried.
         for room, start in self._by_size[first : first + 8]:
@@ -47,13 +47,13 @@ class FreeList:
         self._add(start, end)
 
     def remove(self, start: int) -> None:
-        """The stretch that starts there is no longer free."""
+        """Take the free stretch that starts there out of the list."""
         end = self._end_of.pop(start)
         del self._start_of[end]
         del self._by_size[bisect_left(self._by_size, (end - start, start))]
 
     def cut(self, end: int) -> int:
-        """The stretch that ends there is no longer free; where it began, or `end` without one."""
+        """Take out the free stretch that ends there; returns where it began, else `end`."""
         start = self._start_of.get(end)
         if start is None:
             return end

@@ -1,4 +1,4 @@
-"""What makes a failure of an upstream an error or none: a limit, and a second try."""
+"""Resources that decide when an allocation fails: a limit, and a second try."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dynbatch.memory.resource import Adaptor, Buffer, Resource
 
 
 class Limit(Adaptor):
-    """No more than so many bytes of the upstream at once.
+    """Allocates at most so many bytes of the upstream at once.
 
     Args:
         upstream:    where buffers come from.
@@ -34,12 +34,12 @@ class Limit(Adaptor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Hand it on."""
+        """Hand the buffer on to the upstream."""
         self.allocated_bytes -= buffer.size
         self.upstream.free(buffer)
 
     def room(self) -> int | None:
-        """Below the limit, and of the upstream."""
+        """The bytes that are left below the limit, or in the upstream where these are fewer."""
         known = [self.upstream.room()]
         if self.limit_bytes is not None:
             known.append(max(0, self.limit_bytes - self.allocated_bytes))
@@ -47,7 +47,7 @@ class Limit(Adaptor):
 
 
 class Retry(Adaptor):
-    """Has all that is unused given back where memory is out, and tries once more."""
+    """Where memory is out, it has all that is unused given back and tries once more."""
 
     def allocate(self, size: int) -> Buffer:
         """What the upstream gives, at the first or the second try.

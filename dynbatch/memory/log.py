@@ -67,7 +67,7 @@ class Logging(Adaptor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Hand it on."""
+        """Hand the buffer on to the upstream."""
         self._write(FREE, buffer.address, self._requested.pop(buffer.address))
         self.upstream.free(buffer)
 

@@ -88,7 +88,7 @@ def by_lifetime(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def last_stage(intervals: Sequence[Interval]) -> int:
-    """The last in which a block is written; some live for ever."""
+    """The last stage in which a block is written; some blocks live for ever."""
     return max([block.first for block in intervals], default=0)
 
 

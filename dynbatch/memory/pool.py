@@ -151,7 +151,7 @@ class Pool:
 
     @property
     def upstream_allocations(self) -> int:
-        """How often the upstream was asked and gave."""
+        """How often the upstream has given memory."""
         return self._below.allocations
 
     def on_loan(self) -> dict[str, list[int]]:

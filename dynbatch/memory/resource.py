@@ -93,23 +93,23 @@ class Adaptor(Resource):
         return self.upstream.allocate(size)
 
     def free(self, buffer: Buffer) -> None:
-        """Hand it on."""
+        """Hand the buffer on to the upstream."""
         self.upstream.free(buffer)
 
     def release(self) -> None:
-        """Hand it on."""
+        """Let the upstream release too."""
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The upstream's."""
+        """The largest stretch of the upstream."""
         return self.upstream.largest_free()
 
     def room(self) -> int | None:
-        """The upstream's."""
+        """The room of the upstream."""
         return self.upstream.room()
 
     def state(self) -> str:
-        """The upstream's."""
+        """The state of the upstream."""
         return self.upstream.state()
 
 

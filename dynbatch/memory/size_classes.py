@@ -35,7 +35,7 @@ class SizeClasses(Adaptor):
         return self.upstream.allocate(size)
 
     def free(self, buffer: Buffer) -> None:
-        """Keep it."""
+        """Keep the buffer for a later request."""
         self._free.setdefault(buffer.size, []).append(buffer)
 
     def release(self) -> None:
@@ -47,7 +47,7 @@ class SizeClasses(Adaptor):
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The largest buffer kept."""
+        """The size of the largest buffer that is kept."""
         return max([size for size, free in self._free.items() if free], default=0)
 
 

@@ -42,7 +42,7 @@ class Statistics(Adaptor):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Hand it on."""
+        """Hand the buffer on to the upstream."""
         self.requested_bytes -= self._requested.pop(buffer.address)
         self.rounded_bytes -= buffer.size
         self.frees += 1

@@ -1,4 +1,4 @@
-"""`StreamOrder`: memory that one stream gave back is read and written by it still, for a while."""
+"""`StreamOrder`: who takes memory that a stream still uses waits for that stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StreamOrder:
         ] = {}  # of what is on loan: CuPy and a stream
 
     def take(self, buffer: Buffer) -> None:
-        """A buffer will be used on CuPy's current stream."""
+        """Make CuPy's current stream wait until it may use a buffer."""
         cupy = backend.cupy()
         stream = cupy.cuda.get_current_stream()
         first, end = buffer.address, buffer.address + buffer.size
@@ -55,7 +55,7 @@ class StreamOrder:
         self._users[first] = cupy, stream
 
     def give(self, buffer: Buffer) -> None:
-        """A buffer is free for others once its stream has done what was started on it."""
+        """Free a buffer for others, once its stream has done what was started on it."""
         cupy, stream = self._users.pop(buffer.address)
         try:
             event = cupy.cuda.Event(disable_timing=True)

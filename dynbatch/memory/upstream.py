@@ -23,11 +23,11 @@ class HostBuffer(Buffer):
         self._bytes, self.address, self.size = memory, address, memory.size
 
     def part(self, offset: int, size: int) -> HostBuffer:
-        """A view."""
+        """A view of some of the bytes."""
         return HostBuffer(self._bytes[offset : offset + size], self.address + offset)
 
     def array(self, dtype: np.typing.DTypeLike) -> Array:
-        """A view."""
+        """A view of the bytes in that dtype."""
         return self._bytes[: self.size - self.size % np.dtype(dtype).itemsize].view(dtype)
 
 
@@ -44,7 +44,7 @@ class DeviceBuffer(Buffer):
         return DeviceBuffer(self._pointer + offset, size)
 
     def array(self, dtype: np.typing.DTypeLike) -> Array:
-        """A CuPy array."""
+        """A CuPy array over the memory."""
         elements = self.size // np.dtype(dtype).itemsize
         array: Array = backend.cupy().ndarray((elements,), dtype, self._pointer)
         return array
@@ -103,7 +103,7 @@ class DeviceMemory(Resource):
         return int(free)
 
     def state(self) -> str:
-        """Free and total bytes; those of CuPy's pool (parameters, optimizer state) and cuBLAS."""
+        """Free and total bytes, and those that CuPy's pool and cuBLAS hold."""
         cupy = backend.cupy()
         free, total = cupy.cuda.runtime.memGetInfo()
         held = cupy.get_default_memory_pool().used_bytes()
@@ -153,7 +153,7 @@ class GivenMemory(Resource):
         self._given: dict[int, tuple[object, int]] = {}
 
     def allocate(self, size: int) -> Buffer:
-        """With room to align its beginning.
+        """Memory of the allocator, with room to align its beginning.
 
         Raises:
             MemoryError: the allocator has none.
@@ -172,7 +172,7 @@ class GivenMemory(Resource):
         return buffer
 
     def free(self, buffer: Buffer) -> None:
-        """Call `deallocate`."""
+        """Give the memory back by `deallocate`."""
         given = self._given.pop(buffer.address)
         if self._deallocate is not None:
             self._deallocate(*given)

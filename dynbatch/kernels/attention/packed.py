@@ -30,7 +30,7 @@ class AttentionGradients(NamedTuple):
     """Gradients the caller wants, in the shapes of `PackedAttention`; None for those it does not.
 
     accumulate: those of keys and values are added to, not overwritten.
-    later: where a kernel may leave what it would add, for the end of a scan .
+    later: where a kernel may leave what it would add, for the end of a scan.
     vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
         queries' parts of the vector's gradient, for the end of the scan.
     """

@@ -102,7 +102,7 @@ def sum_rows(rows: Array, out: Array) -> None:
 
 
 def expand(x: Array, repeats: Array | None, out: Array) -> None:
-    """Rows of x, each so often, one after the other; a single column is repeated over out's."""
+    """out = the rows of x, row n repeats[n] times; a single column fills all of out's columns."""
     over_elements("expand", (x,), _offsets(len(x), repeats), out, x.shape[1] != out.shape[1])
 
 

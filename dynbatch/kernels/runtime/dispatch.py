@@ -50,7 +50,7 @@ def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable
 
 
 def no_scratch_on_gpu(workspace: Callable[P, int]) -> Callable[P, int]:
-    """Elements of scratch of a kernel whose values live where the first argument does."""
+    """Let a kernel's need of scratch be 0 where its first argument lives on a GPU."""
 
     @wraps(workspace)
     def choose(*args: P.args, **named: P.kwargs) -> int:

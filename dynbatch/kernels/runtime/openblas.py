@@ -40,7 +40,7 @@ class OpenBlas(NamedTuple):
     suffix: str
 
     def function(self, name: str) -> Function | None:
-        """The function of a name, which returns an int, or None."""
+        """The function of that name, which returns an int, or None."""
         return getattr(self.library, f"{self.prefix}{name}{self.suffix}", None)
 
 
@@ -137,7 +137,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _leave(thread: int, times: int, put: Function) -> None:
-    """A thread is inside so many times fewer; after the last BLAS uses what it used before."""
+    """Count a thread out so many times; after the last, BLAS uses as many as before."""
     _inside[thread] -= times
     if not _inside[thread]:
         del _inside[thread]
@@ -146,7 +146,7 @@ def _leave(thread: int, times: int, put: Function) -> None:
 
 
 def _forget_other_threads() -> None:
-    """A forked child has but the thread that forked."""
+    """Count in a forked child only the thread that forked."""
     thread = threading.get_ident()
     others = _inside.keys() - {thread}
     if not others:

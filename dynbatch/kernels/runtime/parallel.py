@@ -1,7 +1,7 @@
 """A small thread pool for the CPU: independent batches, and row shards of one batch.
 
 NumPy releases the interpreter lock inside BLAS and inside ufuncs over large arrays, so that two
-Python threads keep two cores busy. BLAS itself then runs on one thread each (see `blas`).
+Python threads keep two cores busy. BLAS itself then runs on one thread each (see `openblas`).
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
 
 
 def _executor(workers: int) -> ThreadPoolExecutor:
-    """The process's workers, so many of them."""
+    """The pool of the process that has so many workers."""
     with _lock:
         pool = _executors.get(workers)
         if pool is None:
@@ -102,7 +102,7 @@ def _inside(task: Callable[[], None]) -> None:
 
 @contextmanager
 def serial() -> Iterator[None]:
-    """Everything inside sees one available thread."""
+    """Inside of the block one thread is available."""
     before = getattr(_local, "inside", False)
     _local.inside = True
     try:

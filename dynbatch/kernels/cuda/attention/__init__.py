@@ -1,1 +1,1 @@
-"""CUDA versions of `kernels/attention/dot_product`."""
+"""CUDA versions of the kernels of attention."""

@@ -35,7 +35,7 @@ def additive_attention(
 ) -> None:  # fmt: skip
     """out_i = Σ_j w_ij v_j,  w_ij = softmax_j(vector · tanh(q_i + k_j)), of each sentence.
 
-    No masks mean that every query sees every key.
+    Without masks every query sees every key.
     """
     queries, stride = _rows(packed.queries)
     arrays = (queries, packed.keys, packed.values, vector, out, weights)

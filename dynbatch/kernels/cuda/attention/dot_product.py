@@ -50,7 +50,7 @@ def attend(
     packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask], out: Array,
     log_sums: Array,
 ) -> None:  # fmt: skip
-    """`dot_attention`; no masks mean that every query sees every key."""
+    """`dot_attention`; without masks every query sees every key."""
     queries = np.diff(packed.query_offsets)
     tiles, blocks = tile_table(queries)
     arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
@@ -62,7 +62,7 @@ def attend_backward(
     packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask],
     log_sums: Array, dout: Array, wanted: AttentionGradients, means: Array | None,
 ) -> None:  # fmt: skip
-    """`dot_attention_backward`; no masks mean that every query sees every key.
+    """`dot_attention_backward`; without masks every query sees every key.
 
     Args:
         means: (N_q · heads,) scratch, or None where every sentence has one query.

@@ -47,7 +47,7 @@ class Handles:
 
     @property
     def workspace_bytes(self) -> int:
-        """What they hold on the device beside all that dynbatch and CuPy allocate."""
+        """Device memory of the handles, beside what dynbatch and CuPy allocate."""
         is_new = int(self.cupy.cuda.Device().compute_capability) >= 90
         return len(self._by_stream) * WORKSPACE_BYTES[is_new]
 

@@ -14,7 +14,7 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 class HostCopy:
-    """What an array holds once all work that is queued now has run.
+    """The contents that an array has once all work that is queued now has run.
 
     The copy takes its turn in the queue. `read` waits for the copy, not for work queued after it: a
     training loop may read a step's loss while the device is busy with the next step.

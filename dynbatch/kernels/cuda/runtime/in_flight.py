@@ -1,4 +1,4 @@
-"""What a stream may still read or write although nobody on the host holds it any more.
+"""Memory that a stream may still read or write although nobody on the host holds it any more.
 
 Its owner would give the memory to others: CuPy's pool of pinned memory does so at once, and another
 library knows of its own streams only.

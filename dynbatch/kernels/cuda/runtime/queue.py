@@ -117,7 +117,7 @@ class Queue:
         self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
     def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
-        """A kernel to launch many times; `args`, all but the last, stay as they are until then."""
+        """A kernel to launch many times with the same `args`, which are all but the last."""
         kernels = self.kernels(dtype)
         arguments = kernels.arguments(name, len(args) + 1)[:-1]
         return RepeatedLaunch(self, kernels, name, arguments, args)
@@ -166,7 +166,7 @@ class Queue:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Start what waits, and inside the block everything as it comes.
+        """Start what waits, and inside of the block start everything as it comes.
 
         For code that computes with CuPy in between, which knows no queue.
         """

@@ -119,12 +119,12 @@ class Staging:
         self.discard()
 
     def discard(self) -> None:
-        """Forget tables that were not uploaded; no table of before is read any more."""
+        """Forget tables that were not uploaded; those of earlier uploads are not read any more."""
         self._tables, self._used = [], 0
         self.number += 1
 
     def _ready(self, size: int) -> Slot:
-        """The slot whose turn it is, large enough, and read by nobody any more."""
+        """The slot whose turn it is: it is large enough, and nobody reads it any more."""
         slot = self._slots[self._turn]
         if slot is not None and slot.is_used:
             slot.event.synchronize()

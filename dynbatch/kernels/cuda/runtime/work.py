@@ -37,7 +37,7 @@ class Work(Protocol):
 
 
 class WorkQueue(Protocol):
-    """The queue, as work sees it that is added to it; `queue.Queue` is one."""
+    """What work needs of the queue that it is added to; `queue.Queue` is one."""
 
     label: str
 
@@ -163,7 +163,7 @@ NEWER_THAN_COMPILER = (
 
 
 def refused(error: Exception, what: str, label: str) -> DynbatchError:
-    """What to raise where the device did not do something: for which node and batch that was."""
+    """The error to raise where the device refused work; it says for which node and batch."""
     whose = label or "no node"
     if is_out_of_memory(error):
         return OutOfMemory(
