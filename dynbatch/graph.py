@@ -123,8 +123,10 @@ class Graph(Runs, Introspection, NamesChecked):
             self._executor.close()
             self._kept.clear()
             self._clear()
-        if sys.exc_info()[0] is None and unbatched.is_unbatched(self.statistics, self.plans):
-            unbatched.warn(self._record())
+        statistics, plans = self._executor.statistics, self._executor.plans
+        if statistics.batches >= unbatched.MANY_BATCHES and sys.exc_info()[0] is None:
+            if unbatched.is_unbatched(statistics, plans):
+                unbatched.warn(self._record())
 
     def forward(self) -> None:
         """Compute every node that has not been computed, batched."""

@@ -21,6 +21,7 @@ MEAN_BATCH = 1.5
 
 # Signatures of one node type that differ in widths alone, and how many nodes they have on average.
 MANY_WIDTHS = 16
+MANY_BATCHES = MANY_WIDTHS  # a graph of fewer is not asked about
 MEAN_OF_WIDTHS = 2
 
 _warned = False
@@ -33,7 +34,7 @@ def is_unbatched(statistics: GraphStatistics, plans: Sequence[Plan]) -> bool:
     That is for 500 nodes or more in batches of fewer than 1.5 on average, and for a node type whose
     widths, 16 or more, have fewer than 2 nodes each.
     """
-    if _warned or statistics.batches < MANY_WIDTHS:
+    if _warned:
         return False
     few = statistics.nodes < MEAN_BATCH * statistics.batches
     return (few and statistics.nodes >= MANY_NODES) or apart_by_width(plans) is not None
