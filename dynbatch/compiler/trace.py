@@ -61,6 +61,7 @@ class TraceGraph:
 
     uid = -1
     is_trace = True
+    device = None
     form_ids = None
 
     def __init__(self, dtype: DTypeLike) -> None:

@@ -32,6 +32,9 @@ class Owner(Protocol):
     is_trace: bool
 
     @property
+    def device(self) -> backend.Device | None: ...  # None for a trace of a cell, which runs nowhere
+
+    @property
     def form_ids(self) -> Any: ...
 
     def add(self, node: Node) -> int: ...
@@ -169,7 +172,7 @@ class Node(Methods["Node"]):
         return self.graph.device_gradient(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return exchange.dlpack_device(getattr(self.graph, "device", backend.CPU))
+        return exchange.dlpack_device(self.graph.device or backend.CPU)
 
     def __dlpack__(self, *, dl_device: Any = None, copy: Any = None, **options: Any) -> Any:
         """Hand out `device_value`, or `value` where the reader asks for memory of the host."""
@@ -204,8 +207,7 @@ class Node(Methods["Node"]):
     def __add__(self, other: object) -> Node:
         return OPERATORS["add"](self, other)
 
-    def __radd__(self, other: object) -> Node:
-        return OPERATORS["add"](self, other)
+    __radd__ = __add__
 
     def __sub__(self, other: object) -> Node:
         return OPERATORS["subtract"](self, other)
@@ -216,8 +218,7 @@ class Node(Methods["Node"]):
     def __mul__(self, other: object) -> Node:
         return OPERATORS["multiply"](self, other)
 
-    def __rmul__(self, other: object) -> Node:
-        return OPERATORS["multiply"](self, other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: object) -> Node:
         return OPERATORS["divide"](self, other)

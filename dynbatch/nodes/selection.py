@@ -52,88 +52,6 @@ class MinimumWithNumber(WithNumber):
     kernel = kernels.minimum
 
 
-class Greater(Binary):
-    """1 where a > b, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.greater
-
-
-class GreaterEqual(Binary):
-    """1 where a >= b, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.greater_equal
-
-
-class Equal(Binary):
-    """1 where a == b, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.equal
-
-
-class NotEqual(Binary):
-    """1 where a != b, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.not_equal
-
-
-class IsGreater(WithNumber):
-    """1 where x > number, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.greater
-
-
-class IsGreaterEqual(WithNumber):
-    """1 where x >= number, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.greater_equal
-
-
-class IsLess(WithNumber):
-    """1 where number > x, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.greater
-    side = 1
-
-
-class IsLessEqual(WithNumber):
-    """1 where number >= x, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.greater_equal
-    side = 1
-
-
-class IsEqual(WithNumber):
-    """1 where x == number, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.equal
-
-
-class IsNotEqual(WithNumber):
-    """1 where x != number, else 0."""
-
-    __slots__ = ()
-    differentiable = False
-    kernel = kernels.not_equal
-
-
 class Where(Operation):
     """y = a where the mask is not 0, else b.
 
@@ -173,23 +91,38 @@ class Where(Operation):
                 kernels.where_backward(dy.flat, mask, dx.flat, side)
 
 
-# Node against node, node against number, number against node.
 _Relation = tuple[type[Binary], type[WithNumber], type[WithNumber]]
-_GREATER: _Relation = (Greater, IsGreater, IsLess)
-_GREATER_EQUAL: _Relation = (GreaterEqual, IsGreaterEqual, IsLessEqual)
-_EQUAL: _Relation = (Equal, IsEqual, IsEqual)
-_NOT_EQUAL: _Relation = (NotEqual, IsNotEqual, IsNotEqual)
+"""The node types of two nodes, of a node and a number, and of a number and a node."""
+
+
+def _comparison(kernel: kernels.BinaryFunction, *names: str) -> _Relation:
+    """The node types of a comparison, 1 where it holds and else 0, by their names.
+
+    Without a third name the comparison is the same with its sides exchanged.
+    """
+    types: list[type[Any]] = []
+    for name, base in zip(names, (Binary, WithNumber, WithNumber), strict=False):
+        body = {"__slots__": (), "__module__": __name__, "differentiable": False, "kernel": kernel}
+        types.append(type(name, (base,), body | ({"side": 1} if len(types) == 2 else {})))
+    globals().update({node_type.__name__: node_type for node_type in types})
+    return types[0], types[1], types[-1]
+
+
+_GREATER = _comparison(kernels.greater, "Greater", "IsGreater", "IsLess")
+_GREATER_EQUAL = _comparison(kernels.greater_equal, "GreaterEqual", "IsGreaterEqual", "IsLessEqual")
+_EQUAL = _comparison(kernels.equal, "Equal", "IsEqual")
+_NOT_EQUAL = _comparison(kernels.not_equal, "NotEqual", "IsNotEqual")
 _MAXIMUM: _Relation = (Maximum, MaximumWithNumber, MaximumWithNumber)
 _MINIMUM: _Relation = (Minimum, MinimumWithNumber, MinimumWithNumber)
 
 
-def _related(kinds: _Relation, a: Any, b: Any) -> Node:
+def _related(types: _Relation, a: Any, b: Any) -> Node:
     a, b = beside(b, a), beside(a, b)
     if not isinstance(b, Node):
-        return kinds[1](a, number=number_of(b))
+        return types[1](a, number=number_of(b))
     if not isinstance(a, Node):
-        return kinds[2](b, number=number_of(a))
-    return combined(kinds[0], a, b)
+        return types[2](b, number=number_of(a))
+    return combined(types[0], a, b)
 
 
 def maximum(a: Any, b: Any) -> Node:

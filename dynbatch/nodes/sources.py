@@ -169,7 +169,7 @@ def input(graph: Owner, array: Any) -> Node:
 
 def _gpu_array(graph: Owner, array: Any) -> Array:
     """The array as a C-contiguous one of CuPy, of the graph's dtype."""
-    device = getattr(graph, "device", None)  # a trace of a cell has none
+    device = graph.device
     if device is None or not device.is_cuda:
         raise BackendError.at_caller(
             "input: the array is on a GPU, the graph on the CPU.\n"
@@ -297,7 +297,7 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
             f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
-    device = getattr(graph, "device", None)  # a trace of a cell has none
+    device = graph.device
     if device is not None and isinstance(source.value, np.ndarray) is device.is_cuda:
         own, theirs = source.device.name, device.name
         raise BackendError.at_caller(

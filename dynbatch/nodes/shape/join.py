@@ -49,6 +49,9 @@ class Concat(Structural):
         )
         return (sum([s[0] if len(s) == 2 else 1 for s in shapes]), widths.pop())
 
+    def is_rowwise(self) -> bool:
+        return self.along == -1
+
     def infer_ragged(self) -> int:
         of_scalars = self.along == -1 and not self.inputs[0].ndim  # as many as there are of them
         return super().infer_ragged() | (WIDTH if of_scalars else 0)

@@ -40,9 +40,6 @@ class Structural(Operation):
     any_shape = True
     variadic = True
 
-    def is_rowwise(self) -> bool:
-        return getattr(self, "along", 0) == -1
-
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
         """The moves of all nodes of the batch, neighbours next to each other."""
