@@ -1,6 +1,7 @@
-"""Where the name of an activation stands, and how often."""
+"""Functions of one value: their node types, and how often an activation is named."""
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -10,6 +11,9 @@ from pathlib import Path
 import pytest
 
 import dynbatch
+from dynbatch import nodes as F
+from dynbatch.kernels import unary
+from dynbatch.nodes import elementwise
 
 PACKAGE = Path(dynbatch.__file__).parent
 
@@ -52,3 +56,16 @@ def test_an_activation_is_named_four_times_at_most(activation):
         if plain(name) == plain(activation)
     ]
     assert len(found) <= 4, found
+
+
+def test_each_function_has_a_node_type_which_a_dump_finds_by_name():
+    assert {*elementwise.NODE_TYPES} == {*unary.FUNCTIONS.values()}
+    for function, node_type in elementwise.NODE_TYPES.items():
+        assert getattr(elementwise, node_type.__name__) is node_type
+        assert node_type.kernel is function and node_type.static == function.arguments
+        assert node_type.__doc__
+
+
+def test_a_function_of_the_user_has_its_own_signature_and_help():
+    assert str(inspect.signature(F.gelu)) == "(x: 'Node', approximate: 'str' = 'none') -> 'Node'"
+    assert all([inspect.getdoc(getattr(F, name)) for name in elementwise.__all__])

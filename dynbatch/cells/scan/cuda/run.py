@@ -227,7 +227,7 @@ class DeviceScanRun:
                 backward = self.cell.kernels.groups[number].backward
                 if backward is not None:
                     kernels[number, turn].launch(-(-n * backward.width // THREADS), THREADS, t)
-            elif item.is_linear:
+            elif item.opcode is OpCode.LINEAR:
                 self._map_backward(item, t, turn)
             else:
                 self._generic_backward(item, t, turn)
