@@ -34,7 +34,6 @@ from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import openblas
 from dynbatch.memory import Pool
-from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array, Parameter
 
 
@@ -66,8 +65,7 @@ class Executor:
         self._device = device
         self._dtype = dtype
         self._pool = pool
-        itemsize = np.dtype(dtype).itemsize
-        self._planner = RunPlanner(policy, trains, itemsize, not observers)
+        self._planner = RunPlanner(device, dtype, policy, trains, in_place=not observers)
         self._observed: StepActions | None = None
         if observers:
             self._observed = reduce(lambda beneath, wrap: wrap(beneath), observers,
@@ -117,7 +115,7 @@ class Executor:
 
     def estimate(self, request: Request) -> MemoryUse:
         """What `run` of the same would hold. No kernel runs; the graph is as it was."""
-        plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
+        plan = self._planner.plan(request, self.steps, self._arena_bytes)
         try:
             require_gradients(request, plan.memory.graph)
             elements = plan.memory.elements + plan.memory.scratch_elements
@@ -135,7 +133,7 @@ class Executor:
         if self._observed is not None:
             self._observed.begin()
         try:
-            plan = self._planner.plan(self._step, request, self.steps, self._arena_bytes)
+            plan = self._planner.plan(request, self.steps, self._arena_bytes)
             run.preparation, stages = plan.preparation, plan.memory.stages
             require_gradients(request, plan.memory.graph)
             if loss is not None:
@@ -286,9 +284,6 @@ class Executor:
             self._observed.close()
 
     # Before ---------------------------------------------------------------------------------------
-
-    def _step(self, nodes: Sequence[Operation]) -> StepRun:
-        return StepRun(nodes, self._dtype, self._device.xp)
 
     def _allocate(self, plan: RunPlan) -> Array:
         memory, run = plan.memory, self._run

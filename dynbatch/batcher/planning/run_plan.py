@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from dynbatch.backend import Device, DType
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
 from dynbatch.batcher.planning.preparation import Preparation
 from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
@@ -64,35 +65,33 @@ class RunPlan(NamedTuple):
     saving: str
 
 
-MakeStep = Callable[[Sequence[Operation]], StepRun]
-
-
 class RunPlanner:
     """Plans the runs of one graph.
 
     Args:
+        device:   where the runs are.
+        dtype:    of all values.
         policy:   a name of `policies.POLICIES`, or a function.
         trains:   whether a backward may follow a run.
-        itemsize: bytes of an element.
         in_place: whether kernels may write over what they read for the last time.
     """
 
-    def __init__(self, policy: str | Policy, trains: bool, itemsize: int, in_place: bool) -> None:
+    def __init__(
+        self, device: Device, dtype: DType, policy: str | Policy, trains: bool, in_place: bool
+    ) -> None:
+        self._device = device
+        self._dtype = dtype
         self._policy = policy
         self._trains = trains
-        self._itemsize = itemsize
         self._in_place = in_place
         self._stages = 0
 
-    def plan(
-        self, make_step: MakeStep, request: Request, past: Sequence[StepRun], held: int
-    ) -> RunPlan:
+    def plan(self, request: Request, past: Sequence[StepRun], held: int) -> RunPlan:
         """All of a run but its arena. Nodes know their blocks afterwards, or `forget` it.
 
         Args:
-            make_step: a batch step of nodes of one signature.
-            past:      steps that ran before in this graph, in order.
-            held:      bytes of their arenas.
+            past: steps that ran before in this graph, in order.
+            held: bytes of their arenas.
 
         Raises:
             MemoryLimitError: nothing found fits the limit; it says the least that would.
@@ -100,8 +99,8 @@ class RunPlanner:
         preparation = Preparation()
         try:
             if request.limit is not None:
-                return self._plan_within(make_step, preparation, request, past, held)
-            scheduled = self._prepare(make_step, preparation, request, 1)
+                return self._plan_within(preparation, request, past, held)
+            scheduled = self._prepare(preparation, request, 1)
             graph = self._graph(preparation, request, past)
             memory = plan_memory(graph, in_place=self._in_place)
             return RunPlan(preparation, memory, scheduled, "")
@@ -110,19 +109,14 @@ class RunPlanner:
             raise
 
     def _plan_within(
-        self,
-        make_step: MakeStep,
-        preparation: Preparation,
-        request: Request,
-        past: Sequence[StepRun],
-        held: int,
+        self, preparation: Preparation, request: Request, past: Sequence[StepRun], held: int
     ) -> RunPlan:
         """The cheapest plan that fits: in one part, in 2, in 4, and so on.
 
         At first only where it seems possible; if nothing is found, then whatever was left out.
         """
         assert request.limit is not None
-        room = (request.limit - held) // self._itemsize
+        room = (request.limit - held) // self._dtype.itemsize
         left_out: list[int] = []
         smallest: list[MemoryPlan] = []
         floor = 0
@@ -132,7 +126,7 @@ class RunPlanner:
                     left_out.append(count)
                     continue
                 preparation.forget()
-                scheduled = self._prepare(make_step, preparation, request, count)
+                scheduled = self._prepare(preparation, request, count)
                 graph = self._graph(preparation, request, past)
                 search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
                 found = search.fit()
@@ -147,7 +141,7 @@ class RunPlanner:
                 else:
                     smallest.append(search.smallest.plan)
         least = min([plan.placed().elements for plan in smallest])
-        raise _too_low(request, held + least * self._itemsize, held)
+        raise _too_low(request, held + least * self._dtype.itemsize, held)
 
     def _graph(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
@@ -156,9 +150,7 @@ class RunPlanner:
         kept = [node._block for node in request.kept if node._block is not None]
         return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
 
-    def _prepare(
-        self, make_step: MakeStep, preparation: Preparation, request: Request, count: int
-    ) -> float:
+    def _prepare(self, preparation: Preparation, request: Request, count: int) -> float:
         kept = {node.index for node in request.kept}
         for nodes in request.nodes(count):
             preparation.nodes += nodes
@@ -171,7 +163,11 @@ class RunPlanner:
                 begin = time.perf_counter()
                 for step in plan.steps:
                     members = [nodes[i] for i in step.nodes]
-                    run = AliasStep(members) if are_aliases(members, kept) else make_step(members)
+                    run = (
+                        AliasStep(members)
+                        if are_aliases(members, kept)
+                        else StepRun(members, self._dtype, self._device.xp)
+                    )
                     runs.append(run)
                     end = time.perf_counter()
                     run.prepare_seconds, begin = end - begin, end
