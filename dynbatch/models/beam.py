@@ -59,8 +59,8 @@ class Beam:
         ranked = largest(totals, 2 * size)
         parents, tokens = np.divmod(ranked, log_probs.shape[1])
         ends = tokens == self._settings.end
-        for place in np.flatnonzero(ends[:size]).tolist():
-            self._finish(int(parents[place]), float(totals[ranked[place]]))
+        for rank in np.flatnonzero(ends[:size]).tolist():
+            self._finish(int(parents[rank]), float(totals[ranked[rank]]))
         living = np.flatnonzero(~ends)[:size]
         parents, tokens = parents[living], tokens[living]
         self._log_probs = totals[ranked[living]]

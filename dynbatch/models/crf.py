@@ -95,5 +95,5 @@ class CRF(Module):
             raise EmptyBatchError.at_caller("CRF.decode: no sentences.")
         graph = emissions[0].graph
         assert isinstance(graph, Graph)
-        found = graph.values([self.viterbi(one) for one in emissions])
-        return [tags[:, 0].astype(np.int64) for tags in found]
+        tags = graph.values([self.viterbi(node) for node in emissions])
+        return [column[:, 0].astype(np.int64) for column in tags]

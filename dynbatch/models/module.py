@@ -128,8 +128,10 @@ class Module:
 
     def _shapes(self) -> str:
         """The module's own parameters, for its line of `repr`."""
-        own = [(name, value) for name, value in self._members() if isinstance(value, Parameter)]
-        listed = [f"{name} {p.shape}{' frozen' if p.frozen else ''}" for name, p in own]
+        parameters = [
+            (name, value) for name, value in self._members() if isinstance(value, Parameter)
+        ]
+        listed = [f"{name} {p.shape}{' frozen' if p.frozen else ''}" for name, p in parameters]
         return f": {', '.join(listed)}" if listed else ""
 
     def _tree(self, indent: str, above: tuple[Module, ...] = ()) -> Iterator[str]:

@@ -94,8 +94,8 @@ def greedy_search(
                     tokens[sentence].append(token)
             kept = np.flatnonzero(goes_on)
             live.keep(kept, chosen[kept], goes_on.astype(np.int64).tolist())
-    found = zip(tokens, log_probs.tolist(), is_finished.tolist(), strict=True)
-    return [Hypothesis(ids, total, total, finished) for ids, total, finished in found]
+    totals = zip(tokens, log_probs.tolist(), is_finished.tolist(), strict=True)
+    return [Hypothesis(ids, total, total, finished) for ids, total, finished in totals]
 
 
 def beam_search(

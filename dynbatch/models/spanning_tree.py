@@ -56,12 +56,12 @@ def _arborescence(weights: Array) -> Array:
     smaller[:-1, :-1] = weights[np.ix_(rest, rest)]
     smaller[:-1, -1] = into.max(axis=1)
     smaller[-1, :-1] = out_of.max(axis=0)
-    found = _arborescence(smaller)
-    entering = found[-1]
+    smaller_heads = _arborescence(smaller)
+    entering = smaller_heads[-1]
     heads[cycle[into[entering].argmax()]] = rest[entering]
-    from_cycle = found[:-1] == rest.size
+    from_cycle = smaller_heads[:-1] == rest.size
     heads[rest] = np.where(
-        from_cycle, cycle[out_of.argmax(axis=0)], rest[np.where(from_cycle, 0, found[:-1])]
+        from_cycle, cycle[out_of.argmax(axis=0)], rest[np.where(from_cycle, 0, smaller_heads[:-1])]
     )
     return heads
 
@@ -75,8 +75,8 @@ def _cycle(heads: Array) -> Array:
             seen_from[node] = start
             node = int(heads[node])
         if node and seen_from[node] == start:
-            found = [node]
-            while (following := int(heads[found[-1]])) != node:
-                found.append(following)
-            return np.sort(found)
+            cycle = [node]
+            while (following := int(heads[cycle[-1]])) != node:
+                cycle.append(following)
+            return np.sort(cycle)
     return np.zeros(0, np.int64)

@@ -111,9 +111,9 @@ def checked_pairs(what: str, xs: Node, pairs: ArrayLike) -> list[tuple[int, int]
         ShapeError: xs is not a matrix of at least one row, or the pairs are not those of one tree.
     """
     count = _count(what, xs)
-    found = _as_pairs(what, pairs, count)
-    joined = [False] * (count + len(found))
-    for k, pair in enumerate(found):
+    checked = _as_pairs(what, pairs, count)
+    joined = [False] * (count + len(checked))
+    for k, pair in enumerate(checked):
         for node in pair:
             if not 0 <= node < count + k:
                 raise _wrong(
@@ -128,7 +128,7 @@ def checked_pairs(what: str, xs: Node, pairs: ArrayLike) -> list[tuple[int, int]
                     f"what pair j joined is node {count} + j",
                 )
             joined[node] = True
-    return found
+    return checked
 
 
 def _as_pairs(what: str, pairs: Any, count: int) -> list[tuple[int, int]]:

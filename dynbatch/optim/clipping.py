@@ -81,13 +81,13 @@ def _clip_on_device(gradients: list[NamedGradient], max_norm: float) -> Gradient
 
 
 def _gradients(owner: str, parameters: Parameters) -> list[NamedGradient]:
-    found = []
+    gradients = []
     for name, parameter in named(owner, parameters):
         grad = parameter.grad
         if grad is not None and not parameter.frozen:
             values = grad.values if isinstance(grad, RowSparse) else grad
-            found.append(NamedGradient(name, parameter, values))
-    return found
+            gradients.append(NamedGradient(name, parameter, values))
+    return gradients
 
 
 def _is_on_device(what: str, gradients: list[NamedGradient]) -> bool:

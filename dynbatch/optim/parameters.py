@@ -38,7 +38,7 @@ def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
     else:
         fix = "give the model, made: optim.Adam(model); or [parameter] for one of its parameters"
         items = listed(owner, "parameters", parameters, fix)
-    found: dict[str, Parameter] = {}
+    parameter_of: dict[str, Parameter] = {}
     seen: set[int] = set()
     for position, item in enumerate(items):
         name, parameter = item if isinstance(item, tuple) else (getattr(item, "name", ""), item)
@@ -51,7 +51,7 @@ def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
             )
         if parameter.uid not in seen:
             seen.add(parameter.uid)
-            while name in found:
+            while name in parameter_of:
                 name = f"{name}.{position}"
-            found[name] = parameter
-    return list(found.items())
+            parameter_of[name] = parameter
+    return list(parameter_of.items())

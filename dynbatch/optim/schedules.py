@@ -58,14 +58,14 @@ class Schedule:
             CheckpointError: it was saved by a schedule of another kind, or a value is not a number,
                 or not a learning rate.
         """
-        own = self.state_dict()
-        wrong = [name for name in own if not _is_like(own[name], state.get(name))]
-        wrong += [name for name in own.keys() & RATES - {*wrong} if not 0 <= state[name] < inf]
-        if state.keys() != own.keys() or wrong:
-            values = f"\n  no such numbers: {wrong}" if state.keys() == own.keys() else ""
+        expected = self.state_dict()
+        wrong = [name for name in expected if not _is_like(expected[name], state.get(name))]
+        wrong += [name for name in expected.keys() & RATES - {*wrong} if not 0 <= state[name] < inf]
+        if state.keys() != expected.keys() or wrong:
+            values = f"\n  no such numbers: {wrong}" if state.keys() == expected.keys() else ""
             raise CheckpointError(
                 f"{type(self).__name__}: the state does not fit this schedule; nothing was loaded."
-                f"\n  expected: {sorted(own)}\n  got:      {sorted(map(str, state))}{values}\n"
+                f"\n  expected: {sorted(expected)}\n  got:      {sorted(map(str, state))}{values}\n"
                 "  fix: use the schedule that it was saved with."
             )
 
@@ -84,9 +84,9 @@ RATES = {"base_lr", "lr"}
 """Numbers of a state that are learning rates."""
 
 
-def _is_like(own: float, given: object) -> bool:
+def _is_like(expected: float, given: object) -> bool:
     """Whether a number of a state may stand for one of a schedule's own: a count, or a float."""
-    return is_count(given) if isinstance(own, int) else is_number(given)
+    return is_count(given) if isinstance(expected, int) else is_number(given)
 
 
 class Constant(Schedule):

@@ -133,7 +133,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.pytorch:
         TorchModel(subject.model)  # where there is none, it says so before all is measured
     subject.model.to(options.device)
-    found = compare_padding(
+    comparison = compare_padding(
         subject.model,
         subject.loss,
         subject.examples,
@@ -145,15 +145,17 @@ def _run(options: argparse.Namespace) -> None:
         seed=options.seed,
         progress=True,
     )
-    found = replace(found, title=f"{options.data}: {len(text.examples):,} sentences\n{found.title}")
+    comparison = replace(
+        comparison, title=f"{options.data}: {len(text.examples):,} sentences\n{comparison.title}"
+    )
     if options.pytorch:
         given = (options.batch_size, options.batches, options.seed)
-        found = replace(found, peers=torch_forms(subject.model, subject.examples, *given))
-    print(found)
+        comparison = replace(comparison, peers=torch_forms(subject.model, subject.examples, *given))
+    print(comparison)
     if options.json:
-        found.to_json(options.json)
+        comparison.to_json(options.json)
     if options.picture:
-        found.picture(options.picture)
+        comparison.picture(options.picture)
 
 
 def _require_what_comes_last(options: argparse.Namespace) -> None:
@@ -246,13 +248,13 @@ def _of_the_user(name: str, text: Text) -> Subject:
             f"--model {name}: {error}.\n"
             f"  rule: called with the number of ids of each column, {function}{text.vocabularies}"
         ) from error
-    made = make(*text.vocabularies)
-    if not isinstance(made, tuple) or not 2 <= len(made) <= 4 or not callable(made[1]):
+    result = make(*text.vocabularies)
+    if not isinstance(result, tuple) or not 2 <= len(result) <= 4 or not callable(result[1]):
         raise DataError(
-            f"--model {name}: it returned {described(made)}.\n"
+            f"--model {name}: it returned {described(result)}.\n"
             "  rule: (model, loss), (model, loss, pad) or (model, loss, pad, padded_loss)"
         )
-    return Subject(made[0], made[1], text.examples, *made[2:])
+    return Subject(result[0], result[1], text.examples, *result[2:])
 
 
 def _require_columns(path: str, name: str, text: Text, columns: int) -> None:

@@ -74,12 +74,12 @@ class Comparison:
 
     def as_json(self) -> dict[str, object]:
         """All numbers, as JSON has them."""
-        found: dict[str, object] = asdict(self)
-        found["saved"] = {
+        numbers: dict[str, object] = asdict(self)
+        numbers["saved"] = {
             name: round(self.saved(name), 4)
             for name in (PADDED_RANDOM, PADDED_BUCKETED, *[peer.name for peer in self.peers])
         }
-        return found
+        return numbers
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers to a file, which is replaced whole or not at all.
@@ -100,14 +100,14 @@ class Comparison:
         picture.draw(self.forms, self.by_batch_size, self.batch_size, Path(path))
 
 
-def _table(found: Comparison) -> str:
-    forms = [*found.forms.values(), *found.peers]
+def _table(comparison: Comparison) -> str:
+    forms = [*comparison.forms.values(), *comparison.peers]
     causes = dict.fromkeys([cause for form in forms for cause in form.by_cause])
     names = [form.name.split(", ") for form in forms]
     lines = [
-        found.title,
-        f"{found.batch_size} sentences a batch; {found.measured} of {found.epoch} batches "
-        "measured, the largest among them",
+        comparison.title,
+        f"{comparison.batch_size} sentences a batch; {comparison.measured} of {comparison.epoch} "
+        "batches measured, the largest among them",
         "",
         *_row("", [name[0] for name in names], str),
         *_row("", [", ".join(name[1:]) for name in names], str),
@@ -122,13 +122,13 @@ def _table(found: Comparison) -> str:
         *_row("pool: reserved, MB", [form.reserved_bytes for form in forms]),
         *_row("tokens per second", [form.tokens_per_second for form in forms], "{:,.0f}".format),
         "",
-        *_savings(found),
+        *_savings(comparison),
         "",
-        *_held_by_all(found),
+        *_held_by_all(comparison),
         "",
-        *_chain(found),
+        *_chain(comparison),
         "",
-        found.note,
+        comparison.note,
     ]  # fmt: skip
     return "\n".join([line.rstrip() for line in lines])
 
@@ -143,17 +143,17 @@ def _row(label: str, values: Iterable[object], text: Callable[[Any], str] = _mb)
     return [f"{label:<{_LABEL}}" + "".join([f"{cell:>{_COLUMN}}" for cell in cells])] * any(cells)
 
 
-def _savings(found: Comparison) -> list[str]:
-    own = found.forms[UNPADDED_RANDOM]
+def _savings(comparison: Comparison) -> list[str]:
+    unpadded = comparison.forms[UNPADDED_RANDOM]
     lines = [f"{UNPADDED_RANDOM}, at the peak"]
-    for other in [*found.forms.values(), *found.peers]:
+    for other in [*comparison.forms.values(), *comparison.peers]:
         if other.name.startswith("unpadded"):
             continue
-        said = f"  {_less(own.peak_bytes, other.peak_bytes)} than {other.name}"
-        if own.value_bytes and other.value_bytes:
-            said += f"; activations and gradients {_less(own.value_bytes, other.value_bytes)}"
-        if other not in found.peers:
-            said += f"; on average {_less(own.mean_bytes, other.mean_bytes)}"
+        said = f"  {_less(unpadded.peak_bytes, other.peak_bytes)} than {other.name}"
+        if unpadded.value_bytes and other.value_bytes:
+            said += f"; activations and gradients {_less(unpadded.value_bytes, other.value_bytes)}"
+        if other not in comparison.peers:
+            said += f"; on average {_less(unpadded.mean_bytes, other.mean_bytes)}"
         lines.append(said)
     return lines
 
@@ -163,26 +163,27 @@ def _less(size: float, other: float) -> str:
     return f"{abs(saved):.0%} {'more' if saved < 0 else 'less'}"
 
 
-def _held_by_all(found: Comparison) -> list[str]:
-    gradients = max([form.gradient_bytes or 0 for form in found.forms.values()])
+def _held_by_all(comparison: Comparison) -> list[str]:
+    gradients = max([form.gradient_bytes or 0 for form in comparison.forms.values()])
     return [
-        f"beside it, the same for all: parameters {_mb(found.parameter_bytes)} MB, their "
-        f"gradients {_mb(gradients)} MB,\n  the optimizer's state {_mb(found.optimizer_bytes)} MB"
+        f"beside it, the same for all: parameters {_mb(comparison.parameter_bytes)} MB, their "
+        f"gradients {_mb(gradients)} MB,\n"
+        f"  the optimizer's state {_mb(comparison.optimizer_bytes)} MB"
     ]
 
 
-def _chain(found: Comparison) -> list[str]:
+def _chain(comparison: Comparison) -> list[str]:
     """Where the saving comes from, for one batch."""
-    rest = found.without
+    rest = comparison.without
     lines = [
         "where the saving comes from: the random batch with most padding",
         f"{'':<{_LABEL}}{'alone, MB':>{_COLUMN}}{'in turn, MB':>{_COLUMN}}{'share':>{_COLUMN}}",
         _sum("nothing saved", rest),
     ]
-    for cause in found.causes:
+    for cause in comparison.causes:
         if cause.name == RECOMPUTE:
             lines.append(_sum("what is left", rest))
-        share = f"{cause.in_chain / found.without:.0%}"
+        share = f"{cause.in_chain / comparison.without:.0%}"
         lines.append(
             f"{'  ' + cause.name:<{_LABEL}}{_mb(-cause.alone):>{_COLUMN}}"
             f"{_mb(-cause.in_chain):>{_COLUMN}}{share:>{_COLUMN}}"

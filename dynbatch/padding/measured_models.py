@@ -93,9 +93,9 @@ class MeasuredForms:
         was_training = self.model.training
         self.model.eval()
         try:
-            own = self._steppers[unpadded].value(self._given(unpadded, batch))
+            unpadded_loss = self._steppers[unpadded].value(self._given(unpadded, batch))
             try:
-                other = self._steppers[padded].value(self._given(padded, batch))
+                padded_loss = self._steppers[padded].value(self._given(padded, batch))
             except (OutOfMemory, PaddingError):
                 raise
             except DynbatchError as error:
@@ -106,15 +106,15 @@ class MeasuredForms:
                 ) from error
         finally:
             self.model.train(was_training)
-        return (other, own), _note(other, own)
+        return (padded_loss, unpadded_loss), _note(padded_loss, unpadded_loss)
 
     def train(self, name: str, batch: Batch) -> Step:
         """A measured training step."""
         return self._steppers[name].train(self._given(name, batch))
 
-    def warm_up(self, name: str, found: Sample) -> None:
+    def warm_up(self, name: str, chosen: Sample) -> None:
         """Run a step that is not counted, on the smallest batch: the first compiles programs."""
-        self.train(name, min(found.batches, key=lambda batch: cells(batch, self.lengths)))
+        self.train(name, min(chosen.batches, key=lambda batch: cells(batch, self.lengths)))
 
     def traced(self, name: str, batch: Batch) -> int | None:
         """All bytes that NumPy and Python held, where they can be measured."""
@@ -122,15 +122,15 @@ class MeasuredForms:
             return None
         return self._steppers[name].traced(self._given(name, batch))
 
-    def form(self, name: str, found: Sample, steps: Sequence[Step]) -> Form:
+    def form(self, name: str, chosen: Sample, steps: Sequence[Step]) -> Form:
         """Sum up the steps of a sample's batches, and estimate the mean of an epoch."""
-        many = self.batches(name, len(found.spread[0]), MEAN_BATCHES).spread
+        many = self.batches(name, len(chosen.spread[0]), MEAN_BATCHES).spread
         uses = [self._steppers[name].estimate(self._given(name, batch)) for batch in many]
         at_peak = max(range(len(steps)), key=lambda k: _total(steps[k].use))
         use, pool = steps[at_peak].use, self._steppers[name].pool.statistics()
         speeds = [
             tokens(batch, self.lengths) / step.seconds
-            for batch, step in zip(found.batches, steps, strict=True)
+            for batch, step in zip(chosen.batches, steps, strict=True)
         ]
         causes = {**use.by_cause, "index tables": use.tables_bytes}
         computed = sum([cells(batch, self.lengths) for batch in many])
@@ -144,10 +144,10 @@ class MeasuredForms:
             by_type=dict(use.by_type),
             stages=[(label, sum(held.values())) for label, held in use.stages],
             cells_a_token=computed / real if is_padded(name) else 1.0,
-            tokens_per_second=median(speeds[: len(found.spread)]),
+            tokens_per_second=median(speeds[: len(chosen.spread)]),
             requested_bytes=pool.peak_requested_bytes,
             reserved_bytes=pool.peak_reserved_bytes,
-            traced_bytes=self.traced(name, found.batches[at_peak]),
+            traced_bytes=self.traced(name, chosen.batches[at_peak]),
             gradient_bytes=max([step.gradient_bytes for step in steps]),
         )
 
@@ -164,24 +164,24 @@ class MeasuredForms:
 
         count = len(CAUSES)
         without = before = peak(*[False] * count)
-        found = []
+        causes = []
         for k, name in enumerate(CAUSES):
             alone = peak(*[j == k for j in range(count)])
             after = peak(*[j <= k for j in range(count)])
-            found.append(Cause(name, without - alone, before - after))
+            causes.append(Cause(name, without - alone, before - after))
             before = after
-        return without, found
+        return without, causes
 
     def curve(self, name: str, batch_sizes: Sequence[int]) -> Mapping[int, int]:
         """Peak bytes of an epoch, estimated, by sentences of a batch."""
-        found = {}
+        peaks = {}
         for size in batch_sizes:
             if size <= len(self.examples):
                 batches = self.batches(name, size, CURVE_BATCHES).batches
                 stepper = self._steppers[name]
                 uses = [stepper.estimate(self._given(name, batch)) for batch in batches]
-                found[size] = max(map(_total, uses))
-        return found
+                peaks[size] = max(map(_total, uses))
+        return peaks
 
     def _given(self, name: str, batch: Batch) -> Examples:
         chosen = [self.examples[i] for i in batch]

@@ -90,14 +90,14 @@ def _over_a_step(forms: Mapping[str, Form], axes: Axes) -> None:
 
 def _against_batch_size(curves: Mapping[str, Mapping[int, int]], axes: Axes) -> None:
     ticks: dict[int, None] = {}
-    told: list[float] = []  # ends of curves with a number beside them
+    labelled: list[float] = []  # ends of curves with a number beside them
     for name, curve in curves.items():
         style, sizes = STYLES[name], list(curve)
         ticks.update(dict.fromkeys(sizes))
         heights = [size / MB for size in curve.values()]
         axes.plot(sizes, heights, marker=_MARKERS[name], label=name, **style)
-        if all([abs(heights[-1] - other) > 0.05 * heights[-1] for other in told]):
-            told.append(heights[-1])
+        if all([abs(heights[-1] - other) > 0.05 * heights[-1] for other in labelled]):
+            labelled.append(heights[-1])
             at, colour = (sizes[-1], heights[-1]), style["color"]
             axes.annotate(
                 f"{heights[-1]:,.0f}", at, (8, 0), textcoords="offset points", color=colour,

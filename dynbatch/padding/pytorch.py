@@ -116,18 +116,18 @@ def _peak_on_cpu(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> in
 
 def _saved(loss: Callable[[], Tensor], parameters: Sequence[Tensor]) -> int:
     """Bytes that autograd keeps after forward, each tensor's memory once, without parameters."""
-    own = {_key(parameter) for parameter in parameters}
-    found: dict[int, int] = {}
+    of_parameters = {_key(parameter) for parameter in parameters}
+    sizes: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
-        if _key(tensor) not in own:
-            found[_key(tensor)] = _bytes(tensor)
+        if _key(tensor) not in of_parameters:
+            sizes[_key(tensor)] = _bytes(tensor)
         return tensor
 
     with import_torch().autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         value = loss()
     del value
-    return sum(found.values())
+    return sum(sizes.values())
 
 
 def _key(tensor: Tensor) -> int:
@@ -161,16 +161,16 @@ class _Watch:
             args: Sequence[object] = (),
             kwargs: Mapping[str, object] | None = None,
         ) -> object:
-            made = func(*args, **(kwargs or {}))
-            watch.note(made, (args, kwargs))
-            return made
+            results = func(*args, **(kwargs or {}))
+            watch.note(results, (args, kwargs))
+            return results
 
         return type("Watched", (base,), {"__torch_dispatch__": dispatch})()
 
-    def note(self, made: object, given: object) -> None:
+    def note(self, results: object, arguments: object) -> None:
         """Log the memory of an operator's results, unless the memory was there before."""
-        new = {_key(tensor): tensor for tensor in self._tensors(made)}
-        before = {_key(tensor) for tensor in self._tensors(given)} if new else ()
+        new = {_key(tensor): tensor for tensor in self._tensors(results)}
+        before = {_key(tensor) for tensor in self._tensors(arguments)} if new else ()
         for key, tensor in new.items():
             if key not in self.alive and key not in before:
                 number, size = len(self.log), _bytes(tensor)

@@ -99,16 +99,16 @@ class MaskedAttention:
             return
         self._graph = graph.uid
         wide = []
-        for own in self._own:
-            wide.append(np.zeros((own.shape[0] + 1, *own.shape[1:]), own.dtype))
-            wide[-1][:-1] = own.numpy()
+        for parameter in self._own:
+            wide.append(np.zeros((parameter.shape[0] + 1, *parameter.shape[1:]), parameter.dtype))
+            wide[-1][:-1] = parameter.numpy()
         wide[1][-1] = HIDDEN + np.abs(wide[1]).sum()
         first = self._own[0]
         known = self._wide and self._wide[0].dtype == first.dtype
         if not (known and self._wide[0].device == first.device):
-            names = [own.name for own in self._own]
-            made = [Parameter(array, name) for array, name in zip(wide, names, strict=True)]
-            self._wide = tuple([parameter.to(first.device) for parameter in made])
+            names = [parameter.name for parameter in self._own]
+            parameters = [Parameter(array, name) for array, name in zip(wide, names, strict=True)]
+            self._wide = tuple([parameter.to(first.device) for parameter in parameters])
         for parameter, array in zip(self._wide, wide, strict=True):
             parameter.assign(array)
 
@@ -126,11 +126,11 @@ class MaskedAttention:
 
     def collect(self) -> None:
         """Add the copies' gradients to those of the model's parameters, but for the feature's."""
-        for own, wide in zip(self._own, self._wide, strict=False):
-            if wide.grad is not None and not own.frozen:
-                gradient: Array = wide.grad[:-1]  # type: ignore[index]
-                if own.grad is None:
-                    own.grad = arrays.snapshot(gradient)
+        for parameter, copy in zip(self._own, self._wide, strict=False):
+            if copy.grad is not None and not parameter.frozen:
+                gradient: Array = copy.grad[:-1]  # type: ignore[index]
+                if parameter.grad is None:
+                    parameter.grad = arrays.snapshot(gradient)
                 else:
-                    arrays.accumulate(gradient, own.grad)  # type: ignore[arg-type]
-            wide.grad = None
+                    arrays.accumulate(gradient, parameter.grad)  # type: ignore[arg-type]
+            copy.grad = None

@@ -61,7 +61,7 @@ def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
         yield
         return
     path = Path(path)
-    made = _folder_of(path)
+    made_folders = _folder_of(path)
     try:
         key = path.resolve()
         _enter(key, path)
@@ -70,7 +70,7 @@ def locked(path: str | os.PathLike[str] | None) -> Iterator[None]:
         finally:
             _leave(key)
     finally:
-        for folder in made:
+        for folder in made_folders:
             with suppress(OSError):  # it is not empty
                 folder.rmdir()
 
