@@ -43,6 +43,14 @@ class Absent:
         )
 
 
+def refuse(owner: type, fix: str, *names: str) -> None:
+    """Make `Absent` names of a class, all with one fix."""
+    for name in names:
+        absent = Absent(fix)
+        absent.__set_name__(owner, name)
+        setattr(owner, name, absent)
+
+
 class HasOperators:
     """Base of nodes: beside one of them, an operator is the node's to judge."""
 

@@ -271,8 +271,8 @@ class Parameter(ParameterHabits):
         """An uninitialised array of the parameter's shape, reused from step to step."""
         buffer, value = self._buffer, self._value
         if buffer is None or buffer.dtype != value.dtype or type(buffer) is not type(value):
-            self._buffer = self.empty_like()
-        return self._buffer  # type: ignore[return-value]
+            buffer = self._buffer = self.empty_like()
+        return buffer
 
     def empty_like(self) -> Array:
         """An uninitialised array of the parameter's shape, dtype and device."""

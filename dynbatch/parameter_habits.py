@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from dynbatch.absent import Absent, HidesAbsent, NoOperators
+from dynbatch.absent import Absent, HidesAbsent, NoOperators, refuse
+from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
 
 NODE = "F.parameter(graph, p) makes it a node of a graph; p.value is the array"
@@ -23,65 +24,27 @@ class AbsentOfParameter(HidesAbsent):
 
     __slots__ = ()
 
-    data = Absent(VALUE)
-    add_ = Absent(VALUE)
-    copy_ = Absent(VALUE)
-    fill_ = Absent(VALUE)
-    mul_ = Absent(VALUE)
-    normal_ = Absent(VALUE)
-    uniform_ = Absent(VALUE)
-    zero_ = Absent(VALUE)
-    requires_grad = Absent(FROZEN)
-    requires_grad_ = Absent(FROZEN)
-    cpu = Absent(DEVICE)
-    cuda = Absent(DEVICE)
-    double = Absent(DTYPE)
-    float = Absent(DTYPE)
-    half = Absent(DTYPE)
-    astype = Absent(DTYPE)
     numel = Absent("p.size")
     tolist = Absent("p.value.tolist(); p.numpy() is a copy on the host")
     backward = Absent("graph.backward(loss), of a node")
     clone = Absent("p.value.copy(), or copy.deepcopy(p) for a parameter of its own")
     detach = Absent("p.value is the array, which has no gradient")
-    T = Absent(NODE)
-    abs = Absent(NODE)
-    add = Absent(NODE)
-    argmax = Absent(NODE)
-    clamp = Absent(NODE)
-    div = Absent(NODE)
-    dot = Absent(NODE)
-    exp = Absent(NODE)
-    expand = Absent(NODE)
-    flatten = Absent(NODE)
-    log = Absent(NODE)
-    log_softmax = Absent(NODE)
-    logsumexp = Absent(NODE)
-    mT = Absent(NODE)
-    matmul = Absent(NODE)
-    max = Absent(NODE)
-    mean = Absent(NODE)
-    min = Absent(NODE)
-    mm = Absent(NODE)
-    mul = Absent(NODE)
-    mv = Absent(NODE)
-    neg = Absent(NODE)
-    pow = Absent(NODE)
-    relu = Absent(NODE)
-    reshape = Absent(NODE)
-    sigmoid = Absent(NODE)
-    softmax = Absent(NODE)
-    sqrt = Absent(NODE)
-    squeeze = Absent(NODE)
-    std = Absent(NODE)
-    sub = Absent(NODE)
-    sum = Absent(NODE)
-    t = Absent(NODE)
-    tanh = Absent(NODE)
-    transpose = Absent(NODE)
-    unsqueeze = Absent(NODE)
-    var = Absent(NODE)
-    view = Absent(NODE)
+
+
+refuse(
+    AbsentOfParameter, VALUE,
+    "data", "add_", "copy_", "fill_", "mul_", "normal_", "uniform_", "zero_",
+)  # fmt: skip
+refuse(AbsentOfParameter, FROZEN, "requires_grad", "requires_grad_")
+refuse(AbsentOfParameter, DEVICE, "cpu", "cuda")
+refuse(AbsentOfParameter, DTYPE, "double", "float", "half", "astype")
+refuse(
+    AbsentOfParameter, NODE,
+    "T", "abs", "add", "argmax", "clamp", "div", "dot", "exp", "expand", "flatten", "log",
+    "log_softmax", "logsumexp", "mT", "matmul", "max", "mean", "min", "mm", "mul", "mv", "neg",
+    "pow", "relu", "reshape", "sigmoid", "softmax", "sqrt", "squeeze", "std", "sub", "sum", "t",
+    "tanh", "transpose", "unsqueeze", "var", "view",
+)  # fmt: skip
 
 
 class ParameterHabits(NoOperators, AbsentOfParameter):
@@ -89,10 +52,17 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
 
     __slots__ = ()
 
+    if TYPE_CHECKING:
+
+        @property
+        def shape(self) -> tuple[int, ...]: ...
+
+        def numpy(self) -> Array: ...
+
     @property
     def ndim(self) -> int:
         """2 for a matrix, 1 for a vector."""
-        return len(self._shape())
+        return len(self.shape)
 
     def item(self) -> float:
         """The value of one element as a number of Python.
@@ -100,7 +70,7 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
         Raises:
             ShapeError: there are more elements, or none.
         """
-        array = self.numpy()  # type: ignore[attr-defined]
+        array = self.numpy()
         if array.size != 1:
             raise ShapeError.at_caller(
                 f"{self!r} is not one number.\n"
@@ -116,7 +86,7 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
         return int(self.item())
 
     def __len__(self) -> int:
-        return self._shape()[0]
+        return self.shape[0]
 
     def __bool__(self) -> bool:
         """A parameter that is there is true, whatever its length."""
@@ -127,10 +97,6 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
 
     def __setitem__(self, key: object, value: object) -> None:
         raise self._refused("has no parts: p.value[...] = numbers sets them")
-
-    def _shape(self) -> tuple[int, ...]:
-        shape: tuple[int, ...] = self.shape  # type: ignore[attr-defined]
-        return shape
 
     def _instead(self) -> str:
         return NODE

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbatch.absent import Absent, HasOperators, HidesAbsent
+from dynbatch.absent import Absent, HasOperators, HidesAbsent, refuse
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
@@ -14,12 +14,6 @@ class Absences(HidesAbsent, HasOperators):
 
     __slots__ = ()
 
-    cpu = Absent(DEVICE)
-    cuda = Absent(DEVICE)
-    to = Absent(DEVICE)
-    double = Absent(DTYPE)
-    float = Absent(DTYPE)
-    half = Absent(DTYPE)
     int = Absent("node.value.astype(int), outside the network")
     long = Absent("node.value.astype(int), outside the network")
     bool = Absent("node.value.astype(bool), outside the network")
@@ -33,15 +27,8 @@ class Absences(HidesAbsent, HasOperators):
     requires_grad_ = Absent(
         "every node has a gradient where it matters: x.keep(), then x.gradient after backward"
     )
-    add_ = Absent(VALUES_STAY)
-    copy_ = Absent(VALUES_STAY)
-    fill_ = Absent(VALUES_STAY)
-    masked_fill_ = Absent(VALUES_STAY)
-    mul_ = Absent(VALUES_STAY)
-    zero_ = Absent(VALUES_STAY)
     argmin = Absent("F.argmax(-x, dim)")
     argsort = Absent("x.value.argsort(), outside the network")
-    astype = Absent(DTYPE)
     device = Absent("graph.device: all nodes are where their graph is")
     expand_as = Absent("F.expand(x, y.shape); operators repeat a vector by themselves")
     flip = Absent("F.reverse(x) has the rows of a matrix in reverse")
@@ -58,3 +45,8 @@ class Absences(HidesAbsent, HasOperators):
     topk = Absent("x.value.argsort(), outside the network")
     values = Absent("F.max(x, dim) gives the values alone, F.argmax(x, dim) where they are")
     view_as = Absent("F.reshape(x, y.shape)")
+
+
+refuse(Absences, DEVICE, "cpu", "cuda", "to")
+refuse(Absences, DTYPE, "double", "float", "half", "astype")
+refuse(Absences, VALUES_STAY, "add_", "copy_", "fill_", "masked_fill_", "mul_", "zero_")
