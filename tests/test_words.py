@@ -32,3 +32,12 @@ def test_the_alias_of_arrays_is_defined_once():
     alias = re.compile(r"^Array\b.*= np\.ndarray", re.MULTILINE)
     defining = [path.name for path in PACKAGE.rglob("*.py") if alias.search(path.read_text())]
     assert defining == ["backend.py"]
+
+
+def test_no_docstring_begins_as_a_fragment():
+    fragment = re.compile(r"(Of|The same|Those|As)\b")
+    assert [
+        f"{place}: {text.splitlines()[0]}"
+        for place, node in definitions()
+        if fragment.match(text := ast.get_docstring(node) or "")
+    ] == []

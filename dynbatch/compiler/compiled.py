@@ -127,7 +127,7 @@ class CompiledCell(CompiledLoop):
 
     @cached_property
     def on_device(self) -> DeviceCell:
-        """The same loop for a GPU."""
+        """This loop for a GPU."""
         return DeviceCell(self.program, numbered(self.program.linear_maps))
 
     def is_current(self, params: object) -> bool:

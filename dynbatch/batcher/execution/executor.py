@@ -161,7 +161,7 @@ class Executor:
             raise
 
     def _stash_gradients(self) -> None:
-        """Of parameters, where a mini-batch runs in parts: each adds before the loss is known."""
+        """Stash gradients if a mini-batch runs in parts, which add before the loss is known."""
         preparation = self._run.preparation
         if len(preparation.parts) > 1:
             self._run.stashed.put([p for step in preparation.steps for p in step.parameters])
@@ -189,7 +189,7 @@ class Executor:
         )
 
     def memory_use(self) -> MemoryUse:
-        """Of the run that held most so far."""
+        """What the run held that held most so far."""
         return self._memory_use()
 
     def finish(self, add_gradients: bool = False) -> None:

@@ -43,19 +43,19 @@ class StepRecord(NamedTuple):
 
     @property
     def batches_text(self) -> str:
-        """Of calls: "3 batches (lower bound 3)"."""
+        """What a region of calls took, as "3 batches (lower bound 3)"."""
         if not self.inside:
             return ""
         return f"{self.batches} batch{'es' * (self.batches > 1)} (lower bound {self.lower_bound})"
 
     @property
     def seconds(self) -> float:
-        """Of forward."""
+        """Seconds of forward."""
         return sum([end - begin for what, begin, end in self.spans if what == "forward"])
 
     @property
     def seconds_backward(self) -> float:
-        """Of backward, and of adding up what it gave."""
+        """Seconds of backward, and of adding up what it gave."""
         return sum([end - begin for what, begin, end in self.spans if what != "forward"])
 
 

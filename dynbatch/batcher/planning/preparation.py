@@ -36,11 +36,11 @@ class Preparation:
 
     @property
     def parts_in_order(self) -> list[list[list[StepRun]]]:
-        """As `stages.Order` takes them: of several parts, first what is common to them."""
+        """The parts as stages take them: what is common to several comes first."""
         return self.parts if len(self.parts) < 2 else with_common(self.parts)
 
     def forget(self) -> None:
-        """As if the nodes had never been prepared."""
+        """Leave the nodes as if they had never been prepared."""
         for step in self.steps:
             forget(step)
         for node in self.nodes:

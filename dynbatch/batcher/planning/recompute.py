@@ -72,7 +72,7 @@ def options_of(
 
 
 def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> dict[StepRun, int]:
-    """Of running each step again, with what it reads that is freed after forward."""
+    """What it costs to run each step again, with what it reads that is freed after forward."""
     costs: dict[StepRun, int] = {}
     maker = {block: step for part in parts for step in part for block in step.blocks}
     for part in parts:

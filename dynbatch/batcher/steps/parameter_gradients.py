@@ -33,7 +33,7 @@ class StepGradients:
         self.products: list[tuple[Parameter, Array, Array]] = []
 
     def parameters(self) -> list[Parameter]:
-        """Those that something was left for; some more than once."""
+        """The parameters that something was left for; some more than once."""
         left: list[tuple[Parameter, *tuple[object, ...]]]
         left = [*self.dense, *self.sparse, *self.products]
         return [parameter for parameter, *_ in left]
