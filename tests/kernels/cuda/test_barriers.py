@@ -43,9 +43,9 @@ def mutants(name):
 
 
 def home_of(name):
-    """The test of a file, which lies in the folder of the same name."""
+    """The test of a file, which lies in the folder of the same name and covers gradients too."""
     here = Path(__file__).parent
-    (path,) = here.rglob(f"test_{Path(name).stem}.py")
+    (path,) = here.rglob(f"test_{Path(name).stem.removesuffix('_backward')}.py")
     return importlib.import_module(
         ".".join(("tests.kernels.cuda", *path.relative_to(here).with_suffix("").parts))
     )

@@ -1,7 +1,7 @@
 """CUDA source as package data: `NAME.cu` with the headers joined in front, and its signatures.
 
-The text is joined here rather than by an #include, because CuPy's disk cache is keyed by the text
-it is given: a header that changed would go unseen. `#line` keeps compiler messages true.
+The text is joined here, also where a file has an #include, because CuPy's disk cache is keyed by
+the text it is given: a header that changed would go unseen. `#line` keeps compiler messages true.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ HEADERS = ("common.cuh", "segments.cuh", "attention.cuh")
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)'
 )
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
 _QUALIFIERS = re.compile(r"\b(?:const|volatile|__restrict__|__grid_constant__)\b")
 
 
@@ -36,14 +37,25 @@ class CudaSource(NamedTuple):
 
 
 def join(name: str, body: str) -> CudaSource:
-    """The headers and `body`, also one generated at run time.
+    """The headers of every file, those that `body` includes, and `body`.
 
     Args:
         name: what compiler messages call the body, e.g. "softmax.cu".
-        body: CUDA C++ whose kernels are `extern "C" __global__ void NAME(...)`.
+        body: CUDA C++, also one generated at run time; its kernels are
+            `extern "C" __global__ void NAME(...)`.
     """
-    headers = "".join(f'#line 1 "{header}"\n{_read(header)}\n' for header in HEADERS)
-    return CudaSource(name, f'{headers}#line 1 "{name}"\n{body}', signatures(body))
+    headers = "".join([_header(header) for header in HEADERS])
+
+    def included(include: re.Match[str]) -> str:
+        line = body.count("\n", 0, include.end()) + 1
+        return f'{_header(include[1])}#line {line} "{name}"\n'
+
+    text = _INCLUDE.sub(included, body)
+    return CudaSource(name, f'{headers}#line 1 "{name}"\n{text}', signatures(body))
+
+
+def _header(name: str) -> str:
+    return f'#line 1 "{name}"\n{_read(name)}\n'
 
 
 @cache

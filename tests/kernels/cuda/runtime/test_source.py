@@ -34,7 +34,15 @@ def test_common_text_stands_in_front_and_lines_keep_their_numbers():
     assert body == TEXT and joined.kernels == source.signatures(TEXT)
 
 
-def test_no_source_includes_a_header():
+def test_an_included_header_stands_where_it_is_named_and_lines_keep_their_numbers():
+    body = '// Two lines before\n\n#include "dot_product.cuh"\n' + TEXT
+    joined = source.join("scale.cu", body)
+    before, _, rest = joined.text.partition('#line 1 "dot_product.cuh"\n')
+    assert before.endswith("// Two lines before\n\n") and "struct Tables" in rest
+    assert rest.endswith('#line 4 "scale.cu"\n' + TEXT)
+
+
+def test_no_source_is_left_with_an_include():
     for name in source.names():
         assert not re.search(r"^\s*#\s*include", source.read(name).text, re.MULTILINE)
 

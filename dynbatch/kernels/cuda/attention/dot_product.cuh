@@ -1,0 +1,189 @@
+// What dot-product attention of every sentence's queries over its own keys has in common, forward and
+// backward.
+//
+// Matrices are packed rows, with one head beside the other: queries (N_q, heads * key_width), keys
+// (N_k, heads * key_width), values (N_k, heads * value_width), out and dout (N_q, heads *
+// value_width). log_sums and means are (N_q, heads). Tables:
+//
+//     tiles          number of the first tile of each sentence; NULL: every sentence has one tile
+//     query_offsets  first query of each sentence, and N_q; key_offsets likewise
+//     scales         of each sentence's scores
+//     masks, visible  what its queries see: `Mask` in attention.cuh
+//
+// Grid (tiles, heads). A block does a tile of 32 queries of one sentence in one head, or of 32 keys
+// for the gradients of keys and values, and goes through the other side 32 rows at a time:
+//
+//                lanes 0 … 31: keys
+//     warp 0   queries 0 … 3               Scores are summed from shared memory, by columns. A warp
+//       …        …                         has whole rows of them, so softmax needs shuffles only.
+//     warp 7   queries 28 … 31             What is summed over tiles lies in the output itself.
+//
+// A sentence with one query, as in a decoder's step, has its keys shared by the warps instead, and
+// all its gradients made by one block. Block 256, or 512 where all sentences have one query.
+//
+// Source: Dao et al. 2022 (FlashAttention), arXiv:2205.14135: running maximum and sum of a row of
+// scores, and scores made again in backward.
+
+constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
+constexpr int LOADED = AT_ONCE / 2;  // rows of both factors, at once
+constexpr int CHUNK = WARPS * WARP;  // keys of a lone query whose scores are kept at a time
+
+// Numbers of the four rows of a warp.
+struct __align__(16) Four {
+    REAL of[ROWS];
+};
+
+typedef Rows<const REAL> Input;
+typedef Rows<REAL> Output;
+
+// One head of one sentence, and the tile that this block does: in shared memory, to save registers.
+// Rows of a matrix that is NULL begin at NULL.
+struct Work {
+    Input q, k, v, dy;
+    Output y, dq, dk, dv;
+    REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
+    REAL scale;
+    Mask mask;
+    long long query, key;  // first rows of the sentence
+    int queries, keys, heads;
+    int first;  // row of the sentence in the tile
+
+    // Queries from `begin` to `end` may see keys from `low` to `high`.
+    __device__ __forceinline__ int low(int begin) const { return max(0, begin - mask.left); }
+    __device__ __forceinline__ int high(int end) const { return min(keys, end + mask.right); }
+
+    __device__ __forceinline__ bool sees(int i, int j) const {
+        return i < queries && j < keys && mask.sees(i, j);
+    }
+};
+
+// The tables, and the sizes that go with them.
+struct Tables {
+    const long long *tiles, *query_offsets, *key_offsets;
+    const REAL* scales;
+    const long long* masks;
+    const bool* visible;
+    int sentences, heads, key_width, value_width;
+
+    template <class T>
+    __device__ __forceinline__ Rows<T> head_of(T* matrix, long long row, int width) const {
+        const int stride = heads * width;
+        return {matrix ? matrix + row * stride + (int)blockIdx.y * width : nullptr, stride, width};
+    }
+
+    __device__ __forceinline__ void find(Work& work, const REAL* queries, const REAL* keys,
+        const REAL* values, REAL* log_sums) const {
+        int k = blockIdx.x, tile = 0;
+        if (tiles) {
+            k = find_segment(tiles, 1, 0, sentences, blockIdx.x);
+            tile = (int)(blockIdx.x - tiles[k]);
+        }
+        work.query = query_offsets[k];
+        work.key = key_offsets[k];
+        work.queries = (int)(query_offsets[k + 1] - work.query);
+        work.keys = (int)(key_offsets[k + 1] - work.key);
+        work.heads = heads;
+        work.first = tile * SIDE;
+        work.scale = scales[k];
+        work.mask = mask_of(masks, visible, k);
+        work.q = head_of(queries, work.query, key_width);
+        work.k = head_of(keys, work.key, key_width);
+        work.v = head_of(values, work.key, value_width);
+        work.log_sums = log_sums ? log_sums + work.query * heads + blockIdx.y : nullptr;
+    }
+
+    __device__ __forceinline__ void find_gradients(
+        Work& work, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues) const {
+        work.dy = head_of(dout, work.query, value_width);
+        work.dk = head_of(dkeys, work.key, key_width);
+        work.dv = head_of(dvalues, work.key, value_width);
+        work.means = means + work.query * heads + blockIdx.y;
+    }
+};
+
+// What is subtracted from scores: their maximum, but 0 where all are -inf.
+__device__ __forceinline__ REAL shift_of(REAL peak) { return peak == -infinity() ? (REAL)0 : peak; }
+
+// products.of[r] = a(4 * warp + r) · b(lane), 0 beyond the counts. All threads must call.
+__device__ __forceinline__ Four products(Input a, int a_count, Input b, int b_count) {
+    __shared__ Four a_tile[COLUMNS][WARPS + 1];
+    __shared__ REAL b_tile[SIDE][COLUMNS + 1];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    Four sum = {};
+    int start = 0;
+    do {  // once for no columns too: callers count on a barrier
+        const int columns = min(COLUMNS, a.width - start);
+#pragma unroll 1
+        for (int own = 0; own < ROWS && lane < columns; own += LOADED) {
+            // Loads come before stores: for all the compiler knows a load might read what was
+            // stored to shared memory, and would wait for that, and so for the load before.
+            REAL left[LOADED], right[LOADED];
+#pragma unroll
+            for (int r = 0; r < LOADED; ++r) {
+                const int n = warp * ROWS + own + r;
+                left[r] = n < a_count ? a.row(n)[start + lane] : (REAL)0;
+                right[r] = n < b_count ? b.row(n)[start + lane] : (REAL)0;
+            }
+#pragma unroll
+            for (int r = 0; r < LOADED; ++r) {
+                a_tile[lane][warp].of[own + r] = left[r];
+                b_tile[warp * ROWS + own + r][lane] = right[r];
+            }
+        }
+        __syncthreads();
+        if (warp * ROWS < a_count) {
+#pragma unroll(AT_ONCE / 2)
+            for (int c = 0; c < columns; ++c) {
+                const Four left = a_tile[c][warp];
+                const REAL right = b_tile[lane][c];
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) sum.of[r] += left.of[r] * right;
+            }
+        }
+        __syncthreads();  // all have read the tiles before they are written again
+        start += COLUMNS;
+    } while (start < a.width);
+    return sum;
+}
+
+// body(c, sums) for each column c, with sums.of[r] = Σ_n weights[n].of[r] * rows(n)[c]. `weights`
+// is of this warp: all its lanes must call, and meet at a barrier before they write it again.
+template <class Body>
+__device__ __forceinline__ void weighted_sums(
+    const Four* weights, Input rows, int count, Body body) {
+    const int lane = threadIdx.x % WARP;
+    __syncwarp();
+    for (int c = lane; c < rows.width; c += WARP) {
+        Four sum = {};
+        const REAL* column = rows.first + c;
+#pragma unroll AT_ONCE
+        for (int n = 0; n < count; ++n, column += rows.stride) {
+            const Four factor = weights[n];
+            const REAL value = *column;
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) sum.of[r] += factor.of[r] * value;
+        }
+        body(c, sum);
+    }
+}
+
+// Row `row + r` of `to`, r < count, becomes sums.of[r], or has it added, in column c.
+__device__ __forceinline__ void put(Output to, int row, int count, int c, Four sums, bool add) {
+    REAL* place = to.row(row) + c;
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r, place += to.stride) {
+        if (r >= count) break;
+        *place = add ? *place + sums.of[r] : sums.of[r];
+    }
+}
+
+// Zeros in rows `first` to `end` of `to`, by `threads` of which this one is `thread`.
+__device__ __forceinline__ void clear(Output to, int first, int end, int thread, int threads) {
+    for (int n = first; to.first && n < end; ++n)
+        for (int c = thread; c < to.width; c += threads) to.row(n)[c] = 0;
+}
+
+// The logarithm of Σ exp(score).
+__device__ __forceinline__ REAL log_sum_of(REAL peak, REAL total) {
+    return total == 0 ? infinity() : log(total) + shift_of(peak);
+}

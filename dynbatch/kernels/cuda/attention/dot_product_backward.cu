@@ -1,0 +1,181 @@
+// Gradients of dot-product attention; tables, grids and blocks are those of the header.
+//
+// p = exp(score - log_sum), dp_ij = dout_i · v_j, mean_i = Σ_j p_ij dp_ij and
+// ds = scale * p * (dp - mean).
+
+#include "dot_product.cuh"
+
+__device__ __forceinline__ REAL slope(REAL p, REAL dp, REAL mean, REAL scale) {
+    return scale * (p * (dp - mean));
+}
+
+// means, and dq = ds k unless it is not wanted, of up to 32 queries of a sentence with several.
+__device__ __forceinline__ void slopes_of_queries(const Work& work) {
+    const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
+    const int count = min(SIDE, work.queries - work.first), row = work.first + own;
+    const int low = work.low(work.first), high = work.high(work.first + count);
+    __shared__ Four weights[WARPS][SIDE], slopes[WARPS][SIDE];
+    Four &p = weights[own / ROWS][lane], &dp = slopes[own / ROWS][lane], mean = {};
+    for (int pass = 0; pass < (work.dq.first ? 2 : 1); ++pass) {
+        for (int start = low; start < high; start += SIDE) {
+            const int seen = min(SIDE, high - start);
+            if (pass == 0 || high - low > SIDE) {  // the only tile is still there
+                p = products(work.q.from(work.first), count, work.k.from(start), seen);
+                dp = products(work.dy.from(work.first), count, work.v.from(start), seen);
+#pragma unroll 1
+                for (int r = 0; r < ROWS; ++r) {
+                    const int i = row + r;
+                    p.of[r] = work.sees(i, start + lane)
+                                  ? exp(p.of[r] * work.scale - work.log_sums[i * work.heads])
+                                  : (REAL)0;
+                }
+            }
+            if (own >= count) continue;  // the same for the whole warp
+            if (pass == 0) {
+#pragma unroll
+                for (int r = 0; r < ROWS; ++r) mean.of[r] += p.of[r] * dp.of[r];
+                continue;
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r)
+                p.of[r] = slope(p.of[r], dp.of[r], mean.of[r], work.scale);
+            weighted_sums(weights[own / ROWS], work.k.from(start), seen,
+                [&](int c, Four sum) { put(work.dq, row, count - own, c, sum, start > low); });
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r)
+            if (pass == 0) mean.of[r] = warp_reduce<Add>(mean.of[r]);
+    }
+    if (low >= high) clear(work.dq, row, min(row + ROWS, work.queries), lane, WARP);
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r)
+        if (lane == 0 && own + r < count) work.means[(row + r) * work.heads] = mean.of[r];
+}
+
+// All gradients that are wanted of a sentence with one query.
+__device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) {
+    __shared__ REAL p[CHUNK], dp[CHUNK];
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, warps = blockDim.x / WARP;
+    const int high = work.high(1);
+    REAL mean = 0;
+    auto put = [&](Output to, int n, REAL weight, const REAL* x) {
+        for (int c = lane; to.first && c < to.width; c += WARP) {
+            REAL* place = to.row(n) + c;
+            *place = accumulate ? *place + weight * x[c] : weight * x[c];
+        }
+    };
+    for (int pass = 0; pass < 2; ++pass) {
+        for (int start = 0; start < high; start += CHUNK) {
+            const int count = min(CHUNK, high - start);
+            const Input rows = work.k.from(start);
+            if (pass == 0 || high > CHUNK) {  // the only chunk is still there
+                __syncthreads();              // all have read the chunk before
+                dots_of_rows(rows, count, work.q.first, [&](int n, REAL dot) {
+                    p[n] = work.sees(0, start + n) ? exp(dot * work.scale - work.log_sums[0])
+                                                   : (REAL)0;
+                });
+                dots_of_rows(work.v.from(start), count, work.dy.first,
+                    [&](int n, REAL dot) { dp[n] = dot; });
+                __syncthreads();
+            }
+            if (pass == 0) {
+                for (int n = lane; n < count; n += WARP) mean += p[n] * dp[n];
+                continue;
+            }
+            for (int n = warp; n < count; n += warps) {
+                put(work.dv, start + n, p[n], work.dy.first);
+                put(work.dk, start + n, slope(p[n], dp[n], mean, work.scale), work.q.first);
+            }
+            sums_of_columns<REAL>(
+                count, work.dq.first ? rows.width : 0,
+                [&](int n, int c) { return slope(p[n], dp[n], mean, work.scale) * rows.row(n)[c]; },
+                [&](int c, REAL sum) {
+                    REAL* place = work.dq.first + c;
+                    *place = start ? *place + sum : sum;
+                });
+        }
+        if (pass == 0) mean = warp_reduce<Add>(mean);  // every warp makes it for itself
+    }
+    if (high <= 0) clear(work.dq, 0, 1, threadIdx.x, blockDim.x);
+    if (!accumulate) {
+        clear(work.dv, max(0, high), work.keys, threadIdx.x, blockDim.x);
+        clear(work.dk, max(0, high), work.keys, threadIdx.x, blockDim.x);
+    }
+}
+
+// dv = pᵀ dout and dk = dsᵀ q, where wanted, of up to 32 keys of a sentence with several queries,
+// or with none.
+__device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate) {
+    const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
+    const int count = min(SIDE, work.keys - work.first), row = work.first + own;
+    const int low = max(0, work.first - work.mask.right);
+    const int high = min(work.queries, work.first + count + work.mask.left);
+    __shared__ Four weights[WARPS][SIDE];
+    Four& p = weights[own / ROWS][lane];
+    for (int start = low; start < high; start += SIDE) {
+        const int seen = min(SIDE, high - start), i = start + lane;
+        auto add = [&](Output to, Input rows) {
+            if (own >= count) return;  // the same for the whole warp
+            weighted_sums(weights[own / ROWS], rows, seen, [&](int c, Four sum) {
+                put(to, row, count - own, c, sum, accumulate || start > low);
+            });
+        };
+        p = products(work.k.from(work.first), count, work.q.from(start), seen);
+#pragma unroll 1
+        for (int r = 0; r < ROWS; ++r)
+            p.of[r] = work.sees(i, row + r)
+                          ? exp(p.of[r] * work.scale - work.log_sums[i * work.heads])
+                          : (REAL)0;
+        if (work.dv.first) add(work.dv, work.dy.from(start));
+        if (!work.dk.first) continue;
+        const Four dp = products(work.v.from(work.first), count, work.dy.from(start), seen);
+        const REAL mean = lane < seen ? work.means[i * work.heads] : (REAL)0;
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) p.of[r] = slope(p.of[r], dp.of[r], mean, work.scale);
+        add(work.dk, work.q.from(start));
+    }
+    if (low >= high && !accumulate) {
+        clear(work.dv, row, min(row + ROWS, work.keys), lane, WARP);
+        clear(work.dk, row, min(row + ROWS, work.keys), lane, WARP);
+    }
+}
+
+// Gradients of queries; where a sentence has one query, of its keys and values too. Those that are
+// NULL are not wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same.
+// Overwrites means.
+extern "C" __global__ void __launch_bounds__(512, 2)
+    dot_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys, REAL* dvalues,
+        bool accumulate, const long long* tiles, const long long* query_offsets,
+        const long long* key_offsets, const REAL* scales, const long long* masks,
+        const bool* visible, int sentences, int heads, int key_width, int value_width) {
+    __shared__ Work work;
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, key_width, value_width};
+    if (threadIdx.x == 0) {
+        tables.find(work, queries, keys, values, log_sums);
+        tables.find_gradients(work, dout, means, dkeys, dvalues);
+        work.dq = tables.head_of(dqueries, work.query, key_width);
+    }
+    __syncthreads();
+    if (work.queries == 1) slopes_alone(work, accumulate);
+    else slopes_of_queries(work);
+}
+
+// Gradients of keys and values of the sentences that have tiles; tiles are 32 keys here.
+extern "C" __global__ void __launch_bounds__(512, 2)
+    dot_attention_backward_keys(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
+        int key_width, int value_width) {
+    __shared__ Work work;
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, key_width, value_width};
+    if (threadIdx.x == 0) {
+        tables.find(work, queries, keys, values, log_sums);
+        tables.find_gradients(work, dout, means, dkeys, dvalues);
+    }
+    __syncthreads();
+    slopes_of_keys(work, accumulate);
+}
