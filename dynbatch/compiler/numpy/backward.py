@@ -16,8 +16,6 @@ Arrays by name, besides those of forward:
 
 from __future__ import annotations
 
-import re
-
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, backward_reads
 from dynbatch.compiler.derivatives import Link, has_slope, links
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
@@ -192,23 +190,23 @@ class Backward(GradientLines):
         last: list[str] = []
         for k, state in enumerate(self.program.states):
             left = ProgramBuffer(Role.LEFT_GRADIENT, k, state.width, packed=False)
-            self.views.view(left, 0, state.width)
+            carried = self.views.view(left, 0, state.width)
             codes = self._to_states.get(k, [])
             reading = [code for code in codes if self._carried(code("_"))]
             others = [code for code in codes if code not in reading]
             if not codes:
-                last.append(f"c{k}[...] = 0")
+                last.append(f"{carried}[...] = 0")
             elif not reading:
-                last += self._sum(others, f"c{k}", state.width)
-            elif len(reading) == 1 and self._works_in_place(reading[0]("_"), k):
-                last.append(reading[0](f"c{k}"))
+                last += self._sum(others, carried, state.width)
+            elif len(reading) == 1 and self._works_in_place(reading[0]("_"), carried):
+                last.append(reading[0](carried))
                 for code in others:
-                    last += self._sum([code], f"c{k}", state.width, more=True)
+                    last += self._sum([code], carried, state.width, more=True)
             else:
-                scratch = self._new(Role.CARRY_SCRATCH, k, state.width, packed=False)
-                self.views.view(scratch, 0, state.width)
-                first += self._sum(codes, f"e{k}", state.width)
-                last.append(f"copyto(c{k}, e{k})")
+                buffer = self._new(Role.CARRY_SCRATCH, k, state.width, packed=False)
+                scratch = self.views.view(buffer, 0, state.width)
+                first += self._sum(codes, scratch, state.width)
+                last.append(copy_of(scratch)(carried))
         self.carry = [*first, *last]
 
     def _sum(self, codes: list[Code], target: str, width: int, more: bool = False) -> list[str]:
@@ -220,13 +218,13 @@ class Backward(GradientLines):
                 lines += self._add_to(target, code, width)
         return lines
 
-    def _carried(self, text: str) -> set[int]:
-        """Which carried gradients a line reads."""
-        return {int(number) for number in re.findall(r"\bc(\d+)(?:_\d+_\d+)?\b", text)}
+    def _carried(self, line: str) -> list[str]:
+        """The views of carried gradients that a line reads."""
+        views = self.views.read_by(line)
+        return [name for name, buffer in views.items() if buffer.role is Role.LEFT_GRADIENT]
 
-    def _works_in_place(self, text: str, k: int) -> bool:
-        is_whole = re.search(rf"\bc{k}\b", text) is not None
-        return self._carried(text) == {k} and is_whole and text.startswith("multiply")
+    def _works_in_place(self, line: str, carried: str) -> bool:
+        return self._carried(line) == [carried] and line.startswith("multiply")
 
     # Lines ----------------------------------------------------------------------------------------
 

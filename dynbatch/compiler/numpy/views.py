@@ -20,6 +20,7 @@ class Views:
         self.program = program
         self.storage = storage
         self.lines: dict[str, str] = {}
+        self.buffers: dict[str, ProgramBuffer] = {}
 
     def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         """The array that holds a value, and its first column there."""
@@ -38,6 +39,16 @@ class Views:
 
     def view(self, buffer: ProgramBuffer, column: int, width: int, plane: int = 0) -> str:
         """The expression for some columns of an array in this step."""
+        name = self._view(buffer, column, width, plane)
+        self.buffers[name] = buffer
+        return name
+
+    def read_by(self, line: str) -> dict[str, ProgramBuffer]:
+        """The views that a line names, with what they are views of."""
+        names = re.findall(r"\w+", line)
+        return {name: self.buffers[name] for name in names if name in self.buffers}
+
+    def _view(self, buffer: ProgramBuffer, column: int, width: int, plane: int) -> str:
         whole = self._rows(buffer)
         if buffer.plane and width > buffer.plane:
             return self._planes(whole, buffer, column, width, plane)
