@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from dynbatch import backend, gc_pause, random
-from dynbatch.arguments import float_dtype, integer, switch
+from dynbatch.arguments import float_dtype, integer, listed, refused, shown, switch
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.execution.observer import Wrap
 from dynbatch.batcher.planning.memory_use import MemoryUse
@@ -85,12 +85,15 @@ class Graph(Runs, Introspection, NamesChecked):
             grad=switch(self, "grad", grad),
             seed=random.next_seed() if seed is None else integer(self, "seed", seed) & 0xFFFFFFFF,
         )
+        pool = pool_of(self.device) if pool is None else pool
+        if not isinstance(pool, Pool):
+            fix = "leave it out, or give a dynbatch.memory.Pool"
+            raise refused("Graph", f"pool is {shown(pool)}", "arenas come from a pool", fix)
         observers: list[Wrap] = [Check] if check else []
         if guard:
             places: dict[int, str] = {}
             self._nodes = PlacedNodes(places)
             observers.append(partial(Guard, places=places))
-        pool = pool or pool_of(self.device)
         self._executor = Executor(self.device, self.dtype, self.policy, pool, grad, observers)
 
     def __enter__(self) -> Self:
@@ -220,6 +223,7 @@ class Graph(Runs, Introspection, NamesChecked):
             [array([2.], dtype=float32), array([20.], dtype=float32)]
         """
         self._require_open("values")
+        nodes = listed("values", "nodes", nodes, "give the nodes: graph.values([x, y])")
         for node in nodes:
             if not isinstance(node, Node):
                 raise not_a_node("values", node)
@@ -228,8 +232,8 @@ class Graph(Runs, Introspection, NamesChecked):
         ended = self._final.keys() | self._losses.keys()
         alive = [node for node in nodes if node.index not in ended]
         self._run(self._ancestors(alive))
-        found = iter(self._download([node._block.node_values(node) for node in alive]))
-        return [self.value(node) if node.index in ended else next(found) for node in nodes]
+        values = iter(self._download([node._block.node_values(node) for node in alive]))
+        return [self.value(node) if node.index in ended else next(values) for node in nodes]
 
     def estimate(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from dynbatch.arguments import integer, refused
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.cells.calls.call import ResultPart
 from dynbatch.cells.calls.region_node import RegionNode
@@ -16,11 +17,13 @@ def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
     """The nodes of one sentence of a graph, and what they read, in creation order.
 
     Raises:
-        ValueError: there is no such sentence.
+        ArgumentError: the graph does not have that sentence.
     """
     sentences = Sentences(nodes)
-    if not 0 <= sentence < len(sentences):
-        raise ValueError(f"sentence {sentence}: the graph has {len(sentences)}, counted from 0.")
+    if not 0 <= integer("to_dot", "sentence", sentence) < len(sentences):
+        rule = f"the graph has {len(sentences)}, counted from 0"
+        fix = "leave it out for all, or graph.sentence(node) for that of a node"
+        raise refused("to_dot", f"sentence is {sentence}", rule, fix)
     members = [node for node in nodes if sentences.of(node) == sentence]
     wanted = {x.index for node in members for x in [node, *node.inputs]}
     return [node for node in nodes if node.index in wanted]

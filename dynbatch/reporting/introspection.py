@@ -111,7 +111,7 @@ class Introspection:
 
         Raises:
             GraphError: the graph is closed: its nodes are gone.
-            ValueError: there is no such sentence.
+            ArgumentError: the graph does not have that sentence.
 
         Example:
             >>> import dynbatch as db
