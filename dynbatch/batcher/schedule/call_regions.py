@@ -138,7 +138,7 @@ class RegionBuilder:
 
     def _memories(
         self, pending: Pending, cell: CompiledStep, order: Array, arguments: list[CallStream]
-    ) -> tuple[list[list[int]], Array]:
+    ) -> tuple[list[int], Array]:
         """Sources of the loop's memories, and which each call reads; adds their summaries."""
         if pending.by_memory is None:
             return [], np.zeros(order.size, np.int64)
@@ -150,7 +150,7 @@ class RegionBuilder:
             space = self._gathers.space(PackedRows(self._gathers.source(rows), summary.width))
             fetch = Fetch(space, memory_of, None, None, is_unique(memory_of))
             arguments.append(CallStream(summary.width, [fetch]))
-        return [[self._gathers.source(rows)] for rows in nodes[:num_memories]], memory_of
+        return [self._gathers.source(rows) for rows in nodes[:num_memories]], memory_of
 
     def _inside(self, pending: Pending, entries: Entries) -> Array | None:
         """(M,) which entries are calls of this region; None if no one is."""

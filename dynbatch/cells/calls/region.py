@@ -105,8 +105,8 @@ class CallGroup:
     arguments: the streams that calls are given, and summaries of memories; constants follow, each
         a row of an input.
     count:  number of calls.
-    memories: of each matrix that the loop reads, the inputs that hold those of all sentences, as a
-        rule one; `memory_of` (N,): the sentence, in the order of these, of each call.
+    memories: of each matrix that the loop reads, the input that holds those of all sentences;
+        `memory_of` (N,): the sentence, in the order of that input, of each call.
     """
 
     table: CallTable
@@ -115,12 +115,17 @@ class CallGroup:
     offset: int
     arguments: list[CallStream]
     constants: list[int]
-    memories: list[list[int]]
+    memories: list[int]
     memory_of: Array
     count: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.count = int(self.rows.size)
+
+    def results_in(self, y: Array) -> Array:
+        """(count, width) rows of the region's value, or of its gradient."""
+        width = self.cell.width
+        return y[self.offset : self.offset + self.count * width].reshape(self.count, width)
 
 
 class CallBatch(NamedTuple):

@@ -26,7 +26,7 @@ def generic_steps(
     group = region.groups[number]
     if not group.cell.generic:
         return {}
-    memories = [packed(xs, sources) for sources in group.memories]
+    memories = [xs[source] for source in group.memories]
     chosen = chosen_memories(region, number) if memories else {}
     return {
         f"G{generic}": GenericStep(op, memories, most, batch.dtype, batch.keeps, chosen=chosen)
@@ -56,36 +56,10 @@ def place_memories(
     group: CallGroup, arrays: dict[str, Any], xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
 ) -> None:
     """Where generic operators read memories in backward, and where they add their gradients."""
-    memories, gradients = [], []
-    for sources in group.memories:
-        memory = packed(xs, sources)
-        dx = dxs[sources[0]] if len(sources) == 1 else None
-        memories.append(memory)
+    memories, gradients = [xs[source] for source in group.memories], []
+    for memory, source in zip(memories, group.memories, strict=True):
+        dx = dxs[source]
         gradients.append(memory.like(np.zeros_like(memory.values)) if dx is None else dx)
     for number in group.cell.generic:
         arrays[f"G{number}"].memories = memories
         arrays[f"G{number}"].memory_gradients = gradients
-
-
-def finish(group: CallGroup, arrays: dict[str, Any], dxs: Sequence[Ragged | None]) -> None:
-    """After the first batch, backward: what is left of the memories' gradients."""
-    steps: list[GenericStep] = [arrays[f"G{number}"] for number in group.cell.generic]
-    for step in steps:
-        step.finish()
-    for place, sources in enumerate(group.memories):
-        if len(sources) > 1:
-            gradient = steps[0].memory_gradients[place]
-            assert gradient is not None  # `place_memories` made them all
-            for k, source in enumerate(sources):
-                dx = dxs[source]
-                if dx is not None:
-                    dx.values[...] += gradient[k]
-
-
-def packed(xs: Sequence[Ragged], sources: Sequence[int]) -> Ragged:
-    """The rows of a memory of all sentences."""
-    if len(sources) == 1:
-        return xs[sources[0]]
-    parts = [xs[source] for source in sources]
-    lengths = [length for part in parts for length in part.lengths]
-    return Ragged(np.concatenate([part.values for part in parts]), lengths)

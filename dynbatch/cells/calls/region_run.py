@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Fetch, Inner
-from dynbatch.cells.calls.region_memory import finish, generic_steps, place_memories
+from dynbatch.cells.calls.region_memory import generic_steps, place_memories
 from dynbatch.cells.linear_maps import (
     WeightGradients,
     backward_weights,
@@ -133,8 +133,7 @@ class RegionRun:
     def _outputs(self, y: Array) -> None:
         for group, packed in zip(self.region.groups, self.packed, strict=True):
             cell = group.cell
-            rows = y[group.offset : group.offset + group.count * cell.width]
-            rows = rows.reshape(group.count, cell.width)
+            rows = group.results_in(y)
             for value, column in zip(cell.program.exports, cell.columns, strict=True):
                 place = cell.storage.buffer_of(value)
                 rows[:, column : column + value.width] = columns_of(packed, *place, value.width)
@@ -165,7 +164,8 @@ class RegionRun:
         for group, arrays, packed, sink in zip(
             region.groups, self.arrays, self.packed, sinks, strict=True
         ):
-            finish(group, arrays, dxs)
+            for number in group.cell.generic:
+                arrays[f"G{number}"].finish()
             sink.pass_on(gradients)
             stream_gradients(group.cell, arrays)
             weights = WeightGradients(group.cell, gradients)
@@ -179,10 +179,7 @@ class RegionRun:
 
     def _place_gradients(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
         """The gradients' arrays behind the region's spaces; None where nobody asks."""
-        self._of_groups = []
-        for group in self.region.groups:
-            rows = dy[group.offset : group.offset + group.count * group.cell.width]
-            self._of_groups.append(rows.reshape(group.count, group.cell.width))
+        self._of_groups = [group.results_in(dy) for group in self.region.groups]
         self._gradients: list[Array | None] = []
         for space in self.region.spaces:
             if isinstance(space, Inner):
