@@ -52,7 +52,7 @@ def chosen_memories(region: CallRegion, number: int) -> dict[int, Array]:
     return chosen
 
 
-def place_memories(
+def bind_memories(
     group: CallGroup, arrays: dict[str, Any], xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
 ) -> None:
     """Where generic operators read memories in backward, and where they add their gradients."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Fetch, Inner
-from dynbatch.cells.calls.region_memory import generic_steps, place_memories
+from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
 from dynbatch.cells.linear_maps import (
     WeightGradients,
     backward_weights,
@@ -77,7 +77,7 @@ class RegionRun:
             arrays.update(generic_steps(self.region, number, self._most[number], self.batch, xs))
             self.arrays.append(arrays)
             self.packed.append(packed)
-        self._place_inputs(xs)
+        self._bind_inputs(xs)
         self._gather_ahead(xs)
         for group, arrays in zip(self.region.groups, self.arrays, strict=True):
             group.cell.ahead_of_loop(arrays)
@@ -109,15 +109,15 @@ class RegionRun:
             for k, source in enumerate(group.constants, start=len(group.arguments)):
                 arrays[f"X{k}"][...] = xs[source].flat
 
-    def _place_inputs(self, xs: Sequence[Ragged]) -> None:
+    def _bind_inputs(self, xs: Sequence[Ragged]) -> None:
         """The arrays behind the region's spaces."""
         self._values: list[Array] = []
         for space in self.region.spaces:
             if isinstance(space, Inner):
                 cell = self.region.groups[space.group].cell
                 value = cell.program.exports[space.leaf]
-                place = cell.storage.buffer_of(value)
-                self._values.append(columns_of(self.packed[space.group], *place, value.width))
+                where = cell.storage.buffer_of(value)
+                self._values.append(columns_of(self.packed[space.group], *where, value.width))
             else:
                 self._values.append(space.of(xs[space.source]))
 
@@ -135,8 +135,8 @@ class RegionRun:
             cell = group.cell
             rows = group.results_in(y)
             for value, column in zip(cell.program.exports, cell.columns, strict=True):
-                place = cell.storage.buffer_of(value)
-                rows[:, column : column + value.width] = columns_of(packed, *place, value.width)
+                where = cell.storage.buffer_of(value)
+                rows[:, column : column + value.width] = columns_of(packed, *where, value.width)
             self.batch.launches += len(cell.columns)
 
     # Backward -------------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ class RegionRun:
             if dx is not None:
                 dx.values[...] = 0
         scratch = Scratch(batch.scratch)
-        self._place_inputs(xs)
-        self._place_gradients(dy, dxs)
+        self._bind_inputs(xs)
+        self._bind_gradients(dy, dxs)
         sinks = []
         for number, group in enumerate(region.groups):
             arrays = self.arrays[number]
             arrays.update(self._streams(group, scratch))
             sinks.append(self._prepare_backward(number, group, scratch))
-            place_memories(group, arrays, xs, dxs)
+            bind_memories(group, arrays, xs, dxs)
         self._gather_ahead(xs)
         for t in range(len(region.batches) - 1, -1, -1):
             self._backward_batch(t)
@@ -177,7 +177,7 @@ class RegionRun:
             batch.launches += len(group.cell.maps) + len(group.cell.stream_maps)
             self._gradients_ahead(group, arrays, dxs)
 
-    def _place_gradients(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
+    def _bind_gradients(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
         """The gradients' arrays behind the region's spaces; None where nobody asks."""
         self._of_groups = [group.results_in(dy) for group in self.region.groups]
         self._gradients: list[Array | None] = []

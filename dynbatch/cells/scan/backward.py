@@ -13,7 +13,7 @@ from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import Shard
-from dynbatch.cells.scan.run import ScanRun, place_states, take_rows
+from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.ir import Op, Origin
@@ -53,7 +53,7 @@ class ScanBackward:
         self._memories: list[list[Ragged]] = []
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
-            self._place_memories(scratch)
+            self._bind_memories(scratch)
         buffers = run.cell.reverse_pass.gradient_buffers()
         groups = [[b for b in buffers if not b.packed], run.cell.storage.temporary]
         self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
@@ -115,7 +115,7 @@ class ScanBackward:
             carried_parts.append(carried)
         return carried_parts
 
-    def _place_memories(self, scratch: Scratch) -> None:
+    def _bind_memories(self, scratch: Scratch) -> None:
         """Memories in the order of each shard's sentences, and zeros for their gradients.
 
         Gradients are summed where they belong, but in that order; see `_sort_memories`.
@@ -146,7 +146,7 @@ class ScanBackward:
         wide = self._arrays.wide(chunk)
         shards = self._arrays.of_shards(chunk, wide)
         for number, (shard, arrays) in enumerate(shards):
-            place_states(arrays, run.given_to(shard), self._before(chunk, number))
+            bind_states(arrays, run.given_to(shard), self._before(chunk, number))
         parallel.run(
             [partial(self._run_shard, chunk, number, *each) for number, each in enumerate(shards)]
         )
@@ -167,9 +167,9 @@ class ScanBackward:
             return run.before(chunk, number, self._initial)
         start, first = chunk.starts[number], chunk.before[number]
         rows = slice(first, first + start.stop - start.start)
-        place = run.cell.storage.buffer_of
+        buffer_of = run.cell.storage.buffer_of
         return [
-            columns_of(self._arrays.kept, *place(value), value.width)[rows]
+            columns_of(self._arrays.kept, *buffer_of(value), value.width)[rows]
             for value in run.cell.program.following
         ]
 

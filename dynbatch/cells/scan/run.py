@@ -77,7 +77,7 @@ class ScanRun:
             shards = arrays.of_shards(chunk, wide)
             wide |= arrays.kept  # then there is one chunk
             for k, (shard, of_shard) in enumerate(shards):
-                place_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
+                bind_states(of_shard, self.given_to(shard), self.before(chunk, k, initial))
             parallel.run(
                 [partial(self.run_forward, chunk, k, *each) for k, each in enumerate(shards)]
             )
@@ -167,14 +167,14 @@ class ScanRun:
 
     def _outputs(self, chunk: Chunk, wide: dict[str, Array], y: Ragged) -> None:
         """Outputs, and last states of the sentences that end here, in sentence order."""
-        program, place = self.cell.program, self.cell.storage.buffer_of
+        program, buffer_of = self.cell.program, self.cell.storage.buffer_of
         column = 0
         for value in program.exports:
-            rows = columns_of(wide, *place(value), value.width)
+            rows = columns_of(wide, *buffer_of(value), value.width)
             y.values[chunk.order, column : column + value.width] = rows
             column += value.width
         for port, value in zip(self.batch.ports, program.following, strict=True):
-            rows = columns_of(wide, *place(value), value.width)
+            rows = columns_of(wide, *buffer_of(value), value.width)
             port.values[chunk.ended] = rows[chunk.last]
 
     def _states_of_empty_sentences(self) -> None:
@@ -228,7 +228,7 @@ class ScanRun:
         self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around
 
 
-def place_states(arrays: dict[str, Any], given: bool, states: Sequence[Array]) -> None:
+def bind_states(arrays: dict[str, Any], given: bool, states: Sequence[Array]) -> None:
     """Tell generated code the states before a chunk."""
     arrays["given"] = given
     for k, rows in enumerate(states):

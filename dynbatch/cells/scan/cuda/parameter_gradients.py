@@ -1,4 +1,4 @@
-"""`Afterwards`: the gradients that a scan's loop leaves for one product or copy each."""
+"""`ScanGradients`: the gradients that a scan's loop leaves for one product or copy each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dynbatch.nodes.batch import Gradients
 from dynbatch.ragged import Ragged
 
 
-class Afterwards:
+class ScanGradients:
     """Gradients of parameters over all steps, and of streams, initial states and memories."""
 
     def __init__(self, rows: ScanRows, kernels: LoopKernels, scratch: Scratch) -> None:
@@ -55,7 +55,7 @@ class Afterwards:
         name = f"H{part}"
         if name not in rows.matrices:
             state = self.loop.following[part]
-            packed = rows.place(name, self._scratch, rows.tokens, state.width)
+            packed = rows.add_matrix(name, self._scratch, rows.tokens, state.width)
             previous = rows.layout.previous
             index = np.where(previous < 0, -1 - np.arange(previous.size), previous)
             rows.pick(rows.whole(state), index, packed, rows.matrices[f"I{part}"])

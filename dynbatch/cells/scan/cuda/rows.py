@@ -57,7 +57,7 @@ class ScanRows:
         self.streams, self.memories = xs[:streams], xs[states:]
         self.inits = [next(inits) if given else None for given in self.given]
 
-    def place(self, name: str, scratch: Scratch, rows: int, width: int) -> DeviceMatrix:
+    def add_matrix(self, name: str, scratch: Scratch, rows: int, width: int) -> DeviceMatrix:
         """A matrix in the scratch, under a name."""
         matrix = self.matrices[name] = matrix_of(scratch.take(rows, width))
         return matrix
@@ -66,12 +66,12 @@ class ScanRows:
         """Streams in prefix order, initial states, weights: the same for both passes."""
         loop = self.loop
         for k, (stream, value) in enumerate(zip(self.streams, loop.program.streams, strict=True)):
-            rows = self.place(f"X{k}", scratch, self.tokens, value.width)
+            rows = self.add_matrix(f"X{k}", scratch, self.tokens, value.width)
             self.pick(matrix_of(stream.values), self.layout.order, rows)
         for k, (init, state) in enumerate(zip(self.inits, loop.program.states, strict=True)):
             self.matrices[f"I{k}"] = None
             if init is not None:
-                rows = self.place(f"I{k}", scratch, self.sentences.size, state.width)
+                rows = self.add_matrix(f"I{k}", scratch, self.sentences.size, state.width)
                 self.pick(matrix_of(init.values), self.sentences, rows)
             buffer, _ = loop.storage.buffer_of(loop.following[k])
             self.matrices[f"S{k}"] = self.matrices[buffer.name]

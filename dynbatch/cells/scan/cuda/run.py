@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.parameter_gradients import ShardGradients
 from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
-from dynbatch.cells.scan.cuda.parameter_gradients import Afterwards
+from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.buffers import Role, array_name
@@ -68,9 +68,9 @@ class DeviceScanRun:
             if batch.keeps:
                 rows.matrices[b.name] = matrix_of(batch.saved[b.name])
             else:
-                rows.place(b.name, scratch, rows.tokens, b.width)
+                rows.add_matrix(b.name, scratch, rows.tokens, b.width)
         for b in loop.storage.temporary:
-            rows.place(b.name, scratch, rows.sentences.size, b.width)
+            rows.add_matrix(b.name, scratch, rows.sentences.size, b.width)
         rows.start(scratch)
         for op in loop.program.stream_maps:
             self._map(op, rows.whole(op.inputs[0]), rows.whole(op.output), rows.tokens)
@@ -186,19 +186,19 @@ class DeviceScanRun:
             step.finish()
         gradients = batch.parameter_gradients()
         sink.pass_on(gradients)
-        afterwards = Afterwards(rows, cell.kernels, scratch)
-        afterwards.parameters(gradients)
-        afterwards.inputs(dxs, memory_gradients, turn)
+        scan_gradients = ScanGradients(rows, cell.kernels, scratch)
+        scan_gradients.parameters(gradients)
+        scan_gradients.inputs(dxs, memory_gradients, turn)
         batch.saved.clear()  # gradients have taken its place: no second backward
 
     def _start_backward(self, scratch: Scratch, dy: Ragged, dxs: tuple[Ragged | None, ...]) -> None:
         rows, loop = self.rows, self.loop
-        packed = rows.place("dY", scratch, rows.tokens, loop.width)
+        packed = rows.add_matrix("dY", scratch, rows.tokens, loop.width)
         rows.pick(matrix_of(dy.values), rows.layout.order, packed)
         for k, state in enumerate(loop.program.states):
             given = matrix_of(self.batch.port_gradients[k].values)
             for turn in range(2):
-                carried = rows.place(f"C{k}_{turn}", scratch, rows.sentences.size, state.width)
+                carried = rows.add_matrix(f"C{k}_{turn}", scratch, rows.sentences.size, state.width)
                 rows.pick(given, rows.sentences, carried)
         for memory in loop.gradients.values():
             buffer = memory.buffer
@@ -208,7 +208,7 @@ class DeviceScanRun:
                 rows.matrices[buffer.name] = None
                 continue
             count = rows.tokens if buffer.packed else rows.sentences.size
-            matrix = rows.place(buffer.name, scratch, count, buffer.width)
+            matrix = rows.add_matrix(buffer.name, scratch, count, buffer.width)
             if memory.cleared and buffer.packed:
                 arrays.fill(matrix.array, 0)
 
