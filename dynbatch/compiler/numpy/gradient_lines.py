@@ -36,7 +36,7 @@ class GradientLines:
         self._find_aliases()
         self._seed()
 
-    # Places ---------------------------------------------------------------------------------------
+    # Buffers --------------------------------------------------------------------------------------
 
     def _find_aliases(self) -> None:
         """A sum passes its gradient on unchanged: its operands may share the very buffer."""
