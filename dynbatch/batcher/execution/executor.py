@@ -17,7 +17,6 @@ from dynbatch.batcher.execution.stage_runner import StageRunner
 from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice
-from dynbatch.batcher.planning.preparation import Preparation, forget
 from dynbatch.batcher.planning.reach import require_gradients
 from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.planning.stages import Stage, StageKind
@@ -27,6 +26,7 @@ from dynbatch.batcher.steps.parameter_gradients import (
     StepGradients,
     commit,
 )
+from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import CheckError, MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
@@ -65,7 +65,9 @@ class Executor:
         self._device = device
         self._dtype = dtype
         self._pool = pool
-        self._planner = RunPlanner(device, dtype, policy, trains, in_place=not observers)
+        itemsize = np.dtype(dtype).itemsize
+        self._maker = StepMaker(dtype, device.xp, policy)
+        self._planner = RunPlanner(trains, itemsize, not observers)
         self._observed: StepActions | None = None
         if observers:
             self._observed = reduce(lambda beneath, wrap: wrap(beneath), observers,
@@ -115,7 +117,7 @@ class Executor:
 
     def estimate(self, request: Request) -> MemoryUse:
         """What `run` of the same would hold. No kernel runs; the graph is as it was."""
-        plan = self._planner.plan(request, self.steps, self._arena_bytes)
+        plan = self._plan(request)
         try:
             require_gradients(request, plan.memory.graph)
             elements = plan.memory.elements + plan.memory.scratch_elements
@@ -133,7 +135,7 @@ class Executor:
         if self._observed is not None:
             self._observed.begin()
         try:
-            plan = self._planner.plan(request, self.steps, self._arena_bytes)
+            plan = self._plan(request)
             run.preparation, stages = plan.preparation, plan.memory.stages
             require_gradients(request, plan.memory.graph)
             if loss is not None:
@@ -154,7 +156,7 @@ class Executor:
             self._differentiated = [
                 step for stage in stages for step in stage.steps if stage.is_backward or step.fused
             ]
-            run.times = RunTimes(begin, plan.scheduled, placed, time.perf_counter())
+            run.times = RunTimes(begin, plan.preparation.scheduled, placed, time.perf_counter())
             self.statistics.host_seconds += run.times.end - begin - run.kernel_seconds
         except BaseException:
             self.undo()
@@ -284,6 +286,13 @@ class Executor:
             self._observed.close()
 
     # Before ---------------------------------------------------------------------------------------
+
+    def _plan(self, request: Request) -> RunPlan:
+        kept = {node.index for node in request.kept}
+        return self._planner.plan(
+            lambda count: self._maker.prepare(request.nodes(count), kept),
+            request, self.steps, self._arena_bytes,
+        )  # fmt: skip
 
     def _allocate(self, plan: RunPlan) -> Array:
         memory, run = plan.memory, self._run

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
-from dynbatch.batcher.planning.preparation import Preparation
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients
+from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.parameter import Array
 
 

@@ -7,19 +7,14 @@ and so on down to single sentences, whose gradients add up.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from dynbatch.backend import Device, DType
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
-from dynbatch.batcher.planning.preparation import Preparation
 from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph
-from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.schedule.schedule import schedule
-from dynbatch.batcher.steps.alias import AliasStep, are_aliases
+from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import MemoryLimitError
 from dynbatch.nodes.node import Node
@@ -55,68 +50,63 @@ class RunPlan(NamedTuple):
     """A run, before its first kernel.
 
     Args:
-        scheduled: when its batches were known, by perf_counter.
         saving:    what it does to hold less, as text.
     """
 
     preparation: Preparation
     memory: MemoryPlan
-    scheduled: float
     saving: str
+
+
+Prepare = Callable[[int], Preparation]
 
 
 class RunPlanner:
     """Plans the runs of one graph.
 
     Args:
-        device:   where the runs are.
-        dtype:    of all values.
-        policy:   a name of `policies.POLICIES`, or a function.
         trains:   whether a backward may follow a run.
+        itemsize: bytes of an element.
         in_place: whether kernels may write over what they read for the last time.
     """
 
-    def __init__(
-        self, device: Device, dtype: DType, policy: str | Policy, trains: bool, in_place: bool
-    ) -> None:
-        self._device = device
-        self._dtype = dtype
-        self._policy = policy
+    def __init__(self, trains: bool, itemsize: int, in_place: bool) -> None:
         self._trains = trains
+        self._itemsize = itemsize
         self._in_place = in_place
-        self._stages = 0
 
-    def plan(self, request: Request, past: Sequence[StepRun], held: int) -> RunPlan:
-        """All of a run but its arena. Nodes know their blocks afterwards, or `forget` it.
+    def plan(
+        self, prepare: Prepare, request: Request, past: Sequence[StepRun], held: int
+    ) -> RunPlan:
+        """All of a run but its arena.
 
         Args:
-            past: steps that ran before in this graph, in order.
-            held: bytes of their arenas.
+            prepare: puts what is asked for into batches, in so many parts.
+            past:    steps that ran before in this graph, in order.
+            held:    bytes of their arenas.
 
         Raises:
             MemoryLimitError: nothing found fits the limit; it says the least that would.
         """
-        preparation = Preparation()
+        if request.limit is not None:
+            return self._plan_within(prepare, request, past, held)
+        preparation = prepare(1)
         try:
-            if request.limit is not None:
-                return self._plan_within(preparation, request, past, held)
-            scheduled = self._prepare(preparation, request, 1)
             graph = self._graph(preparation, request, past)
-            memory = plan_memory(graph, in_place=self._in_place)
-            return RunPlan(preparation, memory, scheduled, "")
+            return RunPlan(preparation, plan_memory(graph, in_place=self._in_place), "")
         except BaseException:
             preparation.forget()
             raise
 
     def _plan_within(
-        self, preparation: Preparation, request: Request, past: Sequence[StepRun], held: int
+        self, prepare: Prepare, request: Request, past: Sequence[StepRun], held: int
     ) -> RunPlan:
         """The cheapest plan that fits: in one part, in 2, in 4, and so on.
 
         At first only where it seems possible; if nothing is found, then whatever was left out.
         """
         assert request.limit is not None
-        room = (request.limit - held) // self._dtype.itemsize
+        room = (request.limit - held) // self._itemsize
         left_out: list[int] = []
         smallest: list[MemoryPlan] = []
         floor = 0
@@ -125,23 +115,27 @@ class RunPlanner:
                 if not thorough and floor > FAR * room * count:
                     left_out.append(count)
                     continue
-                preparation.forget()
-                scheduled = self._prepare(preparation, request, count)
-                graph = self._graph(preparation, request, past)
-                search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
-                found = search.fit()
-                floor = floor or (search.floor if found is None else 0)
-                is_far = found is None and search.floor > FAR * room
-                if is_far and (thorough or request.micro_batches()[0] == 1):
-                    found, is_far = search.fit_thoroughly(), False
+                preparation = prepare(count)
+                try:
+                    graph = self._graph(preparation, request, past)
+                    search = RecomputeSearch(graph, preparation.by_part, self._in_place, room)
+                    found = search.fit()
+                    floor = floor or (search.floor if found is None else 0)
+                    is_far = found is None and search.floor > FAR * room
+                    if is_far and (thorough or request.micro_batches()[0] == 1):
+                        found, is_far = search.fit_thoroughly(), False
+                except BaseException:
+                    preparation.forget()
+                    raise
                 if found is not None:
-                    return RunPlan(preparation, found.plan, scheduled, _saving_text(found, count))
+                    return RunPlan(preparation, found.plan, _saving_text(found, count))
+                preparation.forget()
                 if is_far:
                     left_out.append(count)
                 else:
                     smallest.append(search.smallest.plan)
         least = min([plan.placed().elements for plan in smallest])
-        raise _too_low(request, held + least * self._dtype.itemsize, held)
+        raise _too_low(request, held + least * self._itemsize, held)
 
     def _graph(
         self, preparation: Preparation, request: Request, past: Sequence[StepRun]
@@ -149,36 +143,6 @@ class RunPlanner:
         loss = None if request.loss is None else request.loss._block
         kept = [node._block for node in request.kept if node._block is not None]
         return StepGraph(preparation.parts_in_order, past, loss, self._trains, kept)
-
-    def _prepare(self, preparation: Preparation, request: Request, count: int) -> float:
-        kept = {node.index for node in request.kept}
-        for nodes in request.nodes(count):
-            preparation.nodes += nodes
-            if nodes:
-                plan = schedule(nodes, self._policy)
-                if preparation.plans:
-                    plan = replace(plan, part=len(preparation.plans))
-                preparation.plans.append(plan)
-                runs = []
-                begin = time.perf_counter()
-                for step in plan.steps:
-                    members = [nodes[i] for i in step.nodes]
-                    run = (
-                        AliasStep(members)
-                        if are_aliases(members, kept)
-                        else StepRun(members, self._dtype, self._device.xp)
-                    )
-                    runs.append(run)
-                    end = time.perf_counter()
-                    run.prepare_seconds, begin = end - begin, end
-                preparation.parts.append([[runs[i] for i in stage] for stage in plan.stages])
-            else:
-                preparation.parts.append([])
-            for stage in preparation.parts[-1]:
-                for run in stage:
-                    run.stage = self._stages
-                self._stages += 1
-        return time.perf_counter()
 
 
 def _counts(most_of: Callable[[], tuple[int, str]]) -> Iterator[int]:

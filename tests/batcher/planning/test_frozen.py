@@ -12,6 +12,7 @@ from dynbatch import nodes as F
 from dynbatch.batcher.planning import run_plan
 from dynbatch.batcher.planning.recompute_search import RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph
+from dynbatch.batcher.steps import preparation
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import MemoryLimitError
@@ -57,7 +58,7 @@ def parts_of(steps):
 @pytest.fixture
 def planning(monkeypatch):
     noted = Planning()
-    schedule, plan_memory, fit = run_plan.schedule, run_plan.plan_memory, RecomputeSearch.fit
+    schedule, plan_memory, fit = preparation.schedule, run_plan.plan_memory, RecomputeSearch.fit
     make = StepGraph.__init__
 
     def frozen_schedule(nodes, *arguments):
@@ -77,7 +78,7 @@ def planning(monkeypatch):
         with noted.freeze(parts_of([*past, *steps])):
             make(graph, parts, past, *arguments)
 
-    monkeypatch.setattr(run_plan, "schedule", frozen_schedule)
+    monkeypatch.setattr(preparation, "schedule", frozen_schedule)
     monkeypatch.setattr(run_plan, "plan_memory", frozen_plan)
     monkeypatch.setattr(RecomputeSearch, "fit", frozen_fit)
     monkeypatch.setattr(StepGraph, "__init__", frozen_graph)

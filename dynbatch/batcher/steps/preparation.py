@@ -1,0 +1,163 @@
+"""`StepMaker`: puts the nodes of a run into batch steps, in one part or several.
+
+From here on nodes know their blocks; nothing is planned yet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import replace
+
+from dynbatch.backend import ArrayModule, DType
+from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.batcher.schedule.schedule import schedule
+from dynbatch.batcher.steps.alias import AliasStep, are_aliases
+from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.step import StepRun
+from dynbatch.nodes.operation import Operation
+
+
+class Preparation:
+    """The batch steps of a run. Its nodes know their blocks until it is forgotten.
+
+    Attributes:
+        nodes:     all that it computes.
+        plans:     one for each list of nodes that was scheduled.
+        parts:     the steps of each, stage by stage.
+        scheduled: when all was known, by perf_counter.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: list[Operation] = []
+        self.plans: list[Plan] = []
+        self.parts: list[list[list[StepRun]]] = []
+        self.scheduled = 0.0
+
+    @property
+    def by_part(self) -> list[list[StepRun]]:
+        """The steps of each part, in order."""
+        return [[step for stage in part for step in stage] for part in self.parts]
+
+    @property
+    def steps(self) -> list[StepRun]:
+        """In the order in which they were prepared."""
+        return [step for part in self.parts for stage in part for step in stage]
+
+    @property
+    def parts_in_order(self) -> list[list[list[StepRun]]]:
+        """With what is common to several parts before them."""
+        return self.parts if len(self.parts) < 2 else with_common(self.parts)
+
+    def forget(self) -> None:
+        """Leave the nodes as if they had never been prepared."""
+        for step in self.steps:
+            forget(step)
+        for node in self.nodes:
+            node._block = None
+        self.nodes, self.plans, self.parts = [], [], []
+
+
+class StepMaker:
+    """Makes the batch steps of one graph.
+
+    Args:
+        dtype:  of all values.
+        xp:     NumPy or CuPy.
+        policy: a name of `policies.POLICIES`, or a function.
+    """
+
+    def __init__(self, dtype: DType, xp: ArrayModule, policy: str | Policy) -> None:
+        self._dtype = dtype
+        self._xp = xp
+        self._policy = policy
+        self._stages = 0
+
+    def prepare(self, lists: Iterable[Sequence[Operation]], kept: Container[int]) -> Preparation:
+        """Put nodes into batches.
+
+        Args:
+            lists: nodes of each part, in a topological order. A list may depend on the lists before
+                it having been taken.
+            kept:  indices of nodes that must have a value and a gradient of their own.
+        """
+        preparation = Preparation()
+        try:
+            for nodes in lists:
+                preparation.nodes += nodes
+                preparation.parts.append(self._part(preparation, nodes, kept) if nodes else [])
+        except BaseException:
+            preparation.forget()
+            raise
+        preparation.scheduled = time.perf_counter()
+        return preparation
+
+    def _part(
+        self, preparation: Preparation, nodes: Sequence[Operation], kept: Container[int]
+    ) -> list[list[StepRun]]:
+        plan = schedule(nodes, self._policy)
+        if preparation.plans:
+            plan = replace(plan, part=len(preparation.plans))
+        preparation.plans.append(plan)
+        steps: list[StepRun] = []
+        begin = time.perf_counter()
+        for batch in plan.steps:
+            members = [nodes[i] for i in batch.nodes]
+            is_alias = are_aliases(members, kept)
+            step = AliasStep(members) if is_alias else StepRun(members, self._dtype, self._xp)
+            steps.append(step)
+            end = time.perf_counter()
+            step.prepare_seconds, begin = end - begin, end
+        stages = [[steps[i] for i in stage] for stage in plan.stages]
+        for stage in stages:
+            for step in stage:
+                step.stage = self._stages
+            self._stages += 1
+        return stages
+
+
+def with_common(parts: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[list[StepRun]]]:
+    """The parts without what several of them read, which becomes a part before them.
+
+    A parameter as a value, say, is computed for the first part, and read by the others as well.
+    What reads all parts, the last, is not asked.
+    """
+    maker = {
+        block: (number, step)
+        for number, part in enumerate(parts[:-1])
+        for stage in part
+        for step in stage
+        for block in step.blocks
+    }
+    common: set[StepRun] = set()
+    waiting = [
+        maker[block][1]
+        for number, part in enumerate(parts[:-1])
+        for block in _read([step for stage in part for step in stage])
+        if block in maker and maker[block][0] != number
+    ]
+    while waiting:
+        step = waiting.pop()
+        if step not in common:
+            common.add(step)
+            waiting += [maker[block][1] for block in _read([step]) if block in maker]
+    before = [[s for s in stage if s in common] for part in parts[:-1] for stage in part]
+    own = [[[s for s in stage if s not in common] for stage in part] for part in parts]
+    return [before, *own]
+
+
+def _read(steps: Iterable[StepRun]) -> list[Block]:
+    return [block for step in steps for source in step.sources for block in source.blocks]
+
+
+def forget(step: StepRun) -> None:
+    """Cut every reference between nodes and arrays."""
+    for node in step.nodes:
+        node._block = None
+    for block in step.blocks:
+        block.array = block.gradient = None
+    step.batch.saved.clear()
+    step.batch.memo.clear()
+    step.batch.ports, step.batch.port_gradients = [], []
+    step.batch.inputs, step.batch.output = (), None
