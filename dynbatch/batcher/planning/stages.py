@@ -102,12 +102,12 @@ class StepGraph:
         self.loss = loss
         self.trains = trains
         self.new = [step for part in parts for stage in part for step in stage]
-        steps = [*past, *self.new]
-        before = [block for step in past for block in step.blocks if block.kept]
-        self.kept = frozenset([*kept, *before])
+        self.kept = frozenset(kept)
         self.requires_grad: set[Block] = set()
         if trains:
-            for step in steps:  # nodes may have been kept after they ran
+            before = [block for step in past for block in step.blocks if block.kept]
+            self.kept = self.kept.union(before)
+            for step in [*past, *self.new]:  # nodes may have been kept after they ran
                 if self._requires_grad(step):
                     self.requires_grad.update(step.blocks)
         self.maker: dict[Block, StepRun] = {}
