@@ -68,6 +68,8 @@ class Check(Observer):
             run()
             return
         self._check_of(step).forward(arena, run)
+        if not step.batch.keeps:  # no backward reads what the second forward left
+            del self._checks[step]
 
     def backward(self, step: StepRun, arena: Array) -> None:
         self._check_of(step).backward(arena, partial(super().backward, step, arena))
