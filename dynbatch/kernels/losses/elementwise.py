@@ -27,9 +27,9 @@ class PairLoss:
     """
 
     name: str
-    forward: Callable[[Array, Array, Array], None]
-    backward_x: Callable[[Array, Array, Array], None]
-    backward_t: Callable[[Array, Array, Array], None]
+    forward: Callable[[Array, Array, Array], object]
+    backward_x: Callable[[Array, Array, Array], object]
+    backward_t: Callable[[Array, Array, Array], object]
 
 
 @has_cuda(1)
@@ -55,21 +55,6 @@ def pair_loss_backward(
         np.multiply(out[part], rows_of(dy, offsets, part), out=out[part])
 
 
-def _squared(x: Array, t: Array, out: Array) -> None:
-    np.subtract(x, t, out=out)
-    np.multiply(out, out, out=out)
-
-
-def _squared_x(x: Array, t: Array, out: Array) -> None:
-    np.subtract(x, t, out=out)
-    np.multiply(out, 2, out=out)
-
-
-def _squared_t(x: Array, t: Array, out: Array) -> None:
-    np.subtract(t, x, out=out)
-    np.multiply(out, 2, out=out)
-
-
 def _log_or_zero(t: Array) -> Array:
     """log t, and 0 for t = 0, where t log t is 0."""
     with np.errstate(invalid="ignore"):
@@ -81,32 +66,6 @@ def _divergence(x: Array, t: Array, out: Array) -> None:
     np.subtract(_log_or_zero(t), x, out=out)
     np.multiply(out, t, out=out)
     np.copyto(out, 0, where=t == 0)  # also where x = -inf: a class of probability 0 has no part
-
-
-def _divergence_x(x: Array, t: Array, out: Array) -> None:
-    np.negative(t, out=out)
-
-
-def _divergence_t(x: Array, t: Array, out: Array) -> None:
-    # At t = 0 the slope is -inf; a finite one lets a target underflow in training.
-    np.subtract(_log_or_zero(t), x, out=out)
-    np.add(out, 1, out=out)
-
-
-def _log_divergence(x: Array, t: Array, out: Array) -> None:
-    np.subtract(t, x, out=out)
-    np.multiply(out, np.exp(t), out=out)
-
-
-def _log_divergence_x(x: Array, t: Array, out: Array) -> None:
-    np.exp(t, out=out)
-    np.negative(out, out=out)
-
-
-def _log_divergence_t(x: Array, t: Array, out: Array) -> None:
-    np.subtract(t, x, out=out)
-    np.add(out, 1, out=out)
-    np.multiply(out, np.exp(t), out=out)
 
 
 def _logistic(x: Array, t: Array, out: Array) -> None:
@@ -130,14 +89,28 @@ def _logistic_x(x: Array, t: Array, out: Array) -> None:
     np.multiply(out, -1, out=out, where=~(x > 0))
 
 
-def _logistic_t(x: Array, t: Array, out: Array) -> None:
-    np.negative(x, out=out)
-
-
-squared_error = PairLoss("squared_error", _squared, _squared_x, _squared_t)
-divergence = PairLoss("divergence", _divergence, _divergence_x, _divergence_t)
-log_divergence = PairLoss("log_divergence", _log_divergence, _log_divergence_x, _log_divergence_t)
-logistic = PairLoss("logistic", _logistic, _logistic_x, _logistic_t)
+squared_error = PairLoss(
+    "squared_error",
+    lambda x, t, out: np.square(np.subtract(x, t, out=out), out=out),
+    lambda x, t, out: np.multiply(np.subtract(x, t, out=out), 2, out=out),
+    lambda x, t, out: np.multiply(np.subtract(t, x, out=out), 2, out=out),
+)
+# By t at 0 the slope is -inf; a finite one lets a target underflow in training.
+divergence = PairLoss(
+    "divergence",
+    _divergence,
+    lambda x, t, out: np.negative(t, out=out),
+    lambda x, t, out: np.add(np.subtract(_log_or_zero(t), x, out=out), 1, out=out),
+)
+log_divergence = PairLoss(
+    "log_divergence",
+    lambda x, t, out: np.multiply(np.subtract(t, x, out=out), np.exp(t), out=out),
+    lambda x, t, out: np.negative(np.exp(t, out=out), out=out),
+    lambda x, t, out: np.multiply(
+        np.add(np.subtract(t, x, out=out), 1, out=out), np.exp(t), out=out
+    ),
+)
+logistic = PairLoss("logistic", _logistic, _logistic_x, lambda x, t, out: np.negative(x, out=out))
 
 
 @has_cuda()
