@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dynbatch.cells.parameter_gradients import ParameterRows
 from dynbatch.compiler.arrays import Scratch, planes_of, portions, write_transposed
-from dynbatch.compiler.compiled import CompiledLoop
+from dynbatch.compiler.compiled import Arrays, CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import blas
 from dynbatch.kernels.runtime import parallel
@@ -32,14 +32,14 @@ def weight_elements(cell: CompiledLoop, streams: bool) -> int:
     return sum([op.inputs[0].width * op.output.width for op in ops])
 
 
-def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> dict[str, Any]:
+def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> Arrays:
     """Wide weights (K, O) as W, in planes of p columns (planes, K, p); wide biases as b.
 
     Args:
         streams: whether weights of streams are packed as well. It takes room, and products of them
             as they lie a few percent more time.
     """
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     for number, op in cell.maps.items():
         split = cell.plane_of(number)
         plane, inner = split or op.output.width, op.inputs[0].width
@@ -55,12 +55,12 @@ def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> dict
     return arrays
 
 
-def backward_weights(cell: CompiledLoop, scratch: Scratch) -> dict[str, Any]:
+def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
     """Wide weights (O, K) of the loop as V, in planes (planes, p, K).
 
     Those of streams are read where they lie: see `stream_gradients`.
     """
-    arrays: dict[str, Any] = {}
+    arrays: Arrays = {}
     for number, op in cell.maps.items():
         if number in cell.stream_maps:
             continue
@@ -83,7 +83,7 @@ def _wide_bias(op: Op) -> Array:
     return bias
 
 
-def stream_gradients(cell: CompiledLoop, arrays: dict[str, Any], give: Give | None = None) -> None:
+def stream_gradients(cell: CompiledLoop, arrays: Arrays, give: Give | None = None) -> None:
     """dx of each stream through its wide linear maps, into dX or added to what the loop left there.
 
     Args:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from dynbatch.cells.calls.region import CallGroup, CallRegion
 from dynbatch.cells.generic import GenericStep
+from dynbatch.compiler.compiled import Arrays
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -53,7 +53,7 @@ def chosen_memories(region: CallRegion, number: int) -> dict[int, Array]:
 
 
 def bind_memories(
-    group: CallGroup, arrays: dict[str, Any], xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
+    group: CallGroup, arrays: Arrays, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
 ) -> None:
     """Where generic operators read memories in backward, and where they add their gradients."""
     memories, gradients = [xs[source] for source in group.memories], []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from dynbatch.cells.linear_maps import (
 )
 from dynbatch.cells.parameter_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
+from dynbatch.compiler.compiled import Arrays
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -30,7 +30,7 @@ class RegionRun:
     def __init__(self, batch: Batch, region: CallRegion) -> None:
         self.batch = batch
         self.region = region
-        self.arrays: list[dict[str, Any]] = []
+        self.arrays: list[Arrays] = []
         self.packed: list[dict[str, Array]] = []
         sizes = [0] * len(region.groups)
         for step in region.batches:
@@ -91,7 +91,7 @@ class RegionRun:
             self.batch.launches += len(step.fetches) + cell.launches
         self._outputs(y)
 
-    def _streams(self, group: CallGroup, scratch: Scratch) -> dict[str, Any]:
+    def _streams(self, group: CallGroup, scratch: Scratch) -> Arrays:
         widths = [value.width for value in group.cell.program.streams]
         return {f"X{k}": scratch.take(group.count, width) for k, width in enumerate(widths)}
 
@@ -237,7 +237,7 @@ class RegionRun:
         add_rows_at(rows, fetch.rows, gradient, fetch.unique)
 
     def _gradients_ahead(
-        self, group: CallGroup, arrays: dict[str, Any], dxs: Sequence[Ragged | None]
+        self, group: CallGroup, arrays: Arrays, dxs: Sequence[Ragged | None]
     ) -> None:
         cell = group.cell
         for k, argument in enumerate(group.arguments):
@@ -262,7 +262,7 @@ class RegionRun:
         ]
 
 
-def _map_input(group: CallGroup, op: Op, arrays: dict[str, Any], packed: dict[str, Array]) -> Array:
+def _map_input(group: CallGroup, op: Op, arrays: Arrays, packed: dict[str, Array]) -> Array:
     """All rows that a wide linear map multiplied."""
     (value,) = op.inputs
     if value.base.origin is Origin.STREAM:

@@ -13,7 +13,7 @@ from dynbatch.cells.scan.chunks import Chunk, extents, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
 from dynbatch.compiler.buffers import ProgramBuffer, Role
-from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.compiler.compiled import Arrays, CompiledCell
 from dynbatch.compiler.ir import Value
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -32,13 +32,13 @@ class ScanArrays:
     """
 
     def __init__(self, chunks: list[Chunk], scratch: Scratch) -> None:
-        self.shared: dict[str, Any] = {}
+        self.shared: Arrays = {}
         self._scratch = scratch
         self._most = max([chunk.order.size for chunk in chunks])
         self._sentences = [shard.sentences.size for shard in chunks[0].shards]
         self._packed: list[tuple[ProgramBuffer, Array]] = []
         self.kept: dict[str, Array] = {}
-        self._of_shards: list[dict[str, Any]] = [{} for _ in self._sentences]
+        self._of_shards: list[Arrays] = [{} for _ in self._sentences]
 
     def add_rows(self, role: Role, label: int | str, width: int) -> None:
         """An array with a row for each token of a chunk."""
@@ -72,7 +72,7 @@ class ScanArrays:
         count = chunk.order.size
         return {buffer.name: in_planes(rows[:count], buffer) for buffer, rows in self._packed}
 
-    def of_shards(self, chunk: Chunk, wide: dict[str, Array]) -> list[tuple[Shard, dict[str, Any]]]:
+    def of_shards(self, chunk: Chunk, wide: dict[str, Array]) -> list[tuple[Shard, Arrays]]:
         """Everything that generated code reads, for each shard of a chunk."""
         return [
             (

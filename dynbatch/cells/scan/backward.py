@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from dynbatch.cells.generic import room_of
 from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream_gradients
@@ -16,6 +15,7 @@ from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
+from dynbatch.compiler.compiled import Arrays
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
@@ -173,7 +173,7 @@ class ScanBackward:
             for value in run.cell.program.following
         ]
 
-    def _run_shard(self, chunk: Chunk, number: int, shard: Shard, arrays: dict[str, Any]) -> None:
+    def _run_shard(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
         run = self._run
         if run.recomputes:
             run.run_forward(chunk, number, shard, arrays)
@@ -200,9 +200,7 @@ class ScanBackward:
         for place in run.cell.reverse_pass.streams:
             give(place, slice(None), arrays[f"dX{place}"])
 
-    def _previous_states(
-        self, part: int, chunk: Chunk, shard: Shard, arrays: dict[str, Any]
-    ) -> None:
+    def _previous_states(self, part: int, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """A part of the state as every step found it, packed."""
         following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
         source = columns_of(arrays, *self._run.cell.storage.buffer_of(following), following.width)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import PrefixLayout, Shard
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
 from dynbatch.compiler.buffers import Role
-from dynbatch.compiler.compiled import CompiledCell
+from dynbatch.compiler.compiled import Arrays, CompiledCell
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -98,7 +97,7 @@ class ScanRun:
         for k, value in enumerate(self.cell.program.streams):
             arrays.add_rows(Role.STREAM, k, value.width)
 
-    def run_forward(self, chunk: Chunk, number: int, shard: Shard, arrays: dict[str, Any]) -> None:
+    def run_forward(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
         """Forward of one shard in one chunk."""
         if self.generic:
             arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
@@ -106,7 +105,7 @@ class ScanRun:
         self.cell.ahead_of_loop(arrays)
         self.cell.forward(arrays, shard.numbered)
 
-    def gather_streams(self, chunk: Chunk, shard: Shard, arrays: dict[str, Any]) -> None:
+    def gather_streams(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """Bring the rows of streams in packed order."""
         for k, x in enumerate(self.streams):
             take_rows(x.values, chunk.order[shard.span], arrays[f"X{k}"])
@@ -228,7 +227,7 @@ class ScanRun:
         self.batch.launches += steps * a_step - zeros * of_state + len(shards) * around
 
 
-def bind_states(arrays: dict[str, Any], given: bool, states: Sequence[Array]) -> None:
+def bind_states(arrays: Arrays, given: bool, states: Sequence[Array]) -> None:
     """Tell generated code the states before a chunk."""
     arrays["given"] = given
     for k, rows in enumerate(states):
