@@ -64,7 +64,7 @@ def test_nothing_survives_its_graph_even_without_the_garbage_collector():
             losses[0].value  # noqa: B018
             graph.backward(F.mean(losses))
             references += [weakref.ref(node) for node in graph._nodes]
-            arenas = [weakref.ref(arena) for arena in graph._executor._arenas]
+            arenas = [weakref.ref(arena) for arena, _ in graph._executor._arenas._arenas]
         del losses, ys, last
         assert [ref() for ref in references if ref() is not None] == []
         assert [ref() for ref in arenas if ref() is not None] == []

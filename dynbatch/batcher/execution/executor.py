@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 
 import numpy as np
 
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.execution.applied_plan import apply, enter_again, free
+from dynbatch.batcher.execution.arenas import Arenas
 from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
 from dynbatch.batcher.execution.run import Run
@@ -73,13 +74,11 @@ class Executor:
             self._observed = reduce(lambda beneath, wrap: wrap(beneath), observers,
                                     StepActions(device, self.flush))  # fmt: skip
         self._stages = StageRunner(device, self._observed)
-        self._arenas: list[Array] = []
-        self._arena_bytes = 0
+        self._arenas = Arenas(pool, dtype)
         self._differentiated: list[StepRun] = []
         self._touched: list[Parameter] = []
-        self._run = Run(0, 0, 0, 0)
-        self._peak_bytes = 0
-        self._memory_use: Callable[[], MemoryUse] = partial(MemoryUse.of, (), ())
+        self._run = Run(0, 0, 0)
+        self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
         self._times: list[RunTimes] = []
 
@@ -120,17 +119,14 @@ class Executor:
         plan = self._plan(request)
         try:
             require_gradients(request, plan.memory.graph)
-            elements = plan.memory.elements + plan.memory.scratch_elements
-            return self._use_of(plan, self._arena_bytes, elements)()
+            return plan.use(self._dtype.itemsize, self._arenas.num_bytes)()
         finally:
             plan.preparation.forget()
 
     def _try(self, request: Request) -> None:
         begin = time.perf_counter()
         loss = request.loss
-        self._run = run = Run(
-            len(self.steps), len(self.plans), len(self._arenas), self._arena_bytes
-        )
+        self._run = run = Run(len(self.steps), len(self.plans), len(self._arenas))
         run.first = run.steps if loss is None else 0
         if self._observed is not None:
             self._observed.begin()
@@ -174,21 +170,6 @@ class Executor:
             if block.gradient is not None:
                 self._run.gradients.append((block, block.gradient, block.gradient_start))
                 block.gradient = None
-
-    def _use_of(self, plan: RunPlan, held: int, elements: int) -> Callable[[], MemoryUse]:
-        """What a run holds, to be added up when somebody asks; it keeps no step alive."""
-        memory, itemsize = plan.memory, self._dtype.itemsize
-        return partial(
-            MemoryUse.of,
-            (memory.shared, memory.scratch),
-            [(stage.kind.value, [s.node_type for s in stage.steps]) for stage in memory.stages],
-            itemsize,
-            held_bytes=held,
-            arena_bytes=elements * itemsize,
-            tables_bytes=sum([s.node_type.index_bytes(s.batch) for s in plan.preparation.steps]),
-            block_elements=sum(memory.blocks.sizes),
-            saving=plan.saving,
-        )
 
     def memory_use(self) -> MemoryUse:
         """What the run held that held most so far."""
@@ -279,9 +260,7 @@ class Executor:
             forget(step)
         self.steps = []
         self._differentiated = []
-        for arena in self._arenas:
-            self._pool.give(arena)
-        self._arenas = []
+        self._arenas.give_after(0)
         if self._observed is not None:
             self._observed.close()
 
@@ -291,29 +270,20 @@ class Executor:
         kept = {node.index for node in request.kept}
         return self._planner.plan(
             lambda count: self._maker.prepare(request.nodes(count), kept),
-            request, self.steps, self._arena_bytes,
+            request, self.steps, self._arenas.num_bytes,
         )  # fmt: skip
 
     def _allocate(self, plan: RunPlan) -> Array:
         memory, run = plan.memory, self._run
-        arena = self._take(memory.elements)
+        arenas, held = self._arenas, self._arenas.num_bytes
+        arena = arenas.take(memory.elements)
         if memory.scratch.sizes:
-            before = self._arena_bytes
-            run.scratch = self._take(memory.scratch_elements)
-            run.scratch_bytes = self._arena_bytes - before
-        elements = (self._arena_bytes - run.arena_bytes) // self._dtype.itemsize
-        if self._arena_bytes >= self._peak_bytes:
-            self._peak_bytes = self._arena_bytes
-            self._memory_use = self._use_of(plan, run.arena_bytes, elements)
+            run.scratch = arenas.take(memory.scratch_elements)
+        self.statistics.peak_bytes = arenas.peak_bytes
+        if arenas.num_bytes == arenas.peak_bytes:
+            self._memory_use = plan.use(self._dtype.itemsize, held)
         run.memory = memory
         apply(memory, arena, run.scratch)
-        return arena
-
-    def _take(self, elements: int) -> Array:
-        arena = self._pool.take(elements, self._dtype, label="a graph's arena")
-        self._arenas.append(arena)
-        self._arena_bytes += elements * arena.itemsize
-        self.statistics.peak_bytes = max(self.statistics.peak_bytes, self._arena_bytes)
         return arena
 
     # The kernels ----------------------------------------------------------------------------------
@@ -333,7 +303,6 @@ class Executor:
     def undo(self) -> None:
         """Leave graph, pool and queue as they were before a run that failed."""
         run = self._run
-        self._arena_bytes = run.arena_bytes
         if self._queue is not None:
             self._queue.discard()
         for step in self.steps:
@@ -348,9 +317,7 @@ class Executor:
                 block.gradient = None
         for block, gradient, start in run.gradients:
             block.gradient, block.gradient_start = gradient, start
-        for arena in self._arenas[run.arenas :]:
-            self._pool.give(arena)
-        del self._arenas[run.arenas :]
+        self._arenas.give_after(run.arenas)
 
     def _settle(self) -> None:
         """Count the run, and free the blocks that nobody will read."""
@@ -358,25 +325,15 @@ class Executor:
         new = self.steps[self._run.steps :]
         self._run.preparation = Preparation()
         self._run.gradients = []
-        scratch = self._run.scratch
-        if scratch is not None:
-            self._arenas = [arena for arena in self._arenas if arena is not scratch]
-            self._arena_bytes -= self._run.scratch_bytes
-            self._pool.give(scratch)
+        if self._run.scratch is not None:
+            self._arenas.give(self._run.scratch)
             self._run.scratch = None
         if self._run.times is not None:
             self._times.append(self._run.times)
         statistics = self.statistics
-        statistics.nodes += sum([step.num_nodes for step in new])
-        statistics.batches += sum([step.num_batches for step in new])
         changed = self.steps[self._run.first :]
-        if not self._run.first:  # with a backward, earlier steps are counted anew
-            statistics.copied_bytes = 0
-            if self._queue is None:
-                statistics.launches = 0
-        if self._queue is None:
-            statistics.launches += sum([step.batch.launches for step in changed])
-        statistics.copied_bytes += sum([step.copied_bytes for step in changed])
+        # With a backward, earlier steps are counted anew. A queue counts its launches itself.
+        statistics.count(new, changed, not self._run.first, self._queue is None)
         statistics.activation_bytes += sum([s.block.size for s in new]) * self._dtype.itemsize
         statistics.kernel_seconds += self._run.kernel_seconds
         if self._run.memory is not None:

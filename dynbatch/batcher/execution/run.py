@@ -27,13 +27,11 @@ class Run:
     steps: int
     plans: int
     arenas: int
-    arena_bytes: int
     preparation: Preparation = field(default_factory=Preparation)
     memory: MemoryPlan | None = None
     kernel_seconds: float = 0.0
     times: RunTimes | None = None
     scratch: Array | None = None
-    scratch_bytes: int = 0
     first: int = 0
     stashed: StashedGradients = field(default_factory=StashedGradients)
     gradients: list[tuple[Block, Array, int]] = field(default_factory=list)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from dynbatch.batcher.steps.step import StepRun
 
 
 @dataclass
@@ -25,3 +28,23 @@ class GraphStatistics:
     host_seconds: float = 0.0
     kernel_seconds: float = 0.0
     uploads: int = 0
+
+    def count(
+        self, new: Sequence[StepRun], changed: Sequence[StepRun], anew: bool, launches: bool
+    ) -> None:
+        """Count a run.
+
+        Args:
+            new:      its steps.
+            changed:  with earlier ones that its backward went through.
+            anew:     those are all steps there are, with what they cost before.
+            launches: whether to count launches.
+        """
+        self.nodes += sum([step.num_nodes for step in new])
+        self.batches += sum([step.num_batches for step in new])
+        if anew:
+            self.copied_bytes = 0
+        if launches:
+            before = 0 if anew else self.launches
+            self.launches = before + sum([step.batch.launches for step in changed])
+        self.copied_bytes += sum([step.copied_bytes for step in changed])

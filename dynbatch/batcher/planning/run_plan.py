@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_memory
+from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps.preparation import Preparation
@@ -47,15 +49,31 @@ class Request:
 
 
 class RunPlan(NamedTuple):
-    """A run, before its first kernel.
-
-    Args:
-        saving:    what it does to hold less, as text.
-    """
+    """A run, before its first kernel; `saving` tells what it does to need less memory."""
 
     preparation: Preparation
     memory: MemoryPlan
     saving: str
+
+    def use(self, itemsize: int, held_bytes: int) -> Callable[[], MemoryUse]:
+        """What it holds, to be added up when somebody asks; that keeps no step alive.
+
+        Args:
+            itemsize:   bytes of an element.
+            held_bytes: arenas of earlier runs.
+        """
+        memory = self.memory
+        return partial(
+            MemoryUse.of,
+            (memory.shared, memory.scratch),
+            [(stage.kind.value, [s.node_type for s in stage.steps]) for stage in memory.stages],
+            itemsize,
+            held_bytes=held_bytes,
+            arena_bytes=(memory.elements + memory.scratch_elements) * itemsize,
+            tables_bytes=sum([s.node_type.index_bytes(s.batch) for s in self.preparation.steps]),
+            block_elements=sum(memory.blocks.sizes),
+            saving=self.saving,
+        )
 
 
 Prepare = Callable[[int], Preparation]
