@@ -22,11 +22,11 @@ from dynbatch.compiler.recorder import is_unchanged
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
 from dynbatch.kernels import binary, blas
+from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.arithmetic import Binary, WithNumber
 from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.node import Owner
 from dynbatch.nodes.operation import Operation
-from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
 _uids = itertools.count()

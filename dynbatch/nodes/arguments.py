@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.errors import DtypeError, DynbatchError, ShapeError
-from dynbatch.nodes.node import Node
+from dynbatch.arguments import refused, shown
+from dynbatch.errors import ArgumentError, BackendError, DtypeError, DynbatchError, ShapeError
+from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Array, Parameter
 
 
@@ -58,6 +59,12 @@ def require_graph(what: str, graph: object) -> None:
         )
 
 
+def not_a_graph(what: str, given: object) -> ArgumentError:
+    """The error for what is not a graph, where a function of `F` needs one."""
+    fix = f"with db.Graph() as graph: F.{what}(graph, …)"
+    return refused(what, f"graph is {shown(given)}", "the graph stands first", fix)
+
+
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
     """Ids as a one-dimensional int64 array, or an error that names `what`."""
     try:
@@ -75,3 +82,34 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
             f"{what}: a one-dimensional sequence of integers expected, got {given}.\n  fix:  {fix}"
         )
     return array.astype(np.int64, copy=False)
+
+
+def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
+    """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
+
+    Raises:
+        DtypeError:   it is not a parameter, or of another dtype.
+        BackendError: it is on another device.
+    """
+    if not isinstance(source, Parameter):
+        raise DtypeError.at_caller(
+            f"{what}: a parameter expected, got {type(source).__name__}.\n"
+            "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
+        )
+    try:
+        dtype = graph.dtype
+    except AttributeError:
+        raise not_a_graph(what, graph) from None
+    if source.dtype != dtype:
+        own, theirs = str(source.dtype), str(dtype)
+        raise DtypeError.at_caller(
+            f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
+            f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
+        )
+    device = graph.device
+    if device is not None and isinstance(source.value, np.ndarray) is device.is_cuda:
+        own, theirs = source.device.name, device.name
+        raise BackendError.at_caller(
+            f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"
+            f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})"
+        )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dynbatch.kernels import layer_norm as kernels
+from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dynbatch.kernels import arrays, blas
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, LENGTH, Operation, Retain
 from dynbatch.nodes.reduce import sum as sum_elements
 from dynbatch.nodes.shape.reshape import squeeze, unsqueeze
-from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from dynbatch.arguments import refused, shown
-from dynbatch.errors import ArgumentError, BackendError, DtypeError, ShapeError, VocabularyError
+from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.segment import gather_rows
-from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.arguments import as_ids, check_parameter, not_a_graph
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
@@ -150,7 +149,7 @@ def input(graph: Owner, array: Any) -> Node:
     try:
         dtype = graph.dtype
     except AttributeError:
-        raise _not_a_graph("input", graph) from None
+        raise not_a_graph("input", graph) from None
     if isinstance(array, Node | Parameter):
         raise _not_an_array(array)
     if exchange.is_on_gpu("input", array):
@@ -205,11 +204,6 @@ def _not_an_array(given: Node | Parameter) -> DtypeError:
     return DtypeError.at_caller(f"input: {what} is not an array.\n  fix:  {fix}")
 
 
-def _not_a_graph(what: str, given: object) -> ArgumentError:
-    fix = f"with db.Graph() as graph: F.{what}(graph, …)"
-    return refused(what, f"graph is {shown(given)}", "the graph stands first", fix)
-
-
 def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
     """A value that is `number` everywhere; given a list or an array, that value, as `input`.
 
@@ -226,7 +220,7 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
         try:
             dtype = graph.dtype
         except AttributeError:
-            raise _not_a_graph("constant", graph) from None
+            raise not_a_graph("constant", graph) from None
         return Input(graph=graph, array=np.full(shape, number, dtype))
     node = input(graph, number)
     if shape not in ((), node.shape):
@@ -273,37 +267,6 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
             "  fix:  map unknown words to one id of the vocabulary (often <unk>)"
         )
     return Lookup(graph=graph, table=table, ids=array)
-
-
-def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
-    """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
-
-    Raises:
-        DtypeError:   it is not a parameter, or of another dtype.
-        BackendError: it is on another device.
-    """
-    if not isinstance(source, Parameter):
-        raise DtypeError.at_caller(
-            f"{what}: a parameter expected, got {type(source).__name__}.\n"
-            "  fix:  make it one, once, with db.Parameter(array); F.matmul multiplies two nodes"
-        )
-    try:
-        dtype = graph.dtype
-    except AttributeError:
-        raise _not_a_graph(what, graph) from None
-    if source.dtype != dtype:
-        own, theirs = str(source.dtype), str(dtype)
-        raise DtypeError.at_caller(
-            f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
-            f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
-        )
-    device = graph.device
-    if device is not None and isinstance(source.value, np.ndarray) is device.is_cuda:
-        own, theirs = source.device.name, device.name
-        raise BackendError.at_caller(
-            f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"
-            f"  fix:  model.to({theirs!r}), or db.Graph(device={own!r})"
-        )
 
 
 def stream_of(content: bytes) -> int:

@@ -25,12 +25,12 @@ from dynbatch.compiler.recorder import Reads, is_unchanged, recorded
 from dynbatch.compiler.split import Split, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
+from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node, Owner, Shape, ancestors
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.expand import Expand
-from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 
 

@@ -11,11 +11,10 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.attention.base import AttentionBase, AttentionCache, mask_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
-from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from dynbatch.kernels.losses import crf as kernels
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.losses.targets import class_targets
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation, Retain
-from dynbatch.nodes.sources import check_parameter
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
