@@ -50,7 +50,7 @@ def room_of(op: Op, memory_rows: Sequence[int]) -> int:
 
 
 class GenericStep:
-    """One such operator in one shard, through all steps.
+    """One operator without generated code in one shard, through all steps.
 
     Where a step's sentences are the first ones, memories are read where they lie. What depends on
     them alone is then kept from step to step, since later steps have fewer sentences.

@@ -39,7 +39,7 @@ class Traced(Generic[T]):
         self._kept: tuple[Entry[T], ...] = ()  # the last used at the end
 
     def find(self, key: Key, params: object) -> T | None:
-        """The one that fits, which is then the last used; None if none does."""
+        """The trace that fits, which is then the last used; None if there is none."""
         entry = _fitting(self._kept, key, params)
         if entry is None:
             return None
@@ -51,7 +51,7 @@ class Traced(Generic[T]):
         return entry[1]
 
     def add(self, key: Key, params: object, made: T) -> T:
-        """Keep a new one; the one to use, which another thread may have been first to make."""
+        """Keep a trace; returns the one to use, since another thread may have been first."""
         while True:
             seen = self._kept
             entry = _fitting(seen, key, params)

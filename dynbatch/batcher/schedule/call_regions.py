@@ -153,7 +153,7 @@ class RegionBuilder:
         return [self._gathers.source(rows) for rows in nodes[:num_memories]], memory_of
 
     def _inside(self, pending: Pending, entries: Entries) -> Array | None:
-        """(M,) which entries are calls of this region; None if no one is."""
+        """(M,) which entries are calls of this region; None if there are none."""
         inside: Array | None = None
         for origin in entries.origins:
             if isinstance(origin, CallTable) and origin in self._number:

@@ -87,7 +87,7 @@ def can_fold(reader: Node, seen: Container[int], kept: Container[int]) -> bool:
 
 
 def fold(readers: Sequence[Node], nodes: dict[int, Node]) -> None:
-    """Put those that stand for them in place of readers whose input turned out not to be needed."""
+    """Replace readers whose input turned out not to be needed by the nodes that stand for them."""
     for reader in readers:
         if reader.inputs[0].index not in nodes:
             assert isinstance(reader, Operation)

@@ -73,7 +73,7 @@ class Frontier:
         return signature
 
     def _first_ready(self, heap: list[tuple[float, int, int]]) -> int | None:
-        """The signature of the least entry that holds still."""
+        """The signature of the least entry that is not out of date."""
         while heap:
             _, first, signature = heap[0]
             # It was taken since, if the entry is out of date: a node becomes ready only once.

@@ -73,7 +73,7 @@ class Machine:
             after = min(known.values())
 
     def copy(self) -> Machine:
-        """One that goes on as this is now."""
+        """A machine that goes on from what this one knows now."""
         copied = Machine()
         copied._regrets = {state: known.copy() for state, known in self._regrets.items()}
         return copied

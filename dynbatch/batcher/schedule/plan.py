@@ -80,7 +80,7 @@ class Structure:
         return depths
 
     def own_chains(self) -> list[int]:
-        """For each node the most nodes of its own signature on a path that starts at it.
+        """For each node, how many nodes of its signature one path that starts at it can hold.
 
         Cost: O(nodes + inputs · signatures that a path can meet twice).
         """

@@ -32,7 +32,7 @@ Arity: TypeAlias = tuple[int, int | None, frozenset[int]]
 def maker(
     num_values: int, params_at: int | None, matrices: frozenset[int]
 ) -> Callable[..., MakeCall]:
-    """Makes, of a cell's tables, the function that makes a call of so many values.
+    """A factory: it takes a cell's tables and returns the function that makes its calls.
 
     A call is one of thousands a mini-batch, so the function is written out for the number of its
     arguments, and knows the table by integers that its values carry (see `call.ValueHandle`).

@@ -251,7 +251,7 @@ class RegionRun:
                 dx.flat[...] += arrays[f"dX{k}"].sum(axis=0)
 
     def gradients(self) -> list[tuple[Array, dict[int, Array]]]:
-        """After backward, of each group: gradients of what its calls returned, side by side
+        """After backward, for each group: gradients of what its calls returned, side by side
         (count, width), and of what they were given, (count, width of it) by stream.
         """
         return [

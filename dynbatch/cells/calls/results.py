@@ -185,7 +185,7 @@ def _leaves_of(nodes: NodeTree) -> Iterator[Node]:
 
 
 def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> NodeTree:
-    """Nodes joined part by part, in the structure of one."""
+    """Nodes joined part by part, in the structure that all have."""
     if isinstance(structures[0], tuple):
         return tuple([by_part(join, part) for part in zip(*structures, strict=True)])
     return join(structures)

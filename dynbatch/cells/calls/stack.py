@@ -68,7 +68,7 @@ class StackCalls(Operation):
         return tuple([x if isinstance(x, Call) else x.call for x in self.results])
 
     def rows_of(self, table: CallTable) -> list[int]:
-        """The rows of its calls in a table."""
+        """The rows, in a table, of the calls that are stacked."""
         return [result.row for result in self.results if result.origin is table]
 
     def producers(self) -> Sequence[Node]:

@@ -1,4 +1,4 @@
-"""One application of a cell to nodes, traced and compiled: a program as a scan's, without a state.
+"""One application of a cell to nodes, traced and compiled like a scan's step, without a state.
 
 The vectors and scalars that the cell is given are *streams*: rows that are gathered before a batch
 of calls runs. What is known of all calls before the first one runs (a word, say, which no call has

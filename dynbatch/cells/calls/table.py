@@ -167,7 +167,7 @@ class CallTable:
         self._forget = forget
 
     def update(self) -> None:
-        """Bring the arrays up to the calls recorded so far."""
+        """Bring the arrays up to date with the calls recorded so far."""
         while self.runs and self.runs[-1].node._block is None:  # that run failed
             self.runs.pop()
             self.run_of[self.run_of == len(self.runs)] = NOT_RUN

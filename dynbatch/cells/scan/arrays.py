@@ -63,7 +63,7 @@ class ScanArrays:
                     arrays[buffer.name] = temporary(sentences, buffer, scratch)
 
     def add_of_shards(self, name: str, arrays: Iterable[Any]) -> None:
-        """Something that each shard has its own of."""
+        """Give each shard an array of its own."""
         for known, array in zip(self._of_shards, arrays, strict=True):
             known[name] = array
 
