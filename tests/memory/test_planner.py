@@ -95,3 +95,20 @@ def test_another_order_is_taken_where_the_largest_first_leaves_gaps():
         assert live_peak(blocks) <= total <= alone
         better += total < alone
     assert better > 20
+
+
+def test_many_blocks_are_placed_as_few_are(monkeypatch):
+    generator = np.random.default_rng(0)
+    for _ in range(10):
+        count = int(generator.integers(1, 120))
+        sizes, firsts, lengths = generator.integers(0, (40, 30, 12), (count, 3)).T.tolist()
+        blocks = [
+            Interval(size, first, first + length, 1 + size % 5)
+            for size, first, length in zip(sizes, firsts, lengths, strict=True)
+        ]
+        outcomes = []
+        for many in (0, count + 1):
+            monkeypatch.setattr(planner, "MANY", many)
+            total = place_in_order(blocks)
+            outcomes.append((total, [block.offset for block in blocks]))
+        assert outcomes[0] == outcomes[1]
