@@ -32,7 +32,7 @@ from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array, Parameter
 
-VERSION = 3
+VERSION = 4
 T = TypeVar("T")
 
 
