@@ -11,6 +11,7 @@ import numpy as np
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.execution.applied_plan import apply, enter_again, free
 from dynbatch.batcher.execution.arenas import Arenas
+from dynbatch.batcher.execution.commits import Commits
 from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
 from dynbatch.batcher.execution.run import Run
@@ -23,19 +24,15 @@ from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.steps.parameter_gradients import (
-    StepGradients,
-    commit,
-)
 from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.errors import CheckError, MemoryLimitError, OutOfMemory
+from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
 from dynbatch.kernels.runtime import openblas
 from dynbatch.memory import Pool
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Array
 
 
 class Executor:
@@ -76,7 +73,7 @@ class Executor:
         self._stages = StageRunner(device, self._observed)
         self._arenas = Arenas(pool, dtype)
         self._differentiated: list[StepRun] = []
-        self._touched: list[Parameter] = []
+        self._commits = Commits(self._observed)
         self._run = Run(0, 0, 0)
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
@@ -136,9 +133,9 @@ class Executor:
             require_gradients(request, plan.memory.graph)
             if loss is not None:
                 run.claim.take([p for stage in stages for s in stage.steps for p in s.parameters])
-            self._stash_gradients()
+            run.stash_gradients()
             if loss is not None:
-                self._drop_gradients()
+                run.drop_gradients(self.steps)
             arena = self._allocate(plan)
             self.steps += plan.preparation.steps
             self.plans += plan.preparation.plans
@@ -158,19 +155,6 @@ class Executor:
             self.undo()
             raise
 
-    def _stash_gradients(self) -> None:
-        """Stash gradients if a mini-batch runs in parts, which add before the loss is known."""
-        preparation = self._run.preparation
-        if len(preparation.parts) > 1:
-            self._run.stashed.put([p for step in preparation.steps for p in step.parameters])
-
-    def _drop_gradients(self) -> None:
-        """Take away those of an earlier backward: what is read afterwards is of this one alone."""
-        for block in [block for step in self.steps for block in step.blocks]:
-            if block.gradient is not None:
-                self._run.gradients.append((block, block.gradient, block.gradient_start))
-                block.gradient = None
-
     def memory_use(self) -> MemoryUse:
         """What the run held that held most so far."""
         return self._memory_use()
@@ -187,15 +171,16 @@ class Executor:
         """
         try:
             if add_gradients:
-                self._add_gradients()
+                begin = time.perf_counter()
+                self._commits.add_last(self._differentiated, self._run.stashed)
+                self.statistics.kernel_seconds += time.perf_counter() - begin
             self.flush()
         except BaseException:
-            for parameter in self._touched:
-                parameter.grad = None
+            self._commits.forget_touched()
             self.undo()
             raise
         finally:
-            self._touched = []
+            self._commits.finish()
         if not add_gradients:
             self._run.stashed.put_back()
         self._run.claim.release()
@@ -212,30 +197,6 @@ class Executor:
         statistics.launches += queue.launches - launches
         statistics.uploads += queue.uploads - uploads
         statistics.host_seconds += time.perf_counter() - begin
-
-    def _add_gradients(self) -> None:
-        begin = time.perf_counter()
-        with openblas.one_thread():
-            self._commit_of(self._differentiated)
-            self._touched += self._run.stashed.parameters
-            self._run.stashed.add()
-        self.statistics.kernel_seconds += time.perf_counter() - begin
-
-    def _commit_of(self, steps: Sequence[StepRun]) -> None:
-        self._commit([step.gradients for step in steps if step.gradients])
-        for step in steps:
-            step.gradients = None
-
-    def _commit(self, gradients: Sequence[StepGradients]) -> None:
-        self._touched = [parameter for step in gradients for parameter in step.parameters()]
-        if self._observed is None:
-            commit(gradients)
-            return
-        try:
-            self._observed.commit(gradients)
-        except CheckError:
-            self._touched = []  # it has put the gradients back
-            raise
 
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""
@@ -291,7 +252,7 @@ class Executor:
     def _run_stage(self, stage: Stage, arena: Array) -> float:
         begin = time.perf_counter()
         if stage.kind is StageKind.ACCUMULATE:
-            self._commit_of(stage.steps)
+            self._commits.add(stage.steps)
         else:
             if stage.kind is StageKind.RECOMPUTE and self._run.memory is not None:
                 enter_again(self._run.memory, stage.steps, arena)
@@ -312,11 +273,7 @@ class Executor:
         run.preparation.forget()
         del self.steps[run.steps :], self.plans[run.plans :]
         self._differentiated = []
-        if run.memory is not None:
-            for block in run.memory.gradients:
-                block.gradient = None
-        for block, gradient, start in run.gradients:
-            block.gradient, block.gradient_start = gradient, start
+        run.put_gradients_back()
         self._arenas.give_after(run.arenas)
 
     def _settle(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from dynbatch.batcher.execution.record import RunTimes
@@ -9,6 +10,7 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients
 from dynbatch.batcher.steps.preparation import Preparation
+from dynbatch.batcher.steps.step import StepRun
 from dynbatch.parameter import Array
 
 
@@ -36,3 +38,22 @@ class Run:
     stashed: StashedGradients = field(default_factory=StashedGradients)
     gradients: list[tuple[Block, Array, int]] = field(default_factory=list)
     claim: Claim = field(default_factory=Claim)
+
+    def stash_gradients(self) -> None:
+        """Stash gradients if a mini-batch runs in parts, which add before the loss is known."""
+        if len(self.preparation.parts) > 1:
+            self.stashed.put([p for step in self.preparation.steps for p in step.parameters])
+
+    def drop_gradients(self, steps: Iterable[StepRun]) -> None:
+        """Take away those of an earlier backward: what is read afterwards is of this one alone."""
+        for block in [block for step in steps for block in step.blocks]:
+            if block.gradient is not None:
+                self.gradients.append((block, block.gradient, block.gradient_start))
+                block.gradient = None
+
+    def put_gradients_back(self) -> None:
+        """Take away the gradients of this backward, and put back those of an earlier one."""
+        for block in () if self.memory is None else self.memory.gradients:
+            block.gradient = None
+        for block, gradient, start in self.gradients:
+            block.gradient, block.gradient_start = gradient, start

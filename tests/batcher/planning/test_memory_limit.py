@@ -329,7 +329,7 @@ def test_where_adding_up_fails_no_gradient_is_half_of_one(monkeypatch, where):
         elif where == "add":
             monkeypatch.setattr("dynbatch.batcher.steps.parameter_gradients._add", broken)
         else:
-            monkeypatch.setattr(graph._executor, "_commit", broken)
+            monkeypatch.setattr(graph._executor._commits, "_add", broken)
         graph._executor.finish(add_gradients=True)
     for parameter, one in zip(model.parameters(), before, strict=True):
         # As before, or forgotten; never some of what the parts left.
