@@ -41,7 +41,7 @@ def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> Arra
     """
     arrays: Arrays = {}
     for number, op in cell.maps.items():
-        split = cell.plane_of(number)
+        split = cell.planes[number]
         plane, inner = split or op.output.width, op.inputs[0].width
         bias = _wide_bias(op)
         arrays[f"b{number}"] = bias.reshape(-1, 1, plane) if split else bias
@@ -68,7 +68,7 @@ def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
         for piece in op.pieces:
             rows = slice(piece.column, piece.column + piece.width)
             wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
-        plane = cell.plane_of(number)
+        plane = cell.planes[number]
         arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if plane else wide
     return arrays
 
@@ -121,7 +121,7 @@ def _stream_products(
         for plane, part, piece, first in portions(op, planes.shape[2]):
             dy = planes[plane][rows, part]
             weight = piece.weight.value[first : first + dy.shape[1]]
-            if is_first and x.is_whole():
+            if is_first and x.width == total.shape[1]:
                 blas.matmul(dy, weight, total)
             else:
                 if is_first:

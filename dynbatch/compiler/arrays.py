@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dynbatch.compiler.buffers import ProgramBuffer
+from dynbatch.compiler.buffers import Columns, ProgramBuffer
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.kernels import blas
 from dynbatch.kernels.segment import sum_rows_by_id
@@ -98,7 +98,9 @@ def stream_map(x: Array, weights: Array | Sequence[Portion], out: Array) -> None
         np.matmul(x, piece.weight.value[first : first + part.shape[1]].T, out=part)
 
 
-def columns_of(arrays: dict[str, Array], buffer: ProgramBuffer, column: int, width: int) -> Array:
+def columns_of(arrays: dict[str, Array], columns: Columns) -> Array:
+    """The rows of a value."""
+    buffer, column, width = columns
     rows = arrays[buffer.name]
     if buffer.plane:
         rows = rows[column // buffer.plane]

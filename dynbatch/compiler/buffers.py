@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum, auto
+from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
 from dynbatch.compiler.program import Program
@@ -53,10 +54,10 @@ class ProgramBuffer:
     label:  what tells arrays of one role apart: a number, or the shape of scratch.
     packed: one row for every token of the scan; else one for every running sentence.
     plane:  0 for rows x width; else the array is (width / plane) x rows x plane, so that each part
-            of a merged value is contiguous.
+            of a merged value is contiguous. `planes` is the number of these.
     """
 
-    __slots__ = ("label", "name", "packed", "plane", "role", "values", "width")
+    __slots__ = ("label", "name", "packed", "plane", "planes", "role", "values", "width")
 
     def __init__(
         self, role: Role, label: int | str, width: int, packed: bool, plane: int = 0
@@ -67,12 +68,16 @@ class ProgramBuffer:
         self.width = width
         self.packed = packed
         self.plane = plane
+        self.planes = width // plane if plane else 1
         self.values: list[Value] = []
 
-    @property
-    def planes(self) -> int:
-        """Number of planes."""
-        return self.width // self.plane if self.plane else 1
+
+class Columns(NamedTuple):
+    """Where a value is: columns of a buffer."""
+
+    buffer: ProgramBuffer
+    column: int
+    width: int
 
 
 def plane_of(value: Value) -> int:
@@ -104,6 +109,10 @@ class BufferAssignment:
         """Buffer and first column of a value that has memory."""
         buffer, column = self._columns[id(value.base)]
         return buffer, column + value.column
+
+    def columns_of(self, value: Value) -> Columns:
+        """Columns of a value that has memory."""
+        return Columns(*self.buffer_of(value), value.width)
 
     def is_kept(self, value: Value) -> bool:
         """Whether backward, or the world outside the step, reads any of its columns."""

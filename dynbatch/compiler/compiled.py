@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from dynbatch.compiler.arrays import stream_map
-from dynbatch.compiler.buffers import Storage
+from dynbatch.compiler.buffers import Columns, ProgramBuffer, Role, Storage
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.fusion import fuse
-from dynbatch.compiler.ir import Op, Value
+from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.numpy.backward import Backward
 from dynbatch.compiler.numpy.elementwise import kernel_name
 from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward
@@ -44,9 +44,17 @@ class CompiledLoop:
         from_state: linear maps of the state among the kernels of forward.
         source: the generated Python: `ahead` of the loop, `forward` and `backward`.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
+        planes: widths of the planes of each wide map's output; 0 for plain rows.
+        state_maps: numbers of the maps that read the state as their step finds it.
         reached: streams that backward gives a gradient.
         generic: operators that run by their node type's own kernels, by number.
         read_before: parts of the state that backward reads packed, as every step found them.
+        exports, following: where outputs and the state are after a step.
+        map_inputs: of wide maps of what the loop computes, where that is.
+        stream_rows, backward_rows: buffers with a row for each token that forward takes for the
+            streams, and backward beside these.
+        packed_gradients, gradient_buffers: of backward, with a row for each token, and for each
+            running sentence.
     """
 
     def __init__(self, program: Program) -> None:
@@ -66,6 +74,8 @@ class CompiledLoop:
             op.inputs[0].base.number for op in with_gradient if op.reads_state
         }
         self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(read)}
+        self._place_values()
+        self._parameters = self._parameters_of_ops()
         lines, self.launches = emit_forward(program, self.storage)
         self.from_state = sum([op.reads_state for op in program.ops])
         self.launches_backward = len(reverse.body) + len(reverse.carry)
@@ -76,6 +86,36 @@ class CompiledLoop:
         self.ahead_of_loop: Callable[[Arrays], None] = namespace["ahead"]
         self.forward: Callable[[Arrays, Iterable[object]], None] = namespace["forward"]
         self.backward: Callable[[Arrays, Sequence[object]], None] = namespace["backward"]
+
+    def _place_values(self) -> None:
+        """Look up where values are, and which arrays a pass takes, once for all mini-batches."""
+        program = self.program
+        columns_of = self.storage.columns_of
+        self.planes = {k: columns_of(op.output).buffer.plane for k, op in self.maps.items()}
+        self.state_maps = {number for number, op in self.maps.items() if op.reads_state}
+        self.exports = [columns_of(value) for value in program.exports]
+        self.following = [columns_of(value) for value in program.following]
+        self.map_inputs: dict[int, Columns] = {
+            number: columns_of(op.inputs[0])
+            for number, op in self.maps.items()
+            if op.inputs[0].base.origin is Origin.OPERATOR
+        }
+        self.stream_rows = [
+            _token_rows(Role.STREAM, k, value) for k, value in enumerate(program.streams)
+        ]
+        width = sum([value.width for value in program.exports])
+        buffers = self.reverse_pass.buffers.values()
+        self.packed_gradients = [buffer for buffer in buffers if buffer.packed]
+        self.gradient_buffers = [buffer for buffer in buffers if not buffer.packed]
+        self.backward_rows = [
+            ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True),
+            *[
+                _token_rows(Role.STREAM_GRADIENT, k, program.streams[k])
+                for k in sorted(self.reverse_pass.streams)
+            ],
+            *[_token_rows(Role.FOUND_STATES, k, v) for k, v in self.read_before.items()],
+            *self.packed_gradients,
+        ]
 
     def _namespace(self) -> Arrays:
         names: Arrays = {
@@ -92,6 +132,9 @@ class CompiledLoop:
 
     def all_parameters(self) -> tuple[Parameter, ...]:
         """Every parameter the loop uses, once."""
+        return self._parameters
+
+    def _parameters_of_ops(self) -> tuple[Parameter, ...]:
         by_uid: dict[int, Parameter] = {}
         for op in self.maps.values():
             for piece in op.pieces:
@@ -104,11 +147,7 @@ class CompiledLoop:
 
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters that are trained."""
-        return tuple([p for p in self.all_parameters() if not p.frozen])
-
-    def plane_of(self, number: int) -> int:
-        """Width of the planes of a wide linear map's output; 0 for plain rows."""
-        return self.storage.buffer_of(self.maps[number].output)[0].plane
+        return tuple([p for p in self._parameters if not p.frozen])
 
 
 class CompiledCell(CompiledLoop):
@@ -157,6 +196,10 @@ class CompiledCell(CompiledLoop):
         sections = {"before": parts.before, "in": parts.loop, "after": parts.after}
         head = [f"# {where} the loop: {_type_names(nodes)}\n" for where, nodes in sections.items()]
         return "".join(head) + self.source
+
+
+def _token_rows(role: Role, number: int, value: Value) -> ProgramBuffer:
+    return ProgramBuffer(role, number, value.width, packed=True)
 
 
 def _type_names(nodes: Sequence[Operation]) -> str:

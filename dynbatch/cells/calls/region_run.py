@@ -51,9 +51,9 @@ class RegionRun:
                 if not keeps:
                     total += count * sum([b.width for b in cell.storage.packed])
                 continue
-            buffers = cell.reverse_pass.gradient_buffers()
-            total += count * (streams + cell.width + sum([b.width for b in buffers if b.packed]))
-            total += most * sum([b.width for b in buffers if not b.packed])
+            packed = sum([b.width for b in cell.packed_gradients])
+            total += count * (streams + cell.width + packed)
+            total += most * sum([b.width for b in cell.gradient_buffers])
         return total
 
     # Forward --------------------------------------------------------------------------------------
@@ -115,9 +115,8 @@ class RegionRun:
         for space in self.region.spaces:
             if isinstance(space, Inner):
                 cell = self.region.groups[space.group].cell
-                value = cell.program.exports[space.leaf]
-                where = cell.storage.buffer_of(value)
-                self._values.append(columns_of(self.packed[space.group], *where, value.width))
+                columns = cell.exports[space.leaf]
+                self._values.append(columns_of(self.packed[space.group], columns))
             else:
                 self._values.append(space.of(xs[space.source]))
 
@@ -134,9 +133,8 @@ class RegionRun:
         for group, packed in zip(self.region.groups, self.packed, strict=True):
             cell = group.cell
             rows = group.results_in(y)
-            for value, column in zip(cell.program.exports, cell.columns, strict=True):
-                where = cell.storage.buffer_of(value)
-                rows[:, column : column + value.width] = columns_of(packed, *where, value.width)
+            for columns, first in zip(cell.exports, cell.columns, strict=True):
+                rows[:, first : first + columns.width] = columns_of(packed, columns)
             self.batch.launches += len(cell.columns)
 
     # Backward -------------------------------------------------------------------------------------
@@ -199,11 +197,10 @@ class RegionRun:
         arrays["dY"] = scratch.take(group.count, cell.width)
         for k, value in enumerate(cell.program.streams):
             arrays[f"dX{k}"] = scratch.take(group.count, value.width)
-        for b in cell.reverse_pass.gradient_buffers():
-            if b.packed:
-                arrays[b.name] = in_planes(scratch.take(group.count, b.width), b)
-            else:
-                arrays[b.name] = temporary(self._most[number], b, scratch)
+        for b in cell.packed_gradients:
+            arrays[b.name] = in_planes(scratch.take(group.count, b.width), b)
+        for b in cell.gradient_buffers:
+            arrays[b.name] = temporary(self._most[number], b, scratch)
         sink = ShardGradients()
         for generic in cell.generic:
             arrays[f"G{generic}"].give_gradients_to(sink)
@@ -268,4 +265,4 @@ def _map_input(group: CallGroup, op: Op, arrays: Arrays, packed: dict[str, Array
     if value.base.origin is Origin.STREAM:
         rows: Array = arrays[f"X{value.base.number}"]
         return rows[:, value.column : value.column + value.width]
-    return columns_of(packed, *group.cell.storage.buffer_of(value), value.width)
+    return columns_of(packed, group.cell.storage.columns_of(value))

@@ -12,9 +12,8 @@ from dynbatch.cells.linear_maps import weight_elements
 from dynbatch.cells.scan.chunks import Chunk, extents, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
-from dynbatch.compiler.buffers import ProgramBuffer, Role
+from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import Arrays, CompiledCell
-from dynbatch.compiler.ir import Value
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 
@@ -39,10 +38,6 @@ class ScanArrays:
         self._packed: list[tuple[ProgramBuffer, Array]] = []
         self.kept: dict[str, Array] = {}
         self._of_shards: list[Arrays] = [{} for _ in self._sentences]
-
-    def add_rows(self, role: Role, label: int | str, width: int) -> None:
-        """An array with a row for each token of a chunk."""
-        self.add_packed(ProgramBuffer(role, label, width, packed=True))
 
     def add_packed(self, buffer: ProgramBuffer) -> None:
         """An array with a row for each token of a chunk, in planes where the buffer has them."""
@@ -113,10 +108,8 @@ def elements(batch: Batch, backward: bool) -> int:
         per_row += _sum(cell.storage.packed)
     total = _memory_elements(batch, backward)
     if backward:
-        buffers = cell.reverse_pass.gradient_buffers()
-        per_row += _sum([b for b in buffers if b.packed]) + batch.first.width
-        per_row += _sum(cell.read_before.values()) + _sum(streams_in_loop(cell).values())
-        temporaries = [_sum([b for b in buffers if not b.packed]), *temporaries[:recomputes]]
+        per_row += _sum(cell.backward_rows)
+        temporaries = [_sum(cell.gradient_buffers), *temporaries[:recomputes]]
         total += weight_elements(cell, streams=False) + len(batch.nodes) * states
     if recomputes or not backward:
         total += weight_elements(cell, streams=not recomputes)
@@ -124,11 +117,6 @@ def elements(batch: Batch, backward: bool) -> int:
         total += max([extent.running for extent in chunks[1:]], default=0) * states
     total += max([extent.rows for extent in chunks]) * per_row
     return total + len(batch.nodes) * (states + max(temporaries))
-
-
-def streams_in_loop(cell: CompiledCell) -> dict[int, Value]:
-    """The streams whose gradients, or a part of them, steps make."""
-    return {place: cell.program.streams[place] for place in sorted(cell.reverse_pass.streams)}
 
 
 def _memory_elements(batch: Batch, backward: bool) -> int:

@@ -14,9 +14,7 @@ from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import Shard
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
-from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import Arrays
-from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -54,8 +52,7 @@ class ScanBackward:
         self._sums: list[list[Ragged | None]] = []
         if run.cell.generic:
             self._bind_memories(scratch)
-        buffers = run.cell.reverse_pass.gradient_buffers()
-        groups = [[b for b in buffers if not b.packed], run.cell.storage.temporary]
+        groups = [run.cell.gradient_buffers, run.cell.storage.temporary]
         self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
 
     def run(self) -> None:
@@ -93,14 +90,8 @@ class ScanBackward:
             else:
                 arrays.add_kept(buffer, self._batch.saved[buffer.name])
         arrays.shared.update(backward_weights(cell, scratch))
-        arrays.add_rows(Role.EXPORT_GRADIENT, "", self._dy.values.shape[1])
-        for k, value in scan_arrays.streams_in_loop(cell).items():
-            arrays.add_rows(Role.STREAM_GRADIENT, k, value.width)
-        for k, value in cell.read_before.items():
-            arrays.add_rows(Role.FOUND_STATES, k, value.width)
-        for buffer in cell.reverse_pass.gradient_buffers():
-            if buffer.packed:
-                arrays.add_packed(buffer)
+        for buffer in cell.backward_rows:
+            arrays.add_packed(buffer)
 
     def _carry(self, scratch: Scratch) -> list[list[Array]]:
         """Gradients of the last states, which steps carry on, of each shard."""
@@ -155,9 +146,10 @@ class ScanBackward:
             if name is None:
                 continue
             # Rows of kept values are one stretch in each shard only.
-            kept = op.inputs[0].base.origin is Origin.OPERATOR and not run.recomputes
+            kept = number in run.cell.map_inputs and not run.recomputes
             for part in [arrays for _, arrays in shards] if kept else [wide]:
-                weights.add(op, self._map_input(op, part), part[name], self._zero_rows(op, chunk))
+                x, zero = self._map_input(number, part), self._zero_rows(number, chunk)
+                weights.add(op, x, part[name], zero)
         weights.run()
 
     def _before(self, chunk: Chunk, number: int) -> list[Array]:
@@ -167,11 +159,8 @@ class ScanBackward:
             return run.before(chunk, number, self._initial)
         start, first = chunk.starts[number], chunk.before[number]
         rows = slice(first, first + start.stop - start.start)
-        buffer_of = run.cell.storage.buffer_of
-        return [
-            columns_of(self._arrays.kept, *buffer_of(value), value.width)[rows]
-            for value in run.cell.program.following
-        ]
+        kept = self._arrays.kept
+        return [columns_of(kept, columns)[rows] for columns in run.cell.following]
 
     def _run_shard(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
         run = self._run
@@ -202,28 +191,28 @@ class ScanBackward:
 
     def _previous_states(self, part: int, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """A part of the state as every step found it, packed."""
-        following, rows = self._run.cell.program.following[part], arrays[f"H{part}"]
-        source = columns_of(arrays, *self._run.cell.storage.buffer_of(following), following.width)
+        rows = arrays[f"H{part}"]
+        source = columns_of(arrays, self._run.cell.following[part])
         if rows.size:
             take_rows(source, chunk.previous[shard.span] - shard.start, rows)
             running = shard.steps[0][2]
             rows[:running] = arrays[f"I{part}"][:running]
 
-    def _zero_rows(self, op: Op, chunk: Chunk) -> int:
+    def _zero_rows(self, number: int, chunk: Chunk) -> int:
         """How many of the first rows that a wide linear map multiplied are known to be zeros."""
         shard = chunk.shards[0]
-        known = op.reads_state and not any(self._run.given) and not shard.first and shard.steps
+        reads_state = number in self._run.cell.state_maps
+        known = reads_state and not any(self._run.given) and not shard.first and shard.steps
         return shard.steps[0][2] if known else 0
 
-    def _map_input(self, op: Op, wide: dict[str, Array]) -> Array:
+    def _map_input(self, number: int, wide: dict[str, Array]) -> Array:
         """All rows that a wide linear map multiplied, packed."""
-        (value,) = op.inputs
-        base = value.base
-        columns = slice(value.column, value.column + value.width)
-        if base.origin is Origin.OPERATOR:
-            return columns_of(wide, *self._run.cell.storage.buffer_of(value), value.width)
-        name = "X" if base.origin is Origin.STREAM else "H"
-        return wide[f"{name}{base.number}"][:, columns]
+        cell = self._run.cell
+        if number in cell.map_inputs:
+            return columns_of(wide, cell.map_inputs[number])
+        (value,) = cell.maps[number].inputs
+        name = "H" if number in cell.state_maps else "X"
+        return wide[f"{name}{value.base.number}"][:, value.column : value.column + value.width]
 
     # At last --------------------------------------------------------------------------------------
 

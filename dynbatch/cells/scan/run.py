@@ -13,7 +13,6 @@ from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
 from dynbatch.cells.scan.prefix import PrefixLayout, Shard
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
-from dynbatch.compiler.buffers import Role
 from dynbatch.compiler.compiled import Arrays, CompiledCell
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
@@ -94,8 +93,8 @@ class ScanRun:
 
     def add_streams(self, arrays: ScanArrays) -> None:
         """Rows of the streams in packed order."""
-        for k, value in enumerate(self.cell.program.streams):
-            arrays.add_rows(Role.STREAM, k, value.width)
+        for buffer in self.cell.stream_rows:
+            arrays.add_packed(buffer)
 
     def run_forward(self, chunk: Chunk, number: int, shard: Shard, arrays: Arrays) -> None:
         """Forward of one shard in one chunk."""
@@ -154,8 +153,8 @@ class ScanRun:
 
     def _leave_states(self, chunk: Chunk, following: Chunk, wide: dict[str, Array]) -> None:
         """Copy the states after a chunk, of the sentences that run on."""
-        for k, value in enumerate(self.cell.program.following):
-            rows = columns_of(wide, *self.cell.storage.buffer_of(value), value.width)
+        for k, columns in enumerate(self.cell.following):
+            rows = columns_of(wide, columns)
             for number, shard in enumerate(chunk.shards):
                 place = self._start(following, number)
                 if place.stop > place.start:
@@ -166,15 +165,13 @@ class ScanRun:
 
     def _outputs(self, chunk: Chunk, wide: dict[str, Array], y: Ragged) -> None:
         """Outputs, and last states of the sentences that end here, in sentence order."""
-        program, buffer_of = self.cell.program, self.cell.storage.buffer_of
-        column = 0
-        for value in program.exports:
-            rows = columns_of(wide, *buffer_of(value), value.width)
-            y.values[chunk.order, column : column + value.width] = rows
-            column += value.width
-        for port, value in zip(self.batch.ports, program.following, strict=True):
-            rows = columns_of(wide, *buffer_of(value), value.width)
-            port.values[chunk.ended] = rows[chunk.last]
+        first = 0
+        for columns in self.cell.exports:
+            end = first + columns.width
+            y.values[chunk.order, first:end] = columns_of(wide, columns)
+            first = end
+        for port, columns in zip(self.batch.ports, self.cell.following, strict=True):
+            port.values[chunk.ended] = columns_of(wide, columns)[chunk.last]
 
     def _states_of_empty_sentences(self) -> None:
         """The last states of sentences without tokens are their initial ones."""

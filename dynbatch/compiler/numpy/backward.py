@@ -260,7 +260,3 @@ class Backward(GradientLines):
         carry = [AFTER_ZEROS, *[f"    {line}" for line in self.carry]] if self.carry else []
         step = with_used([*before, *self.views.lines.values()], [*self.body, *carry])
         return lines + [f"            {line}" for line in step]
-
-    def gradient_buffers(self) -> list[ProgramBuffer]:
-        """Every gradient buffer, packed or not."""
-        return list(self.buffers.values())
