@@ -32,17 +32,15 @@ class Device:
     Attributes:
         name: "cpu" or "cuda" (CuPy's current device).
         xp:   its array module, NumPy or CuPy.
+        is_cuda: whether it is a GPU.
     """
 
-    __slots__ = ("name", "xp")
+    __slots__ = ("is_cuda", "name", "xp")
 
     def __init__(self, name: str, xp: ArrayModule) -> None:
         self.name = name
         self.xp = xp
-
-    @property
-    def is_cuda(self) -> bool:
-        return self.name == "cuda"
+        self.is_cuda = name == "cuda"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Device) and self.name == other.name

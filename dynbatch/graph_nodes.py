@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cached_property
 from typing import Any
 
 from dynbatch.backend import Device, DType
@@ -11,7 +12,7 @@ from dynbatch.cells.calls.forms import FormIds
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.errors import GraphError
 from dynbatch.nodes.node import Node
-from dynbatch.nodes.stream import RandomStreams
+from dynbatch.nodes.stream import RandomStreams, Sentences
 
 _uids = itertools.count()
 
@@ -47,7 +48,6 @@ class OwnedNodes:
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
         self._folds = Folds()
-        self._streams = RandomStreams(seed)
         self._num_regions = 0
         self._closed = False
 
@@ -93,13 +93,17 @@ class OwnedNodes:
         """`reader` can do without `node`, its one input, which runs only if someone wants it."""
         self._folds.add(node, reader)
 
+    @cached_property
+    def _streams(self) -> RandomStreams:
+        return RandomStreams(self.seed)
+
     def stream(self, node: Node) -> int:
         """A 32-bit number for a node's random draws: the same whatever else is in the batch."""
         return self._streams.of(node)
 
     def sentence(self, node: Node) -> int | None:
         """Which sentence a node belongs to, counted from 0: its part of the graph."""
-        return self._streams.sentence(node, self._nodes)
+        return Sentences(self._nodes).of(node)
 
     def _forget(self, node: Node, count: int) -> None:
         """Own the first `count` nodes only: `node` was made for a backward that did not come."""
@@ -112,7 +116,7 @@ class OwnedNodes:
         self._nodes.clear()
         self._pending.clear()
         self._folds.clear()
-        self._streams.clear()
+        self.__dict__.pop("_streams", None)
         for table in self.tables:
             table.close()
         self.tables.clear()

@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.cells.parameter_gradients import ParameterRows
 from dynbatch.compiler.arrays import Scratch, planes_of, portions, write_transposed
 from dynbatch.compiler.compiled import Arrays, CompiledLoop
 from dynbatch.compiler.ir import Op
+from dynbatch.kernels import arrays as array_kernels
 from dynbatch.kernels import blas
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Gradients
-from dynbatch.parameter import Array
+from dynbatch.parameter import Array, Parameter
 
 # Products of weight gradients per thread from which threads share them, rather than each of them.
 LEAST_PRODUCTS = 2
@@ -129,6 +129,28 @@ def _stream_products(
                 blas.matmul(dy, weight, scratch[:, columns])
                 np.add(total[:, columns], scratch[:, columns], out=total[:, columns])
             is_first = False
+
+
+class ParameterRows:
+    """Gradient arrays that are filled some rows at a time."""
+
+    def __init__(self, gradients: Gradients) -> None:
+        self._gradients = gradients
+        self._open: dict[int, tuple[Array, list[tuple[int, int]]]] = {}
+
+    def take(self, parameter: Parameter, first: int, count: int) -> Array:
+        """Rows to overwrite. Rows that were taken before start another array."""
+        known = self._open.get(parameter.uid)
+        taken = known is not None and any(
+            first < start + length and start < first + count for start, length in known[1]
+        )
+        if known is None or taken:
+            array = self._gradients.buffer(parameter)
+            if count < parameter.shape[0]:
+                array_kernels.fill(array, 0)
+            known = self._open[parameter.uid] = (array, [])
+        known[1].append((first, count))
+        return known[0][first : first + count]
 
 
 class Target(NamedTuple):

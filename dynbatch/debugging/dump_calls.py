@@ -162,7 +162,7 @@ class CallReader:
             return self._all_nodes[content]
         if key == "part":
             call, first, form = content[0], content[1], _form(content[2])
-            return TuplePart(self._call_at(call), form, first, self._graph.form_ids.of(form))
+            return TuplePart(self._call_at(call), form, first, self._graph.form_ids[form])
         if key == "mixed":
             return TupleArgument([self._given(part) for part in content], 0)
         if key == "total":

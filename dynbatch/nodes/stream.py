@@ -41,26 +41,13 @@ class RandomStreams:
             keys[index] = zlib.crc32(text.encode(), zlib.crc32(source.content()))
         return keys[node.index]
 
-    def clear(self) -> None:
-        """Forget all nodes."""
-        self._keys.clear()
-        self._given.clear()
-
-    @staticmethod
-    def sentence(node: Node, nodes: Sequence[Node]) -> int | None:
-        """Number of the connected part of the graph that `node` is in, in order of creation.
-
-        Parameters as values are shared by all sentences, so they do not connect anything; nor does
-        a node that reads scalars only: the losses of all sentences meet in one.
-
-        Returns:
-            None for what belongs to several sentences or to none, or is new and reads nothing.
-        """
-        return Sentences(nodes).of(node)
-
 
 class Sentences:
-    """The connected parts of a graph in order of creation; see `RandomStreams.sentence`."""
+    """The connected parts of a graph, numbered in order of creation.
+
+    Parameters as values are shared by all sentences, so they do not connect anything; nor does a
+    node that reads scalars only: the losses of all sentences meet in one.
+    """
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         parent: dict[int, int] = {}
@@ -87,7 +74,11 @@ class Sentences:
         return len(self._roots)
 
     def of(self, node: Node) -> int | None:
-        """The number of the sentence that `node` belongs to, or None."""
+        """The number of the sentence that `node` belongs to.
+
+        Returns:
+            None for what belongs to several sentences or to none, or is new and reads nothing.
+        """
         if node.joins_sentences:
             return None
         find, roots = self._find, self._roots

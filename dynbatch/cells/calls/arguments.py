@@ -125,15 +125,15 @@ def as_argument(value: Any, graph: CallGraph) -> Argument:
         whole = _whole(value)
         if whole is not None:
             return whole
-        form_id = graph.form_ids.of(form_given(value))
+        form_id = graph.form_ids[form_given(value)]
         if _is_zeros(value):
             return NodeArgument(None, form_id)
         return TupleArgument(
             [x for part in value for x in _leaf_arguments(part, graph)], form_id, value
         )
     if isinstance(value, Node):
-        return NodeArgument(value, graph.form_ids.of(_form_of_node(value)))
-    return NodeArgument(None, graph.form_ids.of(int(value)))
+        return NodeArgument(value, graph.form_ids[_form_of_node(value)])
+    return NodeArgument(None, graph.form_ids[int(value)])
 
 
 def _is_zeros(value: object) -> bool:
@@ -157,7 +157,7 @@ def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
         end += len(leaves(form))
     if start == 0 and forms == call.origin.form:
         return call
-    return TuplePart(call, forms, start, call.origin.graph.form_ids.of(forms))
+    return TuplePart(call, forms, start, call.origin.graph.form_ids[forms])
 
 
 def _leaf_arguments(value: object, graph: CallGraph) -> list[Argument]:

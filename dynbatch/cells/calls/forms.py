@@ -50,17 +50,11 @@ def build(form: Form, values: Iterator[Node]) -> NodeTree:
     return tuple([build(part, values) for part in form])
 
 
-class FormIds:
+class FormIds(dict[Form, int]):
     """Integers for the forms of one graph: equal ones are equal forms, and no other graph's."""
 
-    def __init__(self) -> None:
-        self._ids: dict[Form, int] = {}
-
-    def of(self, form: Form) -> int:
-        """The integer of a form."""
-        form_id = self._ids.get(form)
-        if form_id is None:
-            form_id = self._ids[form] = next(_form_ids)
+    def __missing__(self, form: Form) -> int:
+        form_id = self[form] = next(_form_ids)
         return form_id
 
 
@@ -79,6 +73,6 @@ def part_slots(form: tuple[ResultForm, ...], first: int, form_ids: FormIds) -> l
     """The slots of a tuple's parts, its first leaf being a call's value number `first`."""
     slots = []
     for part in form:
-        slots.append(PartSlot(first, form_ids.of(part), part if isinstance(part, tuple) else None))
+        slots.append(PartSlot(first, form_ids[part], part if isinstance(part, tuple) else None))
         first += len(leaves(part))
     return slots

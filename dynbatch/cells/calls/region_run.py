@@ -8,6 +8,7 @@ import numpy as np
 
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Fetch, Inner
 from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
+from dynbatch.cells.generic import ShardGradients
 from dynbatch.cells.linear_maps import (
     WeightGradients,
     backward_weights,
@@ -15,7 +16,6 @@ from dynbatch.cells.linear_maps import (
     stream_gradients,
     weight_elements,
 )
-from dynbatch.cells.parameter_gradients import ShardGradients
 from dynbatch.compiler.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
 from dynbatch.compiler.compiled import Arrays
 from dynbatch.compiler.ir import Op, Origin

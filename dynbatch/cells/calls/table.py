@@ -146,8 +146,8 @@ class CallTable:
         self.graph = graph
         self.form = trace.form
         self.widths = [width for width in leaves(trace.form) if isinstance(width, int)]
-        self.form_id: int = graph.form_ids.of(trace.form)
-        self.leaf_form_ids = [graph.form_ids.of(width) for width in self.widths]
+        self.form_id: int = graph.form_ids[trace.form]
+        self.leaf_form_ids = [graph.form_ids[width] for width in self.widths]
         form = trace.form
         self.parts = part_slots(form, 0, graph.form_ids) if isinstance(form, tuple) else []
         self.nodes: list[Node] = graph.nodes

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dynbatch.cells.generic import room_of
+from dynbatch.cells.generic import ShardGradients, room_of
 from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream_gradients
-from dynbatch.cells.parameter_gradients import ShardGradients
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
@@ -60,8 +59,8 @@ class ScanBackward:
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
         weights = WeightGradients(run.cell, gradients)
-        sinks = [ShardGradients() for _ in run.layout.shards]
-        for generic, sink in zip(run.generic, sinks, strict=False):
+        sinks = [ShardGradients() for _ in run.generic]
+        for generic, sink in zip(run.generic, sinks, strict=True):
             for step in generic.values():
                 step.give_gradients_to(sink)
                 step.keeps = True

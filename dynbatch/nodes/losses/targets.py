@@ -86,7 +86,8 @@ def distributions(
     if isinstance(targets, Node | int | np.integer):
         return None
     try:
-        array = exchange.view("cross_entropy", targets)
+        is_array = isinstance(targets, np.ndarray)
+        array = targets if is_array else exchange.view("cross_entropy", targets)
     except ValueError:
         return None
     if array.dtype.kind != "f" or array.ndim != logits.ndim or not (array.size or array.ndim > 1):

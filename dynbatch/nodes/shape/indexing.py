@@ -109,7 +109,7 @@ class Row(Slice):
         try:
             self.form_id = origin.row_form
         except AttributeError:
-            self.form_id = origin.row_form = graph.form_ids.of(origin.width)
+            self.form_id = origin.row_form = graph.form_ids[origin.width]
         self.phase = origin.phase
         self.ready = origin.phase + 1
         self._block = None

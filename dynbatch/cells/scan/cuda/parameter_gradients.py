@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dynbatch.cells.parameter_gradients import ParameterRows
+from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.rows import ScanRows
 from dynbatch.cells.scan.cuda.weights import bias_gradients, weight_gradients

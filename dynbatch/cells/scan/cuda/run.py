@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 
-from dynbatch.cells.generic import GenericStep
-from dynbatch.cells.parameter_gradients import ShardGradients
+from dynbatch.cells.generic import GenericStep, ShardGradients
 from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.cells.scan.cuda.parameter_gradients import ScanGradients
 from dynbatch.cells.scan.cuda.rows import ScanRows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbatch.cells.parameter_gradients import ParameterRows
+from dynbatch.cells.linear_maps import ParameterRows
 from dynbatch.cells.scan.cuda.matrix import DeviceMatrix, matrix_of
 from dynbatch.compiler.arrays import Scratch
 from dynbatch.compiler.ir import Op
