@@ -33,6 +33,8 @@ def as_sentences(xs: object) -> tuple[Node, ...]:
         DtypeError: one of them is not a node, or they are a list.
         ShapeError: one of them is not a matrix, their lengths differ, or there is none.
     """
+    if isinstance(xs, Node) and xs.ndim == 2:  # nearly always
+        return (xs,)
     if isinstance(xs, list):
         raise DtypeError.at_caller(
             "scan: xs: a node expected, got a list.\n"
@@ -65,6 +67,8 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
     Raises:
         ShapeError: a part is neither a vector nor a width.
     """
+    if type(init) is tuple and {*map(type, init)} == {int} and min(init) > 0:  # nearly always
+        return init, False
     init = structure_of(init)
     single = not isinstance(init, tuple)
     parts = (init,) if single else init

@@ -206,7 +206,7 @@ def scan(
         length=sentences[0].rows, recompute=steps,
     )  # fmt: skip
     outputs = prologue.epilogue(node)
-    if not switch("scan", "return_state", return_state):
+    if return_state is not True and not switch("scan", "return_state", return_state):
         return outputs
     last = tuple([Port(node, part=k) for k in range(len(parts))])
     return outputs, last[0] if single else last
