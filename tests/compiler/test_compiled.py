@@ -8,7 +8,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.cells.scan import chunks
+from dynbatch.cells.scan import prefix
 from dynbatch.cells.scan.prefix import BLOCK_ROWS
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.cell_cases import CASES, D, H
@@ -101,7 +101,7 @@ def test_a_weight_of_the_state_is_not_read_at_the_first_step_from_zeros():
 
 @pytest.mark.usefixtures("one_thread")
 def test_kernels_ahead_of_backward_steps_are_counted_for_each_block_of_steps(monkeypatch):
-    monkeypatch.setattr(chunks, "LEAST_ROWS", 5 * BLOCK_ROWS)
+    monkeypatch.setattr(prefix, "LEAST_ROWS", 5 * BLOCK_ROWS)
     program = compiled("lstm")
     counts = []
     for sentences in (1, BLOCK_ROWS):  # of 5 steps: one block, or one block a step

@@ -9,8 +9,7 @@ import numpy as np
 
 from dynbatch.cells.generic import room_of
 from dynbatch.cells.linear_maps import weight_elements
-from dynbatch.cells.scan.chunks import Chunk, extents, of_pass
-from dynbatch.cells.scan.prefix import Shard
+from dynbatch.cells.scan.prefix import Chunk, Shard, extents, of_pass
 from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
 from dynbatch.compiler.buffers import ProgramBuffer
 from dynbatch.compiler.compiled import Arrays, CompiledCell

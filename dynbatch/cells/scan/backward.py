@@ -9,8 +9,7 @@ from dynbatch.cells.generic import ShardGradients, room_of
 from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream_gradients
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan.arrays import ScanArrays
-from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
-from dynbatch.cells.scan.prefix import Shard
+from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
 from dynbatch.compiler.compiled import Arrays

@@ -10,8 +10,7 @@ import numpy as np
 from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import forward_weights
 from dynbatch.cells.scan.arrays import ScanArrays
-from dynbatch.cells.scan.chunks import Chunk, cut, of_pass
-from dynbatch.cells.scan.prefix import PrefixLayout, Shard
+from dynbatch.cells.scan.prefix import Chunk, PrefixLayout, Shard, cut, of_pass
 from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
 from dynbatch.compiler.compiled import Arrays, CompiledCell
 from dynbatch.kernels.runtime import parallel

@@ -10,10 +10,10 @@ import numpy as np
 from dynbatch.arguments import switch
 from dynbatch.cells.cell import Cell
 from dynbatch.cells.scan import arrays as scan_arrays
-from dynbatch.cells.scan import chunks
 from dynbatch.cells.scan.arguments import ScanForm, as_memories, as_sentences, as_state, as_steps
 from dynbatch.cells.scan.backward import ScanBackward
 from dynbatch.cells.scan.cuda.run import DeviceScanRun
+from dynbatch.cells.scan.prefix import choices, sqrt_steps
 from dynbatch.cells.scan.run import ScanRun
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.prologue import Prologue
@@ -33,7 +33,7 @@ TABLES_A_TOKEN, TABLES_A_SENTENCE = 3, 3
 class Scan(Operation):
     """The recurrence of a cell along one sentence.
 
-    recompute: steps of a chunk, "sqrt", or 0; see `dynbatch.cells.scan.chunks`. On a GPU there is
+    recompute: steps of a chunk, "sqrt", or 0; see `dynbatch.cells.scan.prefix`. On a GPU there is
         no such route: everything is kept.
     Inputs: the program's streams (T, D), then initial state parts that are not zero, then memories.
     Value:  the program's exports side by side, (T, ΣE). Ports: the state after the last token.
@@ -78,13 +78,13 @@ class Scan(Operation):
         steps = nodes[0].recompute
         if steps != "sqrt":
             return int(steps)
-        return chunks.sqrt_steps(np.array([node.length for node in nodes]))
+        return sqrt_steps(np.array([node.length for node in nodes]))
 
     @classmethod
     def recompute_choices(cls, batch: Batch) -> list[int]:
         if batch.xp is not np:
             return []
-        return chunks.choices(scan_arrays.lengths_of(batch))
+        return choices(scan_arrays.lengths_of(batch))
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:

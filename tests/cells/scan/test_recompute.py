@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
-from dynbatch.cells.scan import chunks
+from dynbatch.cells.scan import prefix
 from dynbatch.cells.scan.prefix import PrefixLayout
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.nodes.batch import Batch
@@ -197,7 +197,7 @@ def test_other_settings_are_refused(recompute):
 
 @given(LENGTHS, st.integers(0, 7))
 def test_chunks_hold_every_step_once_and_no_more_rows_than_said(lengths, steps):
-    found = chunks.extents(np.array(lengths), steps)
+    found = prefix.extents(np.array(lengths), steps)
     assert [e.first for e in found] == [0, *[e.end for e in found[:-1]]]
     assert found[-1].end == max(lengths)
     assert sum(e.rows for e in found) == sum(lengths)
@@ -212,7 +212,7 @@ def test_chunks_hold_every_step_once_and_no_more_rows_than_said(lengths, steps):
 def test_chunks_are_scans_of_their_own(lengths, steps, shards, reverse):
     offsets = np.concatenate(([0], np.cumsum(lengths)))
     layout = PrefixLayout(np.array(lengths), offsets, reverse, shards)
-    found = chunks.cut(layout, chunks.extents(np.array(lengths), steps))
+    found = prefix.cut(layout, prefix.extents(np.array(lengths), steps))
     rows = np.concatenate([chunk.order for chunk in found])
     assert np.array_equal(np.sort(rows), np.arange(sum(lengths)))
     ended = np.concatenate([chunk.ended for chunk in found])

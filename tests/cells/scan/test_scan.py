@@ -6,7 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.cells.scan import arrays as scan_arrays
-from dynbatch.cells.scan import chunks, prefix
+from dynbatch.cells.scan import prefix
 from dynbatch.cells.scan.scan import Scan
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.operation import signature_type
@@ -59,7 +59,7 @@ def test_scan_equals_the_cell_step_by_step(case, reverse):
 @pytest.mark.parametrize("count", [1, 2])
 def test_blocks_and_chunks_of_few_steps(case, count, threads, monkeypatch):
     monkeypatch.setattr(prefix, "BLOCK_ROWS", 5)
-    monkeypatch.setattr(chunks, "LEAST_ROWS", 8)
+    monkeypatch.setattr(prefix, "LEAST_ROWS", 8)
     threads(count)
     with poisoned_memory():
         assert_scan_equals_steps(case.cell, case.batch((3, 1, 5, 0, 2, 3, 1, 7)))
@@ -78,7 +78,7 @@ def test_chunks_make_a_pass_smaller_and_change_nothing_else(case, grad, monkeypa
 
     monkeypatch.setattr(scan_arrays, "elements", noted)
     for rows in (240, 24):
-        monkeypatch.setattr(chunks, "LEAST_ROWS", rows)
+        monkeypatch.setattr(prefix, "LEAST_ROWS", rows)
         with poisoned_memory():
             found = outcome(db.scan, case.cell, batch, grad=grad)
         assert_equal_outcomes(found, expected, 1e-12)
