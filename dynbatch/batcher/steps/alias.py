@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
-
-
-def are_aliases(nodes: Sequence[Operation], kept: Container[int]) -> bool:
-    """Whether the nodes of a step need no values of their own.
-
-    A kept node does, and then all of its step: its gradient is that of its readers alone.
-
-    Args:
-        kept: indices.
-    """
-    return nodes[0].is_alias and not any([node.index in kept for node in nodes])
 
 
 class AliasStep(StepRun):

@@ -13,7 +13,7 @@ from dynbatch.backend import ArrayModule, DType
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule
-from dynbatch.batcher.steps.alias import AliasStep, are_aliases
+from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.nodes.operation import Operation
@@ -115,6 +115,17 @@ class StepMaker:
                 step.stage = self._stages
             self._stages += 1
         return stages
+
+
+def are_aliases(nodes: Sequence[Operation], kept: Container[int]) -> bool:
+    """Whether the nodes of a step need no values of their own.
+
+    A kept node does, and then all of its step: its gradient is that of its readers alone.
+
+    Args:
+        kept: indices.
+    """
+    return nodes[0].is_alias and not any([node.index in kept for node in nodes])
 
 
 def with_common(parts: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[list[StepRun]]]:
