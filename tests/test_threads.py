@@ -56,7 +56,7 @@ def test_two_models_scan_one_cell():
 
     expected = tuple([function() for function in make()])
     assert expected[0] != expected[1]
-    for found in interrupted(make, "cells/cell.py", "cells/traced.py"):
+    for found in interrupted(make, "cells/cell.py", "compiler/traced.py"):
         assert found == expected
 
 
@@ -76,7 +76,7 @@ def test_threads_that_trace_one_model_at_once_go_on_with_one_program():
 
         return scan, scan
 
-    for found in interrupted(make, "cells/cell.py", "cells/traced.py"):
+    for found in interrupted(make, "cells/cell.py", "compiler/traced.py"):
         counts += found
     assert set(counts) == {1}
 
@@ -115,7 +115,7 @@ def test_two_models_call_one_cell(rows, known):
 
     expected = tuple([function() for function in make()])
     assert expected[0] != expected[1]
-    for found in interrupted(make, "cells/calls/calls.py", "cells/traced.py"):
+    for found in interrupted(make, "cells/calls/calls.py", "compiler/traced.py"):
         assert found == expected
 
 

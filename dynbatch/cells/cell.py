@@ -10,10 +10,10 @@ from dynbatch.cells.calls.calls import Calls
 from dynbatch.cells.calls.forms import CellFunction
 from dynbatch.cells.scan.arguments import ScanForm
 from dynbatch.cells.scan.initial_state import with_right_init
-from dynbatch.cells.traced import Traced
 from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, trace_cell
+from dynbatch.compiler.traced import Traced
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.node import Node, Owner
 

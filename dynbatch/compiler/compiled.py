@@ -18,9 +18,9 @@ from dynbatch.compiler.numpy.backward import Backward
 from dynbatch.compiler.numpy.elementwise import kernel_name
 from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward
 from dynbatch.compiler.program import Program, numbered
-from dynbatch.compiler.recorder import is_unchanged
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
+from dynbatch.compiler.traced import is_unchanged
 from dynbatch.kernels import binary, blas
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.arithmetic import Binary, WithNumber

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from enum import Enum, StrEnum
+from enum import Enum
 from numbers import Number
 from types import BuiltinMethodType, FunctionType, MethodType
 from typing import Any
@@ -12,36 +12,14 @@ from typing import Any
 import numpy as np
 
 from dynbatch.attributes import attributes_of
+from dynbatch.compiler.traced import Missing, Path, Reads, Way, read
 from dynbatch.errors import GraphError, MissingParameterError
 from dynbatch.nodes.node import Node
-from dynbatch.parameter import Array, Parameter
+from dynbatch.parameter import Parameter
 
-
-class Way(StrEnum):
-    """How one reads something of a value."""
-
-    ATTRIBUTE = "attribute"
-    ITEM = "item"
-    TYPE = "type"
-    LENGTH = "length"
-    KEYS = "keys"
-    NAMES = "names"
-
-
-Path = tuple[tuple[Way, object], ...]
-"""How a value is reached: ((ATTRIBUTE, "gates"), (ITEM, 0)) is params.gates[0]."""
-
-Reads = dict[Path, object]
-"""What was read, by path."""
-
-COMPARED = (int, float, str, bool, bytes, tuple, frozenset, MethodType)
 CONTAINERS = (list, tuple, dict)
 # What is handed on as it is although it has attributes.
 LEAVES = (Parameter, Node, Enum, Number, np.ndarray, os.PathLike, type)
-
-
-class _Missing:
-    """Stands for a value that was looked for in vain."""
 
 
 def recorded(params: object) -> tuple[object, Reads]:
@@ -140,11 +118,6 @@ def reads_of(recorder: Recorder) -> Reads:
     return reads
 
 
-def is_unchanged(params: object, reads: Reads) -> bool:
-    """Whether reading `params` again would give what was read."""
-    return all([_is_same(_follow(params, path), value) for path, value in reads.items()])
-
-
 def is_leaf(value: object) -> bool:
     """Whether a value is handed on as it is, rather than what it holds."""
     if isinstance(value, CONTAINERS):
@@ -179,29 +152,17 @@ def _refuse(name: str) -> None:
     )
 
 
-def _read(params: Any, way: Way, key: Any) -> Any:
-    if way is Way.ATTRIBUTE:
-        return getattr(params, key)
-    if way is Way.ITEM:
-        return params[key]
-    if way is Way.TYPE:
-        return type(params)
-    if way is Way.LENGTH:
-        return len(params)
-    return tuple(params if way is Way.KEYS else vars(params))
-
-
 def _note(recorder: Recorder, way: Way, key: object = None) -> Any:
     """Read something of what a recorder stands for, and note what it was."""
     params, reads = _params_of(recorder), reads_of(recorder)
     path = (*_path_of(recorder), (way, key))
     try:
-        value = _read(params, way, key)
+        value = read(params, way, key)
     except (AttributeError, KeyError, IndexError, TypeError) as error:
         is_special = isinstance(key, str) and key.startswith("__")
         if is_special or (isinstance(error, TypeError) and way is not Way.ITEM):
             raise
-        reads[path] = _Missing
+        reads[path] = Missing
         raise MissingParameterError.at_caller(_missing(path, params)) from error
     if isinstance(value, MethodType) and value.__self__ is params:
         return MethodType(value.__func__, recorder)
@@ -250,26 +211,3 @@ def _spelt(path: Path) -> str:
     for way, key in path:
         text += f".{key}" if way is Way.ATTRIBUTE else f"[{key!r}]"
     return text
-
-
-def _follow(params: object, path: Path) -> object:
-    try:
-        for way, key in path:
-            params = _read(params, way, key)
-    except (AttributeError, KeyError, IndexError, TypeError):
-        return _Missing
-    return params
-
-
-def _is_same(now: object, then: object) -> bool:
-    if now is then:
-        return True
-    if isinstance(then, np.ndarray):
-        return isinstance(now, np.ndarray) and _bytes(now) == _bytes(then)
-    if isinstance(then, frozenset) and isinstance(now, set):
-        return now == then
-    return isinstance(then, COMPARED) and type(now) is type(then) and bool(now == then)
-
-
-def _bytes(array: Array) -> tuple[object, ...]:
-    return array.dtype, array.shape, array.tobytes()

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dynbatch.backend import DType
-from dynbatch.compiler.recorder import Reads, is_leaf, recorded
+from dynbatch.compiler.recorder import is_leaf, recorded
+from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.nodes.operation import Operation

@@ -16,7 +16,7 @@ from dynbatch.cells.calls.results import SumArgument, form_of
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.step import StepTrace
 from dynbatch.cells.calls.table import CallGraph, CallTable
-from dynbatch.compiler.recorder import Way
+from dynbatch.compiler.traced import Way
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.indexing import Row

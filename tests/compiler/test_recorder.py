@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
-from dynbatch.compiler.recorder import Recorder, is_unchanged, reads_of
+from dynbatch.compiler.recorder import Recorder, reads_of
+from dynbatch.compiler.traced import is_unchanged
 from dynbatch.errors import GraphError
 from dynbatch.models import Dropout, Linear, Module
 from dynbatch.testing.precision import dense_gradient

@@ -12,9 +12,9 @@ from dynbatch.cells.calls.forms import CellFunction, Form
 from dynbatch.cells.calls.roles import Roles
 from dynbatch.cells.calls.step import NOT_TRACED, StepTrace, trace_step
 from dynbatch.cells.calls.table import CallGraph, CallTable, NamedCell
-from dynbatch.cells.traced import Traced
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.trace import run_traced
+from dynbatch.compiler.traced import Traced
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import Owner
 

@@ -21,9 +21,10 @@ from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultFor
 from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
 from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.program import Program
-from dynbatch.compiler.recorder import Reads, is_unchanged, recorded
+from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
+from dynbatch.compiler.traced import Reads, is_unchanged
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.dropout import InvertedDropout

@@ -1,11 +1,81 @@
-"""`Traced`: what a cell was traced to, for what it was given; kept for the graphs to come."""
+"""`Traced`: what a cell was traced to, kept for as long as its parameters hold what was read."""
 
 from __future__ import annotations
 
 import threading
-from typing import Generic, Protocol, TypeVar
+from enum import StrEnum
+from types import MethodType
+from typing import Any, Generic, Protocol, TypeVar
 
+import numpy as np
+
+from dynbatch.parameter import Array
 from dynbatch.recent import free_at_fork
+
+
+class Way(StrEnum):
+    """How one reads something of a value."""
+
+    ATTRIBUTE = "attribute"
+    ITEM = "item"
+    TYPE = "type"
+    LENGTH = "length"
+    KEYS = "keys"
+    NAMES = "names"
+
+
+Path = tuple[tuple[Way, object], ...]
+"""How a value is reached: ((ATTRIBUTE, "gates"), (ITEM, 0)) is params.gates[0]."""
+
+Reads = dict[Path, object]
+"""What was read, by path."""
+
+COMPARED = (int, float, str, bool, bytes, tuple, frozenset, MethodType)
+
+
+class Missing:
+    """Stands for a value that was looked for in vain."""
+
+
+def is_unchanged(params: object, reads: Reads) -> bool:
+    """Whether reading `params` again would give what was read."""
+    return all([_is_same(_follow(params, path), value) for path, value in reads.items()])
+
+
+def read(params: Any, way: Way, key: Any) -> Any:
+    """What one reads of a value in some way."""
+    if way is Way.ATTRIBUTE:
+        return getattr(params, key)
+    if way is Way.ITEM:
+        return params[key]
+    if way is Way.TYPE:
+        return type(params)
+    if way is Way.LENGTH:
+        return len(params)
+    return tuple(params if way is Way.KEYS else vars(params))
+
+
+def _follow(params: object, path: Path) -> object:
+    try:
+        for way, key in path:
+            params = read(params, way, key)
+    except (AttributeError, KeyError, IndexError, TypeError):
+        return Missing
+    return params
+
+
+def _is_same(now: object, then: object) -> bool:
+    if now is then:
+        return True
+    if isinstance(then, np.ndarray):
+        return isinstance(now, np.ndarray) and _bytes(now) == _bytes(then)
+    if isinstance(then, frozenset) and isinstance(now, set):
+        return now == then
+    return isinstance(then, COMPARED) and type(now) is type(then) and bool(now == then)
+
+
+def _bytes(array: Array) -> tuple[object, ...]:
+    return array.dtype, array.shape, array.tobytes()
 
 
 class Current(Protocol):
