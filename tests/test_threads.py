@@ -20,7 +20,7 @@ from dynbatch.batcher.steps import parameter_gradients as gradients
 from dynbatch.errors import GraphError
 from dynbatch.kernels.cuda.runtime import in_flight
 from dynbatch.kernels.runtime import openblas, parallel
-from dynbatch.memory import offsets, pool
+from dynbatch.memory import planner, pool
 from dynbatch.models import search
 from dynbatch.nodes import signature
 from dynbatch.recent import Recent
@@ -150,15 +150,15 @@ def test_plans_and_fitted_policies_survive_that_others_drive_them_out(monkeypatc
 def test_offsets_of_two_threads_are_planned_each_for_itself(monkeypatch):
     def placed(sizes):
         stages = range(len(sizes) + 1)
-        return offsets.assign_offsets(sizes, stages[:-1], stages[1:], [1] * len(sizes))
+        return planner.assign_offsets(sizes, stages[:-1], stages[1:], [1] * len(sizes))
 
     def make():
-        monkeypatch.setattr(offsets, "_known", Recent(1))
+        monkeypatch.setattr(planner, "_known", Recent(1))
         placed((4, 8, 4))
         return lambda: placed((4, 8, 4)), lambda: placed((16, 2, 2))
 
     expected = tuple([function() for function in make()])
-    for found in interrupted(make, "memory/offsets.py", "recent.py"):
+    for found in interrupted(make, "memory/planner.py", "recent.py"):
         assert found == expected
 
 

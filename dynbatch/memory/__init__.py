@@ -12,14 +12,20 @@ from typing import Any
 
 from dynbatch.memory.arena import Arena
 from dynbatch.memory.buddy import Buddy
-from dynbatch.memory.limit import Limit, Retry
 from dynbatch.memory.log import Event, Logging, read_log
 from dynbatch.memory.planner import Interval, live_peak, plan_offsets
 from dynbatch.memory.pool import Pool, default_pool
 from dynbatch.memory.replay import Replay, replay
-from dynbatch.memory.resource import Adaptor, Buffer, Resource
+from dynbatch.memory.resource import (
+    Adaptor,
+    Buffer,
+    Limit,
+    MemoryStatistics,
+    Resource,
+    Retry,
+    Statistics,
+)
 from dynbatch.memory.size_classes import SizeClasses
-from dynbatch.memory.statistics import MemoryStatistics, Statistics
 from dynbatch.memory.upstream import DeviceMemory, GivenMemory, HostMemory
 
 compare_padding: Callable[..., Any]

@@ -2,16 +2,126 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+import math
+from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass
 
-from dynbatch.memory.expected_peak import LEARNED, Peaks
-from dynbatch.memory.free_list import FreeList
 from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rounded
 
 GROWTH = 1 / 4
 TOLERATED = 1 / 32
 """Of a region: a difference to what is expected that is not worth another one."""
+
+DEVIATIONS = 6.0
+"""Above the mean: a thousand steps after 48 like them stay below, where 64 lengths are summed."""
+
+LEARNED = 48
+"""Steps after which their spread is known."""
+EARLY = 1 / 8
+"""Beyond the most seen, until then."""
+
+
+class FreeList:
+    """Free stretches of a line of bytes or elements: split where taken, joined where free.
+
+    Best fit: the smallest stretch that has room is taken first, of equal ones the lowest.
+
+    Cost: O(log n) comparisons to take or give, and a shift of the list of n stretches.
+    Source: Knuth, The Art of Computer Programming 1, section 2.5 (best fit; boundary tags).
+    """
+
+    def __init__(self) -> None:
+        self._by_size: list[tuple[int, int]] = []
+        self._end_of: dict[int, int] = {}
+        self._start_of: dict[int, int] = {}
+
+    @property
+    def largest(self) -> int:
+        """The size of the largest; 0 where there is none."""
+        return self._by_size[-1][0] if self._by_size else 0
+
+    def take(self, size: int, alignment: int = 1) -> int | None:
+        """Take `size` from a multiple of `alignment` on; returns where, or None without room."""
+        first = bisect_left(self._by_size, (size, 0))
+        # A larger stretch may start so that less room is left; a few are tried.
+        for room, start in self._by_size[first : first + 8]:
+            offset = -(-start // alignment) * alignment
+            if offset + size <= start + room:
+                self.remove(start)
+                self._add(start, offset)
+                self._add(offset + size, start + room)
+                return offset
+        return None
+
+    def give(self, start: int, end: int) -> None:
+        """From `start` to before `end` is free; its free neighbours become one with it."""
+        if end in self._end_of:
+            following = end
+            end = self._end_of[following]
+            self.remove(following)
+        if start in self._start_of:
+            start = self._start_of[start]
+            self.remove(start)
+        self._add(start, end)
+
+    def remove(self, start: int) -> None:
+        """Take the free stretch that starts there out of the list."""
+        end = self._end_of.pop(start)
+        del self._start_of[end]
+        del self._by_size[bisect_left(self._by_size, (end - start, start))]
+
+    def cut(self, end: int) -> int:
+        """Take out the free stretch that ends there; returns where it began, else `end`."""
+        start = self._start_of.get(end)
+        if start is None:
+            return end
+        self.remove(start)
+        return start
+
+    def _add(self, start: int, end: int) -> None:
+        if start < end:
+            insort(self._by_size, (end - start, start))
+            self._end_of[start] = end
+            self._start_of[end] = start
+
+
+class Peaks:
+    """Mean and deviation of the most bytes in use in each step, and the most of all.
+
+    Args:
+        growth: the share beyond the most seen that is expected at the highest.
+
+    Source: Welford 1962 for the running mean and deviation.
+    """
+
+    def __init__(self, growth: float) -> None:
+        self._growth = growth
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all steps so far."""
+        self.count = 0
+        self.most = 0
+        self._mean = self._squares = 0.0
+
+    def see(self, in_use: int) -> None:
+        """Take note that so many bytes are in use now."""
+        self.most = max(self.most, in_use)
+
+    def end_step(self, peak: int) -> None:
+        """Take note that a step is over, in which `peak` bytes were in use at most."""
+        self.count += 1
+        difference = peak - self._mean
+        self._mean += difference / self.count
+        self._squares += difference * (peak - self._mean)
+
+    def expected(self) -> int:
+        """Bytes that a later step may need: six deviations above the mean, within bounds."""
+        if self.count < LEARNED:
+            return int((1 + min(EARLY, self._growth)) * self.most)
+        deviation = math.sqrt(self._squares / (self.count - 1))
+        highest = int((1 + self._growth) * self.most)
+        return min(highest, max(self.most, int(self._mean + DEVIATIONS * deviation)))
 
 
 @dataclass(slots=True)
@@ -30,7 +140,7 @@ class Arena(Adaptor):
     neighbours of the same region. Where no stretch has room, the regions that are not in use at all
     are given back, and a new one is allocated: as large as the request, and so large that all
     regions together hold what a step is expected to need (`Peaks`). When nothing is in use, a step
-    is over: several regions become one, and after `peaks.LEARNED` steps one of the size that these
+    is over: several regions become one, and after `LEARNED` steps one of the size that these
     tell takes its place.
 
     So training on mini-batches of varying sizes ends in one region that holds the largest, and asks

@@ -10,7 +10,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from dynbatch.memory.free_list import FreeList
+from dynbatch.memory.arena import FreeList
+from dynbatch.recent import Recent
 
 MOST_BY_SIZE = 2000
 """Blocks above which comparing each with all others takes longer than a run (about 0.3 s)."""
@@ -20,6 +21,13 @@ MOST_AGAIN = 500
 MANY = 500
 """Blocks from which NumPy finds the gaps for one faster than Python does."""
 TIGHT = 1.01
+
+CACHED = 64
+MOST_CACHED = 1000
+"""Blocks above which a set is not kept: a graph so large is seldom built twice."""
+
+Columns = tuple[tuple[int, ...], ...]
+_known: Recent[Columns, tuple[int, tuple[int, ...]]] = Recent(CACHED)
 
 
 @dataclass(slots=True)
@@ -42,6 +50,29 @@ class Interval:
     offset: int = field(default=-1)
     cause: str = ""
     owner: str = ""
+
+
+def assign_offsets(
+    sizes: Sequence[int], firsts: Sequence[int], lasts: Sequence[int], alignments: Sequence[int]
+) -> tuple[int, tuple[int, ...]]:
+    """Elements of an arena, and the offset of each block in it, as `plan_offsets` finds them.
+
+    Blocks of the same sizes and lifetimes cost a hash. So an estimate and the run that follows it,
+    or mini-batches of the same lengths, are planned once.
+
+    Args:
+        sizes, firsts, lasts, alignments: of each block, as in `Interval`.
+    """
+    if not sizes:
+        return 0, ()
+    key = (tuple(sizes), tuple(firsts), tuple(lasts), tuple(alignments))
+    known = _known.find(key) if len(sizes) <= MOST_CACHED else None
+    if known is not None:
+        return known
+    blocks = [Interval(*row) for row in zip(*key, strict=True)]
+    total = plan_offsets(blocks)
+    answer = total, tuple([block.offset for block in blocks])
+    return _known.enter(key, answer) if len(sizes) <= MOST_CACHED else answer
 
 
 def plan_offsets(intervals: Sequence[Interval]) -> int:

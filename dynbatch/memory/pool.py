@@ -10,10 +10,17 @@ import numpy as np
 from dynbatch import backend
 from dynbatch.errors import OutOfMemory
 from dynbatch.memory.arena import Arena
-from dynbatch.memory.limit import Limit, Retry
-from dynbatch.memory.resource import GRAIN_BYTES, Buffer, Resource
+from dynbatch.memory.resource import (
+    GRAIN_BYTES,
+    Buffer,
+    Limit,
+    MemoryStatistics,
+    Resource,
+    Retry,
+    Statistics,
+    statistics_of,
+)
 from dynbatch.memory.sizes import parse_bytes
-from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
 from dynbatch.memory.stream_order import StreamOrder
 from dynbatch.memory.upstream import DeviceBuffer, DeviceMemory, HostMemory, address_of
 from dynbatch.parameter import Array

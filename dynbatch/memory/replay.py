@@ -6,10 +6,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dynbatch.memory.limit import Limit, Retry
 from dynbatch.memory.log import Event
-from dynbatch.memory.resource import Buffer, Resource
-from dynbatch.memory.statistics import MemoryStatistics, Statistics, statistics_of
+from dynbatch.memory.resource import (
+    Buffer,
+    Limit,
+    MemoryStatistics,
+    Resource,
+    Retry,
+    Statistics,
+    statistics_of,
+)
 from dynbatch.memory.upstream import HostMemory
 
 

@@ -112,3 +112,31 @@ def test_many_blocks_are_placed_as_few_are(monkeypatch):
             total = place_in_order(blocks)
             outcomes.append((total, [block.offset for block in blocks]))
         assert outcomes[0] == outcomes[1]
+
+
+def columns(*sizes):
+    """Sizes, first and last stages, and alignments of some blocks."""
+    count = range(len(sizes))
+    return sizes, list(count), [k + 1 for k in count], [1 + k % 3 for k in count]
+
+
+def test_the_same_blocks_are_planned_once():
+    planner._known.clear()
+    first, again, other = columns(5, 7, 3, 9), columns(5, 7, 3, 9), columns(5, 7, 3, 8)
+    with patch.object(planner, "plan_offsets", wraps=planner.plan_offsets) as planned:
+        placed = planner.assign_offsets(*first)
+        assert planner.assign_offsets(*again) == placed
+        assert planned.call_count == 1
+        planner.assign_offsets(*other)
+        assert planned.call_count == 2
+    total, places = placed
+    assert total >= 12 and len(places) == 4
+
+
+def test_only_so_many_are_remembered():
+    planner._known.clear()
+    for size in range(1, planner.CACHED + 20):
+        planner.assign_offsets(*columns(size, size))
+    assert len(planner._known) == planner.CACHED
+    planner.assign_offsets(*columns(*[1] * (planner.MOST_CACHED + 1)))
+    assert len(planner._known) == planner.CACHED

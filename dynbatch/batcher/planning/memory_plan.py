@@ -12,7 +12,7 @@ from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.memory import Interval
-from dynbatch.memory.offsets import assign_offsets
+from dynbatch.memory.planner import assign_offsets
 
 
 @dataclass(frozen=True)

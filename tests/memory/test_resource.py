@@ -3,7 +3,7 @@
 import pytest
 
 from dynbatch.memory import Arena, HostMemory, Limit, Statistics
-from dynbatch.memory.statistics import statistics_of
+from dynbatch.memory.resource import statistics_of
 from dynbatch.testing import FailingMemory
 from tests.memory.allocators import stack
 
