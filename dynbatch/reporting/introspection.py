@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from dynbatch.atomic import replacing
 from dynbatch.backend import DType
-from dynbatch.batcher.execution.record import RunRecord
-from dynbatch.batcher.execution.statistics import GraphStatistics
+from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan

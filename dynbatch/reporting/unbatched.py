@@ -7,8 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 
-from dynbatch.batcher.execution.record import RunRecord
-from dynbatch.batcher.execution.statistics import GraphStatistics
+from dynbatch.batcher.execution.record import GraphStatistics, RunRecord
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.caller import users_frame
 from dynbatch.errors import BatchingWarning

@@ -9,18 +9,21 @@ from functools import reduce
 import numpy as np
 
 from dynbatch.backend import Device, DType
-from dynbatch.batcher.execution.applied_plan import apply, enter_again, free
 from dynbatch.batcher.execution.arenas import Arenas
 from dynbatch.batcher.execution.commits import Commits
 from dynbatch.batcher.execution.observer import StepActions, Wrap
-from dynbatch.batcher.execution.record import RunRecord, RunTimes, StepRecord, row_of
-from dynbatch.batcher.execution.run import Run
+from dynbatch.batcher.execution.record import (
+    GraphStatistics,
+    RunRecord,
+    RunTimes,
+    StepRecord,
+    row_of,
+)
+from dynbatch.batcher.execution.run import Run, apply, enter_again, free
 from dynbatch.batcher.execution.stage_runner import StageRunner
-from dynbatch.batcher.execution.statistics import GraphStatistics
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice
-from dynbatch.batcher.planning.reach import require_gradients
-from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner
+from dynbatch.batcher.planning.run_plan import Request, RunPlan, RunPlanner, require_gradients
 from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy

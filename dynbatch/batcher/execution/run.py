@@ -1,4 +1,7 @@
-"""`Run`: a run that is not finished, and what there was before it."""
+"""`Run`: a run that is not finished, what there was before it, and its memory plan carried out.
+
+Only here does anything of a plan get onto steps, blocks and batches.
+"""
 
 from __future__ import annotations
 
@@ -57,3 +60,44 @@ class Run:
             block.gradient = None
         for block, gradient, start in self.gradients:
             block.gradient, block.gradient_start = gradient, start
+
+
+def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
+    """Before the first kernel.
+
+    Args:
+        scratch: the arena of workspaces, where they have one of their own.
+    """
+    offsets, fused = plan.offsets, plan.graph.fused
+    places = offsets if scratch is None else plan.scratch_offsets
+    for block in plan.graph.kept:
+        block.kept = True
+    for step, placement in plan.placements.items():
+        start = places[placement.workspace[0]] if placement.workspace else 0
+        step.enter(placement, offsets, arena, start)
+        step.fused, step.scratch = step in fused, scratch
+    for step, backward in plan.backward.items():
+        step.enter_backward(backward, offsets)
+    for block, row in plan.gradients.items():
+        block.gradient, block.gradient_start = arena, offsets[row]
+
+
+def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> None:
+    """Forward of some steps runs once more, with its arrays elsewhere."""
+    for step in steps:
+        placement = plan.recomputed[step]
+        start = plan.offsets[placement.workspace[0]] if placement.workspace else 0
+        step.enter(placement, plan.offsets, arena, start)
+
+
+def free(plan: MemoryPlan) -> None:
+    """After the run: take away what was given to others on the way."""
+    for step, placement in plan.placements.items():
+        for block, row in zip(step.blocks, placement.blocks, strict=True):
+            if not plan.outlives(row):
+                block.array = None
+        if any([not plan.outlives(row) for row, _, _ in placement.saved.values()]):
+            step.batch.saved.clear()
+    for block, row in plan.gradients.items():
+        if not plan.outlives(row):
+            block.gradient = None

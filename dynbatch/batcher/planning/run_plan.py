@@ -18,7 +18,7 @@ from dynbatch.batcher.planning.recompute_search import FAR, Candidate, Recompute
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.batcher.steps.step import StepRun
-from dynbatch.errors import MemoryLimitError
+from dynbatch.errors import MemoryLimitError, NoGradientError
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 
@@ -33,7 +33,7 @@ class Request:
         loss:  backward starts here, or None.
         kept:  their values and gradients outlive the run.
         limit: bytes of all arenas, or None.
-        ends:  what the loss is made of: one of these must lead to a gradient (see `reach`).
+        ends:  what the loss is made of; see `require_gradients`.
         graph_nodes: all of the graph, needed or not.
         micro_batches: how many there can be, and why not more, for errors; asked for only where it
             matters.
@@ -190,4 +190,34 @@ def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
         f"micro-batch{'es' * (most > 1)}.{rule}\n"
         f"  fix:  memory_limit={least} or more, or shorter sentences",
         least,
+    )
+
+
+def require_gradients(request: Request, graph: StepGraph) -> None:
+    """Raise `NoGradientError` unless one of `request.ends` leads to a parameter or to a kept node.
+
+    A graph that reads no parameter is not asked.
+
+    Args:
+        graph: the steps of the run and of those before it.
+    """
+    if not request.ends:
+        return
+    blocks = {node._block for node in request.ends}
+    steps = [*graph.past, *graph.new]
+    makers = [step for step in steps if not blocks.isdisjoint(step.blocks)]
+    if any([step.parameters or graph.needs_gradient(step) for step in makers]):
+        return
+    read = {p.uid: p for node in request.graph_nodes for p in node.all_parameters()}
+    if not read:
+        return  # a loss of constants, in a graph of them
+    frozen = ""
+    if all([parameter.frozen for parameter in read.values()]):
+        frozen = "; every parameter that the graph reads is frozen"
+    raise NoGradientError(
+        f"backward: {request.ends[0].label()} depends on no parameter that is trained, and on no "
+        f"kept node{frozen}.\n"
+        "  rule: gradients are made for parameters, and for nodes that were kept\n"
+        "  fix:  make the loss of what the parameters give: node.value and F.input in between\n"
+        "        break the way; keep() a node before backward to get its gradient"
     )
