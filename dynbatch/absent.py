@@ -1,4 +1,4 @@
-"""Names and operators that users look for in vain: each is an error that says what to write."""
+"""Names and operators that do not exist here: each is an error that says what to write instead."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dynbatch.errors import DtypeError, MissingAttributeError
 class Absent:
     """A name that tensors have and the owner does not: using it is an error with the fix.
 
-    Where a user's subclass has an attribute of that name, that is found.
+    An attribute of that name in a user's subclass takes precedence.
     """
 
     def __init__(self, fix: str) -> None:
@@ -52,7 +52,7 @@ def refuse(owner: type, fix: str, *names: str) -> None:
 
 
 class HasOperators:
-    """Base of nodes: beside one of them, an operator is the node's to judge."""
+    """Base of nodes: an operator between a node and another object calls the node's method."""
 
     __slots__ = ()
 
@@ -90,10 +90,10 @@ def _unary(sign: str) -> Callable[[NoOperators], NoReturn]:
 
 
 class NoOperators:
-    """Base of what is not a node: its operators are errors, but beside a node they are the node's.
+    """Base of classes without operators: using one is an error, unless the other side is a node.
 
-    `==` stays identity, so that `in`, sets and dicts work, and is an error beside a number or an
-    array, of which it would be False.
+    `==` stays identity, so that `in`, sets and dicts work; with a number or an array it is an
+    error, since it would always be False.
     """
 
     __slots__ = ()
@@ -133,7 +133,7 @@ class NoOperators:
         raise self._refused("is not an array for np.asarray")
 
     def _refused(self, problem: str) -> DtypeError:
-        """The error for an operator, or another use that only nodes have."""
+        """The error for an operator or another use that only nodes support."""
         return DtypeError.at_caller(f"{self!r} {problem}.\n  fix:  {self._instead()}")
 
     def _instead(self) -> str:

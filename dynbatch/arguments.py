@@ -1,4 +1,4 @@
-"""What arguments may be: sizes, numbers within an interval, switches, lists, dtypes."""
+"""Checks of arguments: sizes, numbers within an interval, switches, lists, dtypes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dynbatch.errors import ArgumentError, DtypeError
 
 
 class NumberRange(NamedTuple):
-    """Numbers from `low` to `high`, and whether these belong to it."""
+    """An interval from `low` to `high`, each bound included or not."""
 
     low: float
     high: float
@@ -29,7 +29,7 @@ class NumberRange(NamedTuple):
         return above and below
 
     def rule(self, name: str) -> str:
-        """What a number called `name` must be."""
+        """The rule for a number called `name`."""
         low = "" if self.low == -math.inf else f"{self.low:g} {'<=' if self.has_low else '<'} "
         high = "" if self.high == math.inf else f" {'<=' if self.has_high else '<'} {self.high:g}"
         if low and not high:
@@ -39,13 +39,13 @@ class NumberRange(NamedTuple):
 
 @cache
 def interval(text: str) -> NumberRange:
-    """The interval of a text, as mathematics writes it: "[0, 1)" holds 0 and not 1."""
+    """Parse an interval in mathematical notation: "[0, 1)" holds 0 and not 1."""
     low, high = map(float, text[1:-1].split(","))
     return NumberRange(low, high, text[0] == "[", text[-1] == "]")
 
 
 def refused(owner: str, problem: str, rule: str, fix: str) -> ArgumentError:
-    """The error for an argument that cannot be taken."""
+    """The error for an argument that is not accepted."""
     return ArgumentError.at_caller(f"{owner}: {problem}.\n  rule: {rule}\n  fix:  {fix}")
 
 
@@ -115,7 +115,7 @@ def switch(owner: object, name: str, value: object) -> bool:
     """
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    fix = f"give {name}=True or {name}=False; by name, where arguments were given by place"
+    fix = f"give {name}=True or {name}=False; by name, if arguments were given by position"
     raise refused(_named(owner), f"{name} is {value!r}", "True or False", fix)
 
 
@@ -123,7 +123,7 @@ def listed(owner: object, name: str, value: Any, fix: str) -> list[Any]:
     """The items of an argument.
 
     Raises:
-        ArgumentError: it has none: None, a number, a class.
+        ArgumentError: it cannot be iterated: None, a number, a class.
     """
     try:
         return list(value)
@@ -150,7 +150,7 @@ def state_of(owner: object, value: object) -> Mapping[str, Any]:
 def state_differences(
     wanted: Mapping[str, tuple[int, ...]], given: Mapping[str, tuple[int, ...]], owner: str
 ) -> str:
-    """How a state differs from what it is loaded into, in lines; "" if names and shapes are equal.
+    """The differences between a state and its target, in lines; "" if names and shapes agree.
 
     Args:
         wanted: shapes by name that the owner has.
@@ -169,10 +169,10 @@ def state_differences(
 
 
 def function(owner: object, name: str, value: object, form: str) -> None:
-    """Check an argument that is called.
+    """Check an argument that must be a function.
 
     Args:
-        form: how it is called, as "validate(model) -> metric".
+        form: the expected call, as "validate(model) -> metric".
 
     Raises:
         ArgumentError: it is not a function.
@@ -203,7 +203,7 @@ def float_dtype(owner: object, value: Any) -> DType:
 
 
 def shown(value: object) -> str:
-    """A value as errors show it: None and numbers as they are, any other by its type."""
+    """A value as errors show it: None and numbers as they are, anything else by its type."""
     if value is None or isinstance(value, int | float):
         return repr(value)
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
@@ -231,7 +231,7 @@ def _fix(name: str, value: Any, within: NumberRange) -> str:
     if _is_text_of_number(value) and within.holds(float(value)):
         return f"give {name}={float(value):g}, without quotes"
     if isinstance(value, bool):
-        return f"give {name} by its name: a switch stands in its place"
+        return f"give {name} by its name: a switch was given in its position"
     return f"give {name} such a number"
 
 

@@ -1,4 +1,4 @@
-"""Files that are replaced whole or not at all."""
+"""Atomic writes: a file is replaced whole or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside `path`, which becomes `path` when the block ends well.
+    """Yield a temporary file that becomes `path` when the block ends without an error.
 
     The temporary is flushed to the disk before it takes the name, and the folder after. When the
     block raises, or the disk is full, the temporary is removed and `path` is what it was. A process

@@ -1,4 +1,4 @@
-"""`attributes_of`: what an object holds, in its `__dict__` and in slots."""
+"""`attributes_of`: the attributes of an object, in its `__dict__` and in slots."""
 
 from __future__ import annotations
 

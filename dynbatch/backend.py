@@ -1,4 +1,4 @@
-"""Devices: where values live, and which array module holds them. The one place that finds CuPy."""
+"""Devices and their array modules; the only module that imports CuPy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dynbatch.errors import BackendError
 
 DType = np.dtype[Any]
 Array = np.ndarray[Any, DType]
-"""An array of NumPy, or of CuPy, whose arrays behave alike. The alias of the whole package."""
+"""An array of NumPy or CuPy: the array alias of the whole package."""
 
 ArrayModule = Any
 """NumPy or CuPy: the module whose functions make and read arrays."""
@@ -68,7 +68,7 @@ def device(name: str | Device) -> Device:
     if name != "cuda":
         raise BackendError(
             f"device {name!r} is unknown.\n  rule: one of {', '.join(NAMES)}\n"
-            '  fix:  device="cuda"; which GPU that is says cupy.cuda.Device(1).use()'
+            '  fix:  device="cuda"; cupy.cuda.Device(1).use() selects another GPU'
         )
     module = cupy()
     if not _stand_in:
@@ -77,12 +77,12 @@ def device(name: str | Device) -> Device:
 
 
 def device_of(array: object) -> Device:
-    """Where an array lives. A GPU that holds arrays is not looked for again."""
+    """The device that holds an array. A GPU that holds arrays is not looked for again."""
     return CPU if isinstance(array, np.ndarray) else Device("cuda", cupy())
 
 
 def is_device_array(value: object) -> bool:
-    """Whether a value is an array of CuPy, or of its stand-in. Imports nothing."""
+    """Whether a value is an array of CuPy or its stand-in. Imports nothing."""
     module = _stand_in[-1] if _stand_in else sys.modules.get("cupy")
     return module is not None and isinstance(value, module.ndarray)
 
@@ -128,7 +128,7 @@ def require_gpu(module: ArrayModule) -> None:
 
 
 def _require_capability(module: ArrayModule) -> None:
-    """CUDA 13 compiles for no GPU before Turing, and its compiler names neither GPU nor reason."""
+    """Refuse GPUs older than Turing under CUDA 13, whose compiler names neither GPU nor reason."""
     cuda = module.cuda.runtime.runtimeGetVersion() // 1000
     capability = int(module.cuda.Device().compute_capability)
     if cuda >= 13 and capability < LEAST_OF_CUDA_13:

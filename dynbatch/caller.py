@@ -1,4 +1,4 @@
-"""Where the user's own code is on the stack: the last line of the library's errors."""
+"""Finds the user's own line on the stack, with which the library's errors end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GENERATED = ("<string>", "__init__")
 
 
 def caller() -> str:
-    """File, line and function of the innermost frame of the user's."""
+    """File, line and function of the user's innermost frame."""
     frame, _ = users_frame()
     if frame is None:
         return "an interactive line"

@@ -30,14 +30,14 @@ NAMED_FAILURES = 8
 
 
 def drive(graph: Graph, instances: Iterable[Generator[Any, Any, Result]]) -> list[Result]:
-    """Run all instances to their end; what they wait for is computed together, in one run a round.
+    """Run all instances to their end; each round computes in one run the values they wait for.
 
     An instance is a generator over one sentence. It yields a node, a tuple, list or dict of nodes,
     or what a call of a cell returned, and gets the value, or a tuple, list or dict of values, as
-    NumPy arrays of its own. Between two yields it is plain Python: it may decide, sample, stop, or
-    go on with other generators by `yield from`.
-    A round begins when every instance waits or has ended. It computes the nodes that are asked for,
-    and what they need; `graph.backward` of what the instances return does the rest.
+    NumPy arrays. Between two yields it is plain Python: it may decide, sample, stop, or go on with
+    other generators by `yield from`. A round begins when every instance waits or has ended. It
+    computes the nodes that are asked for, and what they need; `graph.backward` of what the
+    instances return does the rest.
 
     Args:
         graph:     the open graph that the instances build in.
@@ -104,7 +104,7 @@ def _run(graph: Graph, everyone: Sequence[_Instance]) -> None:
 
 
 def _serve(graph: Graph, waiting: Sequence[_Instance]) -> list[list[Array]]:
-    """What each instance waits for. A run that fails is tried again, each instance on its own."""
+    """Compute what each instance waits for; if the run fails, for each instance on its own."""
     together, error = _values(graph, [node for instance in waiting for node in instance.nodes])
     if error is None:
         values = iter(together)
@@ -118,7 +118,7 @@ def _serve(graph: Graph, waiting: Sequence[_Instance]) -> list[list[Array]]:
 
 
 def _values(graph: Graph, nodes: Sequence[Node]) -> tuple[list[Array], Exception | None]:
-    """The values, or the error of a node because of which they cannot be computed."""
+    """The values, or the error of the node that prevents them."""
     try:
         return graph.values(nodes), None
     except (BackendError, CheckError, MemoryError):
@@ -132,7 +132,7 @@ class _Instance:
 
     Attributes:
         nodes: those whose values it waits for.
-        error: the error that it gets in place of values, at its `yield`.
+        error: the error raised at its `yield` in place of values.
         where: the line at which it failed.
     """
 
@@ -149,7 +149,7 @@ class _Instance:
         self._arrange: Callable[[list[Array]], object] = lambda values: None
 
     def advance(self, values: list[Array]) -> None:
-        """Hand over the values that it waits for, and let it go on until it yields or ends."""
+        """Send the values that it waits for, and run it until it yields or ends."""
         error, self.error = self.error, None
         try:
             if error is None:
@@ -165,10 +165,10 @@ class _Instance:
             self._ask(request)
 
     def give_up(self, rounds: int) -> None:
-        """Fail an instance that waits for ever."""
+        """Fail an instance that would wait for ever."""
         line = _waits_at(self.generator)
         error = GraphError(
-            f"drive: for {rounds} rounds, everyone asked for values that were known; nobody made\n"
+            f"drive: for {rounds} rounds, every instance asked for known values; none made\n"
             f"a node or ended. Instance {self.number} would wait for ever.\n"
             f"  fix:  let the loop end, or move its state on\n  waits at {line}"
         )
@@ -193,7 +193,7 @@ class _Instance:
                 return None
             return GraphError(
                 f"drive: instance {self.number} yielded {node!r} of another graph.\n"
-                "  rule: an instance asks for nodes of the graph that is driven\n"
+                "  rule: an instance yields nodes of the graph given to drive\n"
                 f"  fix:  build the sentence in that graph\n  yielded at {line}"
             )
         return DtypeError(
@@ -216,7 +216,7 @@ def _instances(graph: Graph, generators: Iterable[object]) -> list[_Instance]:
         if id(generator) in known or inspect.getgeneratorstate(generator) != inspect.GEN_CREATED:
             raise GraphError.at_caller(
                 f"drive: instance {number} is a generator that is used already.\n"
-                "  fix:  call the function anew for each instance, and leave the generator alone"
+                "  fix:  call the function anew for each instance; do not advance the generator"
             )
         known.add(id(generator))
         instances.append(_Instance(graph, number, generator))
@@ -236,7 +236,7 @@ def _no_generator(what: str, value: object) -> DtypeError:
 
 
 def _opened(request: object) -> tuple[list[Node], Callable[[list[Array]], object]]:
-    """The nodes that are asked for, and how their values are handed over."""
+    """The nodes that were yielded, and a function that arranges their values alike."""
     if isinstance(request, dict):
         keys = list(request)
         return list(request.values()), lambda values: dict(zip(keys, values, strict=True))
@@ -279,7 +279,7 @@ def _waits_at(generator: Running) -> str:
 
 
 def _failed_at(error: Exception, code: CodeType) -> str:
-    """The line in the innermost generator that the error left; else where the instance begins."""
+    """The line of the innermost generator at which the error was raised, else the first line."""
     number = code.co_firstlineno
     for frame, line in traceback.walk_tb(error.__traceback__):
         if not frame.f_code.co_flags & inspect.CO_GENERATOR:

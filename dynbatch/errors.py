@@ -1,4 +1,4 @@
-"""The exceptions dynbatch raises: each a `DynbatchError`, and also the built-in it refines."""
+"""The exceptions of dynbatch: each is a `DynbatchError` and also the built-in it refines."""
 
 from __future__ import annotations
 

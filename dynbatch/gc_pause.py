@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, which runs more rarely while a graph is open.
+"""Runs Python's cyclic garbage collector more rarely while a graph is open.
 
 A mini-batch makes thousands of nodes that all live until the graph closes, and none of them is part
 of a cycle. The collector looks through them again and again, after every 700 new objects: measured,
@@ -36,7 +36,7 @@ def set_gc_threshold(objects: int | None) -> None:
 
 
 def enter() -> None:
-    """A graph opens."""
+    """Raise the threshold when the first graph opens."""
     global _open, _before
     with _lock:
         _open += 1

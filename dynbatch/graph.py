@@ -142,10 +142,10 @@ class Graph(Runs, Introspection, NamesChecked):
         memory_limit: int | str | None = None,
         gradient: Any = None,
     ) -> None:
-        """Add d loss / d parameter to every parameter's `grad`; runs forward where needed.
+        """Add d loss / d parameter to every parameter's `grad`; run forward where needed.
 
         Forward and backward are planned together, so that everything backward does not read is
-        freed on the way. After it, values are gone except the loss and nodes marked `keep()`.
+        freed on the way. Afterwards only the loss and nodes marked `keep()` have values.
 
         Args:
             loss:         a scalar; or a node of any shape, with its `gradient`; or a list of nodes.
@@ -198,7 +198,7 @@ class Graph(Runs, Introspection, NamesChecked):
             raise
 
     def _start(self, loss: Node | Sequence[Node], gradient: Any) -> tuple[Node, Sequence[Node]]:
-        """The scalar that backward starts from, and the given nodes that it is made from."""
+        """The scalar that backward starts from, and the given nodes."""
         if not self.grad:
             raise GraphError("backward: this graph was made with grad=False.")
         several = isinstance(loss, list | tuple)
@@ -213,7 +213,7 @@ class Graph(Runs, Introspection, NamesChecked):
         return seed(outputs, given, are_losses=gradient is None), outputs
 
     def values(self, nodes: Sequence[Node]) -> list[Array]:
-        """Copies of several nodes' values, with one run, of what they need, and one wait.
+        """Copies of several nodes' values, with one run and one wait.
 
         Example:
             >>> import dynbatch as db
@@ -223,7 +223,7 @@ class Graph(Runs, Introspection, NamesChecked):
             [array([2.], dtype=float32), array([20.], dtype=float32)]
         """
         self._require_open("values")
-        nodes = listed("values", "nodes", nodes, "give the nodes: graph.values([x, y])")
+        nodes = listed("values", "nodes", nodes, "give a list of nodes: graph.values([x, y])")
         for node in nodes:
             if not isinstance(node, Node):
                 raise not_a_node("values", node)
@@ -243,9 +243,9 @@ class Graph(Runs, Introspection, NamesChecked):
     ) -> MemoryUse:
         """The memory that `backward` would take, or without a loss `forward()`.
 
-        The run is planned, and not carried out: no kernel runs, nothing is allocated, and the graph
-        is as it was. After the run `graph.peak_bytes` equals the estimate's, unless an earlier run
-        of the graph held more.
+        The run is only planned: no kernel runs, nothing is allocated, and the graph does not
+        change. After the run `graph.peak_bytes` equals the estimate's, unless an earlier run of the
+        graph held more.
 
         Raises:
             ShapeError, GraphError, OutOfMemory, ValueError: as in `backward`.

@@ -23,11 +23,11 @@ ONE_THREAD = (
 
 
 class OwnedNodes:
-    """The part of `Graph` that owns nodes, and that nodes and cells ask.
+    """The part of `Graph` that owns nodes and answers to nodes and cells.
 
     Attributes:
-        tables:   the calls of cells.
-        totals:   sums of results of calls, by the nodes that are a part of each.
+        tables:   the calls of cells. totals:   sums of results of calls, by the nodes that are a
+                  part of each.
         form_ids: integers for the forms of what calls are given.
         programs: what cells were compiled to.
         inlined:  calls that are not nodes of their own, and parameters.
@@ -60,7 +60,7 @@ class OwnedNodes:
         return self._nodes
 
     def add(self, node: Node) -> int:
-        """Own a node; its index is its place in creation order."""
+        """Own a node; its index is its position in creation order."""
         self._require_open(type(node).__name__)
         index = len(self._nodes)
         self._nodes.append(node)
@@ -85,12 +85,12 @@ class OwnedNodes:
         self.tables.append(table)
 
     def number_of_region(self) -> int:
-        """An index for a node that runs calls: negative, since it is none of the nodes."""
+        """An index for a node that runs calls: negative, since the graph does not own it."""
         self._num_regions += 1
         return -self._num_regions
 
     def absorb(self, node: Node, reader: Node) -> None:
-        """`reader` can do without `node`, its one input, which runs only if someone wants it."""
+        """Note that `reader` can be computed without `node`, its one input."""
         self._folds.add(node, reader)
 
     @cached_property
@@ -106,7 +106,7 @@ class OwnedNodes:
         return Sentences(self._nodes).of(node)
 
     def _forget(self, node: Node, count: int) -> None:
-        """Own the first `count` nodes only: `node` was made for a backward that did not come."""
+        """Forget the nodes after the first `count`: `node` was made for a backward that failed."""
         del self._nodes[count:]
         self._pending = [other for other in self._pending if other is not node]
 
@@ -127,13 +127,13 @@ class OwnedNodes:
     def _require_open(self, what: str) -> None:
         if self._closed:
             raise GraphError(
-                f"{what}: the graph is closed; its nodes ended with the `with` block.\n"
+                f"{what}: the graph is closed; its nodes were freed after the `with` block.\n"
                 "  fix:  build, run and read inside the block; after it only the loss and kept\n"
                 "        nodes can be read"
             )
 
     def _two_at_once(self, node: Node) -> GraphError:
         return GraphError.at_caller(
-            f"{type(node).__name__}: two threads made a node at once, and the graph is spoilt.\n"
+            f"{type(node).__name__}: two threads made a node at once, and the graph is corrupt.\n"
             f"{ONE_THREAD}"
         )

@@ -1,4 +1,4 @@
-"""`Runs`: computes a graph's nodes when they are asked for, and keeps what outlives a run."""
+"""`Runs`: runs a graph's nodes on demand, and keeps the values that outlive a run."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Runs(OwnedNodes):
     # What nodes ask -------------------------------------------------------------------------------
 
     def value(self, node: Node) -> Array:
-        """A copy of a node's value; runs every pending node first, after backward what it needs."""
+        """A copy of a node's value; runs pending nodes first, after backward only its ancestors."""
         later = self._losses.get(node.index)
         if later is not None:
             loss = later.read()
@@ -73,18 +73,18 @@ class Runs(OwnedNodes):
         return arrays.download(self._computed(node))
 
     def device_value(self, node: Node) -> Array:
-        """A copy of a node's value on the graph's device; nothing is waited for."""
+        """A copy of a node's value on the graph's device, without waiting."""
         array = self._final.get(node.index)
         if array is None:
             array = self.value(node) if self._closed else self._computed(node)
         return self._copied(array)
 
     def gradient(self, node: Node) -> Array:
-        """A copy of d loss / d node, for a kept node after backward; 0 where it does not matter."""
+        """A copy of d loss / d node of a kept node; 0 if the loss does not depend on it."""
         return arrays.download(self._gradient_of(node))
 
     def device_gradient(self, node: Node) -> Array:
-        """A copy of d loss / d node on the graph's device; nothing is waited for."""
+        """A copy of d loss / d node on the graph's device, without waiting."""
         return self._copied(self._gradient_of(node))
 
     def keep(self, node: Node) -> None:
@@ -102,7 +102,7 @@ class Runs(OwnedNodes):
     def _request(
         self, loss: Node, memory_limit: int | str | None, outputs: Sequence[Node] = ()
     ) -> Request:
-        """What `backward` asks of the executor; the values of `outputs` outlive it."""
+        """The run that `backward` requests; the values of `outputs` outlive it."""
         kept = [*self._kept.values(), loss, *outputs]
         ends = outputs or [loss]
         if not self._kept.keys().isdisjoint([node.index for node in ends]):
@@ -187,7 +187,7 @@ class Runs(OwnedNodes):
                 self._pending.append(node)
 
     def _waiting(self) -> list[Node]:
-        """All that has not been computed, without the inputs that their readers can do without."""
+        """All nodes not computed yet, except inputs that their readers can do without."""
         folded, kept = self._folds.readers_of, self._kept
         nodes = [n for n in self._pending if n.index not in folded or n.index in kept]
         calls = [call for table in self.tables for call in table.waiting()]
@@ -198,7 +198,7 @@ class Runs(OwnedNodes):
         self._backwards = [pair for pair in self._backwards if pair[1] != node.index]
 
     def _begin_run(self, what: str) -> None:
-        """Refuse to run beside another thread; at its end the caller clears `_runner`."""
+        """Refuse to run beside another thread; the caller clears `_runner` at the end."""
         thread = threading.get_ident()
         if self._runner.setdefault("thread", thread) != thread:
             raise self._is_running(what)
@@ -209,7 +209,7 @@ class Runs(OwnedNodes):
     # Reading --------------------------------------------------------------------------------------
 
     def _computed(self, node: Node) -> Array:
-        """A node's value in the arena, after a run where it needs one."""
+        """A node's value in the arena; runs the node first if necessary."""
         self._require_open(f"value of {node.label()}")
         if node._block is None:
             if self._folds.is_lost(node):
@@ -241,7 +241,7 @@ class Runs(OwnedNodes):
             if node.index in self._kept_then:
                 return np.zeros(node.shape, self.dtype)
             raise FreedError(
-                f"{node.label()}: no gradient is kept for it.\n"
+                f"{node.label()}: its gradient was not kept.\n"
                 "  fix:  call node.keep() before graph.backward(loss)"
             )
         gradient: Array = block.node_gradient(node)

@@ -1,4 +1,4 @@
-"""What to write for an argument that a class does not have: PyTorch's names, and near misses."""
+"""Errors for unknown arguments of classes: they answer PyTorch's names and near misses."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ WITHOUT = {
     "batch_first": "a call takes one sentence, (T, D), and sentences batch by themselves: leave it "
     "out",
     "bias": "this layer always has its biases: leave it out",
-    "padding_idx": "nothing is padded, so that no row stands for padding: leave it out",
-    "sparse": "the gradient of a table has only the rows that were read: leave it out",
+    "padding_idx": "leave it out: nothing is padded, so no row stands for padding",
+    "sparse": "leave it out: the gradient of a table has only the rows that were read",
     "device": 'leave it out, and move the model: model.to("cuda")',
     "dtype": 'leave it out, and convert the model: model.astype("float64")',
     "inplace": "memory is planned for the whole graph: leave it out",
@@ -52,7 +52,7 @@ WITHOUT = {
 
 @cache
 def names_taken(cls: type) -> tuple[str, ...]:
-    """The names that a class of the library takes; none for others, and if it takes any."""
+    """The argument names of a class of the library; none for other classes or if it takes any."""
     init = cls.__init__  # type: ignore[misc]
     if not init.__module__.startswith("dynbatch."):
         return ()
@@ -66,7 +66,7 @@ def check_names(cls: type, given: Iterable[str]) -> None:
     """Check that a class of the library takes arguments of these names.
 
     Raises:
-        ArgumentError: the class has no argument of one name; the message says what it is called.
+        ArgumentError: the class lacks an argument of that name; the message says what it is called.
     """
     own = names_taken(cls)
     unknown = [name for name in given if name not in own]
@@ -78,7 +78,7 @@ def check_names(cls: type, given: Iterable[str]) -> None:
 
 
 class NamesChecked:
-    """Base of classes whose unknown arguments are answered with the names of their own.
+    """Base of classes that answer unknown arguments with the names of their own.
 
     `__new__` stands here, below their `__init__`, so that this one gives the signature in help().
     """
@@ -92,12 +92,12 @@ class NamesChecked:
 
 
 def instead_of(name: str, own: Iterable[str]) -> str:
-    """What to write for a name that a class does not have."""
+    """What to write instead of a name that a class lacks."""
     own = list(own)
     for alike in ALIKE:
         ours = [each for each in own if each in alike] if name in alike else []
         if ours:
-            return f"{' or '.join([f'{each}=' for each in ours])} is what it is called here"
+            return f"{' or '.join([f'{each}=' for each in ours])} is its name here"
     if name in WITHOUT:
         return WITHOUT[name]
     near: list[str] = difflib.get_close_matches(name, own, 1, 0.7)

@@ -22,7 +22,7 @@ from dynbatch.parameter_habits import ParameterHabits
 _uids = itertools.count()
 
 UNNAMED = "parameter"
-"""What a parameter is called until it becomes an attribute of a module."""
+"""A parameter's name until it becomes an attribute of a module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +70,8 @@ class Parameter(ParameterHabits):
 
     Args:
         value: 1- or 2-dimensional float32 or float64 array of any library that speaks DLPack, on
-               the host or on a GPU; kept, not copied, when C-contiguous and writable. What an
-               optimizer does is then seen by both. JAX's arrays are copied.
+               the host or on a GPU; kept, not copied, when C-contiguous and writable. Both
+               libraries then see an optimizer's updates. JAX's arrays are copied.
         name:  what errors and checkpoints call it; `models.Module` fills it in.
 
     `grad` is None, a dense array of the parameter's shape, or `RowSparse` (tables read by
@@ -108,7 +108,7 @@ class Parameter(ParameterHabits):
         self._buffer: Array | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Arrays of the host, so that they can go where there is no GPU, and where to put them."""
+        """Host arrays, which load without a GPU too, and the device to put them on."""
         return {
             "value": transfer.to_host(self.value),
             "grad": _moved(self.grad, backend.CPU),
@@ -118,7 +118,7 @@ class Parameter(ParameterHabits):
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy is a parameter of its own: nodes of two parameters must not share a kernel."""
+        """Restore as a separate parameter: nodes of two parameters must not share a kernel."""
         self._value, self.grad = state["value"], state["grad"]
         self.name, self.frozen = state["name"], state["frozen"]
         self.norm = None
@@ -146,7 +146,7 @@ class Parameter(ParameterHabits):
             self._value = array
 
     def _require_alike(self, array: Any) -> None:
-        """Raise an error unless an array could stand for the value; it says what to write."""
+        """Raise an error unless an array can replace the value."""
         error: type[DynbatchError] | None = None
         if not isinstance(array, np.ndarray) and not backend.is_device_array(array):
             error, given = DtypeError, f"a {type(array).__name__}"
@@ -175,7 +175,7 @@ class Parameter(ParameterHabits):
 
     @property
     def device(self) -> Device:
-        """Where the value lives."""
+        """The device of the value."""
         return device_of(self._value)
 
     def to(self, device: str | Device) -> Self:
@@ -196,7 +196,7 @@ class Parameter(ParameterHabits):
         return download(self._value)
 
     def assign(self, values: Array) -> None:
-        """Copy values of the host, of the parameter's shape, into its array, wherever that is.
+        """Copy host values of the parameter's shape into its array, on any device.
 
         Raises:
             ShapeError: they have another shape.
@@ -205,7 +205,7 @@ class Parameter(ParameterHabits):
             raise ShapeError.at_caller(
                 f"Parameter {self.name!r}: values {np.shape(values)} for a parameter {self.shape}."
                 f"\n  rule: a value for each element\n  fix:  np.broadcast_to(values, "
-                f"{self.shape}), if they are to be repeated"
+                f"{self.shape}), to repeat them"
             )
         transfer.overwrite(self.value, values)
 
@@ -257,12 +257,12 @@ class Parameter(ParameterHabits):
         return self.grad, self._buffer
 
     def put_aside(self) -> None:
-        """Take the gradient away with its memory; nobody else writes there."""
+        """Take the gradient away with its memory, which then stays unchanged."""
         if self.grad is not None:
             self.grad = self._buffer = None
 
     def put_back(self, state: tuple[Gradient | None, Array | None]) -> None:
-        """The gradient is what it was. Memory that has come since is kept if there was none."""
+        """Restore the gradient, and its memory too unless there was none."""
         self.grad, buffer = state
         if self.grad is not None:
             self._buffer = buffer
@@ -299,7 +299,7 @@ def _as_array(name: str, value: object) -> Array:
         if array is not None and array.dtype.kind in "OUS":
             given = f"a {type(value).__name__}"
         raise DtypeError.at_caller(
-            f"Parameter {name!r}: {said} {given}.\n  rule: numbers that can be trained\n"
+            f"Parameter {name!r}: {said} {given}.\n  rule: a parameter is an array of floats\n"
             f"  fix:  {fix}"
         )
     contiguous: Array = device_of(array).xp.ascontiguousarray(array)

@@ -1,4 +1,4 @@
-"""What users of PyTorch do with a parameter: it works if it has one meaning, or says the fix."""
+"""PyTorch's ways to use a parameter: they work if unambiguous, else the error says the fix."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ DTYPE = 'model.astype("float64") converts a model\'s parameters; a graph has one
 
 
 class NoPartsError(DtypeError):
-    """A parameter is indexed; a cell that meant the keys of its parameters says so."""
+    """A parameter was indexed, perhaps by a cell that meant a key of its parameters."""
 
 
 class AbsentOfParameter(HidesAbsent):
-    """Base of `Parameter`: names that a tensor has and a parameter does not have."""
+    """Base of `Parameter`: names that tensors have and parameters lack."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ refuse(
 
 
 class ParameterHabits(NoOperators, AbsentOfParameter):
-    """Base of `Parameter`: without a graph it cannot be a node, and its operators are errors."""
+    """Base of `Parameter`: it belongs to no graph, so its operators are errors."""
 
     __slots__ = ()
 
@@ -89,7 +89,7 @@ class ParameterHabits(NoOperators, AbsentOfParameter):
         return self.shape[0]
 
     def __bool__(self) -> bool:
-        """A parameter that is there is true, whatever its length."""
+        """A parameter is always true, whatever its length."""
         return True
 
     def __getitem__(self, key: object) -> NoReturn:

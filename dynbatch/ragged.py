@@ -47,7 +47,7 @@ class Ragged:
 
     @property
     def starts(self) -> Array:
-        """(K + 1,) where each segment's elements begin in `flat`, and where the last ends."""
+        """(K + 1,) offsets of the segments' elements in `flat`."""
         if self._starts is None:
             if self.widths is None:
                 self._starts = self.offsets * self.values.shape[1]
@@ -90,11 +90,11 @@ class Ragged:
 
 
 def packed(flat: Array, nodes: Sequence[Any]) -> Ragged:
-    """All elements of some values, one after the other, as rows where these have one width.
+    """Values packed one after the other; as rows if all have one width.
 
     Args:
         flat:  (elements,).
-        nodes: whatever has `rows` and `width`, in order.
+        nodes: objects with `rows` and `width`, in order.
     """
     lengths, width = [node.rows for node in nodes], nodes[0].width
     if width and all([node.width == width for node in nodes]):

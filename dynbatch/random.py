@@ -1,7 +1,7 @@
 """The seeds of a run: a counter that gives every graph its own dropout stream.
 
-One counter serves the process, and a thread that calls `seed` has one of its own from then on: what
-it draws does not depend on what other threads do.
+One counter serves the process, and a thread that calls `seed` has one of its own from then on: its
+draws do not depend on other threads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _lock = free_at_fork(threading.Lock())
 
 
 def seed(value: int) -> None:
-    """Start anew what is drawn: initial values of models and the dropout masks of graphs.
+    """Set the seed of models' initial values and of graphs' dropout masks.
 
-    Two runs from the same seed draw the same numbers, beside those that you draw yourself. In a
+    Two runs from the same seed draw the same numbers, apart from your own draws. In a
     thread other than the main one the seed holds for that thread alone; threads that never call
     `seed` share the numbers of the process.
 
@@ -32,7 +32,7 @@ def seed(value: int) -> None:
 
 
 def next_seed() -> int:
-    """A 32-bit seed that no earlier call since `seed()` gave."""
+    """A 32-bit seed that no earlier call since `seed()` returned."""
     with _lock:
         state = _drawn_from()
         count = state["count"]

@@ -1,7 +1,7 @@
-"""What several threads share: tables of what was used last, and locks that a fork waits for.
+"""Shared by threads: tables of recently used entries, and locks that a fork waits for.
 
-A look-up of one key in a dictionary is one step of the interpreter, and needs no lock. What takes
-several steps (look up, then enter) does.
+A look-up of one key in a dictionary is one step of the interpreter, and needs no lock. Several
+steps (look up, then enter) need one.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def free_at_fork(lock: threading.Lock) -> threading.Lock:
 
 
 class Recent(Generic[Key, Value]):
-    """A table of the entries used last; several threads may use it at once.
+    """A thread-safe table of the most recently used entries.
 
-    Where two of them make the value of one key, both go on with the one entered first.
+    If two threads make the value of one key, both use the one entered first.
 
     Args:
         size: entries that are kept.

@@ -89,7 +89,7 @@ def test_sizes_are_integers_above_0(kind, name):
 
 @cases(
     Wrong(lambda: models.LSTM(2, 3, num_layers=2), "LSTM: there is no argument 'num_layers'", (
-        "its arguments are input_size, hidden_size, layers", "layers= is what it is called here")),
+        "its arguments are input_size, hidden_size, layers", "layers= is its name here")),
     Wrong(lambda: models.LSTM(2, 3, batch_first=True), "LSTM: there is no argument 'batch_first'", (
         "a call takes one sentence", "leave it out")),
     Wrong(lambda: models.GRU(2, hidden=3), "GRU: there is no argument 'hidden'", (
@@ -142,7 +142,7 @@ def test_a_model_of_the_users_takes_its_own_names():
 @cases(
     Wrong(lambda: models.Dropout(2.0), "Dropout: p is 2.0.", ("0 <= p <= 1",)),
     Wrong(lambda: models.Dropout("0.5"), "Dropout: p is '0.5'.", ("give p=0.5, without quotes",)),
-    Wrong(lambda: models.Dropout(True), "Dropout: p is True.", ("a switch stands in its place",)),
+    Wrong(lambda: models.Dropout(True), "Dropout: p is True.", ("a switch was given in",)),
     Wrong(lambda: models.LSTM(2, 3, dropout=-0.1), "LSTM: dropout is -0.1.", ()),
     Wrong(lambda: models.LSTM(2, 3, 1, True, True), "LSTM: dropout is True.", ("by its name",)),
     Wrong(lambda: models.LSTM(2, 3, 1, 0.5), "LSTM: bidirectional is 0.5.", ("True or False",)),
@@ -375,7 +375,7 @@ def test_a_seed_of_the_process_is_an_integer(value):
     Wrong(lambda: db.Graph(requires_grad=False), "Graph: there is no argument", ("grad= is",)),
     Wrong(lambda: db.Graph(policy="x"), "Graph: policy is 'x'.", ("by_agenda",)),
     Wrong(lambda: db.Graph(policy=["x"]), "Graph: policy is ['x'].", ()),
-    Wrong(lambda: F.input(3, [1.0]), "input: graph is 3.", ("stands first", "F.input(graph, …)")),
+    Wrong(lambda: F.input(3, [1.0]), "input: graph is 3.", ("comes first", "F.input(graph, …)")),
     Wrong(lambda: F.input(db.Graph, [1.0]), "input: graph is the class Graph.", ()),
     Wrong(lambda: F.constant(None, 1.0), "constant: graph is None.", ("F.constant(graph, …)",)),
     Wrong(lambda: F.lookup(3, db.Parameter([[1.0]]), [0]), "lookup: graph is 3.", ()),

@@ -62,5 +62,5 @@ FUNCTIONS.update({name: globals()[name] for name in __all__})
 
 
 def __getattr__(name: str) -> NoReturn:
-    """The error for PyTorch's names of what `F` calls otherwise says what to write."""
+    """Raise an error for a PyTorch name that `F` lacks; the message says what to write."""
     raise _missing(name)

@@ -1,4 +1,4 @@
-"""What the functions of `F` are given: errors for what is not a node, a graph or a list of ids."""
+"""Checks of the arguments of `F`'s functions: nodes, graphs, lists of ids, parameters."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def not_a_node(what: str, value: object) -> DtypeError:
     elif isinstance(value, bool | int | float | np.number):
         fix = "x * number and x + number take numbers; F.constant(graph, number) is a node"
     elif isinstance(value, list | tuple) and any([isinstance(each, Node) for each in value]):
-        fix = "one node at a time; F.stack and F.concat join nodes to one"
+        fix = "give one node at a time; F.stack and F.concat join several into one"
     elif value is None:
-        fix = "look where it comes from: a function may have forgotten to return its node"
+        fix = "check where None comes from: a function may have forgotten to return its node"
     elif not isinstance(value, list | tuple) and isinstance(getattr(value, "nodes", None), list):
-        fix = "the graph stands first where it is needed, as in F.input(graph, array), and not here"
+        fix = "leave the graph out here; only functions such as F.input(graph, array) take it"
     return DtypeError.at_caller(
         f"{what}: a node expected, got {type(value).__name__}.\n  fix:  {fix}"
     )
 
 
 def _is_width(value: object) -> bool:
-    """Whether a value may be an initial state that is given by its width, or a tuple of widths."""
+    """Whether a value may be the width of an initial state, or a tuple of widths."""
     if isinstance(value, tuple):
         return bool(value) and all(map(_is_width, value))
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value > 0)
@@ -54,15 +54,15 @@ def require_graph(what: str, graph: object) -> None:
     if not hasattr(graph, "add_light") or isinstance(graph, type):
         raise DtypeError.at_caller(
             f"{what}: a graph expected, got {type(graph).__name__}.\n"
-            "  rule: the graph stands first where no node says which it is\n"
+            "  rule: the graph comes first in functions that take no node\n"
             f"  fix:  with db.Graph() as graph: {what}(graph, …)"
         )
 
 
 def not_a_graph(what: str, given: object) -> ArgumentError:
-    """The error for what is not a graph, where a function of `F` needs one."""
+    """The error for a first argument that is not a graph."""
     fix = f"with db.Graph() as graph: F.{what}(graph, …)"
-    return refused(what, f"graph is {shown(given)}", "the graph stands first", fix)
+    return refused(what, f"graph is {shown(given)}", "the graph comes first", fix)
 
 
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
@@ -88,7 +88,7 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
     """Raise an error unless `source` is a parameter of the graph's dtype, on the graph's device.
 
     Raises:
-        DtypeError:   it is not a parameter, or of another dtype.
+        DtypeError:   it is not a parameter, or has another dtype.
         BackendError: it is on another device.
     """
     if not isinstance(source, Parameter):

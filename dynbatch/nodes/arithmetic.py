@@ -20,7 +20,7 @@ from dynbatch.ragged import Ragged
 
 
 class Scalar(Operation):
-    """A function of x and a number. The number is not a part of the signature, so that nodes with
+    """A function of x and a number. The number is not part of the signature, so nodes with
     different numbers share a kernel.
     """
 
@@ -196,12 +196,12 @@ class RaiseTo(Binary):
 
 
 def combined(node_type: type[Binary], a: Node, b: Node) -> Node:
-    """A function of two nodes, which are repeated to one shape."""
+    """Apply a node type to two nodes, repeated to one shape."""
     return node_type(a, b) if a.shape == b.shape else node_type(*matched([a, b]))
 
 
 def beside(node: Any, value: Any) -> Any:
-    """The other operand of a node: a parameter as a node of the same graph, all else as it is."""
+    """The other operand: a parameter becomes a node of the graph; all else stays as it is."""
     if isinstance(value, Parameter) and isinstance(node, Node):
         return parameter(node.graph, value)
     return value
@@ -257,7 +257,7 @@ def divide(a: Any, b: Any) -> Node:
 def pow(x: Any, exponent: Any) -> Node:
     """x to a power, elementwise; one of the two may be a number, or a parameter.
 
-    A negative x has whole powers only, as in PyTorch: all others are NaN.
+    As in PyTorch, a fractional power of a negative x is NaN.
 
     Example:
         >>> import dynbatch as db

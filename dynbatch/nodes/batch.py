@@ -1,4 +1,4 @@
-"""`Batch`: what the batched forward and backward of a node type see."""
+"""`Batch`: the nodes of one launch and their packed arrays, as a node type sees them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dynbatch.ragged import Ragged
 
 
 class Gradients(Protocol):
-    """Where a node type leaves gradients of parameters. They are added up after the kernels."""
+    """Takes the gradients of parameters from node types; they are summed after the kernels."""
 
     def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
-        """Add dyᵀ x, of x (N, I) and dy (N, O), to a parameter (O, I). One product a parameter."""
+        """Add dyᵀ x to a parameter (O, I), for x (N, I) and dy (N, O), in one product."""
 
     def add(self, parameter: Parameter, gradient: Array) -> None:
         """Add an array of the parameter's shape."""
@@ -95,7 +95,7 @@ class Batch:
 
     @property
     def first(self) -> Any:
-        """A node that stands for all in what the signature shares: static attributes, widths."""
+        """The first node: its static attributes and widths are those of all."""
         return self.nodes[0]
 
     def array(self, name: str, dtype: Any = None) -> Array:
@@ -108,21 +108,21 @@ class Batch:
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def sizes(self, name: str) -> list[int]:
-        """How many elements an array has that is an attribute of each node."""
+        """The number of elements of each node's attribute `name`, an array."""
         return [getattr(node, name).size for node in self.nodes]
 
     @property
     def rows(self) -> int:
-        """Rows of all outputs."""
+        """The number of rows of all outputs."""
         return sum([node.rows for node in self.nodes])
 
     @property
     def elements(self) -> int:
-        """Elements of all outputs."""
+        """The number of elements of all outputs."""
         return sum([node.rows * node.width for node in self.nodes])
 
     def counts(self) -> list[int]:
-        """Inputs of each node, for variadic types."""
+        """The number of inputs of each node, for variadic types."""
         return [len(node.inputs) for node in self.nodes]
 
     def input(self, position: int) -> Ragged:

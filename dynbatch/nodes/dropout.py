@@ -18,7 +18,7 @@ class InvertedDropout(Operation):
     """y = x / (1 - p) with probability 1 - p, else 0, for every element.
 
     The mask is a hash of the node's stream (`Graph.stream`) and the element's number in the node.
-    It is not stored: backward makes it again.
+    It is not stored: backward draws it again.
 
     Batches with:  every other Dropout, whatever the shapes and probabilities.
     """

@@ -1,7 +1,7 @@
-"""Functions of one value, element by element: activations, powers, logarithms.
+"""Elementwise functions of one value: activations, powers, logarithms.
 
-What a function computes stands in `kernels/unary.py`; its node type is made from that, and
-the function that users call is here. A new one needs these two, and a case of the contract suite.
+`kernels/unary.py` has each function's formula, from which its node type is made; the function that
+users call is here. A new one needs these two, and a case of the contract suite.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Negative(Unary):
 class Detach(Unary):
     """y = x, and no gradient passes.
 
-    Its value is that of x, where it lies: nothing is launched, and no place in memory is taken. If
+    It shares the memory of x, and nothing is launched. If
     it is kept it has a value of its own, and its gradient is that of its readers.
     """
 
@@ -123,7 +123,7 @@ class Sign(Unary):
 
 
 def _node_type(kernel: type[unary.UnaryFunction]) -> type[Unary]:
-    """The node type of a function that needs no more: `LeakyRelu` of `leaky_relu`."""
+    """Make the node type of an elementwise function: `LeakyRelu` of `leaky_relu`."""
     name = "".join([word.capitalize() for word in kernel.name.split("_")])
     body = {"__slots__": kernel.arguments, "static": kernel.arguments, "kernel": kernel}
     return type(name, (Unary,), {**body, "__doc__": kernel.__doc__, "__module__": __name__})
@@ -149,7 +149,7 @@ def sqrt(x: Node) -> Node:
 
 
 def detach(x: Node) -> Node:
-    """x without its gradient, as `torch.Tensor.detach`: what is made of it does not train x.
+    """x without its gradient, as `torch.Tensor.detach`: nothing computed from it trains x.
 
     No copy is made, in cells and outside, but in the loop of a cell, where it costs what a negation
     does. A kept one is a value of its own, whose gradient can be read.

@@ -1,4 +1,4 @@
-"""The largest and the smallest element, and where the largest is."""
+"""Maximum, minimum and the position of the maximum."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from dynbatch.ragged import Ragged
 
 
 class Extremum(Reduction):
-    """The largest or smallest element. Its gradient goes to where that occurs first.
+    """The largest or smallest element; the gradient goes to its first occurrence.
 
-    Keeps:  the place of each extremum, as large as the output; the input is free after forward.
+    Keeps:  the position of each extremum, as large as the output; the input is free after forward.
     """
 
     __slots__ = ()
@@ -38,7 +38,7 @@ class Extremum(Reduction):
 
     @classmethod
     def first(cls, batch: Batch) -> Array:
-        """The saved places, integers in the room of floats."""
+        """The saved positions: integers in the memory of floats."""
         saved = batch.saved["first"]
         return saved.view(f"i{saved.itemsize}")
 

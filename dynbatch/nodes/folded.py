@@ -1,4 +1,4 @@
-"""`Folded`: a node that stands for another one in a run, and does without what that one reads."""
+"""`Folded`: a node that replaces another one in a run, and skips that one's input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dynbatch.nodes.operation import Operation
 
 
 class Folded(Operation):
-    """Computes the value of a node from what the input of that node would be computed from.
+    """Computes the value of a node from the inputs of that node's input.
 
     It is made for one run, where nobody else wants that input (see `batcher.schedule.folds`), and
     is none of the graph's nodes. Its value is that of the node it stands for, and lies where that
@@ -17,7 +17,7 @@ class Folded(Operation):
 
     Args:
         stands_for: the node.
-        inputs:     what is read instead of its inputs.
+        inputs:     the nodes that are read instead of its inputs.
     """
 
     __slots__ = ("stands_for",)

@@ -1,4 +1,4 @@
-"""Inner products with arrays: where a backward starts that has other ends than one scalar."""
+"""Inner products with arrays: the scalars that backward starts from for several outputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class InnerProduct(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """Elements of all weights."""
+        """The number of elements of all weights."""
         return sum(batch.sizes("weights"))
 
     @classmethod
@@ -67,7 +67,7 @@ class InnerProduct(Operation):
 
     @classmethod
     def _weights(cls, batch: Batch) -> tuple[Array, Array]:
-        """All nodes' weights, where the values are, and where each node's begin."""
+        """The weights of all nodes, on the values' device, and where each node's begin."""
         given = [node.weights for node in batch.nodes]
         offsets = np.concatenate(([0], np.cumsum([w.size for w in given])))
         weights: Array = batch.scratch[: int(offsets[-1])]
@@ -76,7 +76,7 @@ class InnerProduct(Operation):
 
 
 class LossSum(InnerProduct):
-    """Where backward starts from several losses: their sum, which has to be finite.
+    """The sum of several losses, from which backward starts; it must be finite.
 
     Batches with:  nothing, since each backward has one.
     """
@@ -86,9 +86,9 @@ class LossSum(InnerProduct):
 
 
 class Seed(LossSum):
-    """Where backward starts from outputs y_i with gradients g_i, which it hands to each.
+    """The start of backward from outputs y_i with gradients g_i: it hands g_i to y_i.
 
-    The value is 0: nobody asks for Σ_i ⟨g_i, y_i⟩, which may overflow, or be 0 · inf, where the
+    The value is 0: Σ_i ⟨g_i, y_i⟩ is not needed, and may overflow, or be 0 · inf, where the
     gradients are finite.
 
     Batches with:  nothing, since each backward has one.
@@ -111,7 +111,7 @@ class Seed(LossSum):
 
 
 def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> list[Array]:
-    """The gradients that backward starts from, one for each output, in its shape; 1 for None.
+    """The gradient that backward starts from at each output, in its shape; 1 for None.
 
     Raises:
         DtypeError:      an output is not a node.
@@ -135,7 +135,7 @@ def gradients_given(graph: Owner, outputs: Sequence[Any], gradients: Any) -> lis
         given = f"{len(gradients)} gradients" if several else f"{type(gradients).__name__}"
         raise ShapeError.at_caller(
             f"backward: {given} for {len(outputs)} outputs.\n"
-            "  rule: a list of one gradient for each output, in their order\n"
+            "  rule: one gradient for each output, in the same order\n"
             "  fix:  gradient=[array, …], with None where a scalar's is 1"
         )
     pairs = zip(outputs, gradients, strict=True)
@@ -147,7 +147,7 @@ def _gradient_given(node: Node, gradient: Any, dtype: DType) -> Array:
         if node.rows * node.width != 1:
             raise ShapeError.at_caller(
                 f"{node.label()}: the loss has shape {node.shape}.\n"
-                "  rule: backward starts from a scalar, or from nodes with a gradient each\n"
+                "  rule: backward starts from a scalar, or from nodes with a given gradient each\n"
                 "  fix:  F.mean([...]) or F.sum([...]) of the sentences' losses; for a\n"
                 "        vector-Jacobian product graph.backward(node, gradient=array)"
             )
@@ -170,14 +170,14 @@ def _gradient_given(node: Node, gradient: Any, dtype: DType) -> Array:
         where = f" at {place}" if place else ""
         raise NumericError.at_caller(
             f"{node.label()}: the gradient given for it is {array[place]}{where}; no gradient was "
-            "added.\n  rule: what is given is finite\n"
-            "  fix:  look where it was made"
+            "added.\n  rule: a given gradient is finite\n"
+            "  fix:  check the code that computes this gradient"
         )
     return array
 
 
 def seed(outputs: Sequence[Node], gradients: Sequence[Array], are_losses: bool) -> Node:
-    """The scalar whose gradient by each output is the one given; of losses it is their sum."""
+    """The scalar that backward starts from: its gradient at each output is the one given."""
     node_type = LossSum if are_losses else Seed
     weights = np.concatenate([gradient.reshape(-1) for gradient in gradients])
     return node_type(*outputs, weights=weights)

@@ -84,8 +84,8 @@ class MatMul(Operation):
     """y = a b for two values of one sentence: one product for each sentence.
 
     Shape:  a (T, I), b (I, O) -> (T, O);  a (I,) counts as (1, I) and gives (O,).
-    Batches with:  every other MatMul of the same inner and outer width. Either may be a length,
-        which does not matter: that of `q @ k.T` is its outer one, that of `weights @ v` its inner.
+    Batches with:  every other MatMul of the same inner and outer width. Either may be a length: in
+                   `q @ k.T` the outer width is one, in `weights @ v` the inner.
     """
 
     __slots__ = ()
@@ -190,8 +190,8 @@ def dot(a: Node, b: Node) -> Node:
     a.require(
         a.ndim == b.ndim == 1,
         f"dot of shapes {a.shape} and {b.shape}",
-        "two vectors (D,) have a dot product",
-        "a @ b multiplies matrices; F.sum(a * b, dim=-1) is the dot product of each two rows",
+        "the dot product takes two vectors (D,)",
+        "a @ b multiplies matrices; F.sum(a * b, dim=-1) gives the dot products of their rows",
     )
     _require_inner(a, b)
     return sum_elements(multiply(a, b))

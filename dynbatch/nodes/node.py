@@ -1,6 +1,6 @@
 """`Node`: the value of one operation of one sentence, as users hold it.
 
-What an operation computes, and how it batches, is said by its type: see `nodes.operation`.
+Its type says what it computes and how it batches: see `nodes.operation`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROWS, WIDTH = 1, 2
 
 
 class Owner(Protocol):
-    """What a node asks of the graph that owns it."""
+    """The part of a graph that its nodes call."""
 
     dtype: DType
     uid: int
@@ -63,7 +63,7 @@ class Owner(Protocol):
 
 
 class Node(Methods["Node"]):
-    """A value: a matrix (T, D), a vector (D,) or a scalar (). What it is never changes.
+    """A value: a matrix (T, D), a vector (D,) or a scalar (). A node never changes.
 
     It has operators, `x[...]`, `len(x)` and the names of tensors' methods that
     `nodes.syntax.methods` has. `x == y` is identity, so that `in`, sets and dicts find nodes;
@@ -76,9 +76,9 @@ class Node(Methods["Node"]):
         shape, ndim, rows, width: of the value; a vector is one row, a scalar has width 1.
         ragged:   which dimensions are lengths, ROWS | WIDTH: see `Operation.infer_ragged`.
         sig:      the signature: nodes of equal ones may share a kernel.
-        phase:    how many runs of calls the value waits for, one after the other; see
+        phase:    how many successive runs of calls the value waits for; see
             `cells.calls.call`.
-        row_form: what a call needs to know of a row of this matrix; set when one is taken.
+        row_form: what a call needs to know about a row of this matrix; set when one is taken.
 
     `stream_name` is what random streams know the type by: it stays when a class is renamed, and the
     masks of dropout with it. `joins_sentences` is True for what is of no sentence by what it is,
@@ -130,7 +130,7 @@ class Node(Methods["Node"]):
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The shapes of all values that it stands for: one, unless a call returned a tuple."""
+        """The shapes of all values of the node: one, unless a call returned a tuple."""
         return (self.shape,)
 
     @property
@@ -158,7 +158,7 @@ class Node(Methods["Node"]):
 
     @property
     def device_value(self) -> Array:
-        """A copy of the value where the graph is: on a GPU a CuPy array, which nobody waits for.
+        """A copy of the value on the graph's device; on a GPU a CuPy array, without waiting.
 
         Like `value` it runs what is needed. It is the caller's own: made in one launch on CuPy's
         current stream, not part of the arena, and valid as long as it is held, whatever becomes of
@@ -168,7 +168,7 @@ class Node(Methods["Node"]):
 
     @property
     def device_gradient(self) -> Array:
-        """A copy of `gradient` where the graph is; see `device_value`."""
+        """A copy of `gradient` on the graph's device; see `device_value`."""
         return self.graph.device_gradient(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -196,7 +196,7 @@ class Node(Methods["Node"]):
         """`graph.backward(x, ...)`: see there.
 
         Raises:
-            DtypeError: an argument that PyTorch has (`retain_graph`, `create_graph`) and this not.
+            DtypeError: an argument that only PyTorch has (`retain_graph`, `create_graph`).
         """
         if habits:
             raise not_an_argument("backward", habits)
@@ -313,7 +313,7 @@ class Node(Methods["Node"]):
         return self
 
     def content(self) -> bytes:
-        """What tells it from other nodes of its type with the same inputs; see `nodes.stream`."""
+        """What tells this node from others of its type with the same inputs; see `nodes.stream`."""
         return b""
 
     def all_parameters(self) -> tuple[Parameter, ...]:
@@ -325,7 +325,7 @@ OPERATORS = cast("dict[str, Callable[..., Node]]", FUNCTIONS)
 
 
 def heading(node: Node, problem: str) -> str:
-    """How every message about a node begins: node, sentence, problem, and its inputs."""
+    """The head of every message about a node: node, sentence, problem and inputs."""
     sentence = node.graph.sentence(node)
     where = "" if sentence is None else f", sentence {sentence}"
     lines = [f"{node.label()}{where}: {problem}."]
@@ -338,10 +338,10 @@ def heading(node: Node, problem: str) -> str:
 
 
 def ancestors(targets: Sequence[Node], known: Container[int] = ()) -> dict[int, Node]:
-    """The targets and all that they read, by index.
+    """The targets and all nodes that they read, by index.
 
     Args:
-        known: indices of nodes that are left out, and with them what these alone read.
+        known: indices of nodes that are left out, with all that only these read.
     """
     nodes = {node.index: node for node in targets}
     stack = list(targets)
@@ -359,7 +359,7 @@ def same_width(nodes: Sequence[Node]) -> bool:
 
 
 def in_order(nodes: Sequence[Node]) -> bool:
-    """Whether the values lie one after the other in one block, so that they are one stretch."""
+    """Whether the values lie one after the other in one block."""
     block, first = nodes[0]._block, nodes[0]._position
     if first is None:  # some columns of a row: see `cells.calls.call`
         return False

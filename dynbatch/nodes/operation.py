@@ -23,10 +23,10 @@ from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 INDEX_BYTES = 8
-"""The size of one entry of an index table of the host."""
+"""Bytes of one entry of an index table on the host."""
 
 LENGTH = "length"
-"""What stands in a signature for a width that is a length."""
+"""The entry of a signature for a width that is a length."""
 
 # Multiply-adds of a product that take about as long as a function of one element.
 ELEMENT = 32
@@ -136,7 +136,7 @@ class Operation(Node):
 
     @classmethod
     def _overrides(cls, hook: str) -> bool:
-        """Whether a hook is another one than the default."""
+        """Whether a hook is overridden."""
         return next(base for base in cls.__mro__ if hook in vars(base)) is not Operation
 
     def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
@@ -172,12 +172,12 @@ class Operation(Node):
         self.require(
             False,
             problem,
-            "every row has at least one feature; only tokens may be none",
+            "every row has at least one feature; only the number of tokens may be 0",
             "an empty sentence of D features is np.zeros((0, D))",
         )
 
     def _refuse_inputs(self, owner: Owner | None) -> None:
-        """Raise the error for inputs that are not nodes of one graph; or else do nothing."""
+        """Raise an error if the inputs are not nodes of one graph."""
         name = type(self).__name__
         if owner is None and not self.inputs:
             raise EmptyBatchError(f"{name}: no inputs, and no graph was given.")
@@ -202,7 +202,7 @@ class Operation(Node):
     def infer_ragged(self) -> int:
         """Which of the value's dimensions are numbers of tokens, which differ between sentences.
 
-        Rows are, unless said otherwise. A width is where it comes from a transpose, or where what
+        By default the rows are. A width is where it comes from a transpose, or where a type that
         works on any shape, or any length, reads such a width.
         """
         if not self.inputs or not self.takes_lengths:
@@ -253,7 +253,7 @@ class Operation(Node):
 
     @classmethod
     def signature_names(cls, values: Sequence[Any]) -> list[str]:
-        """The names of what `signature` holds behind the type, for `explain()`.
+        """The names of the entries of `signature` after the type, for `explain()`.
 
         Those of `static` attributes, "width", "inputs" (their number) and "input width". A type
         with a `signature` of its own overrides this too.
@@ -269,7 +269,7 @@ class Operation(Node):
 
     @classmethod
     def reads_values(cls) -> bool:
-        """Whether backward reads anything that forward made."""
+        """Whether backward reads an input, the output or a saved array."""
         return bool(cls.retains.inputs) or cls.retains.output or cls.saves
 
     # What it reads ------------------------------------------------------------------------------
@@ -287,30 +287,30 @@ class Operation(Node):
         return [x.producer() for x in self.inputs] if self.phase else self.inputs
 
     def reads(self) -> Sequence[Any]:
-        """The places this node reads: its inputs, unless it reads a port of one."""
+        """The values this node reads: its inputs, unless it reads a port of one."""
         return self.inputs
 
     @classmethod
     def sources(cls, nodes: Sequence[Any]) -> list[list[Any]]:
-        """The places that each packed input of a batch of these nodes is made of, in order."""
+        """The values that make up each packed input of a batch of these nodes, in order."""
         if cls.variadic:
             flat = [x for node in nodes for x in node.reads()]
             return [flat] if flat else []
         return [[node.inputs[place] for node in nodes] for place in range(len(nodes[0].inputs))]
 
     def attributes(self) -> dict[str, Any]:
-        """What the node was told besides its inputs: what its type adds to a node."""
+        """The attributes that its type adds to a node."""
         held = attributes_of(self).items()
         return {name: value for name, value in held if name not in Node.__slots__}
 
     def rebuild(self, *inputs: Node) -> Node:
-        """This operation, with its attributes, on other inputs."""
+        """This operation, with equal attributes, on other inputs."""
         return type(self)(*inputs, **self.attributes())
 
     def folded(self) -> Operation:
-        """A node that stands for this one in a run where nobody else wants its one input.
+        """A node that replaces this one in a run where nothing else reads its one input.
 
-        Only nodes that their graph was told of are asked; see `batcher.schedule.folds`.
+        Only nodes that were announced to their graph are asked; see `batcher.schedule.folds`.
         """
         raise NotImplementedError(f"{type(self).__name__}.folded")
 
@@ -334,7 +334,7 @@ class Operation(Node):
         raise NotImplementedError(f"{cls.__name__}.forward_backward")
 
     def port_widths(self) -> tuple[int, ...]:
-        """Widths of further outputs, one vector a node each, which `Port` nodes read."""
+        """Widths of further outputs, one vector for each node, which `Port` nodes read."""
         return ()
 
     # What the kernels need ----------------------------------------------------------------------
@@ -361,7 +361,7 @@ class Operation(Node):
 
     @classmethod
     def recompute_choices(cls, batch: Batch) -> list[int]:
-        """Values of `batch.recompute` worth a try besides 0, the fastest first.
+        """Values of `batch.recompute` besides 0 that are worth trying, the fastest first.
 
         Each leaves less for backward, or makes it smaller; `saved`, `workspace` and
         `workspace_backward` say how much.
@@ -370,7 +370,7 @@ class Operation(Node):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        """What forward costs, about: by it `memory_limit` chooses what to run again.
+        """Roughly what forward costs: `memory_limit` chooses by it what to recompute.
 
         Multiply-adds of its products, and `ELEMENT` for each element that it writes.
         """
@@ -379,22 +379,22 @@ class Operation(Node):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        """Index tables of the batch while it runs, in bytes: offsets, and what a type adds."""
+        """Bytes of the batch's index tables while it runs: offsets, and what a type adds."""
         return INDEX_BYTES * (len(batch.nodes) + 1)
 
     # Steps of a scan that share one memory ------------------------------------------------------
 
     def scan_room(self, rows: int) -> int:
-        """Elements of `batch.cache.room`: what steps of a scan leave for `finish`.
+        """Elements of `batch.cache.room`, where steps of a scan leave results for `finish`.
 
         Args:
-            rows: of the memory that they share.
+            rows: of the memory that the steps share.
         """
         return 0
 
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
-        """Add what the steps of a scan left in `batch.cache` to the dxs of the memory."""
+        """Add what the steps of a scan left in `batch.cache` to the gradients of the memory."""
 
 
 def signature_type(signature: int) -> type[Operation]:
@@ -404,7 +404,7 @@ def signature_type(signature: int) -> type[Operation]:
 
 
 def signature_parts(signature: int) -> list[tuple[str, Any]]:
-    """What a signature holds besides the type, by name: see `Operation.signature_names`."""
+    """The entries of a signature besides the type, by name: see `Operation.signature_names`."""
     node_type, *values = key_of(signature)
     return list(zip(node_type.signature_names(values), values, strict=True))
 

@@ -1,11 +1,11 @@
 """Reductions: over a list of scalars, over tokens, over features, over a whole value.
 
-What a sentence without tokens gives, over its tokens (`dim=0`) or as a whole (`dim=None`):
+A sentence without tokens gives, over its tokens (`dim=0`) or as a whole (`dim=None`):
 
     sum          0       the empty sum
     mean         0       PyTorch: NaN, which would spread to the whole mini-batch's loss
     logsumexp    -inf    the logarithm of the empty sum, as in PyTorch
-    max, min     ShapeError where the node is made, as in PyTorch: no number is right
+    max, min     ShapeError when the node is made, as in PyTorch: no number would be right
     argmax       ShapeError, likewise
 
 Over features (`dim=-1`) every reduction of it is an empty (0, 1). One token is no special case.
@@ -34,7 +34,7 @@ from dynbatch.ragged import Ragged
 
 
 class Total(Operation):
-    """number · Σ x_i of any number of scalars.
+    """factor · Σ x_i for any number of scalars.
 
     Batches with:  every other Total. Its gradient needs no value, so it is known before forward.
     """
@@ -67,12 +67,12 @@ class Total(Operation):
 
     @classmethod
     def ends(cls, batch: Batch) -> Array:
-        """(K + 1,) where each node's inputs begin among all."""
+        """(K + 1,) the offset of each node's inputs among all inputs."""
         return np.concatenate(([0], np.cumsum(batch.counts())))
 
     @classmethod
     def numbers(cls, batch: Batch) -> tuple[Array, Array]:
-        """Each node's number, and where its one element begins."""
+        """Each node's number, and the offset of its one element."""
         return batch.array("number", batch.dtype), np.arange(len(batch.nodes) + 1)
 
 
@@ -90,7 +90,7 @@ class Reduction(Operation):
     over: str
 
     def infer_ragged(self) -> int:
-        """Over tokens the width stays what it is; over features it is 1."""
+        """Over tokens the width is that of x; over features it is 1."""
         return ROWS | (self.inputs[0].ragged & WIDTH if self.over == TOKENS else 0)
 
     def is_rowwise(self) -> bool:
@@ -114,13 +114,13 @@ class Reduction(Operation):
             self.over == FEATURES or len(shape) < 2 or shape[0] > 0,
             f"a sentence without tokens has no {name}",
             "at least one token",
-            "skip empty sentences, or F.concat a row that stands for none (dim=0)",
+            "skip empty sentences, or F.concat a row for an empty one (dim=0)",
         )
         self.require(
             self.over == TOKENS or not shape or shape[-1] > 0 or shape[:-1] == (0,),
             f"a row of length 0 has no {name}",
             "at least one element, where the width is a length",
-            "skip empty sentences, or F.concat a column that stands for none",
+            "skip empty sentences, or F.concat a column for an empty one",
         )
 
 
@@ -220,7 +220,7 @@ def logsumexp(x: Node, dim: int | None = None, **habits: Never) -> Node:
 def reduced(
     what: str, node_type: type[Reduction], x: Node, dim: int | None, habits: Mapping[str, Any]
 ) -> Node:
-    """A value reduced over a dim, or as a whole, for the function `what`."""
+    """Reduce a value over a dim, or as a whole, for the function `what`."""
     if habits:
         raise not_an_argument(what, habits)
     if not isinstance(x, Node):

@@ -1,7 +1,7 @@
-"""Comparisons of two values, the greater and the smaller of them, and a choice by mask.
+"""Comparisons, elementwise maximum and minimum of two values, and choice by a mask.
 
-A comparison is 1 where it holds and 0 elsewhere, so that it can be multiplied with and summed; it
-passes no gradient on.
+A comparison is 1 where it holds and 0 elsewhere, so it can be multiplied and summed; it passes no
+gradient on.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Where(Operation):
 
     The gradient goes to the side that was chosen; the other one gets exactly 0, whatever it holds.
 
-    Shape:  three equal ones. `where` brings others together first.
+    Shape:  three equal ones. `where` expands other shapes first.
     Batches with:  every other Where, whatever the shapes.
     """
 
@@ -72,7 +72,7 @@ class Where(Operation):
         self.require(
             shapes[0] == shapes[1] == shapes[2],
             f"shapes {shapes[0]}, {shapes[1]} and {shapes[2]} differ",
-            "a mask and what it chooses from have equal shapes",
+            "the mask and both choices have equal shapes",
             "use F.expand, or F.where, which repeats a vector over the tokens",
         )
         return shapes[0]
@@ -92,11 +92,11 @@ class Where(Operation):
 
 
 _Relation = tuple[type[Binary], type[WithNumber], type[WithNumber]]
-"""The node types of two nodes, of a node and a number, and of a number and a node."""
+"""The node types for two nodes, a node and a number, and a number and a node."""
 
 
 def _comparison(kernel: kernels.BinaryFunction, *names: str) -> _Relation:
-    """The node types of a comparison, 1 where it holds and else 0, by their names.
+    """Make the node types of a comparison, which is 1 where it holds and else 0.
 
     Without a third name the comparison is the same with its sides exchanged.
     """
@@ -180,7 +180,7 @@ def less_equal(a: Any, b: Any) -> Node:
 
 
 def equal(a: Any, b: Any) -> Node:
-    """1 where a == b, else 0; as `greater`. The operator `==` tells whether two nodes are one."""
+    """1 where a == b, else 0; as `greater`. The operator `==` compares identity."""
     return _related(_EQUAL, a, b)
 
 
@@ -215,7 +215,7 @@ def where(mask: Any, a: Any, b: Any) -> Node:
     given = [x for x in (a, b, mask) if isinstance(x, Node)]
     if not given:
         raise DtypeError.at_caller(
-            "where: at least one node expected, as mask or as what it chooses from.\n"
+            "where: at least one of mask, a and b must be a node.\n"
             "  fix:  F.input(graph, array) makes a node of an array"
         )
     first = given[0]

@@ -1,4 +1,4 @@
-"""Signatures: integers that stand for what nodes must have in common to share a kernel."""
+"""Signatures: integers; nodes with equal ones may share a kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from dynbatch.recent import free_at_fork
 
 Key = tuple[Any, ...]
-"""What a signature stands for: the node type first, then what `Operation.signature` names."""
+"""The key of a signature: the node type, then the entries that `Operation.signature` names."""
 
 _signatures: dict[Key, int] = {}
 _keys: list[Key] = []
@@ -30,5 +30,5 @@ def intern_signature(key: Key) -> int:
 
 
 def key_of(signature: int) -> Key:
-    """What an integer stands for."""
+    """The key of a signature."""
     return _keys[signature]

@@ -86,7 +86,7 @@ def softmax(x: Node, dim: int = -1, **habits: Never) -> Node:
 
 
 def log_softmax(x: Node, dim: int = -1, **habits: Never) -> Node:
-    """log(softmax(x)), without the loss of precision of the two in turn.
+    """log(softmax(x)), more precise than the two functions in turn.
 
     Raises:
         ShapeError: x has no such dim.

@@ -1,4 +1,4 @@
-"""Nodes without inputs: arrays of the user, parameters, rows of a table."""
+"""Nodes without inputs: given arrays, parameters, rows of a table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dynbatch.ragged import Ragged
 class Input(Operation):
     """A copy of an array that the user gives: a matrix (T, D), a vector (D,) or a scalar ().
 
-    An array of the host is copied at once, one of a GPU when the graph runs (see `input`).
+    A host array is copied at once, a GPU array when the graph runs (see `input`).
 
     Batches with:  every other Input.
     """
@@ -39,9 +39,9 @@ class Input(Operation):
         return ROWS | (WIDTH if self.ndim == 2 and not self.width else 0)  # scores of no keys
 
     def content(self) -> bytes:
-        """What tells one source from another (see `Graph.stream`).
+        """The bytes that tell one source from another (see `Graph.stream`).
 
-        An array of a GPU is not brought up for that: those of one shape are told apart by order.
+        An array on a GPU is not copied for this: arrays of one shape are told apart by order.
         """
         array = self.array
         return array.tobytes() if isinstance(array, np.ndarray) else str(array.shape).encode()
@@ -130,13 +130,13 @@ class Lookup(Operation):
 
 
 def input(graph: Owner, array: Any) -> Node:
-    """A value given by the user: numbers, or an array of any library that speaks DLPack.
+    """A value given by the user: numbers, or an array of any library that supports DLPack.
 
     An array of the host is copied and converted to the graph's dtype. One on a GPU (of CuPy,
     PyTorch, JAX, or whatever has `__dlpack__` or `__cuda_array_interface__`) must have that dtype
     and the graph must be there too. It never comes to the host: the graph keeps its memory, and
-    copies all inputs of the mini-batch to their places in one launch when it runs. So write to such
-    an array only after the graph has run; the stream that does must come after CuPy's current one.
+    copies all inputs of the mini-batch in one launch when it runs. So write to such an array only
+    after the graph has run, on a stream ordered after CuPy's current one.
 
     Args:
         array: numbers of shape (), (D,) or (T, D).
@@ -167,7 +167,7 @@ def input(graph: Owner, array: Any) -> Node:
 
 
 def _gpu_array(graph: Owner, array: Any) -> Array:
-    """The array as a C-contiguous one of CuPy, of the graph's dtype."""
+    """The array as a C-contiguous CuPy array of the graph's dtype."""
     device = graph.device
     if device is None or not device.is_cuda:
         raise BackendError.at_caller(
@@ -181,7 +181,7 @@ def _gpu_array(graph: Owner, array: Any) -> Array:
         own, theirs = str(value.dtype), str(graph.dtype)
         raise DtypeError.at_caller(
             f"input: the array is {own} on the GPU, the graph {theirs}.\n"
-            "  rule: only arrays of the host are converted\n"
+            "  rule: only host arrays are converted\n"
             f"  fix:  tensor.to(torch.{theirs}) or array.astype({theirs!r})"
             + (f", or db.Graph(dtype={own!r})" if own in ("float32", "float64") else "")
         )
@@ -205,7 +205,7 @@ def _not_an_array(given: Node | Parameter) -> DtypeError:
 
 
 def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
-    """A value that is `number` everywhere; given a list or an array, that value, as `input`.
+    """A value that is `number` everywhere; a list or an array becomes a node as with `input`.
 
     Raises:
         DtypeError: neither a number nor an array of numbers.
@@ -233,7 +233,7 @@ def constant(graph: Owner, number: Any, shape: int | Shape = ()) -> Node:
 
 
 def parameter(graph: Owner, source: Parameter) -> Node:
-    """A parameter as a node, where it is a value rather than a weight (an initial state, say)."""
+    """A parameter as a node, for use as a value rather than a weight (an initial state, say)."""
     check_parameter("parameter", source, graph)
     return ParameterNode(graph=graph, parameter=source)
 
@@ -270,5 +270,5 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
 
 
 def stream_of(content: bytes) -> int:
-    """A 32-bit number that stands for a source's content."""
+    """A 32-bit hash of a source's content."""
     return zlib.crc32(content)

@@ -80,13 +80,13 @@ class Spread(Reduction):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """Elements: the means, and the deviations of all elements."""
+        """The number of means, plus the deviations of all elements."""
         elements = [x.rows * x.width for node in batch.nodes for x in node.inputs]
         return cls.means(batch) + int(builtins.sum(elements))
 
     @classmethod
     def means(cls, batch: Batch) -> int:
-        """How many means there are: as many as outputs."""
+        """The number of means: one for each output element."""
         return builtins.sum([node.rows * node.width for node in batch.nodes])
 
     @classmethod
@@ -104,7 +104,7 @@ class Spread(Reduction):
 
     @classmethod
     def scale(cls, y: Ragged, offsets: Segments, correction: float) -> None:
-        """Divide each segment's number by its rows less `correction`, or by 0."""
+        """Divide each segment's number by max(rows - correction, 0)."""
         if not y.values.size:
             return
         divisors = np.maximum(lengths_of(offsets) - correction, 0)
@@ -155,7 +155,7 @@ class StandardDeviation(Spread):
 def cumsum(x: Node, dim: int | None = None, **habits: Never) -> Node:
     """Running sums over the tokens (`dim=0`) or over the features (`dim=-1`), as `torch.cumsum`.
 
-    Shape:  that of x;  an empty sentence has none.
+    Shape:  that of x;  an empty sentence gives an empty y.
 
     Raises:
         ShapeError: x has no such dim.
@@ -181,8 +181,8 @@ def var(x: Node, dim: int | None = None, correction: float = 1, **habits: Never)
     """Variance over tokens (`dim=0`), over features (`dim=-1`), or of everything, as `torch.var`.
 
     Σ (x_i - mean)² / (n - correction), with n the number of elements: correction 1 is unbiased, 0
-    the mean square. No element gives NaN, as in PyTorch, and so does one with correction 1: where
-    sentences may be so short, give correction=0, which makes it 0 for one element.
+    the mean square. As in PyTorch, no elements give NaN, and so does one element with correction 1:
+    where sentences may be so short, give correction=0, which gives 0 for one element.
 
     Shape:  (T, D) -> (D,), (T, 1) or ();  (D,) -> ().
 

@@ -1,4 +1,4 @@
-"""Random streams and sentence numbers of nodes, both read off the graph's structure on demand."""
+"""Random streams and sentence numbers of nodes, derived from the graph's structure on demand."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ class Sentences:
 
 
 def _joins_scalars(node: Node) -> bool:
-    """Whether a node is made of scalars only, or is a scalar that was given."""
+    """Whether a node reads scalars only, or is a scalar input."""
     return node.ndim == 0 if not node.inputs else all([x.ndim == 0 for x in node.inputs])

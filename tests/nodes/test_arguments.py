@@ -83,7 +83,7 @@ GIVEN = {
 }
 FIXES = {
     "None": "a function may have forgotten to return its node",
-    "a list of nodes": "F.stack and F.concat join nodes",
+    "a list of nodes": "F.stack and F.concat join several",
     "a parameter": "F.parameter(graph, p) makes a parameter a node",
     "True": "x * number and x + number",
     "a number": "x * number and x + number",

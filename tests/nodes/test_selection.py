@@ -139,7 +139,7 @@ def test_all_of_any_size_are_one_batch():
         (lambda x: F.greater(x, "1"), DtypeError, "a node or a number expected"),
         (lambda x: F.where(np.ones(2, bool), x, 0), ShapeError, "cannot be repeated"),
         (lambda x: F.where("mask", x, 0), DtypeError, "numbers"),
-        (lambda x: F.where(True, 1.0, 2.0), DtypeError, "at least one node expected"),
+        (lambda x: F.where(True, 1.0, 2.0), DtypeError, "at least one of mask, a and b"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_the_users_line(build, error, message):

@@ -1,1 +1,1 @@
-"""Attention of one sentence: its nodes, and the functions that make them."""
+"""Attention within one sentence: node types, and the functions that make nodes."""

@@ -26,7 +26,7 @@ class BahdanauAttention(AttentionBase):
         that sees no key (all masked, or T_k = 0) gives zeros.
     Batches with:  every other one of the same vector and value width, whatever the lengths and
         masks.
-    Cost:  keeps the weights, one number for each query and key; tanh is made again in backward,
+    Cost:  keeps the weights, one number for each query and key; tanh is recomputed in backward,
         for a bounded block at a time.
     """
 

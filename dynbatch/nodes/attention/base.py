@@ -1,4 +1,4 @@
-"""What every attention of one sentence shares: shapes, what each query sees, and steps of a scan.
+"""The base of all attention: shape rules, masks, and steps of a scan.
 
 Inside a scan one node stands for every sentence, and all steps share one memory: backward then adds
 to the gradients named in `accumulates`, or leaves that to `finish`, and what depends on the memory
@@ -48,7 +48,7 @@ class AttentionCache(ScanCache):
         self.vectors: Array | None = None
 
     def sentence_of_rows(self, offsets: Array) -> Array:
-        """Each key's sentence, of a step whose keys begin at `offsets`."""
+        """The sentence that each key belongs to; sentence k's keys begin at `offsets[k]`."""
         known = self.offsets
         if known is None or not np.array_equal(known[: offsets.size], offsets):
             self.offsets = offsets.copy()
@@ -57,7 +57,7 @@ class AttentionCache(ScanCache):
         return self.rows[: int(offsets[-1])]
 
     def scratch_of(self, elements: int, batch: Batch) -> Array:
-        """Scratch of that many elements."""
+        """Scratch memory of `elements` elements."""
         if self.scratch is None or self.scratch.size < elements:
             self.scratch = batch.xp.empty(elements, batch.dtype)
         return self.scratch[:elements]
@@ -70,7 +70,7 @@ class AttentionCache(ScanCache):
 
 
 class AttentionBase(Operation):
-    """Base of every kind of attention. `vector` is additive attention's parameter, else None."""
+    """Base of attention nodes. `vector` is additive attention's parameter, else None."""
 
     __slots__ = ("mask",)
     retains = Retain(inputs=True)
@@ -110,8 +110,8 @@ class AttentionBase(Operation):
         self.require(
             self.mask.left >= 0,
             f"window {self.mask.left}",
-            "0 <= window; 0 sees the own position only",
-            "count the tokens to see on each side",
+            "0 <= window; with 0 a query sees its own position only",
+            "give the number of tokens to see on each side",
         )
         return (*q[:-1], v[1])
 
@@ -140,7 +140,7 @@ class AttentionBase(Operation):
 
     @classmethod
     def widest(cls, batch: Batch) -> int:
-        """Features of keys or of values, whichever has more."""
+        """The larger width: that of keys, or that of values."""
         _, k, v = batch.first.inputs
         width: int = max(k.width, v.width)
         return width
@@ -165,7 +165,7 @@ class AttentionBase(Operation):
 
     @classmethod
     def retained(cls, batch: Batch) -> tuple[Ragged, Ragged, Ragged]:
-        """Queries, keys and values, in backward."""
+        """Queries, keys and values, which backward reads."""
         return batch.input(0), batch.input(1), batch.input(2)
 
     @classmethod
@@ -176,7 +176,7 @@ class AttentionBase(Operation):
 
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
-        """The gradients to make, as the kernels take them."""
+        """The gradients to compute, as the kernels take them."""
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
         deferred: DeferredGradients | None = None
         if batch.accumulate and batch.xp is np:
@@ -199,7 +199,7 @@ class AttentionBase(Operation):
 
     @classmethod
     def scratch(cls, batch: Batch) -> Array:
-        """Room for backward, which in a scan is the same for all steps."""
+        """Scratch for backward; the steps of a scan share it."""
         if batch.cache is None:
             return batch.scratch
         assert isinstance(batch.cache, AttentionCache)
@@ -207,7 +207,7 @@ class AttentionBase(Operation):
 
     @classmethod
     def sentence_of_rows(cls, batch: Batch, k: Ragged) -> Array:
-        """Each key's sentence."""
+        """The sentence that each key belongs to."""
         if batch.cache is None:
             return single_query.sentence_of_rows(k.offsets)
         assert isinstance(batch.cache, AttentionCache)
@@ -215,7 +215,7 @@ class AttentionBase(Operation):
 
 
 def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
-    """What the queries of a sentence see, from the arguments of the function `what`."""
+    """The mask of a sentence's queries, from the arguments of the function `what`."""
     if not causal and window is None and mask is None:
         return NO_MASK
     if mask is not None:

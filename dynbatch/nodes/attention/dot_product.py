@@ -25,7 +25,7 @@ class DotProductAttention(AttentionBase):
         key (all masked, or T_k = 0) gives zeros.
     Batches with:  every other one of the same heads and widths, whatever the lengths, scales and
         masks.
-    Cost:  keeps log Σ exp(score) of each query and head; scores are made again in backward, for a
+    Cost:  keeps log Σ exp(score) of each query and head; scores are recomputed in backward, for a
         bounded block of one sentence at a time.
     """
 
@@ -69,7 +69,7 @@ class DotProductAttention(AttentionBase):
 
     @classmethod
     def scales(cls, batch: Batch) -> Array:
-        """(K,) each sentence's; in a scan (1,), since one traced node stands for all."""
+        """(K,) the scale of each sentence; in a scan (1,), since one traced node stands for all."""
         if batch.cache is not None:
             return np.array([batch.first.scale], batch.dtype)
         return batch.array("scale", batch.dtype)

@@ -15,7 +15,7 @@ from dynbatch.ragged import Ragged
 
 
 class ChainBase(Operation):
-    """Base of both: the scores of transitions, the first tag and the last."""
+    """Base of `Crf` and `Viterbi`: scores of transitions, of the first tag and of the last."""
 
     __slots__ = ("end", "start", "transitions")
     static = ("transitions", "start", "end")
@@ -29,7 +29,7 @@ class ChainBase(Operation):
             len(shape) == 2,
             f"emissions {shape}",
             "emissions are (T, K): a score for each token and tag",
-            "F.unsqueeze(x, 0) makes one token of a vector",
+            "F.unsqueeze(x, 0) makes a vector one token",
         )
         tags = shape[1]
         shapes = (self.transitions.shape, self.start.shape, self.end.shape)
@@ -37,12 +37,12 @@ class ChainBase(Operation):
             shapes == ((tags, tags), (tags,), (tags,)),
             f"transitions {shapes[0]}, start {shapes[1]}, end {shapes[2]} for {tags} tags",
             "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
-            f"project to as many tags as the transitions have, or make them for {tags}",
+            f"project to as many tags as the transitions have, or make these for {tags}",
         )
 
     @classmethod
     def chain(cls, batch: Batch) -> kernels.Chain:
-        """The scores that all nodes of the batch share."""
+        """The parameters' values, which all nodes of the batch share."""
         node = batch.first
         return kernels.Chain(node.transitions.value, node.start.value, node.end.value)
 
@@ -73,7 +73,7 @@ class Crf(ChainBase):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """Room for the values that only backward reads, where no backward follows."""
+        """Scratch for values that only backward reads, when no backward follows."""
         return 0 if batch.keeps else sum([n * width for n, width in cls.saved(batch).values()])
 
     @classmethod
@@ -161,7 +161,7 @@ def crf(
 
 
 def viterbi(emissions: Node, transitions: Parameter, start: Parameter, end: Parameter) -> Node:
-    """The tags (T, 1) of the sequence that a linear-chain CRF gives the highest score, as floats.
+    """The tag sequence (T, 1) that a linear-chain CRF scores highest, as floats.
 
     Args: as in `crf`.
 

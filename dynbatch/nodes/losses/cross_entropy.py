@@ -26,7 +26,7 @@ _folds = ContextVar("folds", default=True)
 
 
 class CrossEntropyBase(Operation):
-    """Base of both forms: targets, weights of tokens, and their packing."""
+    """Base of both forms: packs targets and token weights."""
 
     __slots__ = ()
     static: ClassVar[tuple[str, ...]] = ("smoothing", "by_class")
@@ -43,7 +43,7 @@ class CrossEntropyBase(Operation):
 
     @classmethod
     def packed_targets(cls, batch: Batch) -> kernels.Targets:
-        """Targets of all sentences; distributions are not copied together."""
+        """The targets of all sentences; distributions stay separate arrays."""
         weights, smoothing = batch.concat("weights"), batch.first.smoothing
         if batch.first.by_class:
             return kernels.Targets(batch.concat("targets"), weights, smoothing)
@@ -52,7 +52,7 @@ class CrossEntropyBase(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """Elements: a loss and a scale for each token."""
+        """Two elements for each token: its loss and its scale."""
         return 2 * sum(batch.sizes("weights"))
 
     @classmethod
@@ -61,7 +61,7 @@ class CrossEntropyBase(Operation):
 
     @classmethod
     def losses(cls, batch: Batch, tokens: int) -> Array:
-        """Room for each token's loss (N, 1), at the end of scratch."""
+        """The end of scratch: each token's loss (N, 1)."""
         return batch.scratch[batch.scratch.size - tokens :].reshape(tokens, 1)
 
     @classmethod
@@ -79,7 +79,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 
     Of distributions p: Σ_t weight_t · Σ_v p_tv (logsumexp(z_t) - z_tv), z_t = W h_t + b.
 
-    It stands for a `CrossEntropy` of W h + b in runs where nobody wants these logits.
+    It replaces a `CrossEntropy` of W h + b in runs where nothing else reads these logits.
 
     Shape:  h (T, D), targets (T,) or (T, V) -> ().
     Batches with:  every other one of the same W, b, smoothing and kind of targets: all tokens of
@@ -131,7 +131,7 @@ class LinearCrossEntropy(CrossEntropyBase, Folded):
 
     @classmethod
     def _run(cls, batch: Batch, h: Ragged, wanted: kernels.LossGradients | None) -> Array:
-        """The losses of all tokens (N, 1), and what is wanted."""
+        """The losses of all tokens (N, 1), and the gradients that are wanted."""
         node, targets = batch.first, cls.packed_targets(batch)
         bias = None if node.bias is None else node.bias.value
         losses = cls.losses(batch, h.values.shape[0])
@@ -192,7 +192,7 @@ def cross_entropy(
 
     Args:
         logits:          (T, V), or (V,) for one prediction.
-        targets:         T ids below V; or one id. Or an array of floats of the shape of `logits`: a
+        targets:         T ids below V; or one id. Or floats in the shape of `logits`: a
             probability for each class, whose rows need not sum to 1. They stay on the host as the
             caller gave them, and come to a GPU as the run needs them; no gradient is made for them.
         ignore_index:    tokens with this target do not count, whatever their logits are.
@@ -228,7 +228,7 @@ def cross_entropy(
 def stored_logits() -> Iterator[None]:
     """Inside, `cross_entropy` folds no projection in: logits of the whole mini-batch are stored.
 
-    For measuring what folding saves; values and gradients are the same.
+    Use it to measure what folding saves; values and gradients are the same.
     """
     token = _folds.set(False)
     try:

@@ -1,4 +1,4 @@
-"""Losses of one sentence, each a scalar in PyTorch's semantics; `F.mean` of a list joins them.
+"""Losses of one sentence, scalars as PyTorch defines them; `F.mean` averages a list of losses.
 
 A "mean" over nothing (a sentence without tokens, or only ignored ones) is 0.
 """
@@ -50,7 +50,7 @@ class NllLoss(Operation):
 
 
 class ElementwiseLoss(Operation):
-    """Base of the losses: loss = scale · Σ_i f(x_i, t_i) of an input and a target of one shape.
+    """Base of losses Σ_i f(x_i, t_i) · scale, where input and target have one shape.
 
     Batches with:  every other one of its type, whatever the shapes and scales.
     """
@@ -179,7 +179,7 @@ def kl_div(x: Node, target: Any, reduction: str = "mean", log_target: bool = Fal
 
 
 def binary_cross_entropy_with_logits(x: Node, target: Any, reduction: str = "mean") -> Node:
-    """Cross-entropy of probabilities `target` and σ(x), as PyTorch's function of this name.
+    """Cross-entropy between probabilities `target` and σ(x), as PyTorch's function of this name.
 
     Args:
         x:         logits, of any shape.

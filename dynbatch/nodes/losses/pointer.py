@@ -41,7 +41,7 @@ class PointerLoss(Operation):
             k[0] > 0 or q[0] == 0,
             f"{q[0]} queries and no keys",
             "a choice needs something to choose from",
-            "skip such a sentence, or F.concat a row that stands for none (dim=0)",
+            "skip such a sentence, or F.concat a row that means no choice (dim=0)",
         )
         return ()
 
@@ -52,7 +52,7 @@ class PointerLoss(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        """Elements: a loss for each query, and the probabilities where no backward reads them."""
+        """One element for each query's loss; the probabilities too, if no backward reads them."""
         pairs, _ = cls.saved(batch)["probabilities"]
         return sum(cls._lengths(batch)[0]) + (0 if batch.keeps else pairs)
 

@@ -14,7 +14,7 @@ from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 NOTHING_IGNORED = -100
-"""The default of `ignore_index`, as PyTorch's."""
+"""The default of `ignore_index`, as in PyTorch."""
 
 
 def class_targets(
@@ -125,5 +125,5 @@ def check_reduction(what: str, reduction: str, known: tuple[str, ...]) -> None:
     if reduction not in known:
         raise ArgumentError.at_caller(
             f"{what}: reduction {reduction!r}.\n  rule: one of {', '.join(known)}\n"
-            "  fix:  a sentence's loss is a scalar; there is no 'none'"
+            "  fix:  'none' does not exist here, since a sentence's loss is a scalar"
         )

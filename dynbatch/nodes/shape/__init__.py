@@ -1,1 +1,1 @@
-"""Nodes that select, join, repeat and rearrange: no arithmetic."""
+"""Nodes that select, join, repeat and rearrange values, without arithmetic."""

@@ -1,4 +1,4 @@
-"""What `dim` means, and the segments of packed rows that it stands for.
+"""The meaning of `dim`, and the segments of packed rows that it selects.
 
 A matrix (T, D) has tokens (`dim=0`) and features (`dim=-1`); a vector (D,) has features only, so
 its `dim=0` is its `dim=-1`, as in PyTorch; a scalar has none.
@@ -45,7 +45,7 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
         raise DtypeError.at_caller(
             f"{what}: dim={dim!r} is not an integer.\n"
             "  rule: dim is one of 0 (tokens) and -1 (features)\n"
-            "  fix:  for all dimensions leave it out, where it may be None"
+            "  fix:  to reduce over all dimensions leave it out, if it may be None"
         )
     if -x.ndim <= dim < x.ndim:
         return TOKENS if x.ndim == 2 and dim in (0, -2) else FEATURES
@@ -59,7 +59,7 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
 
 
 def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
-    """Packed rows and their offsets, so that what `over` names is one segment.
+    """Packed rows and the offsets of segments: one segment for each reduction over `over`.
 
     TOKENS:   (N, D) rows, a sentence each; (elements, 1), a matrix each, where widths differ.
     FEATURES: (N·D, 1) elements, a row each.
@@ -77,7 +77,7 @@ def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
 
 
 def segment_bytes(nodes: Sequence[Node], over: str) -> int:
-    """Bytes of the table that tells segments of inputs apart: of rows, where widths differ."""
+    """Bytes of the table of segment offsets; where widths differ, a segment is a row."""
     inputs = [node.inputs[0] for node in nodes]
     per_row = over == FEATURES and not same_width(inputs)
     return INDEX_BYTES * (sum([x.rows for x in inputs]) + 1 if per_row else len(nodes) + 1)

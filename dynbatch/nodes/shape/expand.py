@@ -1,4 +1,4 @@
-"""Values repeated over tokens, over features, or both, as arithmetic between shapes needs it."""
+"""Values repeated over tokens or features, as arithmetic between different shapes needs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dynbatch.ragged import Ragged
 
 
 class Repeated(Operation):
-    """Base of both: x repeated over tokens, over features, or both, to a given shape.
+    """Base of both: x repeated to a given shape, over tokens, features, or both.
 
     Shape:  (D,) -> (T, D);  (T, 1) -> (T, D);  () or (1,) -> any. dx sums over what was repeated.
     """
@@ -76,7 +76,7 @@ class Expand(Repeated):
 class ExpandToLength(Repeated):
     """x repeated to a shape whose width is a length, such as scores (T_q, T_k).
 
-    Batches with:  every other one that repeats the same: a row, or single numbers.
+    Batches with:  every other one that also repeats rows, or also single numbers.
     """
 
     __slots__ = ("over",)
@@ -114,11 +114,11 @@ def expand(x: Node, shape: Shape) -> Node:
 
 
 def matched(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, each repeated to the shape that all of them have together, as NumPy does.
+    """The nodes, broadcast to one shape as NumPy does.
 
     A vector (D,) or a row (1, D) is repeated over tokens, a column (T, 1) over features, a number
-    over both: (T, 1) with (D,) makes (T, D). The width is a length if that of any widest node is:
-    an array, a mask say, does not tell by itself what its width is, and takes after the scores.
+    over both: (T, 1) with (D,) makes (T, D). The width is a length if it is one in any of the
+               widest nodes: so a mask given as an array follows the scores.
     """
     widest = max(nodes, key=lambda x: (x.width != 1, x.width or np.inf, x.ndim))
     matrices = [x for x in nodes if x.ndim == 2]

@@ -1,4 +1,4 @@
-"""Rows by their numbers, and the transpose: parts of a value that are not rectangles."""
+"""Rows by their indices, and the transpose: selections that are not rectangles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dynbatch.ragged import Ragged
 
 
 class GatherRows(Operation):
-    """Rows of x by their numbers, y_m = x_{ids_m}; any order, duplicates allowed.
+    """Rows of x by index, y_m = x_{ids_m}; any order, duplicates allowed.
 
     Shape:  x (T, D), ids (M,) -> (M, D).  A vector counts as one row.
     Batches with:  every other GatherRows of its width, which may be a length.
@@ -52,7 +52,7 @@ class GatherRows(Operation):
         if wrong.size:
             place = int(wrong[0])
             problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
-            fix = "number the sentence's own tokens"
+            fix = "use indices of this sentence's own tokens"
             self.require(False, problem, f"0 <= id < {rows}", fix, VocabularyError)
         return (self.ids.size, shape[-1])
 
@@ -79,7 +79,7 @@ class GatherRows(Operation):
 
 
 class Transpose(Operation):
-    """y = xᵀ. Its width is a length: what reads it batches all the same if it takes `any_length`.
+    """y = xᵀ. Its width is a length: readers still batch if their type has `any_length`.
 
     Shape:  (T, D) -> (D, T).
     Batches with:  every other Transpose.
@@ -115,7 +115,7 @@ class Transpose(Operation):
 
 
 def gather_rows(x: Node, ids: Any) -> Node:
-    """The rows of x with these numbers, (M, D), as `torch.index_select(x, 0, ids)`.
+    """The rows of x with these indices, (M, D), as `torch.index_select(x, 0, ids)`.
 
     Args:
         ids: M integers, 0 <= id < T; any order, duplicates allowed.
@@ -138,7 +138,7 @@ def repeat(x: Node, times: int) -> Node:
     x.require(
         times >= 0,
         f"repeat({times})",
-        "a value is repeated a number of times, or 0",
+        "a value is repeated 0 or more times",
         "give times >= 0",
     )
     return GatherRows(x, ids=np.tile(np.arange(x.rows), times))

@@ -31,7 +31,7 @@ class Slice(Structural):
     column (T, 1).
 
     Shape:  (T, D) -> (T', D'), (D',) for one token;  (D,) -> (D',), () for one feature.
-    Batches with:  every other Slice, whatever is cut from what.
+    Batches with:  every other Slice, whatever the shapes and keys.
     """
 
     __slots__ = ("features", "taken", "tokens")
@@ -47,7 +47,7 @@ class Slice(Structural):
         self.require(
             bool(shape) and (len(shape) == 2 or self.tokens is None),
             f"a value of shape {shape} has no {'tokens' if shape else 'parts'}",
-            "tokens are cut from a matrix (T, D), features from a matrix or a vector",
+            "tokens are taken from a matrix (T, D), features from a matrix or a vector",
             "index a vector by its features alone, as x[2:5]",
         )
         rows = self._range(self.tokens, shape[0] if len(shape) == 2 else 1, "token")
@@ -55,7 +55,7 @@ class Slice(Structural):
         self.require(
             (len(columns) > 0 or bool(self.inputs[0].ragged & WIDTH)) and columns.step == 1,
             f"features {columns.start}:{columns.stop}:{columns.step} of {shape[-1]}",
-            "at least one feature is taken, and neighbours",
+            "at least one feature is taken, and features are adjacent",
             "slice features without a step; tokens may have one",
         )
         self.taken = (rows, columns)
@@ -83,11 +83,11 @@ class Slice(Structural):
 
 
 class Row(Slice):
-    """One token of a sentence, x[i]: made fast, since a loop over the words makes one for each.
+    """One token of a sentence, x[i]; cheap to make, since a loop over the words makes many.
 
-    It is cut only if something reads it: a call of a cell reads the row where it lies, unless it is
-    to be kept.
-    See `cells.calls.table` for the attributes beside those of a node.
+    The row is copied only if it is kept or a node reads it: a call of a cell reads it in place. See
+                                                             `cells.calls.table` for its further
+                                                             attributes.
     """
 
     __slots__ = ("form_id", "origin", "ready", "row", "source", "token")
@@ -188,8 +188,8 @@ def pick(x: Node, id: int) -> Node:
 def getitem(x: Node, key: Any) -> Node:
     """`x[key]`: an index or slice of tokens (of features, for a vector), or ids of rows.
 
-    `x[tokens, features]` cuts both ways. A mask, T booleans, stands for the ids where it is True.
-    `...` is all that the rest of the key leaves, and None a dimension of size 1 more of a vector:
+    `x[tokens, features]` selects both. A mask, T booleans, selects the rows where it is True.
+    `...` stands for the remaining dimensions, and None gives a vector one more dimension of size 1:
     `x[..., None]` is `F.unsqueeze(x, -1)`.
 
     Raises:
@@ -237,7 +237,7 @@ def _ids_of(x: Node, key: Any) -> Any:
         mask.size == x.rows and x.ndim == 2,
         f"a mask of {mask.size} for a value of shape {x.shape}",
         "a mask has one boolean for each token of a matrix (T, D)",
-        "make the mask of this sentence's own length; features are cut with slices",
+        "give a mask of this sentence's own length; select features with slices",
     )
     return np.flatnonzero(mask)
 
@@ -265,7 +265,7 @@ def _index(part: Any, key: Any) -> int:
 def _not_a_key(key: Any) -> DtypeError:
     fix = "x[3], x[2:5], x[:, :64] or x[[0, 2, 2]]; a slice's step is not 0"
     if isinstance(key, Node):
-        fix = "a key is known when the graph is built: x[key.value.astype(int)], which runs it"
+        fix = "a key must be known when x is indexed: x[key.value.astype(int)] runs the graph"
     return DtypeError.at_caller(
         f"a node is indexed by an integer, a slice or a list of ids, not {key!r}.\n  fix:  {fix}"
     )

@@ -1,4 +1,4 @@
-"""Several values as one: side by side, one after the other, or as rows."""
+"""Join several values: side by side, one after the other, or as rows."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class Concat(Structural):
 
 
 def _one_rectangle(nodes: Sequence[Node], position: int, column: int) -> Rectangle | None:
-    """All inputs at one position, if they are neighbours in one block as the nodes are in theirs.
+    """All nodes' inputs at one position as one rectangle, if they are adjacent like the outputs.
 
-    This spares the common case, the two directions of an LSTM, a table of moves by sentence.
+    The common case, the two directions of an LSTM, then needs no table of moves by sentence.
     """
     if min([len(node.inputs) for node in nodes]) <= position:
         return None
@@ -146,7 +146,7 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
 
 
 def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
-    """The nodes that are to be joined: at least one."""
+    """The nodes to join, at least one."""
     if habits:
         raise not_an_argument(what, habits)
     if isinstance(inputs, Node) or not isinstance(inputs, Iterable):
@@ -158,6 +158,6 @@ def _nodes(what: str, inputs: Any, habits: Mapping[str, Any]) -> Sequence[Node]:
     require_nodes(what, *nodes)
     if not nodes:
         raise EmptyBatchError.at_caller(
-            f"{what}: at least one input is needed.\n  fix:  skip what is empty before joining it"
+            f"{what}: at least one input is needed.\n  fix:  skip the call where the list is empty"
         )
     return nodes

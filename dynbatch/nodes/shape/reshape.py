@@ -34,7 +34,7 @@ class Reshape(Structural):
             rows * width == target_rows * target_width,
             f"shape {shapes[0]} cannot become {self.target}",
             "a reshape keeps the number of elements, and at least one feature",
-            "multiply the sizes out; -1 stands for the one that follows from the others",
+            "give sizes with the same product; -1 stands for a size that follows from the others",
         )
         return self.target
 

@@ -15,7 +15,7 @@ def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -
     """x cut along `dim` into parts: the reverse of `concat`, as `torch.split`.
 
     Args:
-        sizes: of the parts, summing to the whole; or one size, with a smaller part at the end.
+        sizes: of the parts, which add up to the whole; or one size, with a smaller last part.
 
     Raises:
         ShapeError: the sizes do not sum to the number of tokens or features.
@@ -33,7 +33,7 @@ def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -
         sum(sizes) == total,
         f"split of {total} into {list(sizes)}, which sum to {sum(sizes)}",
         "the parts make up the whole",
-        "change the sizes, or F.slice what is wanted",
+        "change the sizes, or use F.slice for some of the parts",
     )
     ends = itertools.accumulate(sizes, initial=0)
     return [slice(x, start, stop, dim) for start, stop in itertools.pairwise(ends)]

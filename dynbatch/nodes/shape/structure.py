@@ -1,7 +1,7 @@
-"""Structural nodes: their value is made of rectangles of their inputs. No arithmetic.
+"""Structural nodes: values made of rectangles of their inputs, without arithmetic.
 
-All of them are one kernel: a table of moves for the whole mini-batch, whatever the widths and
-lengths. Backward is the same table read the other way.
+All run as one kernel: a table of moves for the whole mini-batch, whatever the widths and lengths.
+                       Backward reads the same table in the other direction.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Structural(Operation):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
-        """The moves of all nodes of the batch, neighbours next to each other."""
+        """The moves of all nodes of the batch, adjacent ones next to each other."""
         raise NotImplementedError(f"{cls.__name__}.rectangles")
 
 
 class PortPlace:
-    """Where one node's port lies: enough of a node for a move to start from."""
+    """The place of one node's port: the attributes of a node that a move reads."""
 
     __slots__ = ("_block", "_position", "_start", "rows", "width")
 

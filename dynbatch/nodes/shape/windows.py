@@ -11,7 +11,7 @@ from dynbatch.ragged import Ragged
 
 
 class Windowed(Operation):
-    """Base of all: one row of y for each window of `size` tokens, `stride` tokens apart.
+    """Base of windows and pools: one row of y for each window of `size` tokens, `stride` apart.
 
     T' = (T + 2 · padding - size) // stride + 1 windows; none where a sentence is too short.
     """
@@ -23,7 +23,7 @@ class Windowed(Operation):
     padding: int
 
     def windows(self, shape: Shape) -> int:
-        """How many windows a sentence of this shape has; checks the attributes."""
+        """Check the attributes and return how many windows a sentence of this shape has."""
         self.require(
             len(shape) == 2,
             f"a sentence (T, D) expected, not {shape}",
@@ -40,7 +40,7 @@ class Windowed(Operation):
 
     @classmethod
     def layout(cls, batch: Batch, x: Ragged, y: Ragged) -> kernels.WindowTable:
-        """Where the windows that are rows of y lie in x."""
+        """The positions in x of the windows that become rows of y."""
         node = batch.first
         return kernels.WindowTable(x.offsets, y.offsets, node.span, node.stride, node.padding)
 
@@ -85,7 +85,7 @@ class PoolWindows(Windowed):
 class MaxPool(PoolWindows):
     """The maximum of each window. The gradient goes to the first one, as in PyTorch.
 
-    Keeps:  the place of each maximum, as large as the output.
+    Keeps:  the position of each maximum, as large as the output.
     """
 
     __slots__ = ()
@@ -97,7 +97,7 @@ class MaxPool(PoolWindows):
 
     @classmethod
     def place(cls, batch: Batch) -> Array:
-        """The saved places, integers in the room of floats."""
+        """The saved positions: integers in the memory of floats."""
         saved = batch.saved["place"]
         return saved.view(f"i{saved.itemsize}")
 

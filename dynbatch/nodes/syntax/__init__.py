@@ -1,1 +1,1 @@
-"""What a node does in Python: methods, operators, NumPy's protocols, and errors with the fix."""
+"""Python syntax for nodes: methods, operators, NumPy's protocols, and errors with the fix."""

@@ -1,4 +1,4 @@
-"""Names that a tensor has and a node does not have, each with what to write instead."""
+"""Names that tensors have and nodes lack, each with what to write instead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dynbatch.absent import Absent, HasOperators, HidesAbsent, refuse
 
 VALUES_STAY = "values never change: x = x + y makes a node, and the name stands for it then"
 DEVICE = 'db.Graph(device="cuda") has its nodes there, inputs too; node.value is on the host'
-DTYPE = 'db.Graph(dtype="float64") has its nodes so; node.value.astype(...) converts an array'
+DTYPE = 'db.Graph(dtype="float64") sets it for all nodes; node.value.astype(...) converts an array'
 
 
 class Absences(HidesAbsent, HasOperators):
-    """Base of `Node`: names that a tensor has and a node does not have."""
+    """Base of `Node`: names that tensors have and nodes lack."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
 """The methods of PyTorch's tensors on nodes: each is a function of `F`, or an error with the fix.
 
-Each name is an entry of a class, none is found by `__getattr__`: with that, CPython 3.11 would
-look up every attribute of every node the slow way.
+Each name is an entry of a class; with `__getattr__`, CPython 3.11 would look up every attribute of
+every node the slow way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ N = TypeVar("N")  # Node, which derives from what is here
 class Method:
     """`x.NAME(...)` is `F.NAME(x, ...)`, or F's function of another name.
 
-    Where a user's node type has an attribute of that name, that is found.
+    An attribute of that name in a user's node type takes precedence.
     """
 
     def __init__(self, function: str = "") -> None:
@@ -130,7 +130,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         if dim is None and self.ndim == 2 and not habits:
             raise ShapeError.at_caller(
                 f"{self!r}: x.{name}({into!r}) of a matrix does not say along which dim.\n"
-                f"  rule: PyTorch's method cuts dim 0 then, F.{name} dim -1: say which\n"
+                f"  rule: without dim PyTorch cuts dim 0, F.{name} dim -1: say which\n"
                 f"  fix:  x.{name}({into!r}, dim=0) for tokens, x.{name}({into!r}, dim=-1) for "
                 "features"
             )
@@ -185,7 +185,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
         return self._call("transpose")
 
     def clone(self) -> N:
-        """The node itself: its value never changes, so that nobody needs a copy."""
+        """The node itself: its value never changes, so it needs no copy."""
         return self._itself()
 
     contiguous = copy = clone
@@ -290,7 +290,7 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
 
     def __setitem__(self, key: object, value: object) -> NoReturn:
         raise DtypeError.at_caller(
-            f"{self!r}: parts of a value cannot be set.\n"
+            f"{self!r}: its elements cannot be set.\n"
             "  rule: values never change: a node is what its operation gives\n"
             "  fix:  F.where(mask, new, x), or F.concat([x[:k], row, x[k + 1:]], dim=0)"
         )
@@ -298,8 +298,8 @@ class Methods(Absences, NumpyProtocols, Generic[N]):
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise DtypeError.at_caller(
             f"{self!r} cannot be copied or pickled.\n"
-            "  rule: a node belongs to its graph, and ends with it\n"
-            "  fix:  x itself needs no copy, since values never change; store x.value"
+            "  rule: a node belongs to its graph and is freed with it\n"
+            "  fix:  use x itself, since values never change; to store it, x.value"
         )
 
     def _call(self, name: str, *arguments: object) -> N:

@@ -1,4 +1,4 @@
-"""What NumPy does with a node: operators ask the node, all else is an error with the fix."""
+"""NumPy's protocols on nodes: operators are the node's, all else is an error with the fix."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATORS = frozenset(
 
 
 class NumpyProtocols:
-    """Base of `Node`: an array beside a node in an operator is the node's to judge.
+    """Base of `Node`: an operator between an array and a node calls the node's method.
 
     A function of NumPy would have to run the graph and would lose the gradient, so it is refused.
     """
@@ -43,7 +43,9 @@ class NumpyProtocols:
         if name in ("equal", "not_equal") and method == "__call__" and not options:
             return self == inputs[1 if inputs[0] is self else 0]  # an error: see `__eq__`
         if options.get("out"):
-            raise self._refused(ufunc.__name__, "an array takes no node; add node.value to it")
+            raise self._refused(
+                ufunc.__name__, "a node cannot change an array; add node.value to it"
+            )
         raise self._refused(ufunc.__name__, _instead(name))
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:

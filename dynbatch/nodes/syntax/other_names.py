@@ -55,7 +55,7 @@ OTHER_NAMES = {
 
 
 def missing(name: str) -> AttributeError:
-    """The error for a name that `F` does not have."""
+    """The error for a name that `F` lacks."""
     if name not in OTHER_NAMES:
         return AttributeError(f"module 'dynbatch.nodes' has no attribute {name!r}")
     return MissingAttributeError.at_caller(f"F has no {name!r}.\n  fix:  {OTHER_NAMES[name]}")

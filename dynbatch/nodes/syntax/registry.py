@@ -8,9 +8,9 @@ from typing import Any
 from dynbatch.errors import DtypeError
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Every function of `F` by its name; `dynbatch.nodes` enters them when all are defined.
+"""Every function of `F` by name; `dynbatch.nodes` enters them when all are defined.
 
-`row` and `getitem` are x[...], `stack_calls` is what `F.stack` does with results of calls.
+`row` and `getitem` implement x[...]; `stack_calls` is `F.stack` for results of calls.
 """
 
 HABITS = {
@@ -22,7 +22,7 @@ HABITS = {
     "create_graph": "leave it out: gradients are arrays, and have no gradients of their own",
 }
 HABITS["keepdims"] = HABITS["keepdim"]
-"""Arguments of PyTorch's and NumPy's functions that this library has no use for."""
+"""Arguments of PyTorch's and NumPy's functions that do not exist here."""
 
 
 def not_an_argument(what: str, given: Mapping[str, object]) -> DtypeError:
