@@ -1,6 +1,7 @@
-"""Kernels: arrays in, arrays out, by NumPy here and by CUDA in `kernels.cuda`.
+"""Kernels: arrays in, arrays out; in NumPy here, in CUDA in `kernels.cuda`.
 
-A kernel overwrites `out`, unless it says that it adds. The indices of its formula tell the shapes:
+A kernel overwrites `out`, unless its docstring says that it adds. The indices of its formula give
+the shapes:
 
     x[n], out[n], …   (N, D) packed rows; x_i, out_i: (N,) elements
     y[k], dy[k], …    (K, D) a row for each segment, or (K,) a number

@@ -1,4 +1,4 @@
-"""The plainest kernels: filling, copying, repeating, and the way between host and device."""
+"""Fill, copy, repeat, and copies between host and device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def copy(x: Array, out: Array) -> None:
 
 @has_cuda()
 def accumulate(x: Array, out: Array) -> None:
-    """out += x, of one shape."""
+    """out += x, of equal shapes."""
     np.add(out, x, out=out)
 
 
@@ -114,7 +114,7 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
 
 @has_cuda()
 def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:
-    """Each segment, a (rows, columns) matrix, transposed in its place.
+    """Transpose each segment, a (rows, columns) matrix.
 
     Args:
         shapes: of the segments in x.
@@ -153,7 +153,7 @@ def upload(out: Array, arrays: Sequence[Array]) -> None:
 
 
 def snapshot(array: Array) -> Array:
-    """A copy of the array on its own device; the host waits for nothing."""
+    """A copy of the array on its own device; the host does not wait."""
     if isinstance(array, np.ndarray):
         return array.copy()
     out: Array = device_of(array).xp.empty(array.shape, array.dtype)
@@ -162,14 +162,14 @@ def snapshot(array: Array) -> Array:
 
 
 def snapshots(arrays: Sequence[Array]) -> list[Array]:
-    """Copies of several contiguous arrays, in one launch on a GPU; the host waits for nothing."""
+    """Copies of several contiguous arrays, in one launch on a GPU; the host does not wait."""
     if not arrays or isinstance(arrays[0], np.ndarray):
         return [array.copy() for array in arrays]
     return split(pack(arrays), [array.shape for array in arrays])
 
 
 def pack(arrays: Sequence[Array]) -> Array:
-    """All elements of several contiguous arrays, one or more, in one flat array where they are."""
+    """One or more contiguous arrays as one flat array on their device."""
     size = sum([array.size for array in arrays])
     whole: Array = device_of(arrays[0]).xp.empty(size, arrays[0].dtype)
     collect([array.reshape(-1) for array in arrays], whole)
@@ -177,7 +177,7 @@ def pack(arrays: Sequence[Array]) -> Array:
 
 
 def split(whole: Array, shapes: Sequence[tuple[int, ...]]) -> list[Array]:
-    """The arrays that `pack` packed, as views of the whole in these shapes."""
+    """Undo `pack`: views of the flat array in these shapes."""
     parts = []
     start = 0
     for shape in shapes:
@@ -192,7 +192,7 @@ def collect(parts: Sequence[Array], out: Array) -> None:
     """out = the parts, one after the other.
 
     Args:
-        parts: flat arrays where `out` is.
+        parts: flat arrays on the device of `out`.
     """
     np.concatenate(parts, out=out)
 

@@ -1,4 +1,4 @@
-"""Functions of two values with their derivatives, element by element, in place where possible.
+"""Elementwise functions of two values with their derivatives, in place where possible.
 
 A function is declared once, with the CUDA expressions from which its kernels are generated. The
 second value may be one number for each segment. As in `elementwise`, large arrays are done in
@@ -80,7 +80,7 @@ def _divide_backward_b(dy: Array, a: Any, b: Any, out: Array) -> None:
 
 
 def _pass_to_winner(dy: Array, wins: Any, ties: Any, out: Array) -> None:
-    """The gradient goes to the value that was taken; of equal ones each gets half."""
+    """The gradient goes to the value that was chosen; equal values get half each."""
     _pass_on(dy, None, None, out)
     np.multiply(out, 0.5, out=out, where=ties)
     np.copyto(out, 0, where=~wins & ~ties)
@@ -189,7 +189,7 @@ def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
 def combine_backward(
     kernel: BinaryFunction, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> None:
-    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); of a and b only what `kernel` reads.
+    """out = dy ⊙ ∂f/∂a (side 0) or dy ⊙ ∂f/∂b (side 1); a or b may be None if not read.
 
     `out` is neither a nor b; a flat one may be `dy`.
     """
@@ -266,7 +266,7 @@ def _in_order(x: Any, other: Any, side: int) -> tuple[Any, Any]:
 
 
 def _beside(numbers: Array, offsets: Array, part: slice) -> Any:
-    """The number that stands beside each element; one for all where all segments share it."""
+    """The number for each element; a single one if all segments share it."""
     if (numbers == numbers[0]).all():
         return numbers[0]
     return segment.rows_of(numbers, offsets, part)

@@ -1,4 +1,4 @@
-"""Matrix products, with two things that NumPy has not:
+"""Matrix products, with two features that NumPy lacks:
 
 * **Products in tiles.** OpenBLAS packs both operands before it multiplies. For a recurrent step,
   few rows by a large weight, packing takes longer: 20 x 256 x 1024 in float32 reaches 51 GFLOP/s
@@ -47,9 +47,9 @@ ADDED_SLICE = 1 << 17
 
 @cache
 def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
-    """Rows and columns of the tiles that a product is cut into so that none needs packing.
+    """The tile size (rows, columns) with which no product of tiles needs packing.
 
-    (0, 0) where the product needs none as it is, or where no cut is worth it.
+    (0, 0) if the product needs no packing as a whole, or if tiles would not pay.
     """
     if rows < 2 or rows * inner * columns <= SMALL_PRODUCT or columns > WIDEST_PRODUCT:
         return 0, 0
@@ -161,7 +161,7 @@ def _add_outer(x: Array, dy: Array, out: Array) -> None:
 
 
 def _add_outer_in_slices(x: Array, dy: Array, out: Array) -> None:
-    """out += dyᵀ x, a product of at most `ADDED_SLICE` elements, or one row, at a time."""
+    """out += dyᵀ x, at most `ADDED_SLICE` elements, or one row, at a time."""
     rows = max(1, ADDED_SLICE // max(1, out.shape[1]))
     product = np.empty((min(rows, out.shape[0]), out.shape[1]), out.dtype)
     for start in range(0, out.shape[0], rows):
@@ -187,9 +187,9 @@ def _has_rows(array: Array, dtype: DType) -> bool:
 def matmul_segments(
     a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
-    """out[k] = a[k] @ b[k] for every segment, the factors transposed where said.
+    """out[k] = a[k] @ b[k] for every segment, each factor transposed on request.
 
-    Cost: one call for neighbours of one shape, since NumPy multiplies stacks of these only. Threads
+    Cost: one call for each run of equal shapes, since NumPy multiplies only such stacks. Threads
         share the segments evenly.
     """
     shapes = [(*a.shape(k), *out.shape(k)) for k in range(len(out))]
@@ -201,7 +201,7 @@ def matmul_segments(
 
 
 def _shares(costs: Sequence[int]) -> list[tuple[int, int]]:
-    """Neighbours that cost about the same together: a share for each thread that is worth it."""
+    """Ranges of segments with about equal cost, one for each thread that pays off."""
     ends = np.cumsum([0, *costs])
     count = max(1, min(parallel.available(), int(ends[-1]) // WORTH_A_THREAD))
     edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)

@@ -1,4 +1,4 @@
-"""Norms and clipping of one gradient; `kernels/cuda/clipping.py` has them for all of a step."""
+"""Norms and clipping of one gradient; `kernels/cuda/clipping.py` does all gradients of a step."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def scale(values: Array, factor: float) -> None:
 
 
 def clip_values(values: Array, limit: float) -> None:
-    """v clipped to [-limit, limit]; NaN stays NaN."""
+    """Clip v to [-limit, limit]; NaN stays NaN."""
     np.clip(values, -limit, limit, out=values)

@@ -1,4 +1,4 @@
-"""Running sums within segments, which are described in `kernels.segment`."""
+"""Running sums within segments (see `kernels.segment`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dynbatch.kernels.runtime.dispatch import has_cuda
 def cumsum_segments(x: Array, offsets: Array, backwards: bool, out: Array) -> None:
     """out[n] = the sum of the segment's rows up to row n, or from row n on if `backwards`.
 
-    Added from one end to the other, in the dtype of x: the bits do not depend on other segments.
+    Elements are added in order, in the dtype of x: the bits do not depend on other segments.
 
     Args:
         backwards: whether the sums begin at the last row: the gradient of those that do not.

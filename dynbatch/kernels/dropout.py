@@ -1,7 +1,7 @@
-"""Dropout whose mask is a function of (stream, element number): nothing is stored, nothing drawn.
+"""Dropout whose mask is a hash of (stream, element number): no state, and nothing stored.
 
 A stream's mask is the same in every mini-batch, on every device and in both dtypes, and backward
-makes it again.
+recomputes it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def hash32(values: Array) -> Array:
 def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
     """hash(hash(i) ⊕ stream) for elements start, …, end - 1; i counts within the segment.
 
-    The first round scatters i, so that two streams never are shifted copies of one another.
+    The first round scatters i, so no stream is a shifted copy of another.
 
     Args:
         streams: (K,) uint32.
@@ -53,7 +53,7 @@ def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
 
 
 def bounds_and_scales(probabilities: Array, dtype: np.typing.DTypeLike) -> tuple[Array, Array]:
-    """The smallest bits that keep an element, uint32, and what it is then multiplied by."""
+    """The smallest uint32 that keeps an element, and the factor for kept elements."""
     bounds = np.minimum(probabilities * MODULUS, MODULUS - 1).astype(np.uint32)
     kept = 1 - probabilities
     scales = np.divide(1, kept, where=kept > 0, out=np.zeros_like(kept))

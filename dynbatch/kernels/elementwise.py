@@ -1,7 +1,7 @@
-"""Functions of one value on whole arrays, element by element, in place where possible.
+"""Elementwise functions of one value on whole arrays, in place where possible.
 
-Large arrays are done in blocks: several passes over one stay in the cache, and what a function
-needs beside `out` is bounded.
+Large arrays are done in blocks: several passes over a block stay in the cache, and temporary memory
+                                 is bounded.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def apply_backward(
 
 
 def is_flat_within(dy: Array, out: Array) -> bool:
-    """Whether a flat `out` is `dy`."""
+    """Whether `out` is flat and shares the memory of `dy`."""
     return out.ndim == 1 and np.may_share_memory(dy, out)
 
 
@@ -58,7 +58,7 @@ def blocks_of(out: Array) -> Iterator[slice]:
 
 
 def write_over(out: Array, function: Callable[[slice, Array], None]) -> None:
-    """Write over what the function reads: each block is made apart and then copied."""
+    """Compute in place although the function reads its input again: block by block, then copy."""
     room = np.empty(min(out.size, segment.BLOCK), out.dtype)
     for part in blocks_of(out) if out.size else ():
         made = room[: len(out[part])]

@@ -24,7 +24,7 @@ def layer_norm(
         weight:     (D,), or None for ones.
         bias:       (D,), or None for zeros.
         eps:        added to the variance, which divides by D.
-        mean, rstd: (N,), overwritten: what `layer_norm_backward` needs beside x.
+        mean, rstd: (N,), overwritten; `layer_norm_backward` reads them.
 
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
     """
@@ -94,7 +94,7 @@ def layer_norm_parameters(
 
 
 def _normal(x: Array, mean: Array, rstd: Array, part: slice) -> Array:
-    """n = (x - mean) · rstd of some rows."""
+    """n = (x - mean) · rstd for some rows."""
     normal: Array = x[part] - mean[part, None]
     np.multiply(normal, rstd[part, None], out=normal)
     return normal

@@ -1,8 +1,8 @@
-"""`Matrices`: segments of rows whose widths differ, where a kernel takes offsets.
+"""`Matrices`: segments of different widths, in place of a kernel's offsets.
 
-The scores of a mini-batch are such: T_q x T_k numbers a sentence, and a sum over its queries has as
-many numbers as the sentence has keys. Their elements lie one after the other as (elements, 1); what
-reduces each matrix to a row lies as (all widths together, 1).
+Attention scores are an example: T_q x T_k numbers per sentence; their sum over queries has T_k
+numbers. Their elements lie one after the other as (elements, 1); what reduces each matrix to a row
+lies as (all widths together, 1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Matrices:
         self.widths = np.asarray(widths, np.int64)
 
     def of_one_width(self) -> Iterator[tuple[Array, int, slice, slice]]:
-        """Neighbours of one width: offsets of their rows, the width, their elements, their sums."""
+        """Runs of equal width: row offsets, the width, the elements, and the reduced elements."""
         elements, sums = ends_of(self.rows * self.widths), ends_of(self.widths)
         changes = np.flatnonzero(np.diff(self.widths)) + 1
         edges = [0, *changes.tolist(), self.rows.size]
@@ -63,11 +63,11 @@ def ends_of(sizes: Sequence[int] | Array) -> Array:
 
 
 def by_matrix(*reduced: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a kernel of rows and offsets take `Matrices` too: once for neighbours of one width.
+    """Let a kernel of rows and offsets take `Matrices` too, with a call for each run of one width.
 
     Args:
-        reduced: positions of the arrays that have one row a segment. All others have the segments'
-            own rows.
+        reduced: positions of the arrays with one row per segment. All others have the segments' own
+                 rows.
     """
 
     def decorate(kernel: Callable[..., None]) -> Callable[..., None]:

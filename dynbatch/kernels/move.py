@@ -22,7 +22,7 @@ WORTH_THREADS = 1 << 20
 
 
 class Move(NamedTuple):
-    """Copy `rows` x `width` elements. Places and strides in elements of one-dimensional arrays.
+    """Copy `rows` x `width` elements. Starts and strides count elements of one-dimensional arrays.
 
     Row i goes from source[source_start + i * source_stride] to target[target_start + i *
     target_stride]; a negative stride reverses the rows.
@@ -39,7 +39,7 @@ class Move(NamedTuple):
 
 
 def merge(moves: Iterable[Move]) -> list[Move]:
-    """Join each move with the one before it where the two form one larger rectangle."""
+    """Join each move with the one before it if both form one larger rectangle."""
     merged: list[Move] = []
     for move in moves:
         if move.rows == 0 or move.width == 0:

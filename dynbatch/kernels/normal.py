@@ -1,4 +1,4 @@
-"""The normal distribution, element by element, to the last places far out: NumPy has no erf."""
+"""The normal distribution, elementwise, accurate far into its tails: NumPy has no erf."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ ROOT_2_PI = math.sqrt(2 * math.pi)
 class Approximation(NamedTuple):
     """(1 + √2 a) exp(a²/2) Q(a) ≈ Σ_k coefficients[k] u^k,  u = origin - slope / (a + middle).
 
-    Q(a) is the probability of more than a. The left side lies between 0.5 and 0.65, so that an
-    error of the sum is as large a part of Q.
+    Q(a) is the probability of more than a. The left side lies between 0.5 and 0.65, so the sum's
+    relative error is that of Q.
 
     Args:
         limit: of a: Q is 0 beyond, in the dtype.
@@ -80,7 +80,7 @@ def distribution(x: Array) -> tuple[Array, Array]:
 
 
 def exp_of_half_square(a: Array) -> Array:
-    """exp(-a²/2). Of a² the rounding error alone would be worth 40 units of the last place.
+    """exp(-a²/2). The rounding error of a² alone would cost 40 units in the last place.
 
     a² = b² + (a - b)(a + b), where b is the leading half of a, and b² has no rounding error.
     """

@@ -1,6 +1,6 @@
-"""Reductions of segments that are more than one sum, and their gradients.
+"""Means, log-sum-exp and extrema of segments, and their gradients.
 
-Segments are described in `kernels.segment`: a sentence's rows, one row's elements, or all elements.
+A segment is a sentence's rows, one row's elements, or all elements; see `kernels.segment`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Softmax and log-softmax within segments, column by column.
 
 Over features a segment is one row of a (N·D, 1) view; over tokens it is a sentence's rows. Passes
-run over the whole batch: blocks that fit in the cache were measured and are no faster, since every
-pass but `exp` is bound by the number of calls.
+run over the whole batch: blocks that fit in the cache were measured and are not faster, since all
+                          passes but `exp` are bound by the number of calls.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Functions of one value with their derivatives: activations, powers, logarithms.
 
 A function is declared once, as a class without instances: its NumPy code, its CUDA expressions, and
-which array its derivative reads. Its name serves everywhere: `FUNCTIONS` has all of them, node
-types are made from these, and the CUDA kernels bear their names. `elementwise` runs them.
+which array its derivative reads. `FUNCTIONS` lists all of them; node types are made from them, CUDA
+kernels are named after them, and `elementwise` runs them.
 
 Results are inf and NaN where PyTorch's are; the executor has silenced NumPy's warnings of them.
 """
@@ -71,7 +71,7 @@ FUNCTIONS: dict[str, type[UnaryFunction]] = {}
 
 
 class SlopeFunction(UnaryFunction, is_base=True):
-    """A function whose backward is a product with `slope`."""
+    """A function whose backward multiplies dy by `slope`."""
 
     @classmethod
     def backward(cls, dy: Array, saved: Array, out: Array) -> None:

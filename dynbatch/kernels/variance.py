@@ -1,4 +1,4 @@
-"""Variances and standard deviations of segments, which are described in `kernels.segment`."""
+"""Variances and standard deviations of segments (see `kernels.segment`)."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def spread_backward(
 ) -> None:  # fmt: skip
     """out[n] = dy[k] dy/dx[n], with the deviation d_n = x[n] - mean[k] of row n of segment k.
 
-    Of the variance y = Σ d² / m, m = rows - correction, that is 2 d_n / m; of its root d_n / (m y),
-    and 0 where y is 0, as in PyTorch. m is 0 where it would be negative.
+    For the variance y = Σ d² / m, m = rows - correction, dy/dx[n] is 2 d_n / m; for its root d_n /
+    (m y), and 0 where y is 0, as in PyTorch. m is 0 where it would be negative.
 
     Args:
         root: whether y is the standard deviation; else it is the variance, and not read.

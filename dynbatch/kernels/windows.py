@@ -1,7 +1,7 @@
 """Windows of neighbouring rows that slide over each segment: unfolding and pooling.
 
 Every kernel is one pass for each position inside the window, over all windows of the batch, some at
-a time. Within one pass no row is met twice, so gradients need no sorting and no atomics.
+a time. One pass touches no row twice, so gradients need neither sorting nor atomics.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from dynbatch.kernels.segment import blocks
 
 
 def count_windows(rows: int, size: int, stride: int, padding: int = 0) -> int:
-    """Windows in a segment of `rows` rows with `padding` rows on either side; 0 if none fits."""
+    """The number of windows in a segment of `rows` rows with `padding` rows on either side."""
     return max(0, (rows + 2 * padding - size) // stride + 1)
 
 
 class WindowTable(NamedTuple):
-    """Where the windows of a mini-batch lie.
+    """The positions of a mini-batch's windows.
 
     offsets: (K + 1,) rows of each segment, from 0 to N.
     ends:    (K + 1,) windows of each segment, from 0 to M.
@@ -38,11 +38,11 @@ class WindowTable(NamedTuple):
     padding: int = 0
 
     def starts(self) -> Array:
-        """(M,) first row of every window; in the padding it lies outside of its segment."""
+        """(M,) first row of every window; outside its segment if in the padding."""
         return row_index(self.offsets[:-1] - self.padding, np.diff(self.ends), self.stride)
 
     def inside(self, rows: Array) -> Array:
-        """(M,) whether a row of each window is one of its segment."""
+        """(M,) whether one row of each window lies in the window's segment."""
         counts = np.diff(self.ends)
         low, high = np.repeat(self.offsets[:-1], counts), np.repeat(self.offsets[1:], counts)
         is_inside: Array = (rows >= low) & (rows < high)
@@ -51,7 +51,7 @@ class WindowTable(NamedTuple):
 
 @has_cuda()
 def unfold(x: Array, windows: WindowTable, out: Array) -> None:
-    """out[m] = the rows of window m side by side; rows outside of its segment are zero."""
+    """out[m] = the rows of window m side by side; rows outside its segment are zero."""
     starts, size = windows.starts(), windows.size
     parts = out.reshape(starts.size, size, x.shape[1])
     for position in range(size):

@@ -1,7 +1,7 @@
 """Additive attention of every sentence's queries over its own keys, without padding.
 
-tanh(q_i + k_j) is as wide as the keys for every pair: it exists for a block of one sentence's
-queries at a time, and backward makes it again. The weights, one number a pair, are kept.
+tanh(q_i + k_j) is as wide as the keys for every pair: it exists for one block of a sentence's
+queries at a time, and backward recomputes it. The weights, one number per pair, are kept.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AdditiveSentence(NamedTuple):
     weights: Array
 
     def blocks(self, scratch: Array) -> Iterator[tuple[slice, Array]]:
-        """Queries block by block, and tanh(q_i + k_j) (queries, T_k, D) of all keys in scratch."""
+        """Blocks of queries, with tanh(q_i + k_j) (queries, T_k, D) for all keys, in scratch."""
         count, (keys, width) = self.q.shape[0], self.k.shape
         step = block_rows(count, keys, width)
         for first in range(0, count, max(1, step)):
@@ -50,7 +50,7 @@ class AdditiveSentence(NamedTuple):
 
 
 def block_rows(queries: int, keys: int, width: int) -> int:
-    """Queries of one block."""
+    """The number of queries in a block."""
     return min(queries, max(1, BLOCK_ELEMENTS // max(1, keys * width)))
 
 
@@ -58,7 +58,7 @@ def block_rows(queries: int, keys: int, width: int) -> int:
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int
 ) -> int:
-    """Elements of scratch of `additive_attention`, whose values live where those of `array` do.
+    """Elements of scratch for `additive_attention`, on the device of `array`.
 
     The largest block of tanh(q + k): at least one query's, over all its keys.
     """
@@ -75,10 +75,10 @@ def workspace(
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
-    """Elements of scratch of `additive_attention_backward`, for values of so many features.
+    """Elements of scratch for `additive_attention_backward`, with `width` features of values.
 
-    Beside the block of tanh(q + k), the largest sentence needs a number for each pair, and what is
-    added to the gradient of keys, or of values.
+    Beside the block of tanh(q + k): for the largest sentence, a number for each pair and its part
+    of the gradient of keys or values.
     """
     pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
     block: int = workspace(array, query_lengths, key_lengths, width)

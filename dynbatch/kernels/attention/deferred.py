@@ -1,7 +1,7 @@
-"""Gradients of keys and values that the steps of a scan leave for its end.
+"""Gradients of keys and values, summed over a scan's steps at its end.
 
-The steps share keys and values. What a step would add to their gradients, three passes over all
-rows, it leaves here; after the last step it is one product a sentence.
+The steps share keys and values. Adding to their gradients in each step would take three passes over
+all rows; deferred to the end it is one product per sentence.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dynbatch.kernels.segment import groups
 class StepProducts:
     """Σ_t weight_tj vector_tk for the rows j of sentence k, over the steps t of a scan.
 
-    Steps come the last one first: each has the sentences of the one before, and perhaps more.
+    The last step comes first; each has the sentences of the one added before, and perhaps more.
     """
 
     def __init__(self) -> None:
@@ -25,12 +25,12 @@ class StepProducts:
         self._vectors: list[Array] = []
 
     def add(self, weights: Array, vectors: Array) -> None:
-        """A step's weights, one a row, kept as they are; and a copy of its vectors (K, D)."""
+        """Keep a step's weights, one per row, without a copy, and a copy of its vectors (K, D)."""
         self._weights.append(weights)
         self._vectors.append(vectors.copy())
 
     def add_to(self, out: Array, offsets: Array) -> None:
-        """Add the sums to the rows of all sentences, some sentences at a time."""
+        """Add the sums to the rows of all sentences, a few sentences at a time."""
         if not self._weights:
             return
         counts = [vectors.shape[0] for vectors in self._vectors]
@@ -57,7 +57,7 @@ class StepProducts:
 
 
 class DeferredGradients:
-    """What the steps of a scan leave of the gradients of keys and values, (N_k, D) and (N_k, E).
+    """Deferred gradients of keys (N_k, D) and values (N_k, E) from the steps of a scan.
 
     Attributes:
         keys, values: their products.
@@ -76,7 +76,7 @@ class DeferredGradients:
         self._room = room
 
     def add_slopes(self, rows: slice, ds: Array, u: Array) -> None:
-        """Add what a step has for some rows: ds (n,), and u² (n, D), which is overwritten."""
+        """Add a step's ds (n,) and u² (n, D), which is overwritten, for some rows."""
         if self.slopes is None:
             count, width = self._rows, u.shape[1]
             size = count * (width + 1)

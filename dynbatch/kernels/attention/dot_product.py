@@ -1,7 +1,7 @@
 """Dot-product attention of every sentence's queries over its own keys, without padding.
 
-Scores exist for one block of one sentence's queries at a time. Forward leaves log Σ exp(score) of
-each query and head; backward makes the scores again from it.
+Scores exist for one block of one sentence's queries at a time. Forward leaves log Σ exp(score) for
+each query and head; backward recomputes the probabilities with it.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ BAND_ROWS = 128
 
 
 class Scoring(NamedTuple):
-    """How queries meet keys: heads; for each sentence a scale (K,), and what its queries see.
+    """How scores are computed: heads; for each sentence a scale (K,) and a mask.
 
-    Head h has columns [h D/heads, (h + 1) D/heads) of queries and keys, and the like of values.
+    Head h has columns [h D/heads, (h + 1) D/heads) of queries and keys, likewise of values.
     """
 
     heads: int
@@ -68,7 +68,7 @@ class AttentionSentence(NamedTuple):
     mask: Mask
 
     def block_shape(self) -> tuple[int, int]:
-        """Queries of one block, and the most keys they see."""
+        """The number of queries in a block, and the most keys they see."""
         heads, count = self.q.shape[:2]
         return block_shape(count, self.k.shape[1], heads, self.mask)
 
@@ -94,7 +94,7 @@ class AttentionSentence(NamedTuple):
 
 
 def block_shape(queries: int, keys: int, heads: int, mask: Mask) -> tuple[int, int]:
-    """Queries of one block of a sentence's scores, and the most keys they see."""
+    """The number of queries in a block of a sentence's scores, and the most keys they see."""
     span = min(keys, mask.left + mask.right + BAND_ROWS)
     rows = max(1, BLOCK_ELEMENTS // max(1, heads * span))
     if span < keys:
@@ -107,9 +107,9 @@ def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
-    """Elements of scratch of `dot_attention`, whose values live where those of `array` do.
+    """Elements of scratch for `dot_attention`, on the device of `array`.
 
-    One block of scores, of the sentence that has the largest, a thread.
+    The largest block of scores, once for each thread.
     """
     lengths = list(zip(query_lengths, key_lengths, strict=True))
     shapes = [block_shape(*pair, heads, mask) for pair, mask in zip(lengths, masks, strict=True)]
@@ -122,12 +122,12 @@ def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
     heads: int, masks: Sequence[Mask],
 ) -> int:  # fmt: skip
-    """Elements of scratch of `dot_attention_backward`: a block of scores and one of slopes."""
+    """Elements of scratch for `dot_attention_backward`: blocks of scores and derivatives."""
     return 2 * workspace(array, query_lengths, key_lengths, heads, masks)
 
 
 def num_shards(sentences: int, scores: int) -> int:
-    """How many threads share the sentences."""
+    """The number of threads that share the sentences."""
     if scores < WORTH_A_THREAD * sentences:
         return 1
     return max(1, min(parallel.num_threads(), sentences))
@@ -270,7 +270,7 @@ def _sentences(
 def _share(
     packed: PackedAttention, scoring: Scoring, scratch: Array, shard: Callable[[range, Array], None]
 ) -> None:
-    """Run `shard` over ranges of sentences of about equal work, each with its part of scratch."""
+    """Run `shard` over ranges of sentences with about equal work, each with its part of scratch."""
     count = len(scoring.masks)
     pairs = np.diff(packed.query_offsets) * np.diff(packed.key_offsets)
     shards = num_shards(count, scoring.heads * int(pairs.sum()))

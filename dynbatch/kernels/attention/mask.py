@@ -23,7 +23,7 @@ class Mask(NamedTuple):
     visible: Array | None = None
 
     def keys(self, first: int, last: int, count: int) -> tuple[int, int]:
-        """The range of keys, of `count`, that holds all that queries first … last - 1 see."""
+        """The range of keys, among `count`, that queries first … last - 1 see."""
         low = min(count, max(0, first - self.left))
         return low, max(low, min(count, last + self.right))
 

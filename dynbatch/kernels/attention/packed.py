@@ -1,4 +1,4 @@
-"""What the kernels of attention share: packed sentences, wanted gradients, softmax of rows."""
+"""Shared by the attention kernels: packed sentences, wanted gradients, softmax of rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class PackedAttention(NamedTuple):
     """Queries, keys and values of K sentences, packed.
 
     queries (N_q, D) · keys (N_k, D) · values (N_k, E) · query_offsets and key_offsets (K + 1,);
-    readers of attention papers know these as `cu_seqlens_q` and `cu_seqlens_k`.
+    elsewhere these are called `cu_seqlens_q` and `cu_seqlens_k`.
     """
 
     queries: Array
@@ -27,7 +27,7 @@ class PackedAttention(NamedTuple):
 
 
 class AttentionGradients(NamedTuple):
-    """Gradients the caller wants, in the shapes of `PackedAttention`; None for those it does not.
+    """Gradients to compute, in the shapes of `PackedAttention`; None for unwanted ones.
 
     accumulate: those of keys and values are added to, not overwritten.
     later: where a kernel may leave what it would add, for the end of a scan.
@@ -53,14 +53,14 @@ class PackedPairs(Protocol):
 
 
 def sentences_of(packed: PackedPairs) -> Iterator[tuple[slice, slice]]:
-    """The rows of each sentence's queries, and those of its keys."""
+    """The row ranges of each sentence's queries and keys."""
     queries, keys = packed.query_offsets.tolist(), packed.key_offsets.tolist()
     for (first, last), (low, high) in zip(pairwise(queries), pairwise(keys), strict=True):
         yield slice(first, last), slice(low, high)
 
 
 def pairs_of(packed: PackedPairs, numbers: Array) -> Iterator[tuple[slice, slice, Array]]:
-    """Each sentence's queries, keys and (T_q, T_k) numbers, of which each pair has one."""
+    """Each sentence's queries, keys, and (T_q, T_k) numbers, one for each pair."""
     start = 0
     for rows, keys in sentences_of(packed):
         shape = (rows.stop - rows.start, keys.stop - keys.start)
@@ -70,7 +70,7 @@ def pairs_of(packed: PackedPairs, numbers: Array) -> Iterator[tuple[slice, slice
 
 
 def num_pairs(packed: PackedPairs) -> int:
-    """Pairs of a query and a key of the same sentence, over all sentences."""
+    """The number of pairs of a query and a key in the same sentence."""
     return int((np.diff(packed.query_offsets) * np.diff(packed.key_offsets)).sum())
 
 
@@ -88,7 +88,7 @@ def exp_rows(scores: Array) -> tuple[Array, Array]:
 
 
 def softmax_backward(p: Array, dp: Array) -> None:
-    """dp becomes p ⊙ (dp - Σ p dp), the sum over the last axis."""
+    """dp ← p ⊙ (dp - Σ p dp), the sum over the last axis."""
     mean = np.vecdot(p, dp)
     np.subtract(dp, mean[..., None], out=dp)
     np.multiply(dp, p, out=dp)

@@ -1,4 +1,4 @@
-"""Attention with one query a sentence, as in a decoder's step: all sentences at once.
+"""Attention with one query per sentence, as in a decoder's step: all sentences at once.
 
 It is a handful of thin products, which cost BLAS a microsecond each, as much as Python's loop over
 the sentences around them; elementwise work covers the keys of all sentences in one call. Measured
@@ -23,25 +23,25 @@ from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
 
 
 def sentence_of_rows(offsets: Array) -> Array:
-    """Number of the sentence that each of the N packed rows belongs to: (N,) int64."""
+    """The number of each packed row's sentence: (N,) int64."""
     return np.repeat(np.arange(offsets.size - 1), np.diff(offsets))
 
 
 @no_scratch_on_gpu
 def dot_workspace(array: Array, key_lengths: Sequence[int]) -> int:
-    """Elements of scratch of `dot_attention`, whose values live where those of `array` do."""
+    """Elements of scratch for `dot_attention`, on the device of `array`."""
     return sum(key_lengths)
 
 
 @no_scratch_on_gpu
 def additive_workspace(array: Array, key_lengths: Sequence[int], width: int) -> int:
-    """Elements of scratch of `additive_attention`: the largest block of whole sentences' keys."""
+    """Elements of scratch for `additive_attention`: the keys of the largest block of sentences."""
     return _block_elements(key_lengths, width)
 
 
 @has_cuda()
 def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
-    """Elements of scratch of both backward kernels; `width` is the larger of keys and values."""
+    """Elements of scratch for both backward kernels; `width` is the larger of keys and values."""
     return _block_elements(key_lengths, width)
 
 
@@ -174,20 +174,20 @@ def additive_attention_backward(
 
 
 def _later(wanted: AttentionGradients, keys: Array) -> DeferredGradients | None:
-    """Where gradients that are added go first; None if they are overwritten."""
+    """Scratch for gradients that are added; None if they are overwritten."""
     if wanted.accumulate and wanted.later is None:
         return DeferredGradients(keys.shape[0])
     return wanted.later
 
 
 def _scale(scores: Array, scales: Array, sentences: Array) -> None:
-    """Multiply each score by its sentence's number, in place."""
+    """Multiply each score by its sentence's scale, in place."""
     if not (scales == 1).all():
         np.multiply(scores, scales if scales.size == 1 else scales[sentences], out=scores)
 
 
 def _hidden(packed: PackedAttention, sentences: Array, rows: slice, scratch: Array) -> Array:
-    """tanh(q + k_j) of some rows of keys, in scratch."""
+    """tanh(q + k_j) for some rows of keys, in scratch."""
     keys = packed.keys[rows]
     hidden = scratch[: keys.size].reshape(keys.shape)
     np.take(packed.queries, sentences[rows], axis=0, out=hidden, mode="clip")
@@ -204,7 +204,7 @@ def _dots(rows: Array, vectors: Array, offsets: Array, out: Array) -> None:
 
 
 def _row_dots(rows: Array, vectors: Array, sentences: Array, out: Array, scratch: Array) -> None:
-    """`_dots` in few calls: two threads that make a short one for each sentence wait in turns."""
+    """`_dots` in few calls; with short calls two threads would wait for each other."""
     step = max(1, min(scratch.size, segment.BLOCK) // max(1, rows.shape[1]))
     for start in range(0, rows.shape[0], step):
         part = rows[start : start + step]
@@ -238,7 +238,7 @@ def _softmax(scores: Array, offsets: Array, sentences: Array) -> tuple[Array, Ar
 
 
 def _softmax_backward(weights: Array, dweights: Array, offsets: Array, sentences: Array) -> None:
-    """dweights_j becomes w_j (dw_j - Σ_i w_i dw_i), the sum over j's sentence."""
+    """dweights_j ← w_j (dw_j - Σ_i w_i dw_i), the sum over j's sentence."""
     np.multiply(weights, dweights, out=dweights)
     total = np.add.reduceat(dweights, offsets[:-1])
     np.subtract(dweights, weights * total[sentences], out=dweights)

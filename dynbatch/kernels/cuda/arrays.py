@@ -80,14 +80,14 @@ def copy_rows(
 
 
 def _row_stride(array: Array) -> int:
-    """From row to row, in elements; a row is contiguous."""
+    """Elements from row to row; a row is contiguous."""
     if not array[:1].flags.c_contiguous:
         raise ShapeError(f"copy: rows of an array {array.shape} with strides {array.strides}")
     return int(array.strides[0] // array.itemsize)
 
 
 def accumulate(x: Array, out: Array) -> None:
-    """out += x, of one shape."""
+    """out += x, of equal shapes."""
     _over_elements(out, "accumulate", (x, out))
 
 
@@ -107,7 +107,7 @@ def expand(x: Array, repeats: Array | None, out: Array) -> None:
 
 
 def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
-    """The gradient of `expand`: sums over what was repeated, in one launch most often."""
+    """The gradient of `expand`: sums over the repeated rows or columns, usually in one launch."""
     offsets, width = _offsets(len(out), repeats), dy.shape[1]
     if out.shape[1] != width:
         sum_segments(dy.reshape(-1, 1), offsets * width, out)
@@ -118,14 +118,14 @@ def expand_backward(dy: Array, repeats: Array | None, out: Array) -> None:
 
 
 def _offsets(count: int, repeats: Array | None) -> Array:
-    """Where the copies of each row begin."""
+    """The offsets of the copies of each row."""
     if repeats is None:
         return np.arange(count + 1)
     return np.concatenate(([0], np.cumsum(repeats)))
 
 
 def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) -> None:
-    """Each segment, a (rows, columns) matrix, transposed in its place; one launch."""
+    """Transpose each segment, a (rows, columns) matrix, in one launch."""
     rows, columns = np.array(shapes, np.int64).reshape(-1, 2).T
     tiles, sizes = -(-rows // 32) * -(-columns // 32), rows * columns
     starts = np.cumsum(sizes) - sizes
@@ -135,9 +135,9 @@ def transpose_segments(x: Array, shapes: Sequence[tuple[int, ...]], out: Array) 
 
 
 def upload(out: Array, arrays: Sequence[Array]) -> None:
-    """out = the arrays, one after the other; those of the host come up with the tables of the run.
+    """out = the arrays, one after the other; host arrays are uploaded with the run's tables.
 
-    Those of the device are copied in one launch, and kept until that is done.
+    Device arrays are copied in one launch, and kept alive until it is done.
     """
     ends = np.cumsum([array.size for array in arrays])
     of_host = np.array([isinstance(array, np.ndarray) for array in arrays])
@@ -155,7 +155,7 @@ def upload(out: Array, arrays: Sequence[Array]) -> None:
 
 
 def collect(parts: Sequence[Array], out: Array) -> None:
-    """out = the parts, one after the other, wherever they lie: in one launch."""
+    """out = the parts, one after the other, in one launch."""
     _collect(parts, out, np.cumsum([part.size for part in parts]))
 
 
@@ -167,7 +167,7 @@ def _collect(parts: Sequence[Array], out: Array, ends: Array) -> None:
 def _copy_parts(
     source: Array, starts: Array, out: Array, targets: Array, sizes: Array | list[int]
 ) -> None:
-    """Copy flat parts of `source` to where they belong in `out`; all counted in elements."""
+    """Copy flat parts of `source` to their offsets in `out`; all counted in elements."""
     rectangles = np.zeros((len(sizes), 6), np.int64)
     rectangles[:, 0], rectangles[:, 2] = starts, targets
     rectangles[:, 4], rectangles[:, 5] = 1, sizes
@@ -175,7 +175,7 @@ def _copy_parts(
 
 
 def download(array: Array) -> Array:
-    """A copy on the host. It starts all that waits in the queue, and waits until it is done."""
+    """A copy on the host. It flushes the queue and waits for the device."""
     queue().flush()
     return array.get()  # type: ignore[attr-defined, no-any-return]  # CuPy's
 

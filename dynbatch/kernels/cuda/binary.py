@@ -1,4 +1,4 @@
-"""Launches of functions of two values, whose kernels are generated in `elementwise.py`."""
+"""Launches of functions of two values; `elementwise.py` generates the kernels."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def matmul_planes(a: Array, b: Array, out: Array) -> None:
 def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), out (M, N): a launch for each plane.
 
-    `scratch` is not needed: each product is added to those before it.
+    `scratch` is not used: cuBLAS adds each product to `out`.
     """
     for plane in range(a.shape[0]):
         product(a[plane], b[plane], out, beta=int(plane > 0))
@@ -73,9 +73,9 @@ def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
 def matmul_segments(
     a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
-    """out[k] = a[k] @ b[k] for every segment, the factors transposed where said, in one launch.
+    """out[k] = a[k] @ b[k] for every segment, in one launch, each factor transposed on request.
 
-    A kernel of our own: what cuBLAS offers for shapes that differ takes lists of pointers.
+    This is an own kernel, since cuBLAS takes lists of pointers for different shapes.
     """
     entries, tiles = segment_entries(a, b, out, transpose_a)
     args = (a.values, b.values, out.values, entries, len(out), transpose_a, transpose_b)
@@ -101,7 +101,7 @@ def _widths(ragged: Ragged) -> Array:
 
 
 def _sizes(a: Array, b: Array, out: Array) -> tuple[int, int, int]:
-    """M, N and K of a product, or an error where the matrices do not fit."""
+    """M, N and K of a product; raises an error if the matrices do not fit."""
     (m, k), (inner, n) = a.shape[-2:], b.shape[-2:]
     if k != inner or out.shape[-2:] != (m, n):
         raise ShapeError(f"a product of {a.shape} and {b.shape} into {out.shape}")

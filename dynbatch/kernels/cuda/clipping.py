@@ -1,4 +1,4 @@
-"""Norms and clipping of gradients on a GPU: the tables that `clipping.cu` reads, its launches."""
+"""Norms and clipping of gradients on a GPU: launches of `clipping.cu`, and its tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 4096  # elements of a gradient to a block, as in clipping.cu
 
 
 def num_chunks(array: Array) -> int:
-    """The chunks that a gradient is cut into."""
+    """The number of chunks that gradients are cut into."""
     return int(-(-array.size // CHUNK))
 
 
@@ -48,7 +48,7 @@ def scale_to_norm(gradients: Sequence[Array], norm: Array, max_norm: float) -> N
 
 
 def clip_values(gradients: Sequence[Array], limit: float) -> None:
-    """Every x clipped to [-limit, limit]; NaN stays NaN."""
+    """Clip every x to [-limit, limit]; NaN stays NaN."""
     _over_chunks("clip_values", gradients, limit)
 
 

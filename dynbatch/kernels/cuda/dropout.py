@@ -1,4 +1,4 @@
-"""The launch of `dropout.cu`, whose mask is that of NumPy bit for bit."""
+"""The launch of `dropout.cu`; its mask equals NumPy's bit for bit."""
 
 from __future__ import annotations
 

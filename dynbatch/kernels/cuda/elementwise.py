@@ -80,7 +80,7 @@ def _generate() -> Iterator[str]:
 
 
 def _kernel(name: str, expression: str, variables: list[str], numbers: Sequence[str] = ()) -> str:
-    """A kernel over one array for each variable; it reads those that the expression needs."""
+    """A kernel with one array for each variable that the expression reads."""
     return KERNEL.format(
         name=name,
         pointers=_pointers(variables),
@@ -121,7 +121,7 @@ _knowing: WeakSet[Kernels] = WeakSet()
 def launch_generated(
     name: str, values: tuple[Array | None, ...], out: Array, numbers: tuple[float, ...] = ()
 ) -> None:
-    """Launch a generated kernel; None among the values is one that it does not read."""
+    """Launch a generated kernel; values that it does not read are None."""
     _make_known(out)
     args = (*values, out, out.size, *numbers)
     queue().launch(out.dtype, f"elementwise_{name}", (-(-out.size // TILE),), (THREADS,), args)
@@ -130,7 +130,7 @@ def launch_generated(
 def launch_with_numbers(
     name: str, values: tuple[Array | None, ...], numbers: Array, offsets: Array, out: Array
 ) -> None:
-    """Launch one that reads a number for each segment."""
+    """Launch a generated kernel that reads a number for each segment."""
     _make_known(out)
     over_elements(f"elementwise_{name}", (*values, numbers), offsets, out)
 

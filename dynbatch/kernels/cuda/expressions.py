@@ -1,8 +1,8 @@
 """The functions of `kernels/unary.py` and `kernels/binary.py` as CUDA expressions.
 
-Kernels are generated from them, and the loops of cells. Each is one expression in the variables
+Kernels and the loops of cells are generated from them. Each is one expression in the variables
 named here, usable in any scope; every variable is a REAL and may be read more than once.
-`common.cuh` defines the functions that C++ has not. Numbers are integers or casts to REAL, so that
+`common.cuh` defines the functions that C++ lacks. Numbers are integers or casts to REAL, so that
 no float is computed as a double.
 """
 

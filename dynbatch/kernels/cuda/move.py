@@ -24,7 +24,7 @@ class RectangleTable(NamedTuple):
 
 
 class PieceTable(NamedTuple):
-    """Rectangles to add to: (n, 6) int64 `pieces` and their (m, 2) int64 `sources`."""
+    """Targets to add to: (n, 6) int64 `pieces` and their (m, 2) int64 `sources`."""
 
     pieces: Array
     sources: Array
@@ -44,7 +44,7 @@ def copy_table(rectangles: Array) -> RectangleTable:
 
 
 def add_tables(rectangles: Array) -> list[PieceTable]:
-    """The tables of `add_rectangles`: one launch each, in order, and most often one in all.
+    """The tables of `add_rectangles`, one launch each, in order; usually there is one.
 
     Rectangles with the same target become one piece with several sources. Pieces that overlap
     without being the same go to different tables.
@@ -73,7 +73,7 @@ def add_tables(rectangles: Array) -> list[PieceTable]:
 
 
 def rectangles_of(moves: Iterable[Move]) -> Array:
-    """The (n, 6) int64 numbers of moves that have one source and one target array."""
+    """The (n, 6) int64 table of moves with one source and one target array."""
     numbers = [(m[1], m[2], m[4], m[5], m[6], m[7]) for m in moves]
     return np.array(numbers, np.int64).reshape(-1, 6)
 
@@ -108,7 +108,7 @@ def copy_rectangles(source: Array, target: Array, rectangles: Array) -> None:
 
 
 def add_rectangles(source: Array, target: Array, rectangles: Array) -> None:
-    """Add every source to its target, in the order of the rectangles: one launch most often.
+    """Add every source to its target, in the order of the rectangles, usually in one launch.
 
     Args:
         rectangles: (n, 6) int64, as in `add_tables`.
@@ -124,7 +124,7 @@ def _occupied(rectangles: Array) -> Array:
 
 
 def _first_elements(rectangles: Array) -> tuple[Array, int]:
-    """How many elements lie in the rectangles before each, and in all."""
+    """The number of elements in the rectangles before each one, and in all."""
     sizes = rectangles[:, 4] * rectangles[:, 5]
     if sizes.size and int(sizes.max()) >= 1 << 32:
         raise ShapeError(f"a rectangle of {int(sizes.max())} elements; the most is {(1 << 32) - 1}")
@@ -133,7 +133,7 @@ def _first_elements(rectangles: Array) -> tuple[Array, int]:
 
 
 def _rounds(targets: Array) -> Array:
-    """The number of the table that each target goes to, so that none of a table overlap.
+    """The table number of each target, such that targets in one table do not overlap.
 
     Args:
         targets: (n, 4) int64 start, stride, rows, width, all different.
@@ -153,7 +153,7 @@ def _rounds(targets: Array) -> Array:
 
 
 def _apart(a: Array, b: Array) -> bool:
-    """Whether two targets whose extents overlap are side by side in columns of one matrix."""
+    """Whether two targets with overlapping extents are different columns of one matrix."""
     (start, stride, _, width), (other, other_stride, _, other_width) = a.tolist(), b.tolist()
     period = abs(stride)
     if period != abs(other_stride) or not period:

@@ -1,4 +1,4 @@
-"""Steps of the optimizers on a GPU: the tables that `optimizers.cu` reads, one launch a dtype."""
+"""Steps of the optimizers on a GPU: tables for `optimizers.cu`, and one launch per dtype."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class ParameterSlice(NamedTuple):
 
     @property
     def num_elements(self) -> int:
-        """Elements that are stepped."""
+        """The number of elements to update."""
         whole = self.rows is None or self.every_row
         return int(self.value.size if whole else self.gradient.size)
 
 
 def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
-    """Step all parameters, which have one dtype, in one launch.
+    """Update all parameters, which have one dtype, in one launch.
 
     Args:
         kernel: "sgd", "adagrad", "rmsprop" or "adam".

@@ -1,4 +1,4 @@
-"""Launches of `reduce.cu`: reductions of segments that are more than a sum, and their gradients."""
+"""Launches of `reduce.cu`: means, log-sum-exp and extrema of segments, and their gradients."""
 
 from __future__ import annotations
 
@@ -36,6 +36,6 @@ def _logsumexp(x: Array, offsets: Segments, out: Array) -> None:
 def first_extremum(largest: bool, x: Array, values: Array, offsets: Segments, out: Array) -> None:
     """out[k, d] = how many rows into segment k its maximum, or minimum, occurs first.
 
-    The kernel looks for the values itself, so that `values` is not read.
+    The kernel finds the values itself and does not read `values`.
     """
     over_segments("first_extremum", (x, out), offsets, out.shape[1], largest)

@@ -29,7 +29,7 @@ spread_segments = by_elements(kernels.spread_segments)
 def reduce_segments(
     ufunc: np.ufunc, rows: Array, offsets: Segments, out: Array, empty: float
 ) -> None:
-    """out[k] = the sum, maximum or minimum of the rows of segment k; `empty` of none."""
+    """out[k] = the sum, maximum or minimum of segment k's rows; `empty` if it has none."""
     reduce = partial(_reduce, OPERATIONS[ufunc], empty)
     reduce(*reduce_parts(rows, offsets, reduce), out)
 
@@ -66,9 +66,8 @@ def pick_rows(
 class RowTable(NamedTuple):
     """Which source rows are summed into which target row.
 
-    sources: (N,) integers, those of one target next to each other and in order; None for rows as
-             they come.
-    offsets: (K + 1,) integers, where the rows of each target begin in `sources`.
+    sources: (N,) integers, grouped by target, in order; None for all rows in order.
+    offsets: (K + 1,) integers, the offsets of each target's rows in `sources`.
     targets: (K,) integers, increasing.
     """
 

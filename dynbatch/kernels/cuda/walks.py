@@ -1,4 +1,4 @@
-"""The two walks over ragged segments that most kernels are: their grids, and offsets as a table."""
+"""Launches of the two loops over ragged segments that most kernels use: grids and offsets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TILE = 1024
 
 
 def segment_blocks(segments: int) -> int:
-    """Blocks among which the segments are shared, at most `ROWS_OF_BLOCK` each."""
+    """The number of blocks for the segments, at most `ROWS_OF_BLOCK` segments each."""
     return max(-(-segments // ROWS_OF_BLOCK), min(segments, MANY_BLOCKS))
 
 
@@ -47,7 +47,7 @@ def row_grid(
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     """Grid and block of a kernel that gives each element of a matrix a thread.
 
-    A block is as wide as a row needs, and has rows for the threads that are left.
+    A block is as wide as a row, and the remaining threads take further rows.
     """
     across = min(threads, 1 << max(0, width - 1).bit_length())
     down = threads // across
@@ -80,7 +80,7 @@ def _require_room(elements: int) -> None:
 
 
 def matrix_table(matrices: Matrices) -> Array:
-    """(K + 1, 5) what `Segments` in segments.cuh holds of matrices of different widths.
+    """The (K + 1, 5) table of matrices of different widths, as `Segments` in segments.cuh reads it.
 
     Raises:
         ShapeError: an element does not fit the table.
@@ -166,14 +166,14 @@ def _walked(kernel: Callable[P, None], walk: Callable[..., None]) -> Callable[P,
 
 
 def split_segments(offsets: Array, most: int) -> tuple[Array, Array]:
-    """Offsets of parts of at most so many rows, and offsets of each segment's parts."""
+    """Offsets of parts of at most `most` rows, and offsets of each segment's parts."""
     counts = -(-np.diff(offsets) // most)
     parts = np.append(row_index(offsets[:-1], counts, most), offsets[-1])
     return parts, np.concatenate(([0], np.cumsum(counts)))
 
 
 def reduce_parts(rows: Array, offsets: Segments, reduce: Reduction) -> tuple[Array, Segments]:
-    """Rows, and segments that are each short enough for a block, for the last `reduce`."""
+    """Partial results as rows, in segments short enough for one block, for the last `reduce`."""
     if isinstance(offsets, Matrices):
         return _reduce_parts_of_matrices(rows, offsets, reduce)
     width = rows.shape[1]
@@ -189,7 +189,7 @@ def reduce_parts(rows: Array, offsets: Segments, reduce: Reduction) -> tuple[Arr
 def _reduce_parts_of_matrices(
     rows: Array, matrices: Matrices, reduce: Reduction
 ) -> tuple[Array, Matrices]:
-    """`reduce_parts` of matrices: the parts of one are rows of another, in order."""
+    """`reduce_parts` for matrices of different widths."""
     while int(matrices.rows.max(initial=0)) > PART_OF_COLUMNS:
         counts = -(-matrices.rows // PART_OF_COLUMNS)
         widths = np.repeat(matrices.widths, counts)

@@ -1,4 +1,4 @@
-"""Linear-chain conditional random field: its loss, the gradient, the best sequence of tags.
+"""Linear-chain conditional random field: loss, gradient, and the best tag sequence.
 
 Sentences go side by side, longest first, so that those which have a token t are the first ones.
 """
@@ -26,7 +26,7 @@ class Chain(NamedTuple):
 
 
 class ChainGradients(NamedTuple):
-    """Gradients of a `Chain` that the caller wants, overwritten; None for those it does not."""
+    """Gradients of a `Chain` to compute, overwritten; None for unwanted ones."""
 
     transitions: Array | None
     start: Array | None
@@ -78,7 +78,7 @@ def crf(
 
 @no_scratch_on_gpu
 def workspace_backward(array: Array, tokens: int, tags: int) -> int:
-    """Elements of scratch of `crf_backward`, whose values live where those of `array` do.
+    """Elements of scratch for `crf_backward`, on the device of `array`.
 
     Two numbers and a flag for each token and tag.
     """
@@ -145,9 +145,9 @@ def crf_backward(
 
 @has_cuda()
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
-    """out_n = the tag of row n in the sentence's sequence of the highest score (see `crf`).
+    """out_n = the tag of row n in its sentence's best sequence (see `crf`).
 
-    Of equal ones the last token has the lowest tag, then the one before it.
+    Ties go to the lowest tag of the last token, then of the token before it.
 
     Args:
         x:       (N, K).
@@ -191,12 +191,12 @@ def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) 
 
 
 def longest_first(offsets: Array) -> Array:
-    """The sentences by length, the longest first; of equal ones the first first."""
+    """The sentences by length, the longest first, in a stable order."""
     return np.argsort(-np.diff(offsets), kind="stable")
 
 
 def steps(offsets: Array) -> list[Array]:
-    """For each t the rows of token t, of those sentences that have one, longest sentence first.
+    """For each t the rows of token t in all sentences that have one, longest sentence first.
 
     Example:
         >>> [rows.tolist() for rows in steps(np.array([0, 1, 1, 4]))]
@@ -225,8 +225,8 @@ class _LogSums:
     """log Σ_i exp(a_i + transitions_ij) of many a (n, K) at once, by a product of exponentials.
 
     exp(transitions) has its columns divided by their largest element, so that no sum overflows.
-    What underflows is less than the smallest normal number each; a sum so small that this could be
-    seen in it is made again in log space, term by term.
+    Terms that underflow are below the smallest normal number; a sum small enough for this to matter
+    is recomputed in log space, term by term.
 
     Attributes:
         factors: (K, K) exp(transitions_ij - peaks_j).
@@ -240,7 +240,7 @@ class _LogSums:
         self._least = transitions.shape[0] * limits.tiny / limits.eps
 
     def __call__(self, a: Array) -> Array:
-        """For a of which the largest of each row is 0."""
+        """The sums for `a` whose rows have maximum 0."""
         total = np.exp(a) @ self.factors
         n, j = np.nonzero(total < self._least)
         with np.errstate(divide="ignore"):
@@ -250,7 +250,7 @@ class _LogSums:
         return log_sums
 
     def inverse(self, log_sums: Array, out: Array, is_small: Array) -> None:
-        """1 / Σ_i exp(a_i) factors_ij from its logarithm; where it is too small 0, and True."""
+        """1 / Σ_i exp(a_i) factors_ij from its logarithm; 0 and True where the sum is too small."""
         np.subtract(self._peaks, log_sums, out=out)
         with np.errstate(over="ignore"):
             np.exp(out, out=out)
@@ -259,14 +259,14 @@ class _LogSums:
 
 
 def _state(x: Array, log_sums: Array, shifts: Array, rows: Array | slice) -> Array:
-    """a_t of some rows, as `crf` defines it."""
+    """a_t for some rows, as defined in `crf`."""
     state: Array = log_sums[rows] + x[rows]
     state -= shifts[rows, None]
     return state
 
 
 def _peak(rows: Array) -> Array:
-    """The largest of each row, 0 for a row of -inf; (n, 1)."""
+    """The maximum of each row (n, 1), 0 for a row of -inf."""
     peak: Array = rows.max(axis=1, keepdims=True)
     peak[np.isneginf(peak)] = 0
     return peak

@@ -1,7 +1,7 @@
 """Softmax cross-entropy, on logits or fused with the projection that makes them.
 
 The fused form walks over the tokens in chunks chosen by bytes, so the logits of a mini-batch never
-exist as a whole; where the gradient of the loss is known it is made in the same pass.
+exist as a whole; if the gradient of the loss is known, theirs is computed in the same pass.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BIAS_COLUMNS = 1 << 12
 
 
 class Distributions:
-    """Packed rows (N, V) of several arrays (T, V), which are brought together a few at a time.
+    """Packed rows (N, V) of several arrays (T, V), joined a few at a time.
 
     Args:
         arrays: C-contiguous, of the host.
@@ -48,7 +48,7 @@ class Distributions:
         return Distributions(self._arrays, self._first + first, self._first + end)
 
     def rows(self) -> Array:
-        """All of them; a copy only where they come from several arrays."""
+        """All rows; a copy only if they come from several arrays."""
         first, end, starts = self._first, self._end, self._starts
         low = int(np.searchsorted(starts[:-1], first, side="right")) - 1
         high = max(low + 1, int(np.searchsorted(starts, end)))
@@ -61,7 +61,7 @@ class Distributions:
 
 @dataclass
 class Targets:
-    """What each token should predict: a class, or each class with a probability.
+    """The target of each token: a class, or a probability for each class.
 
     Args:
         ids:       (N,) int64, each within the vocabulary (ignored tokens: any).
@@ -83,7 +83,7 @@ class Targets:
 
 @dataclass
 class LossGradients:
-    """Gradients the caller wants, overwritten: dh (N, D), dW (V, D), db (V,).
+    """Gradients to compute, overwritten: dh (N, D), dW (V, D), db (V,).
 
     `scale` (N,) is the gradient of each token's unweighted loss.
     """
@@ -100,7 +100,7 @@ def chunk_rows(
 ) -> int:  # fmt: skip
     """Tokens per chunk: at most as many as `chunk_bytes` of logits hold, or `least_rows`.
 
-    No fewer chunks would do, and none is much smaller than the others.
+    The number of chunks is minimal, and their sizes are about equal.
     """
     most = max(1, least_rows, chunk_bytes // max(1, vocabulary * itemsize))
     chunks = max(1, -(-tokens // most))
@@ -109,7 +109,7 @@ def chunk_rows(
 
 @has_cuda()
 def workspace(weight: Array, tokens: int) -> int:
-    """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk."""
+    """Elements of scratch for `linear_cross_entropy`: the logits of a chunk."""
     vocabulary: int = weight.shape[0]
     return chunk_rows(tokens, vocabulary, weight.itemsize) * vocabulary
 
@@ -126,7 +126,7 @@ def linear_cross_entropy(
         weight:  (V, D).
         losses:  (N,), overwritten, in nats.
         scratch: `workspace` elements.
-        wanted:  gradients to make on the way.
+        wanted:  gradients to compute in the same pass.
 
     Memory: a chunk of logits, which become their gradient, and what `blas.matmul_outer` needs to
         add; neither grows with the tokens.
@@ -154,7 +154,7 @@ def linear_cross_entropy(
 
 
 def _part(wanted: LossGradients, span: slice) -> LossGradients:
-    """What is wanted of some tokens: gradients of weight and bias are summed over all of them."""
+    """The wanted gradients for some tokens; those of weight and bias are summed over all tokens."""
     hidden = None if wanted.hidden is None else wanted.hidden[span]
     return LossGradients(wanted.scale[span], hidden, wanted.weight, wanted.bias)
 
@@ -186,7 +186,7 @@ def _chunk(
 
 
 def _share(work: Callable[[int, int], None], low: int, high: int) -> None:
-    """`work(low, high)`, in parts where threads are free."""
+    """Run `work(low, high)`, in parts if threads are free."""
     shards = parallel.shards(high - low, 32)
     parallel.run([partial(work, low + first, low + last) for first, last in shards])
 
@@ -217,7 +217,7 @@ def softmax_loss(
     """Losses of (n, V) logits.
 
     With `scale` (n,), the gradient of each token's unweighted loss, the logits become their
-    gradient; without, they stay as they are. Of ignored tokens, whose weight is 0, both are 0.
+    gradient; without, they stay as they are. For ignored tokens, whose weight is 0, both are 0.
 
     Memory: blocks of at most `BLOCK_ELEMENTS`, or of one row: one without `scale`, three more for
         targets that are distributions.
@@ -244,7 +244,7 @@ def softmax_loss(
 
 
 def _of_ids(z: Array, targets: Targets, losses: Array, scale: Array | None) -> None:
-    """Losses of logits less their maximum, which become their gradients, or else exp(z)."""
+    """Losses of logits z with maximum 0; z becomes its gradient, or else exp(z)."""
     rows, ids = np.arange(z.shape[0]), targets.ids
     loss = -(1 - targets.smoothing) * z[rows, ids]
     if targets.smoothing:
@@ -261,9 +261,9 @@ def _of_ids(z: Array, targets: Targets, losses: Array, scale: Array | None) -> N
 
 
 def _of_distributions(z: Array, targets: Targets, losses: Array, scale: Array | None) -> None:
-    """`_of_ids` where each class has a probability q: loss = Σ q · logsumexp(z) - Σ q z.
+    """`_of_ids` for targets with a probability q per class: loss = Σ q · logsumexp(z) - Σ q z.
 
-    A class of probability 0 has no part, even where its logit is -inf.
+    A class of probability 0 contributes nothing, even if its logit is -inf.
     """
     assert targets.distributions is not None
     q = targets.distributions.rows()

@@ -1,4 +1,4 @@
-"""Losses that compare two values element by element, and the pick of log-probabilities.
+"""Elementwise losses of two values, and the selection of log-probabilities.
 
 A `PairLoss` gives the loss of every element and its two derivatives; the node sums them.
 """

@@ -1,4 +1,4 @@
-"""Cross-entropy of choices among a sentence's own rows, as many as it has."""
+"""Cross-entropy of choices among a sentence's own rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynbatch.kernels.runtime.dispatch import has_cuda
 
 
 class Choices(NamedTuple):
-    """What the queries of K sentences choose from, packed.
+    """Packed queries of K sentences and the keys that they choose from.
 
     queries (N_q, D) · keys (N_k, D) · query_offsets and key_offsets (K + 1,). A sentence with
     queries has keys.
@@ -26,7 +26,7 @@ class Choices(NamedTuple):
 
 
 class ChoiceGradients(NamedTuple):
-    """Gradients the caller wants, overwritten; None for those it does not."""
+    """Gradients to compute, overwritten; None for unwanted ones."""
 
     queries: Array | None
     keys: Array | None
@@ -36,9 +36,9 @@ class ChoiceGradients(NamedTuple):
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
 ) -> int:
-    """Elements of scratch of `pointer_loss_backward`, whose values live where those of `array` do.
+    """Elements of scratch for `pointer_loss_backward`, on the device of `array`.
 
-    A number for each pair of the sentence that has most.
+    A number for each pair of the largest sentence.
     """
     pairs = [a * b for a, b in zip(query_lengths, key_lengths, strict=True)]
     return max(pairs, default=0)

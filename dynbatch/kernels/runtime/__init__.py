@@ -1,1 +1,1 @@
-"""What kernels share on every device: dispatch, threads, DLPack, the way to the host."""
+"""Shared by kernels on every device: dispatch, threads, DLPack, transfers to the host."""

@@ -1,4 +1,4 @@
-"""Which version of a kernel runs: NumPy's, or the CUDA version, where its arrays live."""
+"""Dispatches kernels to the NumPy or the CUDA version by the device of their arrays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUDA_KERNELS: dict[str, Callable[..., object]] = {}
 
 
 def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable[P, Result]]:
-    """Let a kernel NAME of `kernels.MODULE` give way to NAME of `kernels.cuda.MODULE`.
+    """Dispatch the kernel NAME of `kernels.MODULE` to NAME of `kernels.cuda.MODULE` on a GPU.
 
     Both have the same parameters. Tables (offsets, ids) are NumPy arrays in both.
 
@@ -50,7 +50,7 @@ def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable
 
 
 def no_scratch_on_gpu(workspace: Callable[P, int]) -> Callable[P, int]:
-    """Let a kernel's need of scratch be 0 where its first argument lives on a GPU."""
+    """Make a kernel's scratch size 0 if its first argument is on a GPU."""
 
     @wraps(workspace)
     def choose(*args: P.args, **named: P.kwargs) -> int:

@@ -1,6 +1,6 @@
-"""Arrays of other libraries, shared and not copied: DLPack and the CUDA array interface.
+"""Arrays of other libraries without copies: DLPack and the CUDA array interface.
 
-A library's array says by `__dlpack_device__` where it is and hands itself over by `__dlpack__`.
+An array tells its device by `__dlpack_device__` and exports itself by `__dlpack__`.
 CuPy takes it and names its current stream; the other library lets that stream wait, by an event,
 for the work that makes the array. The host waits for nothing. Arrays that have
 `__cuda_array_interface__` alone are taken too; where they name a stream, CuPy waits for it.
@@ -26,10 +26,10 @@ NOT_SHARED = (BufferError, NotImplementedError, RuntimeError, TypeError, ValueEr
 
 
 def is_on_gpu(what: str, value: Any) -> bool:
-    """Whether a value is an array on a GPU, of whatever library. Imports nothing.
+    """Whether a value is an array on a GPU, of any library. Imports nothing.
 
     Raises:
-        BackendError: it is neither there nor on the host; `what` begins the message.
+        BackendError: the array is on neither a GPU nor the host; `what` begins the message.
     """
     if isinstance(value, np.ndarray):
         return False
@@ -45,18 +45,18 @@ def is_on_gpu(what: str, value: Any) -> bool:
         return False
     if device_type not in (CUDA, MANAGED):
         raise BackendError(
-            f"{what}: {problem}.\n  rule: arrays are on the host, or on a GPU of NVIDIA\n"
+            f"{what}: {problem}.\n  rule: arrays are on the host, or on an NVIDIA GPU\n"
             "  fix:  bring it to the host: np.asarray(array), tensor.cpu()"
         )
     return True
 
 
 def view(what: str, value: Any) -> Array:
-    """The value as an array of NumPy or of CuPy, over its own memory wherever that is possible.
+    """The value as a NumPy or CuPy array, sharing its memory if possible.
 
     Args:
         what:  begins the message of an error.
-        value: an array of any library, or what NumPy makes one of.
+        value: an array of any library, or anything that NumPy converts.
 
     Raises:
         BackendError: CuPy is missing, or the array is on another GPU than CuPy's current one.
@@ -102,7 +102,7 @@ def _on_gpu(what: str, value: Any) -> Array:
 
 
 def writable(what: str, value: Any) -> Array:
-    """What `view` gives, or a copy where its owner must not see it changed, as with JAX."""
+    """The result of `view`; a copy if the owner forbids writing, as JAX does."""
     array = view(what, value)
     if isinstance(array, np.ndarray):
         may_write = array.flags.writeable
@@ -116,12 +116,12 @@ def writable(what: str, value: Any) -> Array:
 
 
 def dlpack_device(device: backend.Device) -> tuple[int, int]:
-    """What `__dlpack_device__` says of what is on a device: (type, number)."""
+    """The result of `__dlpack_device__` for an array on a device: (type, number)."""
     return (CUDA, device.xp.cuda.runtime.getDevice()) if device.is_cuda else (HOST, 0)
 
 
 def capsule(array: Array, **options: Any) -> Any:
-    """What `array.__dlpack__` gives with those of the reader's options that are not None.
+    """The result of `array.__dlpack__` with the reader's options that are not None.
 
     On a GPU all that makes the array must have been started: the reader's stream is told to wait
     for CuPy's current one.

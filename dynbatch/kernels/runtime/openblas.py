@@ -1,4 +1,4 @@
-"""OpenBLAS behind NumPy: its threads while a graph runs, its kernels, and its product that adds.
+"""The OpenBLAS inside NumPy: thread counts, kernel names, and the product that adds.
 
 dynbatch shards its own work over its own pool, so each product runs on one BLAS thread.
 `one_thread()` sets that for the time of a run and restores what it found.
@@ -33,14 +33,14 @@ Function = Callable[..., int]
 
 
 class OpenBlas(NamedTuple):
-    """A loaded library, and what its symbols begin and end with."""
+    """A loaded library, and the prefix and suffix of its symbols."""
 
     library: ctypes.CDLL
     prefix: str
     suffix: str
 
     def function(self, name: str) -> Function | None:
-        """The function of that name, which returns an int, or None."""
+        """The function of that name, returning an int; None if there is none."""
         return getattr(self.library, f"{self.prefix}{name}{self.suffix}", None)
 
 
@@ -79,7 +79,7 @@ def has_small_products() -> bool:
 
 @cache
 def gemm(dtype: str) -> Function | None:
-    """OpenBLAS's `cblas_sgemm` ("f") or `cblas_dgemm` ("d"), or None; it lets go of the GIL."""
+    """OpenBLAS's `cblas_sgemm` ("f") or `cblas_dgemm` ("d"), or None; it releases the GIL."""
     letter, real = {"f": ("s", ctypes.c_float), "d": ("d", ctypes.c_double)}.get(dtype, ("", None))
     library = openblas()
     if library is None or real is None:
@@ -96,7 +96,7 @@ def gemm(dtype: str) -> Function | None:
 
 @cache
 def thread_setting() -> tuple[Function, Function] | None:
-    """The functions that tell and set how many threads BLAS uses, or None."""
+    """The functions that get and set BLAS's number of threads, or None."""
     library = openblas()
     if library is None:
         return None
@@ -107,11 +107,11 @@ def thread_setting() -> tuple[Function, Function] | None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """BLAS uses one thread inside, and what it used before afterwards.
+    """Run BLAS on one thread inside the block, and restore its threads afterwards.
 
-    BLAS has one setting for the process. Where several Python threads are inside, the first sets
-    it, and the last that leaves puts back what the first has found. In a forked child only the
-    thread that forked is still inside.
+    BLAS has one setting for the process. If several Python threads are inside, the first sets it,
+    and the last to leave restores what the first found. In a forked child only the thread that
+    forked is still inside.
     """
     global _before
     setting = thread_setting()
@@ -137,7 +137,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _leave(thread: int, times: int, put: Function) -> None:
-    """Count a thread out so many times; after the last, BLAS uses as many as before."""
+    """Leave the block `times` times; the last thread to leave restores BLAS's threads."""
     _inside[thread] -= times
     if not _inside[thread]:
         del _inside[thread]
@@ -146,7 +146,7 @@ def _leave(thread: int, times: int, put: Function) -> None:
 
 
 def _forget_other_threads() -> None:
-    """Count in a forked child only the thread that forked."""
+    """In a forked child, count only the thread that forked."""
     thread = threading.get_ident()
     others = _inside.keys() - {thread}
     if not others:

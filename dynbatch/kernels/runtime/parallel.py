@@ -1,7 +1,7 @@
 """A small thread pool for the CPU: independent batches, and row shards of one batch.
 
-NumPy releases the interpreter lock inside BLAS and inside ufuncs over large arrays, so that two
-Python threads keep two cores busy. BLAS itself then runs on one thread each (see `openblas`).
+NumPy releases the interpreter lock inside BLAS and large ufuncs, so two Python threads keep two
+cores busy. BLAS itself then runs on one thread each (see `openblas`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _lock = free_at_fork(threading.Lock())
 
 
 def num_threads() -> int:
-    """Threads that `run` may use: `set_num_threads`, else the processors this process may use."""
+    """The number of threads for `run`: from `set_num_threads`, else the available processors."""
     if not _settings["threads"]:
         _settings["threads"] = max(1, len(os.sched_getaffinity(0)))
     return _settings["threads"]
@@ -48,8 +48,8 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
     """Run the tasks, at most `available()` at a time, and wait for all.
 
     The caller's thread takes the first task. The first exception, in order of the tasks, is raised
-    after all have ended, so nothing still writes when an error is seen. Python threads that run
-    tasks at the same time share the workers: what these do not come to, each caller does itself.
+    after all tasks have ended, so nothing is still writing. Python threads that run tasks at the
+    same time share the workers; tasks that no worker has taken run in their caller's thread.
     """
     if len(tasks) < 2 or (threads := available()) < 2:
         for task in tasks:
@@ -75,7 +75,7 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
 
 
 def _executor(workers: int) -> ThreadPoolExecutor:
-    """The pool of the process that has so many workers."""
+    """The process's pool with `workers` workers."""
     with _lock:
         pool = _executors.get(workers)
         if pool is None:
@@ -84,7 +84,7 @@ def _executor(workers: int) -> ThreadPoolExecutor:
 
 
 def _errors_of(future: Future[None]) -> list[BaseException]:
-    """Wait for the end of a task, also through Ctrl-C: nothing may write after `run` has raised."""
+    """Wait for a task to end, even after Ctrl-C: nothing may write after `run` has raised."""
     errors: list[BaseException] = []
     while not future.done():
         try:
@@ -102,7 +102,7 @@ def _inside(task: Callable[[], None]) -> None:
 
 @contextmanager
 def serial() -> Iterator[None]:
-    """Inside of the block one thread is available."""
+    """Make one thread available inside the block."""
     before = getattr(_local, "inside", False)
     _local.inside = True
     try:

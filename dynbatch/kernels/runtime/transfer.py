@@ -1,6 +1,6 @@
-"""The way between host and device, for arrays that outlive a graph: parameters, optimizer state.
+"""Transfers between host and device for arrays that outlive a graph: parameters, optimizer state.
 
-It waits for the device, so it is for loading, saving and moving a model, not for a training step.
+They wait for the device: use them to load, save and move a model, not in a training step.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 def to_host(array: Array) -> Array:
-    """The array itself where it is on the host, else a copy of it there."""
+    """The array itself if it is on the host, else a copy there."""
     if isinstance(array, np.ndarray):
         return array
     return download(array)
 
 
 def to_device(array: Array, device: Device) -> Array:
-    """The array itself where it is on that device, else a copy of it there."""
+    """The array itself if it is on that device, else a copy there."""
     if isinstance(array, np.ndarray):
         return device.xp.asarray(array) if device.is_cuda else array
     return array if device.is_cuda else to_host(array)
@@ -40,5 +40,5 @@ def overwrite(out: Array, values: Array) -> None:
 
 
 def convert(array: Array, dtype: np.typing.DTypeLike) -> Array:
-    """A copy of another dtype, where the array is."""
+    """A copy in another dtype, on the array's device."""
     return to_device(to_host(array).astype(dtype), device_of(array))

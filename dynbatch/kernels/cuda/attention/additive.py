@@ -21,9 +21,9 @@ THREADS = 512
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], width: int, values: int
 ) -> int:
-    """Elements of scratch of `additive_attention_backward`.
+    """Elements of scratch for `additive_attention_backward`.
 
-    The slope of each pair's score, and each query's part of the vector's gradient.
+    The derivative of each pair's score, and each query's part of the vector's gradient.
     """
     pairs = sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])
     return pairs + sum(query_lengths) * width
@@ -50,8 +50,8 @@ def additive_attention_backward(
 ) -> Array | None:  # fmt: skip
     """Gradients of `additive_attention`: a launch for queries, one for keys and values, a sum.
 
-    The first does all of sentences with one query. Queries and their gradients may be some columns
-    of wider rows.
+    For sentences with one query the first launch does everything. Queries and their gradients may
+    be columns of wider rows.
 
     Returns:
         dvector (D,); None where each query's part was added to `wanted.vectors`.
@@ -83,7 +83,7 @@ def _keys_backward(
     packed: PackedAttention, vector: Array, weights: Array, dout: Array, slopes: Array,
     wanted: AttentionGradients, tables: tuple[Array, ...],
 ) -> None:  # fmt: skip
-    """Gradients of keys and values of sentences with other than one query."""
+    """Gradients of keys and values, unless every sentence has one query."""
     sentences, *widths = _sizes(packed)
     rows = packed.keys.shape[0]
     queries, stride = _rows(packed.queries)
@@ -96,7 +96,7 @@ def _keys_backward(
 
 
 def _rows(array: Array | None) -> tuple[int | None, int]:
-    """The address of rows that may be part of wider ones, and the elements from one to the next."""
+    """The address and the row stride of rows that may be part of wider ones."""
     if array is None:
         return None, 0
     queue().keep(array)
@@ -104,7 +104,7 @@ def _rows(array: Array | None) -> tuple[int | None, int]:
 
 
 def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:
-    """First query, key and pair of each sentence; no queries where each has one."""
+    """First query, key and pair of each sentence; None for queries if each has one."""
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     if (queries == 1).all():
         return None, packed.key_offsets, packed.key_offsets
@@ -113,5 +113,5 @@ def _pair_tables(packed: PackedAttention) -> tuple[Array | None, Array, Array]:
 
 
 def _sizes(packed: PackedAttention) -> tuple[int, int, int]:
-    """Sentences, and the widths of keys and values."""
+    """The number of sentences, and the widths of keys and values."""
     return packed.query_offsets.size - 1, packed.keys.shape[1], packed.values.shape[1]

@@ -40,7 +40,7 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
-    The first does all of sentences with one query.
+    For sentences with one query the first launch does everything.
     """
     args = (scoring.heads, scoring.scales, scoring.masks, log_sums, dout, wanted)
     attend_backward(packed, *args, scratch[: log_sums.size])
@@ -81,7 +81,7 @@ def attend_backward(
 
 
 def tile_table(lengths: Array) -> tuple[Array | None, int]:
-    """First tile of each sentence, None where each has one, and the number of tiles."""
+    """First tile of each sentence (None if each has one), and the number of tiles."""
     counts = -(-lengths // TILE)
     if (counts == 1).all():
         return None, counts.size
@@ -90,7 +90,7 @@ def tile_table(lengths: Array) -> tuple[Array | None, int]:
 
 
 def mask_tables(masks: Sequence[Mask]) -> tuple[Array | None, Array | None]:
-    """What `mask_of` in attention.cuh reads: (K, 4) numbers, and what all masks let be seen."""
+    """The tables that `mask_of` in attention.cuh reads: (K, 4) numbers, and all masks' flags."""
     if all([mask is NO_MASK for mask in masks]):
         return None, None
     table = np.empty((len(masks), 4), np.int64)

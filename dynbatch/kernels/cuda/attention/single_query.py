@@ -1,4 +1,4 @@
-"""One query a sentence: launches of the kernels for any number, which then take a block each."""
+"""One query per sentence: launches of the general kernels, with a block for each sentence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
 
 
 def workspace_backward(array: Array, key_lengths: Sequence[int], width: int) -> int:
-    """Elements of scratch of both backward kernels, though only the additive one needs them."""
+    """Elements of scratch for both backward kernels; only the additive one uses them."""
     return general.workspace_backward(array, [1] * len(key_lengths), key_lengths, width, width)
 
 

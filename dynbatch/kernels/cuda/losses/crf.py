@@ -1,4 +1,4 @@
-"""Launches of `crf.cu`: linear-chain CRFs, a block a sentence."""
+"""Launches of `crf.cu`: linear-chain CRFs, one block per sentence."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def crf_backward(
 
 
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
-    """out_n = the tag of row n in the sentence's sequence of the highest score."""
+    """out_n = the tag of row n in its sentence's best sequence."""
     origin = scratch[: x.size].view(np.int32)
     args = (x, *chain, offsets, origin, out, x.shape[1])
     _launch_by_sentence("viterbi", x, offsets, args, tags_of_warp=32)

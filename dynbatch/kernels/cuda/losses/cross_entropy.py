@@ -26,10 +26,10 @@ def chunk_rows(tokens: int, weight: Array) -> int:
 
 
 def workspace(weight: Array, tokens: int) -> int:
-    """Elements of scratch that `linear_cross_entropy` needs: the logits of a chunk.
+    """Elements of scratch for `linear_cross_entropy`: the logits of a chunk.
 
-    Where there are several chunks, cuBLAS adds a chunk's gradients to those of weight and bias, so
-    that none is stored apart; for the bias it takes a one for each token of a chunk.
+    With several chunks, cuBLAS adds each chunk's gradients to those of weight and bias directly;
+    for the bias it multiplies by ones, one for each token of a chunk.
     """
     rows = chunk_rows(tokens, weight)
     return rows * len(weight) + (rows if rows < tokens else 0)
@@ -73,7 +73,7 @@ def linear_cross_entropy(
 def softmax_loss(
     logits: Array, bias: Array, targets: kernels.Targets, losses: Array, scale: Array | None = None
 ) -> None:
-    """Losses of (n, V) logits, which with `scale` become their gradient, in one launch."""
+    """Losses of (n, V) logits in one launch; with `scale` the logits become their gradient."""
     _softmax_loss(logits, bias, targets, 0, losses, scale)
 
 
@@ -81,7 +81,7 @@ def _softmax_loss(
     logits: Array, bias: Array, targets: kernels.Targets, first: int, losses: Array,
     scale: Array | None,
 ) -> None:  # fmt: skip
-    """`softmax_loss` of the tokens from `first` on; ids and weights are uploaded once for all."""
+    """`softmax_loss` for the tokens from `first` on; ids and weights are uploaded once."""
     rows, vocabulary = logits.shape
     if vocabulary <= SHORT_ROW:
         blocks, threads = -(-rows * 32 // THREADS), THREADS
@@ -96,7 +96,7 @@ def _softmax_loss(
 
 
 def _distributions(targets: kernels.Targets, first: int, rows: int) -> Array | None:
-    """The rows of so many tokens, which come up with the tables of the run; None of ids."""
+    """The probabilities of these tokens, uploaded with the run's tables; None for ids."""
     if targets.distributions is None or not rows:
         return None
     return targets.distributions.part(slice(first, first + rows)).rows()

@@ -18,7 +18,7 @@ THREADS = 256
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int]
 ) -> int:
-    """Elements of scratch of `pointer_loss_backward`: a number for each pair."""
+    """Elements of scratch for `pointer_loss_backward`: a number for each pair."""
     return sum([a * b for a, b in zip(query_lengths, key_lengths, strict=True)])
 
 
@@ -35,7 +35,7 @@ def pointer_loss_backward(
     packed: Choices, ids: Array, weights: Array, probabilities: Array, dy: Array,
     wanted: ChoiceGradients, scratch: Array,
 ) -> None:  # fmt: skip
-    """Gradients of queries and keys: a launch each."""
+    """Gradients of queries and keys, one launch each."""
     queries, keys, *_ = packed
     (rows, width), tables = keys.shape, _tables(packed)
     slopes = scratch[: num_pairs(packed)]
@@ -48,7 +48,7 @@ def pointer_loss_backward(
 
 
 def _tables(packed: Choices) -> tuple[Array, Array, Array, int]:
-    """First query, key and pair of each sentence, and how many sentences there are."""
+    """First query, key and pair of each sentence, and the number of sentences."""
     _, _, queries, keys = packed
     pairs = np.diff(queries) * np.diff(keys)
     return queries, keys, np.cumsum(pairs) - pairs, len(pairs)

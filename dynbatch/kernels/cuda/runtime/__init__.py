@@ -1,1 +1,1 @@
-"""How CUDA kernels are compiled, queued and launched."""
+"""Compiles, queues and launches CUDA kernels."""

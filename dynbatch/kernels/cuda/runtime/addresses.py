@@ -1,4 +1,4 @@
-"""Arrays of many allocations in one table: as distances from one of them."""
+"""Arrays of different allocations in one table, as offsets from one base array."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 def element_offsets(base: Array, arrays: Sequence[Array]) -> list[int]:
-    """Where arrays begin, in elements from the beginning of `base`; kept alive until the flush.
+    """Offsets of arrays, in elements from `base`; the arrays are kept alive until the flush.
 
     Args:
         base, arrays: device arrays of one dtype; the allocations of CuPy are aligned, so that the

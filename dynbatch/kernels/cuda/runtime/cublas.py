@@ -1,4 +1,4 @@
-"""`Cublas`: matrix products of cuBLAS by address, queued in their turn between the kernels."""
+"""`Cublas`: matrix products by address with cuBLAS, queued between the kernels."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ MOST_HANDLES = 8
 
 
 class Handles:
-    """The handles of cuBLAS of one queue, one for each stream, for all element types.
+    """The cuBLAS handles of one queue, one for each stream, for all element types.
 
-    A handle owns memory in which a product is added up. Two streams at once would write to the
-    same, and the way it is shared out decides the bits of a result. So a product takes its handle
-    when it is started, by the stream on which it runs. The null stream's is CuPy's own.
+    A handle owns the workspace of its products, which two streams must not share, and whose use
+    decides the bits of a result. So a product takes the handle of the stream on which it is
+    started. The null stream uses CuPy's own handle.
 
     Attributes:
         products: started with these handles so far.
@@ -47,7 +47,7 @@ class Handles:
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory of the handles, beside what dynbatch and CuPy allocate."""
+        """Bytes of device memory of the handles, which neither dynbatch nor CuPy allocates."""
         is_new = int(self.cupy.cuda.Device().compute_capability) >= 90
         return len(self._by_stream) * WORKSPACE_BYTES[is_new]
 
@@ -65,7 +65,7 @@ class Handles:
 
 
 class Product(NamedTuple):
-    """A call of cuBLAS that waits, `function(handle, *args)`."""
+    """A queued cuBLAS call, `function(handle, *args)`."""
 
     function: Callable[..., None]
     args: tuple[int, ...]
@@ -157,7 +157,7 @@ class Cublas:
     def _no_product(
         self, planes: int, m: int, n: int, beta: int, c: int, ldc: int, step: int
     ) -> None:
-        """A sum over nothing is 0: cuBLAS does not say what it does then."""
+        """Handle a sum over nothing, which is 0; cuBLAS does not define that case."""
         if not beta:
             total, threads = planes * m * n, 256
             args = (c, m, n, ldc, step, total)

@@ -1,4 +1,4 @@
-"""What dynbatch uses of CuPy, as types: CuPy has none, and need not be installed."""
+"""Types for the parts of CuPy in use: CuPy has none, and need not be installed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CudaEvent(Protocol):
 
 
 class MemoryPointer(Protocol):
-    """Memory of the device from some byte on, kept alive."""
+    """A pointer into device memory, which it keeps alive."""
 
     ptr: int
 
@@ -56,7 +56,7 @@ class CompiledKernel(Protocol):
 
 
 class CudaText(Protocol):
-    """A CUDA text, compiled when a kernel of it is asked for."""
+    """CUDA source, compiled when one of its kernels is first requested."""
 
     def get_function(self, name: str) -> CompiledKernel: ...
 
@@ -89,7 +89,7 @@ class CudaModule(Protocol):
 
 
 class CupyModule(Protocol):
-    """`cupy`, or the stand-in of the tests. Its arrays have the type of NumPy's here."""
+    """`cupy`, or the tests' stand-in. Its arrays are typed as NumPy's."""
 
     cuda: CudaModule
 
@@ -98,5 +98,5 @@ class CupyModule(Protocol):
 
 
 def device_address(array: Array) -> int:
-    """Where the first element of an array of CuPy lies."""
+    """The address of a CuPy array's first element."""
     return array.data.ptr  # type: ignore[attr-defined, no-any-return]

@@ -14,10 +14,10 @@ from dynbatch.kernels.cuda.runtime.queue import queue
 
 
 class HostCopy:
-    """The contents that an array has once all work that is queued now has run.
+    """The contents of an array after all work that is queued now.
 
-    The copy takes its turn in the queue. `read` waits for the copy, not for work queued after it: a
-    training loop may read a step's loss while the device is busy with the next step.
+    The copy is queued like any other work. `read` waits for the copy, not for work queued after it:
+    a training loop may read a step's loss while the device is busy with the next step.
 
     Args:
         array: a device array, C-contiguous.
@@ -31,10 +31,10 @@ class HostCopy:
         self._queue.call(partial(self._start, array))
 
     def read(self) -> Array:
-        """The host's copy. The first call waits, and hands the queue over where it still holds it.
+        """The host's copy. The first call flushes the queue if necessary, and waits.
 
         Raises:
-            BackendError: the work that it was queued behind failed.
+            BackendError: work queued before it failed.
         """
         if self._array is not None:
             if self._event is None:

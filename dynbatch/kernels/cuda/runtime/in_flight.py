@@ -1,7 +1,7 @@
-"""Memory that a stream may still read or write although nobody on the host holds it any more.
+"""Keeps memory alive that a stream may still use after the host has dropped it.
 
-Its owner would give the memory to others: CuPy's pool of pinned memory does so at once, and another
-library knows of its own streams only.
+Otherwise its owner would reuse the memory: CuPy's pool of pinned memory does so at once, and
+                                            another library only knows its own streams.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def hold(cupy: CupyModule, used: object) -> CudaEvent:
     """Keep `used` until all that has been started on CuPy's current stream is done.
 
     Returns:
-        the event that says so.
+        the event that marks this.
     """
     event = cupy.cuda.Event(disable_timing=True)
     event.record(cupy.cuda.get_current_stream())

@@ -1,4 +1,4 @@
-"""The one place where a CUDA kernel is compiled and launched."""
+"""Compiles and launches CUDA kernels; nothing else does."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ Dimensions = tuple[int, ...]
 
 
 class KernelArgument(NamedTuple):
-    """What a parameter takes: `cast` makes a value of exactly its type.
+    """The type of a kernel parameter: `cast` converts a value to it.
 
-    `table` is the dtype in which a host array is brought up for a pointer; None for a number.
+    `table` is the dtype in which a host array is uploaded for a pointer; None for a number.
     """
 
     cast: Cast
@@ -84,10 +84,10 @@ class Kernels:
         self._arguments: dict[str, tuple[KernelArgument, ...]] = {}
 
     def add(self, generated: CudaSource) -> None:
-        """Make the kernels of a generated source known by their names.
+        """Register the kernels of a generated source by name.
 
         Raises:
-            ValueError: a kernel of that name and another text is known already.
+            ValueError: another kernel of that name is registered.
         """
         for name in generated.kernels:
             known = self._generated.setdefault(name, generated)
@@ -119,10 +119,10 @@ class Kernels:
         self.start(name, grid, block, values, shared)
 
     def arguments(self, name: str, count: int) -> tuple[KernelArgument, ...]:
-        """What the parameters of the kernel `name` take, without compiling it.
+        """The parameter types of the kernel `name`, without compiling it.
 
         Raises:
-            ShapeError: it has another number of them than `count`.
+            ShapeError: the kernel does not have `count` parameters.
         """
         known = self._arguments.get(name)
         if known is None:
@@ -136,7 +136,7 @@ class Kernels:
     def start(
         self, name: str, grid: Dimensions, block: Dimensions, values: Arguments, shared: int = 0
     ) -> None:
-        """Launch with values that were cast; no size is zero.
+        """Launch with values already cast; no size is zero.
 
         Raises:
             ShapeError: the grid is too large in its second or third dimension.
@@ -166,7 +166,7 @@ class Kernels:
 
 
 def _argument(kernel: str, parameter: KernelParameter, real: DType) -> KernelArgument:
-    """What a parameter takes, for one element type.
+    """The type of a parameter, for one element type.
 
     CuPy passes a Python int as 8 bytes and a float as a double, whatever the kernel reads.
     """

@@ -1,9 +1,9 @@
-"""`Queue`: the launches of a run in their order, held until one copy has brought up all tables.
+"""`Queue`: holds the launches of a run, in order, until one copy has uploaded all tables.
 
 Kernels are called as on the CPU, with offsets and ids as NumPy arrays. On a GPU those are tables.
-So a kernel's CUDA version does not launch: it hands launch and tables to the queue. `flush` copies
-all tables of the run to the device at once, from pinned memory, and then launches everything.
-Nothing here waits for the device.
+So the CUDA version of a kernel does not launch directly: it adds launch and tables to the queue.
+`flush` copies all tables of the run to the device at once, from pinned memory, and then launches
+everything. Nothing here waits for the device.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """The work of CuPy's current device and stream that has not been handed over yet.
+    """The work for CuPy's current device and stream that has not been started yet.
 
     Attributes:
         label:    what is running now; errors name it.
@@ -103,7 +103,7 @@ class Queue:
         args: Arguments,
         shared: int = 0,
     ) -> None:
-        """Have a kernel launched after everything that waits; see `Kernels.launch`.
+        """Queue a kernel; see `Kernels.launch`.
 
         Args:
             dtype: of the values: which REAL.
@@ -117,18 +117,18 @@ class Queue:
         self.add(Launch(kernels, name, grid, block, values, shared, self.label))
 
     def repeated(self, dtype: DTypeLike, name: str, args: Arguments) -> RepeatedLaunch:
-        """A kernel to launch many times with the same `args`, which are all but the last."""
+        """A kernel to launch many times with the same `args`, all but the last one."""
         kernels = self.kernels(dtype)
         arguments = kernels.arguments(name, len(args) + 1)[:-1]
         return RepeatedLaunch(self, kernels, name, arguments, args)
 
     @property
     def upload(self) -> int:
-        """The number of the upload that brings up what is handed over now."""
+        """The number of the next upload."""
         return self._staging.number
 
     def ready(self, name: str, arguments: Iterable[KernelArgument], args: Arguments) -> list[Value]:
-        """The values of arguments, and `Table`s of those that the next flush brings up."""
+        """The values of arguments; host arrays become `Table`s of the next upload."""
         try:
             return [
                 self._stage(value, table)
@@ -141,11 +141,11 @@ class Queue:
             raise
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have other work of the device started in its turn, a copy for instance."""
+        """Queue other device work, a copy for instance."""
         self.add(HostCall(function, self.label))
 
     def side_by_side(self, tasks: Sequence[Callable[[], None]]) -> None:
-        """Run tasks that queue work; on the device what they queue may run side by side."""
+        """Run tasks that queue work, which may run side by side on the device."""
         self._earlier, self._waiting = [self._waiting], []
         try:
             for task in tasks:
@@ -159,16 +159,16 @@ class Queue:
             self._earlier = []
 
     def add(self, work: Work) -> None:
-        """Have work started after everything that waits."""
+        """Queue work."""
         self._waiting.append(work)
         if self._at_once:
             self.flush()
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """Start what waits, and inside of the block start everything as it comes.
+        """Start all queued work, and inside the block start new work immediately.
 
-        For code that computes with CuPy in between, which knows no queue.
+        Use it around code that computes with CuPy directly, which bypasses the queue.
         """
         self.flush()
         self._at_once = True
@@ -184,14 +184,14 @@ class Queue:
         return array
 
     def keep(self, *arrays: Array) -> None:
-        """Keep arrays alive until `flush`: what waits knows their addresses only."""
+        """Keep arrays alive until `flush`: queued work only holds their addresses."""
         self._kept += arrays
 
     def flush(self) -> None:
-        """Bring up the tables, then start everything that waits, in order.
+        """Upload the tables, then start all queued work in order.
 
-        Within `side_by_side` that is what waited before, and the tasks so far, one by one.
-        Whatever it raises, nothing waits afterwards.
+        Within `side_by_side` this is the work queued before, then the tasks so far, one by one. The
+        queue is empty afterwards, even after an error.
 
         Raises:
             BackendError: the device refused something; says for which node and batch.
@@ -223,11 +223,11 @@ class Queue:
             raise refused(error, "the upload of the run's tables", self.label) from error
 
     def waiting(self) -> list[str]:
-        """What waits, in order, as errors call it; nothing has been queued side by side."""
+        """The names of the queued work in order, as errors show them."""
         return [str(work) for work in self._waiting if not isinstance(work, Fork)]
 
     def discard(self) -> None:
-        """Forget everything that waits: its run failed."""
+        """Drop all queued work: its run failed."""
         self._waiting.clear()
         self._staging.discard()
         self._tables.clear()
@@ -243,7 +243,7 @@ class Queue:
             raise refused(error, str(work), work.label) from error
 
     def _stage(self, array: Array, dtype: DType) -> Table:
-        """The array's place in the staging buffer; the same for the same array in one run."""
+        """The array's place in the staging buffer; one array has one place in a run."""
         known = self._tables.get((id(array), dtype.char))
         if known is not None:
             return known[1]
@@ -256,7 +256,7 @@ _local = threading.local()
 
 
 def queue() -> Queue:
-    """The queue of this thread and of CuPy's current device, through which everything launches."""
+    """The queue of this thread and CuPy's current device, which takes every launch."""
     cupy = backend.cupy()
     queues: dict[tuple[int, int], Queue] = _local.__dict__.setdefault("queues", {})
     key = (id(cupy), cupy.cuda.runtime.getDevice())

@@ -1,7 +1,7 @@
-"""CUDA source as package data: `NAME.cu` with the headers joined in front, and its signatures.
+"""CUDA source as package data: `NAME.cu` preceded by its headers, and kernel signatures.
 
-The text is joined here, also where a file has an #include, because CuPy's disk cache is keyed by
-the text it is given: a header that changed would go unseen. `#line` keeps compiler messages true.
+The text is joined here, #includes too, because CuPy's disk cache is keyed by the text: a changed
+header would go unnoticed. `#line` keeps compiler messages true.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class KernelParameter(NamedTuple):
 
 
 class CudaSource(NamedTuple):
-    """A complete text for the compiler. Kernels are templates over REAL, the element type."""
+    """A complete source text. Kernels are templates over REAL, the element type."""
 
     name: str
     text: str
@@ -99,7 +99,7 @@ def _parameter(text: str) -> KernelParameter:
 
 @cache
 def _files() -> dict[str, Traversable]:
-    """The CUDA files of `kernels/cuda` and its folders, by name. No name stands twice."""
+    """The CUDA files of `kernels/cuda` and its folders, by their names, which are unique."""
     top = resources.files("dynbatch.kernels.cuda")
     folders = [top, *[entry for entry in top.iterdir() if entry.is_dir()]]
     files = [file for folder in folders for file in folder.iterdir()]

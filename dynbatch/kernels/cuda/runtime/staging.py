@@ -1,4 +1,4 @@
-"""`Staging`: small host tables side by side in pinned memory, copied to the device in one go."""
+"""`Staging`: packs small host tables in pinned memory and uploads them in one copy."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ DEPTH = 4
 
 
 class Table(NamedTuple):
-    """Where a host array will lie: `start` bytes from the beginning of an upload."""
+    """The place of a host array: `start` bytes from the beginning of an upload."""
 
     start: int
     upload: int
 
 
 class Upload(NamedTuple):
-    """Tables on the device, until the work that was queued with them has been started.
+    """Tables on the device, valid until the work queued with them has been started.
 
     number: of the upload, counted from 0.
     base:   address of the first table.
@@ -37,10 +37,10 @@ class Upload(NamedTuple):
     copied: int
 
     def address(self, table: Table) -> int:
-        """Where a table lies.
+        """The address of a table.
 
         Raises:
-            BackendError: another upload brings it up: this one holds something else there.
+            BackendError: the table belongs to another upload.
         """
         if table.upload != self.number:
             raise BackendError(
@@ -64,7 +64,7 @@ class Slot:
 
 
 class Staging:
-    """Takes tables one by one; `upload` copies them all. Waits only for a buffer still being read.
+    """Takes tables one by one; `upload` copies them all. It waits only for a buffer still in use.
 
     A ring of `DEPTH` slots, each of which grows when a run needs more.
 
@@ -81,13 +81,13 @@ class Staging:
         self._used = 0
 
     def __del__(self) -> None:
-        """A thread ends: CuPy would give its pinned memory to others while the device reads it."""
+        """When a thread ends, keep its pinned memory from CuPy's pool while the device reads it."""
         for slot in self._slots:
             if slot is not None and slot.is_used and not sys.is_finalizing():
                 slot.event.synchronize()
 
     def put(self, table: Array) -> Table:
-        """Take a table as it is now; returns where it will lie."""
+        """Copy a table as it is now; return its place."""
         start = self._used
         self._tables.append(table)
         self._used = start + -(-table.nbytes // ALIGNMENT) * ALIGNMENT
@@ -111,7 +111,7 @@ class Staging:
         return Upload(self.number, slot.device.ptr, copied)
 
     def done(self) -> None:
-        """All work that reads the last upload has been started."""
+        """Note that all work that reads the last upload has been started."""
         slot = self._slots[self._turn]
         if slot is not None and slot.is_used:
             slot.event.record(self._cupy.cuda.get_current_stream())
@@ -119,12 +119,12 @@ class Staging:
         self.discard()
 
     def discard(self) -> None:
-        """Forget tables that were not uploaded; those of earlier uploads are not read any more."""
+        """Drop tables that were not uploaded; earlier uploads are not read any more."""
         self._tables, self._used = [], 0
         self.number += 1
 
     def _ready(self, size: int) -> Slot:
-        """The slot whose turn it is: it is large enough, and nobody reads it any more."""
+        """The next slot, large enough and no longer in use."""
         slot = self._slots[self._turn]
         if slot is not None and slot.is_used:
             slot.event.synchronize()

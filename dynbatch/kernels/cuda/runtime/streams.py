@@ -1,4 +1,4 @@
-"""Independent work on streams of its own: the two directions of an LSTM, for instance."""
+"""Runs independent work on separate streams: the two directions of an LSTM, for instance."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ WORTH_A_STREAM = 16
 
 
 class Fork(NamedTuple):
-    """Branches that start when all before them is done; what comes next waits for all of them."""
+    """Branches that start when all earlier work is done; later work waits for all of them."""
 
     branches: Sequence[Sequence[Work]]
 
 
 class SideStreams:
-    """The streams of one queue beside the current one, made when they are first needed."""
+    """The side streams of one queue, made when first needed."""
 
     def __init__(self, cupy: CupyModule) -> None:
         self._cupy = cupy
         self._streams: list[CudaStream] = []
 
     def run(self, fork: Fork, start: Callable[[int, Work], None]) -> None:
-        """Start the branches in turns, an item of each, so that the device has work of all.
+        """Start one item of each branch in turn, so that the device has work of all.
 
         Args:
             start: (address of the stream, which is the current one then, work).
@@ -61,7 +61,7 @@ class SideStreams:
 
 
 def joined(branches: Sequence[Sequence[Work]]) -> Iterable[Work | Fork]:
-    """The branches as one fork, or one after the other where only one of them is long."""
+    """The branches as one fork, or one after the other if only one of them is long."""
     long = [items for items in branches if len(items) >= WORTH_A_STREAM]
     if len(long) < 2:
         return chain.from_iterable(branches)

@@ -1,4 +1,4 @@
-"""What a queue holds: launches and calls that wait for the device, and how errors name them."""
+"""The items of a queue: launches and host calls, and their names in errors."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Value = Argument | Table
 
 
 class Work(Protocol):
-    """Work of the device that waits for its turn. `str` gives what errors call it."""
+    """Queued work. `str` gives its name in errors."""
 
     @property
     def label(self) -> str:
-        """For whom it is done."""
+        """The node or batch that it is done for."""
 
     def start(self, upload: Upload, stream: int) -> None:
-        """Start it now, on CuPy's current stream, whose address is `stream`."""
+        """Start the work now, on CuPy's current stream, whose address is `stream`."""
 
 
 class WorkQueue(Protocol):
-    """What work needs of the queue that it is added to; `queue.Queue` is one."""
+    """The interface of a queue for its work; implemented by `queue.Queue`."""
 
     label: str
 
@@ -72,12 +72,11 @@ class Launch(NamedTuple):
 
 
 class RepeatedLaunch:
-    """A kernel that a run launches many times with the same arguments but the last, an int.
+    """A kernel that a run launches many times; only the last argument, an int, differs.
 
     The arguments are staged and cast once for each flush, most often once for the run, so that the
-    many launches of a scan's loop cost little. Tables lie on the device for one flush only. Where a
-    loop is flushed in between, as before a node type of the user's, the next launch stages them
-    again.
+    many launches of a scan's loop cost little. Tables lie on the device for one flush only. If a
+    flush interrupts the loop, as before a user's node type, the next launch stages them again.
     """
 
     __slots__ = ("_args", "_arguments", "_is_placed", "_queue", "_upload", "kernels", "name",
@@ -101,7 +100,7 @@ class RepeatedLaunch:
         self._is_placed = False
 
     def launch(self, grid: int, block: int, last: int) -> None:
-        """Have it launched after everything that waits."""
+        """Queue a launch."""
         if not grid:
             return
         queue = self._queue
@@ -136,7 +135,7 @@ class Repetition(NamedTuple):
 
 
 class HostCall(NamedTuple):
-    """Any other work of the device, in its place between the launches."""
+    """Any other device work between the launches."""
 
     function: Callable[[], object]
     label: str
@@ -163,7 +162,7 @@ NEWER_THAN_COMPILER = (
 
 
 def refused(error: Exception, what: str, label: str) -> DynbatchError:
-    """The error to raise where the device refused work; it says for which node and batch."""
+    """The error for refused device work; it names node and batch."""
     whose = label or "no node"
     if is_out_of_memory(error):
         return OutOfMemory(
@@ -179,7 +178,7 @@ def refused(error: Exception, what: str, label: str) -> DynbatchError:
         )
     return BackendError(
         f"{whose}: {what} failed on the GPU: {type(error).__name__}: {error}.\n"
-        "  rule: a GPU that has failed inside a kernel may refuse all later work of this process\n"
+        "  rule: after a failure inside a kernel, a GPU may refuse all later work of this process\n"
         "  fix:  db.Graph(check=True) finds the batch where numbers first go wrong; report a\n"
         "        kernel that fails"
     )
