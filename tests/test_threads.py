@@ -266,7 +266,7 @@ def test_blas_has_one_thread_until_the_last_run_has_ended():
     before = get()
     put(2)
     try:
-        one, other = openblas.one_thread(), openblas.one_thread()
+        one, other = parallel.one_blas_thread(), parallel.one_blas_thread()
         one.__enter__()
         other.__enter__()
         one.__exit__(None, None, None)

@@ -20,7 +20,7 @@ from benchmarks.trees import TreeBatch, levels
 from dynbatch import optim
 from dynbatch.kernels import arrays, blas, segment
 from dynbatch.kernels.losses import cross_entropy
-from dynbatch.kernels.runtime.openblas import one_thread
+from dynbatch.kernels.runtime.parallel import one_blas_thread
 from dynbatch.kernels.unary import sigmoid
 from dynbatch.testing.precision import dense_gradient
 
@@ -97,7 +97,7 @@ class HandBatchedTree(Contender):
         """The loss; with gradients, those of all parameters besides."""
         rows, hidden, words = self._buffers.rows, self._hidden, len(batch.ids)
         h, c, dh, dc = (rows(name, len(batch.classes), hidden) for name in ("h", "c", "dh", "dc"))
-        with one_thread():
+        with one_blas_thread():
             self._words_forward(batch.ids, h[:words], c[:words])
             self._levels_forward(batch.children, words, h, c)
             loss = self._loss(batch, h, dh if with_gradients else None)

@@ -8,7 +8,7 @@ from dynbatch.batcher.execution.observer import StepActions
 from dynbatch.batcher.steps.parameter_gradients import StashedGradients, StepGradients, commit
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import CheckError
-from dynbatch.kernels.runtime import openblas
+from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Parameter
 
 
@@ -31,7 +31,7 @@ class Commits:
 
     def add_last(self, steps: Sequence[StepRun], stashed: StashedGradients) -> None:
         """Add what these steps left, and what there was before the run."""
-        with openblas.one_thread():
+        with parallel.one_blas_thread():
             self.add(steps)
             self._touched += stashed.parameters
             stashed.add()

@@ -33,7 +33,7 @@ from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.cuda.runtime.work import refused
-from dynbatch.kernels.runtime import openblas
+from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool
 from dynbatch.parameter import Array
 
@@ -144,7 +144,7 @@ class Executor:
             self.plans += plan.preparation.plans
             placed = time.perf_counter()
             # A division by zero becomes inf, and at last a NumericError of the loss: no warnings.
-            with openblas.one_thread(), np.errstate(all="ignore"):
+            with parallel.one_blas_thread(), np.errstate(all="ignore"):
                 if loss is not None:
                     arrays.fill(loss._block.gradients().values, 0)
                     arrays.fill(loss._block.node_gradient(loss), 1)

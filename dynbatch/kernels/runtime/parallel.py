@@ -1,7 +1,8 @@
 """A small thread pool for the CPU: independent batches, and row shards of one batch.
 
 NumPy releases the interpreter lock inside BLAS and large ufuncs, so two Python threads keep two
-cores busy. BLAS itself then runs on one thread each (see `openblas`).
+cores busy. BLAS itself then runs on one thread each: `one_blas_thread()` sets that for the time of
+a run and restores what it found.
 """
 
 from __future__ import annotations
@@ -9,18 +10,25 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 
 from dynbatch.arguments import size
+from dynbatch.kernels.runtime import openblas
 from dynbatch.recent import free_at_fork
 
 _local = threading.local()
 _settings = {"threads": 0}
 _executors: dict[int, ThreadPoolExecutor] = {}
 _lock = free_at_fork(threading.Lock())
+
+# How often each thread is inside of `one_blas_thread`, and how many BLAS used before the first.
+_in_blas: Counter[int] = Counter()
+_blas_before = 1
+_blas_lock = free_at_fork(threading.Lock())
 
 
 def num_threads() -> int:
@@ -120,3 +128,63 @@ def shards(count: int, least: int = 1) -> list[tuple[int, int]]:
     parts = max(1, min(available(), count // max(1, least)))
     edges = [count * part // parts for part in range(parts + 1)]
     return list(itertools.pairwise(edges))
+
+
+# BLAS ---------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Run BLAS on one thread inside the block, and restore its threads afterwards.
+
+    BLAS has one setting for the process. If several Python threads are inside, the first sets it,
+    and the last to leave restores what the first found. In a forked child only the thread that
+    forked is still inside.
+    """
+    global _blas_before
+    setting = openblas.thread_setting()
+    if setting is None:
+        yield
+        return
+    get, put = setting
+    thread = threading.get_ident()
+    is_counted = False
+    try:
+        with _blas_lock:
+            is_first = not _in_blas.total()
+            # At once: an interrupt may come after any call.
+            _in_blas[thread], is_counted = _in_blas[thread] + 1, True
+            if is_first:
+                _blas_before = get()
+            if _blas_before != 1:
+                put(1)
+        yield
+    finally:
+        with _blas_lock:
+            _leave_blas(thread, is_counted, put)
+
+
+def _leave_blas(thread: int, times: int, put: openblas.Function) -> None:
+    """Leave the block `times` times; the last thread to leave restores BLAS's threads."""
+    _in_blas[thread] -= times
+    if not _in_blas[thread]:
+        del _in_blas[thread]
+    if not _in_blas and _blas_before != 1:
+        put(_blas_before)
+
+
+def _forget_other_threads_in_blas() -> None:
+    """In a forked child, count only the thread that forked."""
+    thread = threading.get_ident()
+    others = _in_blas.keys() - {thread}
+    if not others:
+        return
+    for other in others:
+        del _in_blas[other]
+    setting = openblas.thread_setting()
+    if setting is not None:
+        _leave_blas(thread, 0, setting[1])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_other_threads_in_blas)

@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime import openblas, parallel
+from tests.forks import in_child
 
 
 @pytest.fixture(autouse=True)
@@ -114,3 +115,54 @@ def test_shards_are_even_and_not_too_small(count, least, expected):
 def test_fewer_than_one_thread_raises():
     with pytest.raises(ValueError, match="count >= 1"):
         parallel.set_num_threads(0)
+
+
+def test_one_thread_of_blas_restores_what_it_found():
+    if openblas.thread_setting() is None:
+        pytest.skip("this NumPy does not carry OpenBLAS")
+    get, put = openblas.thread_setting()
+    before = get()
+    put(2)
+    with parallel.one_blas_thread():
+        assert get() == 1
+    assert get() == 2
+    with pytest.raises(KeyError), parallel.one_blas_thread():
+        raise KeyError
+    assert get() == 2
+    put(before)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_forked_while_a_thread_is_in_blas_has_nobody_there():
+    if openblas.thread_setting() is None:
+        pytest.skip("this NumPy does not carry OpenBLAS")
+    get, put = openblas.thread_setting()
+    before, inside, over = get(), threading.Event(), threading.Event()
+    put(2)
+
+    def stay():
+        with parallel.one_blas_thread():
+            inside.set()
+            over.wait()
+
+    def is_as_outside():
+        found = [get()]
+        with parallel.one_blas_thread():
+            found.append(get())
+        return [*found, get()] == [2, 1, 2]
+
+    def is_still_inside():
+        with parallel.one_blas_thread():
+            pass
+        return get() == 1
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait()
+    assert in_child(is_as_outside)
+    with parallel.one_blas_thread():
+        assert in_child(is_still_inside)
+    over.set()
+    thread.join()
+    assert get() == 2
+    put(before)
