@@ -201,15 +201,16 @@ class Graph(Runs, Introspection, NamesChecked):
         """The scalar that backward starts from, and the given nodes."""
         if not self.grad:
             raise GraphError("backward: this graph was made with grad=False.")
+        if gradient is None and isinstance(loss, Node):
+            start: Any = loss
+            if start.graph is self and start.rows * start.width == 1:
+                if isinstance(start._block, View) and start.is_alias:
+                    start._block = None  # it is computed again, with memory and a gradient
+                return start, ()
         several = isinstance(loss, list | tuple)
         outputs: Sequence[Any] = loss if isinstance(loss, list | tuple) else [loss]
         gradients = gradient if several and gradient is not None else [gradient] * len(outputs)
         given = gradients_given(self, outputs, gradients)
-        if gradient is None and not several:
-            start = outputs[0]
-            if isinstance(start._block, View) and start.is_alias:
-                start._block = None  # it is computed again, with memory and a gradient of its own
-            return start, ()
         return seed(outputs, given, are_losses=gradient is None), outputs
 
     def values(self, nodes: Sequence[Node]) -> list[Array]:
