@@ -1,7 +1,7 @@
 """Elementwise functions of one value: activations, powers, logarithms.
 
 `kernels/unary.py` has each function's formula, from which its node type is made; the function that
-users call is here. A new one needs these two, and a case of the contract suite.
+users call is here. CONTRIBUTING lists what a new one needs.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def sqrt(x: Node) -> Node:
 def detach(x: Node) -> Node:
     """x without its gradient, as `torch.Tensor.detach`: nothing computed from it trains x.
 
-    No copy is made, in cells and outside, but in the loop of a cell, where it costs what a negation
-    does. A kept one is a value of its own, whose gradient can be read.
+    It makes no copy, except in a cell's loop, where it costs one pass. A kept one is a value of its
+    own, whose gradient can be read.
 
     Example:
         >>> import dynbatch as db

@@ -25,6 +25,7 @@ class MemoryUse:
             "workspace": while a kernel runs · "copies": inputs packed together · "earlier runs" of
             the same graph · "gaps": between blocks.
         by_type:      the same peak by node type, without gaps and earlier runs.
+        peak_stage:   what runs at that stage, and of which node types: "backward Scan".
         stages:       of each stage of the run, in order, its label and the bytes alive by cause.
         tables_bytes: index tables of the run's batches (offsets, ids, orders) on top of the arena.
         blocks_bytes: sum of all blocks, as if none took the room of another.
@@ -98,8 +99,15 @@ class MemoryUse:
             saving,
         )
 
+    @property
+    def peak_stage(self) -> str:
+        """What runs while most is alive, as "backward Scan"; "" for a run that holds nothing."""
+        sums = [sum(causes.values()) for _, causes in self.stages]
+        return self.stages[sums.index(max(sums))][0] if sums else ""
+
     def __str__(self) -> str:
         head = f"peak {self.peak_bytes:,} bytes (live {self.live_bytes:,})"
+        head += f" in {self.peak_stage}" if self.stages else ""
         causes = "; ".join([f"{cause} {size:,}" for cause, size in self.by_cause.items() if size])
         types = "; ".join([f"{kind} {size:,}" for kind, size in self.by_type.items() if size])
         head += f"\n  saving: {self.saving}" if self.saving else ""

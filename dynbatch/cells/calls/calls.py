@@ -95,8 +95,8 @@ class CallableCell(NamedCell, Protocol):
 class Calls:
     """The tables that a cell's calls go to, by what the calls are given.
 
-    `make` makes a call of light values whose table is known; what else it is given, it leaves to
-    `make_slowly`, which makes values light, tables, and errors.
+    `make` makes a call of value handles whose table is known. Anything else it leaves to
+    `make_slowly`, which makes handles, tables, and errors.
 
     Several threads may call one cell at once, each in a graph of its own. Keys of different graphs
     differ, since form ids do, and so do identities of what is alive; a graph that closes takes away

@@ -67,8 +67,8 @@ class ValueHandle(Node):
     row:    of the call in its table, or of the origin's matrix.
     first:  the first of the call's values that this stands for.
     form_id: an integer; equal ones are equal forms in one graph.
-    ready:  the phase in which a call can read it: one more than the ordinary nodes it comes from
-            have, and that of a call itself.
+    ready:  the first phase whose calls may read it: for the value of a call, the phase of that
+            call; for an ordinary node, one more than the node's phase.
     """
 
     stream_name = "Light"

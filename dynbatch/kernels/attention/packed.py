@@ -30,7 +30,7 @@ class AttentionGradients(NamedTuple):
     """Gradients to compute, in the shapes of `PackedAttention`; None for unwanted ones.
 
     accumulate: those of keys and values are added to, not overwritten.
-    later: where a kernel may leave what it would add, for the end of a scan.
+    deferred: where a kernel may leave what it would add, for the end of a scan.
     vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
         queries' parts of the vector's gradient, for the end of the scan.
     """
@@ -39,7 +39,7 @@ class AttentionGradients(NamedTuple):
     keys: Array | None
     values: Array | None
     accumulate: bool = False
-    later: DeferredGradients | None = None
+    deferred: DeferredGradients | None = None
     vectors: Array | None = None
 
 

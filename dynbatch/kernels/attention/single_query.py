@@ -88,9 +88,9 @@ def dot_attention_backward(
     _scale(p, scales, sentences)
     np.subtract(p, log_sums[:, 0][sentences], out=p)
     np.exp(p, out=p)
-    later = _later(wanted, keys)
-    if later is not None:
-        later.values.add(p, dout)
+    deferred = _deferred(wanted, keys)
+    if deferred is not None:
+        deferred.values.add(p, dout)
     elif wanted.values is not None:
         _outer(p, dout, sentences, wanted.values)
     _row_dots(packed.values, dout, sentences, ds, scratch)
@@ -98,10 +98,10 @@ def dot_attention_backward(
     _scale(ds, scales, sentences)
     if wanted.queries is not None:
         _weighted_sums(ds, keys, offsets, wanted.queries)
-    if later is not None:
-        later.keys.add(ds, packed.queries)
-        if later is not wanted.later:
-            later.add_to(wanted.keys, wanted.values, offsets)
+    if deferred is not None:
+        deferred.keys.add(ds, packed.queries)
+        if deferred is not wanted.deferred:
+            deferred.add_to(wanted.keys, wanted.values, offsets)
     elif wanted.keys is not None:
         _outer(ds, packed.queries, sentences, wanted.keys)
 
@@ -139,9 +139,9 @@ def additive_attention_backward(
     Returns:
         dvector (D,).
     """
-    offsets, later = packed.key_offsets, _later(wanted, packed.keys)
-    if later is not None:
-        later.values.add(weights, dout)
+    offsets, deferred = packed.key_offsets, _deferred(wanted, packed.keys)
+    if deferred is not None:
+        deferred.values.add(weights, dout)
     elif wanted.values is not None:
         _outer(weights, dout, sentences, wanted.values)
     ds = np.empty_like(weights)
@@ -155,8 +155,8 @@ def additive_attention_backward(
         if wanted.queries is not None:
             inside = offsets[block.start : block.stop + 1] - rows.start
             _weighted_sums(ds[rows], u, inside, wanted.queries[block])
-        if later is not None:
-            later.add_slopes(rows, ds[rows], u)
+        if deferred is not None:
+            deferred.add_slopes(rows, ds[rows], u)
         elif wanted.keys is not None:
             np.subtract(1, u, out=u)
             np.multiply(u, vector, out=u)
@@ -165,19 +165,19 @@ def additive_attention_backward(
         total = np.add.reduceat(ds, offsets[:-1])
         np.subtract(total[:, None], wanted.queries, out=wanted.queries)
         np.multiply(wanted.queries, vector, out=wanted.queries)
-    if later is not None and later is not wanted.later:
-        later.add_to(wanted.keys, wanted.values, offsets, vector)
+    if deferred is not None and deferred is not wanted.deferred:
+        deferred.add_to(wanted.keys, wanted.values, offsets, vector)
     return dvector
 
 
 # Parts --------------------------------------------------------------------------------------------
 
 
-def _later(wanted: AttentionGradients, keys: Array) -> DeferredGradients | None:
+def _deferred(wanted: AttentionGradients, keys: Array) -> DeferredGradients | None:
     """Scratch for gradients that are added; None if they are overwritten."""
-    if wanted.accumulate and wanted.later is None:
+    if wanted.accumulate and wanted.deferred is None:
         return DeferredGradients(keys.shape[0])
-    return wanted.later
+    return wanted.deferred
 
 
 def _scale(scores: Array, scales: Array, sentences: Array) -> None:
