@@ -13,7 +13,7 @@ from dynbatch.cells.scan.initial_state import with_right_init
 from dynbatch.compiler.any_rows import trace_any_rows
 from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.compiler.trace import Trace, trace_cell
-from dynbatch.compiler.traced import Traced
+from dynbatch.compiler.traced import Traced, check_reads
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.nodes.node import Node, Owner
 
@@ -89,7 +89,7 @@ class Cell:
                 self._by_rows.add((form, shapes))
                 return self.compiled(graph, form, memories, params)
             compiled = self._programs.add(key, params, CompiledCell(trace))
-        compiled.check_parameters(graph)
+        check_reads("scan", compiled.reads, graph)
         # With the parameters, so that their id stays their own.
         graph.programs[self, id(params), *key] = (params, compiled)
         return compiled

@@ -20,12 +20,9 @@ from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward
 from dynbatch.compiler.program import Program, numbered
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
-from dynbatch.compiler.traced import is_unchanged
 from dynbatch.kernels import binary, blas
-from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.arithmetic import Binary, WithNumber
 from dynbatch.nodes.elementwise import Unary
-from dynbatch.nodes.node import Owner
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
@@ -47,6 +44,7 @@ class CompiledLoop:
         planes: widths of the planes of each wide map's output; 0 for plain rows.
         state_maps: numbers of the maps that read the state as their step finds it.
         reached: streams that backward gives a gradient.
+        parameters: all that the loop uses, once each.
         generic: operators that run by their node type's own kernels, by number.
         read_before: parts of the state that backward reads packed, as every step found them.
         exports, following: where outputs and the state are after a step.
@@ -75,7 +73,7 @@ class CompiledLoop:
         }
         self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(read)}
         self._place_values()
-        self._parameters = self._parameters_of_ops()
+        self.parameters = self._parameters_of_ops()
         lines, self.launches = emit_forward(program, self.storage)
         self.from_state = sum([op.reads_state for op in program.ops])
         self.launches_backward = len(reverse.body) + len(reverse.carry)
@@ -130,10 +128,6 @@ class CompiledLoop:
                 names[kernel_name(op)] = op.node.kernel
         return names
 
-    def all_parameters(self) -> tuple[Parameter, ...]:
-        """Every parameter the loop uses, once."""
-        return self._parameters
-
     def _parameters_of_ops(self) -> tuple[Parameter, ...]:
         by_uid: dict[int, Parameter] = {}
         for op in self.maps.values():
@@ -145,21 +139,19 @@ class CompiledLoop:
                 by_uid.setdefault(parameter.uid, parameter)
         return tuple(by_uid.values())
 
-    def parameters(self) -> tuple[Parameter, ...]:
-        """The parameters that are trained."""
-        return tuple([p for p in self._parameters if not p.frozen])
-
 
 class CompiledCell(CompiledLoop):
     """A compiled cell: its loop, and the operators that run before and after the loop.
 
     Attributes:
         trace, parts: what the cell built, and how it was split.
+        reads:        what it read from its parameters.
         ahead:        the operators before the loop that must be made as nodes, in order.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
+        self.reads = trace.reads
         self.parts: Split = split(trace)
         super().__init__(Program(trace, self.parts))
         self.ahead = self._needed_before()
@@ -168,16 +160,6 @@ class CompiledCell(CompiledLoop):
     def on_device(self) -> DeviceCell:
         """This loop for a GPU."""
         return DeviceCell(self.program, numbered(self.program.linear_maps))
-
-    def is_current(self, params: object) -> bool:
-        """Whether `params` holds what the trace read of the parameters that it was given."""
-        return is_unchanged(params, self.trace.reads)
-
-    def check_parameters(self, graph: Owner) -> None:
-        """Raise an error unless the parameters are of the graph's dtype and on its device."""
-        for read in self.trace.reads.values():
-            if isinstance(read, Parameter):
-                check_parameter("scan", read, graph)
 
     def _needed_before(self) -> list[Operation]:
         program, trace = self.program, self.trace

@@ -9,7 +9,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from dynbatch.parameter import Array
+from dynbatch.nodes.arguments import check_parameter
+from dynbatch.nodes.node import Owner
+from dynbatch.parameter import Array, Parameter
 from dynbatch.recent import free_at_fork
 
 
@@ -40,6 +42,13 @@ class Missing:
 def is_unchanged(params: object, reads: Reads) -> bool:
     """Whether reading `params` again would give what was read."""
     return all([_is_same(_follow(params, path), value) for path, value in reads.items()])
+
+
+def check_reads(what: str, reads: Reads, graph: Owner) -> None:
+    """Raise an error unless parameters that were read are of the graph's dtype, on its device."""
+    for value in reads.values():
+        if isinstance(value, Parameter):
+            check_parameter(what, value, graph)
 
 
 def read(params: Any, way: Way, key: Any) -> Any:
@@ -78,14 +87,15 @@ def _bytes(array: Array) -> tuple[object, ...]:
     return array.dtype, array.shape, array.tobytes()
 
 
-class Current(Protocol):
+class MadeOfReads(Protocol):
     """A trace, or what was compiled from one."""
 
-    def is_current(self, params: object) -> bool:
-        """Whether `params` holds what the trace read from its own."""
+    @property
+    def reads(self) -> Reads:
+        """What the trace read from its parameters."""
 
 
-T = TypeVar("T", bound=Current)
+T = TypeVar("T", bound=MadeOfReads)
 Key = tuple[object, ...]
 
 Entry = tuple[Key, T]
@@ -139,6 +149,6 @@ class Traced(Generic[T]):
 
 def _fitting(kept: tuple[Entry[T], ...], key: Key, params: object) -> Entry[T] | None:
     for entry in kept:  # a network's cells take turns: the next is the one not used for longest
-        if entry[0] == key and entry[1].is_current(params):
+        if entry[0] == key and is_unchanged(params, entry[1].reads):
             return entry
     return None

@@ -81,6 +81,6 @@ class RegionGuard(StepGuard):
         if when != "forward":
             dy, _ = self._run.gradients()[number]
             known.append(f"the gradient of what it returned {described(to_host(dy[row]))}")
-        known += ranges(group.cell.all_parameters())
+        known += ranges(group.cell.parameters)
         text = calls_text(self.node)
         self._raise(call, f"{what} {described(numbers)}", known, when, text)

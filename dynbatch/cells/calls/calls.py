@@ -14,7 +14,7 @@ from dynbatch.cells.calls.step import NOT_TRACED, StepTrace, trace_step
 from dynbatch.cells.calls.table import CallGraph, CallTable, NamedCell
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.trace import run_traced
-from dynbatch.compiler.traced import Traced
+from dynbatch.compiler.traced import Traced, check_reads
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import Owner
 
@@ -185,7 +185,7 @@ class Calls:
                     return None
                 raise
             trace = self._traces.add(key, params, made)
-        trace.check_parameters(self._cell.__name__, graph)
+        check_reads(f"cell {self._cell.__name__!r}", trace.reads, graph)
         return trace
 
     def _inline(self, arguments: Sequence[object], at: int | None, graph: Owner) -> Any:

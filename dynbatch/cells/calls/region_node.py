@@ -57,7 +57,7 @@ class RegionNode(Operation):
         return list(node.region.sources)
 
     def all_parameters(self) -> tuple[Parameter, ...]:
-        parameters = {p.uid: p for g in self.region.groups for p in g.cell.all_parameters()}
+        parameters = {p.uid: p for g in self.region.groups for p in g.cell.parameters}
         return tuple(parameters.values())
 
     def label(self) -> str:
@@ -98,7 +98,7 @@ class RegionNode(Operation):
     @classmethod
     def operations(cls, batch: Batch) -> int:
         groups = batch.first.region.groups
-        return sum([g.count * sum([p.size for p in g.cell.all_parameters()]) for g in groups])
+        return sum([g.count * sum([p.size for p in g.cell.parameters]) for g in groups])
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

@@ -24,15 +24,13 @@ from dynbatch.compiler.program import Program
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
-from dynbatch.compiler.traced import Reads, is_unchanged
+from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
-from dynbatch.nodes.node import Node, Owner, Shape, ancestors
+from dynbatch.nodes.node import Node, Shape, ancestors
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.expand import Expand
-from dynbatch.parameter import Parameter
 
 
 @dataclass
@@ -52,16 +50,6 @@ class StepTrace:
     form: ResultForm
     reads: Reads
     compiled: dict[frozenset[int], CompiledStep] = field(default_factory=dict)
-
-    def is_current(self, params: object) -> bool:
-        """Whether `params` holds what the trace read from its own."""
-        return is_unchanged(params, self.reads)
-
-    def check_parameters(self, name: str, graph: Owner) -> None:
-        """Raise an error unless the parameters are of the graph's dtype and on its device."""
-        for read in self.reads.values():
-            if isinstance(read, Parameter):
-                check_parameter(f"cell {name!r}", read, graph)
 
     @cached_property
     def of_memory(self) -> frozenset[int]:

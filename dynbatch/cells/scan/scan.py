@@ -65,10 +65,7 @@ class Scan(Operation):
         return ["compiled cell", "reverse", "given initial states", "recompute"]
 
     def all_parameters(self) -> tuple[Parameter, ...]:
-        return self.cell.all_parameters()
-
-    def parameters(self) -> tuple[Parameter, ...]:
-        return self.cell.parameters()
+        return self.cell.parameters
 
     def port_widths(self) -> tuple[int, ...]:
         return tuple([state.width for state in self.cell.program.states])
