@@ -9,7 +9,6 @@ from functools import reduce
 import numpy as np
 
 from dynbatch.backend import Device, DType
-from dynbatch.batcher.execution.arenas import Arenas
 from dynbatch.batcher.execution.observer import StepActions, Wrap
 from dynbatch.batcher.execution.record import (
     GraphStatistics,
@@ -18,7 +17,7 @@ from dynbatch.batcher.execution.record import (
     StepRecord,
     row_of,
 )
-from dynbatch.batcher.execution.run import Commits, Run, apply, enter_again, free
+from dynbatch.batcher.execution.run import Arenas, Commits, Run, apply, enter_again, free
 from dynbatch.batcher.execution.stage_runner import StageRunner
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.out_of_memory import advice

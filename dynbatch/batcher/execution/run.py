@@ -1,6 +1,7 @@
-"""`Run`: a run that is not finished, what there was before it, and how its plan is carried out.
+"""`Run`: a run that is not finished, what it has on loan, and how its plan is carried out.
 
-Only here does anything of a plan get onto steps, blocks and batches.
+Arenas are on loan from a pool, and gradients of parameters may be half added. Only here does
+anything of a plan get onto steps, blocks and batches.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from dynbatch.backend import DType
 from dynbatch.batcher.execution.observer import StepActions
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
@@ -22,6 +24,7 @@ from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.batcher.steps.step import StepRun
 from dynbatch.errors import CheckError
 from dynbatch.kernels.runtime import parallel
+from dynbatch.memory import Pool
 from dynbatch.parameter import Array, Parameter
 
 
@@ -68,6 +71,46 @@ class Run:
             block.gradient = None
         for block, gradient, start in self.gradients:
             block.gradient, block.gradient_start = gradient, start
+
+
+class Arenas:
+    """One arena a run, or two.
+
+    Attributes:
+        num_bytes:  of all arenas.
+        peak_bytes: the most so far.
+    """
+
+    def __init__(self, pool: Pool, dtype: DType) -> None:
+        self.num_bytes = 0
+        self.peak_bytes = 0
+        self._pool = pool
+        self._dtype = dtype
+        self._arenas: list[tuple[Array, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._arenas)
+
+    def take(self, elements: int) -> Array:
+        """One more, of so many elements."""
+        arena = self._pool.take(elements, self._dtype, label="a graph's arena")
+        size = elements * arena.itemsize
+        self._arenas.append((arena, size))
+        self.num_bytes += size
+        self.peak_bytes = max(self.peak_bytes, self.num_bytes)
+        return arena
+
+    def give(self, arena: Array) -> None:
+        """Give one back."""
+        (number,) = [k for k, (other, _) in enumerate(self._arenas) if other is arena]
+        _, size = self._arenas.pop(number)
+        self.num_bytes -= size
+        self._pool.give(arena)
+
+    def give_after(self, count: int) -> None:
+        """Give back all but the first so many."""
+        while len(self._arenas) > count:
+            self.give(self._arenas[-1][0])
 
 
 class Commits:
