@@ -20,7 +20,7 @@ from dynbatch.nodes.node import Node, Owner
 CACHED_PROGRAMS = 64
 
 Shapes = tuple[tuple[int, int], ...]
-"""Of each memory the number of dimensions, and the width."""
+"""The number of dimensions and the width of each memory."""
 
 
 class Cell:
@@ -41,7 +41,7 @@ class Cell:
         self._calls = Calls(self)
 
     def __call__(self, *arguments: object) -> Any:
-        """One step, as one node: what the function returns, of the values that nodes stand for.
+        """One step as one node: the result of the function.
 
         Args:
             arguments: what the function takes. Values are vectors or scalars, matrices to attend
@@ -97,7 +97,7 @@ class Cell:
     def _trace(
         self, graph: Owner, form: ScanForm, memories: Sequence[Node], params: object, by_rows: bool
     ) -> Trace | None:
-        """What the cell builds for memories of any number of rows, or None if that differs.
+        """The cell's trace for memories of any number of rows; None if it depends on it.
 
         Args:
             by_rows: for memories of just these rows, since it is known to differ.
@@ -118,7 +118,7 @@ class Cell:
 
     @property
     def programs(self) -> list[CompiledCell]:
-        """What has been compiled and is still kept, the last used at the end."""
+        """The compiled programs still kept, the last used at the end."""
         return self._programs.all()
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class Cell:
 
 
 def cell(function: CellFunction) -> Cell:
-    """Make a function of one step a cell.
+    """Make a cell from a function of one step.
 
     Args:
         function: (x, state, params) -> (output, next state), with vectors for x, output and each

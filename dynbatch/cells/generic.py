@@ -1,4 +1,4 @@
-"""Operators of a loop that have no generated code: each step calls the node type's own kernels."""
+"""Operators of a loop without generated code: each step calls the node type's own kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from dynbatch.ragged import Ragged
 
 
 class Lengths:
-    """What a node type may ask of an input when it sizes its arrays."""
+    """The attributes of an input from which a node type sizes its arrays."""
 
     __slots__ = ("rows", "width")
 
@@ -54,8 +54,8 @@ def room_of(op: Op, memory_rows: Sequence[int]) -> int:
 class GenericStep:
     """One operator without generated code in one shard, through all steps.
 
-    Where a step's sentences are the first ones, memories are read where they lie. What depends on
-    them alone is then kept from step to step, since later steps have fewer sentences.
+    If a step's sentences are the first ones, memories are read in place. Values that depend on
+    memories alone are then kept, since later steps have fewer sentences.
 
     Args:
         op:       the operator.
@@ -113,7 +113,7 @@ class GenericStep:
 
     @property
     def keeps(self) -> bool:
-        """Whether forward leaves what backward reads."""
+        """Whether forward keeps values for backward."""
         return self._batch.keeps
 
     @keeps.setter
@@ -121,11 +121,11 @@ class GenericStep:
         self._batch.keeps = value
 
     def give_room(self, room: Array) -> None:
-        """Where backward keeps what its steps leave for `finish`: `room_of` elements."""
+        """Set the `room_of` elements where steps of backward leave results for `finish`."""
         self._cache.room = room
 
     def forget(self) -> None:
-        """Free what forward left: no backward will read it."""
+        """Free the values that forward kept: there will be no backward."""
         self._saved.clear()
 
     def forward(self, t: int, n: int, out: Array, *xs: Any) -> None:
@@ -182,14 +182,14 @@ class GenericStep:
                 arrays.accumulate(of_step.values, self._gradient(x, n).values)  # type: ignore[union-attr]
 
     def finish(self) -> None:
-        """After the last step of backward: the rest of the memories' gradients."""
+        """Add the rest of the memories' gradients after the last step of backward."""
         if self._accumulates:
             targets = [None if x is None else self._gradient(x, self._most) for x in self._places]
             self._batch.cache, self._batch.accumulate = self._cache, True
             self._kind.finish(self._batch, *targets)
 
     def give_gradients_to(self, gradients: Gradients) -> None:
-        """Where the node type's parameter gradients go."""
+        """Set the receiver of the node type's parameter gradients."""
         self._batch.gradients = gradients
 
     def _at(self, t: int, n: int) -> Batch:

@@ -36,8 +36,8 @@ def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> Arra
     """Wide weights (K, O) as W, in planes of p columns (planes, K, p); wide biases as b.
 
     Args:
-        streams: whether weights of streams are packed as well. It takes room, and products of them
-            as they lie a few percent more time.
+        streams: whether weights of streams are packed as well. Packing takes memory; without it the
+                 products take a few percent longer.
     """
     arrays: Arrays = {}
     for number, op in cell.maps.items():
@@ -58,7 +58,7 @@ def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> Arra
 def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
     """Wide weights (O, K) of the loop as V, in planes (planes, p, K).
 
-    Those of streams are read where they lie: see `stream_gradients`.
+    Weights of streams are read in place: see `stream_gradients`.
     """
     arrays: Arrays = {}
     for number, op in cell.maps.items():

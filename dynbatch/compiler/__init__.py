@@ -1,1 +1,1 @@
-"""A traced function as a program: simplified, fused, differentiated, and printed as code."""
+"""Compiles a traced function: a program that is fused, differentiated and printed as code."""

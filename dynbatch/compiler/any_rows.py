@@ -1,8 +1,8 @@
-"""Whether what a cell builds holds for memories of any number of rows.
+"""Checks whether a cell's trace holds for memories of any number of rows.
 
-A cell is traced with memories of some rows and runs with those of others. So it is traced with
-several numbers of rows, and compared: `memory[-1]`, `range(memory.rows)` or a number made of
-`memory.rows` builds other operators for each.
+A cell is traced with some number of rows and runs with others. So traces with several numbers are
+compared: `memory[-1]`, `range(memory.rows)` or a number made of `memory.rows` builds other
+          operators for each.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TRACED_ROWS = (7, 11, 0)
 
 
 def operators(nodes: Sequence[Operation]) -> list[tuple[object, ...]]:
-    """What tells one trace from another: the operators, and their attributes."""
+    """The operators of a trace and their attributes, for comparison."""
     return [
         (type(node), node.sig, node.ndim, node.width, [x.index for x in node.inputs], _own(node))
         for node in nodes
@@ -49,8 +49,8 @@ def _own(node: Operation) -> list[object]:
 def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
     """Whether vectors are repeated over rows only where a matrix beside them has these rows.
 
-    Such a vector is kept as it is, and so is what works on it row by row; it is repeated where it
-    meets the rows of a matrix. Anything else that reads it would see one row.
+    Such a vector stays a vector, also through rowwise operators, until it meets the rows of a
+    matrix. Any other reader would see one row.
     """
     single: set[int] = set()  # matrices of the trace that are one vector
     for node in nodes:

@@ -1,4 +1,4 @@
-"""The arrays that generated code works on: where they lie, and how they are cut."""
+"""Allocates and slices the arrays of generated code."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def planes_of(array: Array) -> Array:
 
 
 def portions(op: Op, plane: int) -> Iterator[Portion]:
-    """Each stretch of columns of a wide map that is in one plane and of one weight.
+    """The column ranges of a wide map that lie in one plane and one weight.
 
     Yields:
         plane, columns there, the piece, and the first row of its weight.
@@ -119,7 +119,7 @@ def memory_rows(memory: Ragged, sentences: Array) -> tuple[Array, Array]:
 
 
 def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
-    """out[positions[n]] += rows[n], whatever repeats; the same bits every time."""
+    """out[positions[n]] += rows[n]; positions may repeat, and the bits are reproducible."""
     if not unique and np.bincount(positions).max(initial=0) > 1:
         positions, rows = sum_rows_by_id(positions, rows)
     out[positions] += rows

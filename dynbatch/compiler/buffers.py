@@ -1,4 +1,4 @@
-"""Where each value of a program lives during a step: packed for backward, or temporary."""
+"""Assigns each value of a program to a buffer: packed for backward, or temporary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.compiler.program import Program
 
 
 class Role(Enum):
-    """What an array of generated code holds."""
+    """The role of an array in generated code."""
 
     STREAM = auto()
     PACKED = auto()  # values with a row for every token
@@ -49,7 +49,7 @@ def array_name(role: Role, label: int | str = "") -> str:
 
 
 class ProgramBuffer:
-    """An array of generated code: rows for one value, or for several whose lives do not meet.
+    """An array of generated code: for one value, or for several whose lifetimes do not overlap.
 
     label:  what tells arrays of one role apart: a number, or the shape of scratch.
     packed: one row for every token of the scan; else one for every running sentence.
@@ -73,7 +73,7 @@ class ProgramBuffer:
 
 
 class Columns(NamedTuple):
-    """Where a value is: columns of a buffer."""
+    """The place of a value: columns of a buffer."""
 
     buffer: ProgramBuffer
     column: int
@@ -81,7 +81,7 @@ class Columns(NamedTuple):
 
 
 def plane_of(value: Value) -> int:
-    """Width of the planes to store a base value, or its gradient, in; 0 for plain rows.
+    """The plane width in which to store a base value or its gradient; 0 for plain rows.
 
     Operators read columns of one plane or a whole number of planes (see `fusion`).
     """
@@ -89,7 +89,7 @@ def plane_of(value: Value) -> int:
 
 
 class BufferAssignment:
-    """Buffers of a program's forward pass, and where each value is in them.
+    """Buffers of a program's forward pass, and each value's place in them.
 
     packed:    for what backward reads, what leaves a step, and linear maps of the streams.
     temporary: for the rest, as far as it has memory.
@@ -115,7 +115,7 @@ class BufferAssignment:
         return Columns(*self.buffer_of(value), value.width)
 
     def is_kept(self, value: Value) -> bool:
-        """Whether backward, or the world outside the step, reads any of its columns."""
+        """Whether backward or anything outside the step reads any of its columns."""
         return any([value.overlaps(other) for other in self._kept])
 
     def _new(self, value: Value, packed: bool, plane: int = 0) -> None:

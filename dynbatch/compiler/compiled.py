@@ -1,4 +1,4 @@
-"""A cell, traced for one set of widths and parameters, split, and compiled to two functions."""
+"""`CompiledCell`: a cell traced for one set of widths and parameters, split and compiled."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from dynbatch.parameter import Parameter
 _uids = itertools.count()
 
 Arrays = dict[str, Any]
-"""What generated code is given by name: arrays, flags, operators with kernels of their own."""
+"""The values that generated code gets by name: arrays, flags, operators with own kernels."""
 
 
 class CompiledLoop:
-    """A program with its buffers and generated code, whatever the mini-batch.
+    """A program with its buffers and generated code, for any mini-batch.
 
     Attributes:
         program, storage, reverse_pass: the stages of compilation, for those who look.
@@ -86,7 +86,7 @@ class CompiledLoop:
         self.backward: Callable[[Arrays, Sequence[object]], None] = namespace["backward"]
 
     def _place_values(self) -> None:
-        """Look up where values are, and which arrays a pass takes, once for all mini-batches."""
+        """Look up the values' places and each pass's arrays, once for all mini-batches."""
         program = self.program
         columns_of = self.storage.columns_of
         self.planes = {k: columns_of(op.output).buffer.plane for k, op in self.maps.items()}

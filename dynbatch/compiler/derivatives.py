@@ -1,4 +1,4 @@
-"""What backward can make for many steps at once: derivatives, which follow from saved values alone.
+"""Derivatives that backward computes for many steps at once, from saved values alone.
 
 The gradient through y = f(x), z = y ⊙ u is dx = dz ⊙ (u ⊙ f'(x)). The factor in brackets needs no
 gradient, so it is made for a block of steps ahead of them, and of the whole chain one product is
@@ -15,7 +15,7 @@ from dynbatch.compiler.program import Program
 
 @dataclass(frozen=True)
 class Link:
-    """Some columns of a function's output, and what multiplies them.
+    """Some columns of a function's output, and their multiplication.
 
     part:    those columns.
     product: the operator that is their only reader; the function itself if there is no such one.
@@ -28,7 +28,7 @@ class Link:
 
 
 def has_slope(op: Op) -> bool:
-    """Whether backward of `op` is a product with something that saved values give."""
+    """Whether backward of `op` is a product with a factor computed from saved values."""
     if op.opcode is not OpCode.UNARY or op.node.kernel.slope is None:
         return False
     return op.inputs[0].base.origin is Origin.OPERATOR
@@ -37,7 +37,7 @@ def has_slope(op: Op) -> bool:
 def links(program: Program, op: Op) -> list[Link]:
     """The products that read the output of `op`, if nothing else does and each column is read once.
 
-    Then the output's own gradient need not be made.
+    Then the output's own gradient is not needed.
     """
     if not has_slope(op) or id(op.output) in program.leaving():
         return []

@@ -1,7 +1,6 @@
-"""Fusion: many narrow operators become few wide ones, in the program itself.
+"""Fusion: turns many narrow operators of a program into few wide ones.
 
-What is spelt out gate by gate thus runs as the same few wide kernels that a hand-fused cell would
-have.
+A cell spelt out gate by gate thus runs as few wide kernels, like a hand-fused cell.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from dynbatch.compiler.program import Program
 def fuse(program: Program) -> None:
     """Merge linear maps of one input, then elementwise operators on neighbouring columns.
 
-    First everything that is only read in parts is cut into these parts, so that gates made by one
-    wide map and gates spelt out one by one look the same.
+    First, values that are only read in parts are cut into these parts, so that gates of one wide
+    map and gates written one by one look alike.
     """
     _narrow(program)
     _fold_biases(program)
@@ -81,7 +80,7 @@ def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> l
 
 
 def _cut_value(program: Program, value: Value, column: int, width: int) -> Value:
-    """Make some columns a base value, which their views view from now on."""
+    """Make some columns a base value, and redirect their views to it."""
     part = program.value(width)
     for view in program.values:
         if view.base is value and (view.column, view.width) == (column, width):
@@ -230,7 +229,7 @@ def _join(program: Program, a: Op, b: Op) -> None:
 
 
 def in_order(ops: Sequence[Op]) -> list[Op]:
-    """The operators, each after those it reads; otherwise as they stand."""
+    """The operators in topological order, otherwise unchanged."""
     waiting = list(ops)
     outputs = {id(op.output) for op in ops}
     done: set[int] = set()

@@ -1,4 +1,4 @@
-"""The words of a program: a step's values, and the operators on them."""
+"""The intermediate representation: values of a step, and operators on them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Origin(Enum):
-    """Where a value comes from."""
+    """The origin of a value."""
 
     STREAM = auto()  # a row of each token, computed before the loop
     STATE = auto()  # a part of the state as the step finds it
@@ -23,7 +23,7 @@ class Origin(Enum):
 
 
 class OpCode(Enum):
-    """What an operator does."""
+    """The operation of an operator."""
 
     LINEAR = auto()  # a product with rows of weights: see `Op.pieces`
     UNARY = auto()
@@ -69,7 +69,7 @@ class Value:
         return view
 
     def become_view(self, base: Value, column: int) -> None:
-        """From now on these are columns of `base`."""
+        """Make the value a view of columns of `base`."""
         self.base, self.column = base.base, base.column + column
 
     def is_whole(self) -> bool:
@@ -111,7 +111,7 @@ class WeightRows:
 
 
 class Op:
-    """One operator of the loop; `node` is the traced one that says the rest."""
+    """One operator of the loop; `node` is the traced node with its attributes."""
 
     __slots__ = ("columns", "inputs", "node", "opcode", "output", "pieces")
 
@@ -138,12 +138,12 @@ class Op:
 
     @property
     def is_add(self) -> bool:
-        """Whether it is the sum of two values."""
+        """Whether the operator adds two values."""
         return self.opcode is OpCode.BINARY and self.node.kernel.name == "add"
 
     @property
     def is_multiply(self) -> bool:
-        """Whether it is the product of two values."""
+        """Whether the operator multiplies two values."""
         return self.opcode is OpCode.BINARY and self.node.kernel.name == "multiply"
 
     @property
@@ -153,7 +153,7 @@ class Op:
 
     @property
     def reads_state(self) -> bool:
-        """Whether it is a linear map of the state as its step finds it."""
+        """Whether the operator is a linear map of the state before the step."""
         return self.is_linear and self.inputs[0].base.origin is Origin.STATE
 
     @property
@@ -163,7 +163,7 @@ class Op:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal keys: the same function, which may run once on wider operands."""
+        """Operators with equal keys compute one function and may run as one on wider operands."""
         if self.opcode in (OpCode.UNARY, OpCode.BINARY, OpCode.WHERE):
             arguments = self.node.arguments() if self.opcode is OpCode.UNARY else ()
             return (self.opcode, type(self.node), arguments, len(self.inputs))

@@ -1,7 +1,6 @@
-"""The loop of a cell as a small static program: traced nodes become values and operators.
+"""`Program`: a cell's loop as a small static program of values and operators.
 
-What is spelt out gate by gate and what is fused by hand still differ here; `fusion` makes them the
-same few wide operators.
+Cells spelt out gate by gate and cells fused by hand still differ here; `fusion` makes them alike.
 """
 
 from __future__ import annotations
@@ -60,14 +59,14 @@ class Program:
         self._read_outside: set[int] = set()
 
     def leave(self, exports: Sequence[Node], following: Sequence[Node]) -> None:
-        """Name what leaves a step: to the world outside, and to the next step."""
+        """Set the values that leave a step: the outputs, and the next state."""
         taken: set[int] = set()
         self.exports = [self._leaving(node, taken) for node in exports]
         taken.clear()
         self.following = [self._leaving(node, taken) for node in following]
 
     def enter(self, node: Node) -> None:
-        """Make a node a stream, which a step is given."""
+        """Make a node a stream: an input of each step."""
         self._by_node[node.index] = self._stream(node)
 
     def value(self, width: int, origin: Origin = Origin.OPERATOR, number: int = 0) -> Value:
@@ -101,7 +100,7 @@ class Program:
         return [op for op in self.ops if any([x.overlaps(value) for x in op.inputs])]
 
     def _find_read_outside(self, leaving: Sequence[Node]) -> None:
-        """Find what must be made as a node: not the parts of a map that only the loop reads."""
+        """Find the nodes to compute outside: not the parts of a map that only the loop reads."""
         self._read_outside = {x.index for n in self._parts.after for x in n.inputs}
         self._read_outside |= {n.index for n in leaving}
         for node in reversed(self._parts.before):
@@ -136,7 +135,7 @@ class Program:
         self.ops.append(Op(opcodes[0] if opcodes else OpCode.GENERIC, inputs, output, node))
 
     def _masked(self, node: InvertedDropout) -> Node:
-        """Dropout inside the recurrence: a product with a mask that the tokens bring along.
+        """Dropout inside the recurrence: a product with a mask that is a stream.
 
         The mask is made ahead of the loop by the very node that drops outside cells, so it too is
         the same whatever else is in the mini-batch, and another one at each step.
@@ -195,7 +194,7 @@ class Program:
         return value
 
     def _leaving(self, node: Node, taken: set[int]) -> Value:
-        """A value of its own for what leaves the step: not a view, not a linear map, not twice."""
+        """A separate value for one that leaves the step as a view, a linear map, or twice."""
         value = self._read(node)
         is_own = any([op.output is value and not op.is_linear for op in self.ops])
         if not is_own or id(value) in taken:

@@ -1,4 +1,4 @@
-"""What stands ahead of a cell's loop and behind it, made as ordinary nodes of one sentence."""
+"""Makes the operators before and after a cell's loop, as ordinary nodes of one sentence."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from dynbatch.nodes.shape.indexing import slice as slice_node
 
 
 class Prologue:
-    """What a cell computes outside its loop, as nodes of one sentence in place of traced ones.
+    """The operators outside a cell's loop, as nodes of one sentence in place of traced ones.
 
-    Its nodes ahead of the loop are made at once, those behind it by `epilogue`.
+    Nodes before the loop are made at once, those after it by `epilogue`.
 
     Args:
         compiled: the cell.
@@ -40,11 +40,11 @@ class Prologue:
             self._make(node)
 
     def whole(self, node: Node) -> Node:
-        """The value as it is: a row for each token, or one for the sentence."""
+        """The value unchanged: a row for each token, or one for the sentence."""
         return self._nodes[node.index]
 
     def rows(self, node: Node) -> Node:
-        """The value with a row for each token: what belongs to the sentence is repeated."""
+        """The value with a row for each token: a sentence's single row is repeated."""
         value = self._nodes[node.index]
         if value.ndim == 2:
             return value

@@ -1,4 +1,4 @@
-"""`Recorder`: notes what a cell reads from its parameters, so that a change can be seen later."""
+"""`Recorder`: records what a cell reads from its parameters, to detect later changes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LEAVES = (Parameter, Node, Enum, Number, np.ndarray, os.PathLike, type)
 
 
 def recorded(params: object) -> tuple[object, Reads]:
-    """What a cell gets as its parameters while it is traced, and what it reads of them.
+    """The parameters that a cell gets while it is traced, and the record of its reads.
 
     A single parameter, a number or None is handed on as it is; anything with attributes or items
     stands behind a `Recorder`.
@@ -37,8 +37,8 @@ def recorded(params: object) -> tuple[object, Reads]:
 class Recorder:
     """Stands in for `params` while a cell is traced.
 
-    What it is asked for it hands on: parameters, numbers and functions as they are, and noted;
-    modules, namespaces, lists and dicts inside recorders of their own. Methods run on the recorder,
+    It returns parameters, numbers and functions as they are and notes them; modules, namespaces,
+    lists and dicts come inside recorders of their own. Methods run on the recorder,
     so that what they read is noted too: a sub-module's `training`, for instance.
 
     Raises:
@@ -113,13 +113,13 @@ class Recorder:
 
 
 def reads_of(recorder: Recorder) -> Reads:
-    """What has been read through a recorder."""
+    """The reads through a recorder."""
     reads: Reads = object.__getattribute__(recorder, "_reads")
     return reads
 
 
 def is_leaf(value: object) -> bool:
-    """Whether a value is handed on as it is, rather than what it holds."""
+    """Whether a value is returned as it is, not inside a recorder."""
     if isinstance(value, CONTAINERS):
         return False
     if isinstance(value, LEAVES) or hasattr(value, "__name__"):
@@ -129,7 +129,7 @@ def is_leaf(value: object) -> bool:
 
 
 def snapshot(value: object) -> object:
-    """What a later value is compared with: a copy of what can change in place."""
+    """A value for later comparison: a copy if it can change in place."""
     if isinstance(value, set):
         return frozenset(value)
     return value.copy() if isinstance(value, np.ndarray) else value
@@ -147,13 +147,13 @@ def _path_of(recorder: Recorder) -> Path:
 def _refuse(name: str) -> None:
     raise GraphError(
         f"a cell sets {name} of its parameters.\n"
-        "  rule: a cell is traced once and computes; it changes nothing\n"
+        "  rule: a cell is traced once; it computes and changes nothing\n"
         "  fix:  return what changes as a part of the state"
     )
 
 
 def _note(recorder: Recorder, way: Way, key: object = None) -> Any:
-    """Read something of what a recorder stands for, and note what it was."""
+    """Read a part of the recorder's value, and note it."""
     params, reads = _params_of(recorder), reads_of(recorder)
     path = (*_path_of(recorder), (way, key))
     try:
@@ -176,7 +176,7 @@ def _note(recorder: Recorder, way: Way, key: object = None) -> Any:
 
 
 def _copy(recorder: Recorder) -> object:
-    """A list, tuple or dict of what is read from the one that a recorder stands for."""
+    """A copy of a recorder's list, tuple or dict, with its items read."""
     params = _params_of(recorder)
     if isinstance(params, dict):
         return {key: recorder[key] for key in recorder}
@@ -196,7 +196,7 @@ def _missing(path: Path, params: object) -> str:
     else:
         known = [name for name in attributes_of(params) if not name.startswith("_")]
         fix = f"say {owner}.{key}" if way is Way.ITEM and key in known else ""
-    fix = fix or "give the parameters that name before the cell runs, or read one that is there"
+    fix = fix or "give the parameters that name before the cell runs, or read an existing one"
     return (
         f"a cell reads {asked}, and there is none.\n"
         f"  rule: {owner} is a {type(params).__name__}; its {there}: "

@@ -1,4 +1,4 @@
-"""A trace, split: which operators run once a sentence, which for each token, which in the loop.
+"""Splits a trace into operators that run once per sentence, for each token, or in the loop.
 
 before  operators that depend on the tokens only: run once, over all tokens of all sentences, as
         ordinary nodes ahead of the scan; or on the memory only: once for each sentence
@@ -36,7 +36,7 @@ class Split:
 
 
 def split(trace: Trace) -> Split:
-    """Sort the operators of a trace into before, loop and after; leave out what nothing reads."""
+    """Sort the operators of a trace into before, loop and after; drop unread ones."""
     needed = ancestors([trace.output, *trace.next_states])
     for_state = ancestors(trace.next_states)
     order = [n for n in trace.nodes if n.index in needed and not isinstance(n, Placeholder)]
@@ -66,7 +66,7 @@ def split(trace: Trace) -> Split:
 
 
 def _section(node: Operation, sections: dict[int, Section]) -> Section:
-    """MEMORY, TOKEN or LOOP, from the sections of what the node reads."""
+    """MEMORY, TOKEN or LOOP, from the sections of the node's inputs."""
     read = {sections[x.index] for x in node.inputs}
     draws = isinstance(node, InvertedDropout) and node.ndim < 2  # anew at each token
     if read <= {Section.MEMORY} and not draws:
@@ -82,6 +82,6 @@ def require_vector(node: Node) -> None:
     if node.ndim > 1:
         raise ShapeError.at_caller(
             f"cell: {node.label()} is a matrix (rows, {node.width}), in a step of one sentence.\n"
-            "  rule: what reads the token or the state is a vector, and so is the output\n"
+            "  rule: values made from the token or the state are vectors, and so is the output\n"
             "  fix:  attend to a memory with F.attention, or sum it; the rest belongs outside"
         )

@@ -1,4 +1,4 @@
-"""Tracing: a cell runs once on placeholders, which notes the operators that it applies to them."""
+"""Tracing: a cell runs once on placeholders, which record its operators."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dynbatch.parameter_habits import NoPartsError
 
 
 class Section(StrEnum):
-    """What a traced node belongs to."""
+    """The section of a trace that a node belongs to."""
 
     STATE = "state"
     TOKEN = "token"
@@ -51,7 +51,7 @@ class Placeholder(Operation):
         return -1
 
     def label(self) -> str:
-        """What it stands for: a user has never seen the placeholder itself."""
+        """The argument's name: users never see placeholders."""
         if self.role == Section.TOKEN and not self.number:
             return "the token"
         return f"{self.role} {self.number}"
@@ -108,7 +108,7 @@ class TraceGraph:
 
 @dataclass
 class Trace:
-    """A cell's operators, and which of them are its inputs and outputs.
+    """A cell's operators, inputs and outputs.
 
     tokens:     one, or one of each of several sentences side by side.
     fixed_rows: whether it holds only for memories of as many rows as it was traced with.
@@ -168,7 +168,7 @@ def trace_cell(
 def run_traced(
     function: Callable[..., object], arguments: Sequence[object], params: object
 ) -> object:
-    """Call the cell; an error that its parameters cause names them."""
+    """Call the cell; errors caused by its parameters name them."""
     try:
         return function(*arguments)
     except (AttributeError, TypeError) as error:
@@ -180,7 +180,7 @@ def run_traced(
         raise GraphError.at_caller(
             f"cell {getattr(function, '__name__', 'cell')!r} reads its parameters, and {given} "
             f"given ({error}).\n"
-            "  rule: what a cell gets as its parameters comes from the caller\n"
+            "  rule: the caller gives a cell its parameters\n"
             "  fix:  db.scan(cell, xs, init, params), with a module, a namespace, a dict or a list"
         ) from error
 
@@ -226,7 +226,7 @@ def _another_width(
     if leaves.ndim == 1:
         widths = ", ".join([str(node.width) for node in after])
         right = widths if len(before) == 1 else f"({widths})"
-        fix = f"init={right} if the state is so wide, else project it to {entered.width} features"
+        fix = f"init={right} for a state of that width, else project it to {entered.width} features"
         left = f"width {leaves.width}"
     else:
         left = f"shape {leaves.shape}"

@@ -16,7 +16,7 @@ from dynbatch.recent import free_at_fork
 
 
 class Way(StrEnum):
-    """How one reads something of a value."""
+    """The ways to read a part of a value."""
 
     ATTRIBUTE = "attribute"
     ITEM = "item"
@@ -27,20 +27,20 @@ class Way(StrEnum):
 
 
 Path = tuple[tuple[Way, object], ...]
-"""How a value is reached: ((ATTRIBUTE, "gates"), (ITEM, 0)) is params.gates[0]."""
+"""The path to a value: ((ATTRIBUTE, "gates"), (ITEM, 0)) is params.gates[0]."""
 
 Reads = dict[Path, object]
-"""What was read, by path."""
+"""The values that were read, by path."""
 
 COMPARED = (int, float, str, bool, bytes, tuple, frozenset, MethodType)
 
 
 class Missing:
-    """Stands for a value that was looked for in vain."""
+    """Stands for a value that does not exist."""
 
 
 def is_unchanged(params: object, reads: Reads) -> bool:
-    """Whether reading `params` again would give what was read."""
+    """Whether reading `params` again would give the same values."""
     return all([_is_same(_follow(params, path), value) for path, value in reads.items()])
 
 

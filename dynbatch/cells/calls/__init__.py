@@ -1,1 +1,1 @@
-"""A cell applied to nodes: calls, recorded in tables and run in regions."""
+"""Calls: a cell applied to nodes, recorded in tables and run in regions."""

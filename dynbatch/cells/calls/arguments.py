@@ -1,4 +1,4 @@
-"""What calls are given besides results of calls: nodes, zeros, and tuples of parts."""
+"""Arguments of calls other than results of calls: nodes, zeros, and tuples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dynbatch.nodes.shape.indexing import Row
 from dynbatch.nodes.sources import constant
 
 Argument: TypeAlias = "ValueHandle | TuplePart | Row | NodeArgument | TupleArgument | SumArgument"
-"""What a table records of an argument: it has the attributes of a `ValueHandle`."""
+"""An argument as a table records it, with the attributes of a `ValueHandle`."""
 
 
 class NodeArgument:
@@ -33,7 +33,7 @@ class NodeArgument:
         self.ready = 0 if origin is None else origin.phase + 1
 
     def given_nodes(self) -> list[Node]:
-        """The node, where there is one."""
+        """The node, if there is one."""
         return [] if self.origin is None else [self.origin]
 
 
@@ -55,12 +55,12 @@ class TupleArgument:
         self.ready: int = max([value.ready for value in values])
 
     def given_nodes(self) -> list[Node]:
-        """The nodes that its parts are, or are made of."""
+        """The nodes of its parts."""
         return nodes_among(self.values)
 
 
 def calls_given(table: CallTable, value: object) -> list[ValueHandle]:
-    """The calls of a table that were given this very value, alone or as part of a tuple."""
+    """The calls of a table whose arguments contain this value, alone or in a tuple."""
     rows = {
         row
         for column in table.columns
@@ -116,7 +116,7 @@ def holds_matrix(value: object) -> bool:
 
 
 def as_argument(value: Any, graph: CallGraph) -> Argument:
-    """What a table records of an argument."""
+    """An argument as a table records it."""
     if isinstance(value, SumArgument) and value.form_id == NO_FORM:
         value = value.nodes
     if isinstance(value, ValueHandle | TuplePart | SumArgument | Row):
@@ -137,14 +137,14 @@ def as_argument(value: Any, graph: CallGraph) -> Argument:
 
 
 def _is_zeros(value: object) -> bool:
-    """Whether an argument is made of widths only."""
+    """Whether an argument consists of widths only."""
     if isinstance(value, tuple):
         return all(map(_is_zeros, value))
     return isinstance(value, int)
 
 
 def _whole(value: tuple[object, ...]) -> Call | TuplePart | None:
-    """The call, or part of it, that was unpacked to this very tuple."""
+    """The call, or part of one, that was unpacked to this tuple."""
     parts = [part for part in value if isinstance(part, ResultPart | TuplePart)]
     if len(parts) < len(value):
         return None
@@ -176,7 +176,7 @@ def _leaf_arguments(value: object, graph: CallGraph) -> list[Argument]:
 
 
 def as_nodes(value: Any, graph: Owner) -> Any:
-    """An argument as the cell's own function takes it: nodes, and tuples of them."""
+    """An argument as the cell's function takes it: a node, or a tuple."""
     if isinstance(value, tuple):
         return tuple([as_nodes(part, graph) for part in value])
     if isinstance(value, SumArgument):

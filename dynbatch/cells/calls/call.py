@@ -18,7 +18,7 @@ from dynbatch.parameter import Parameter
 
 
 class ResultPart(ValueHandle):
-    """One vector or scalar of what a call returned."""
+    """One vector or scalar in the result of a call."""
 
     stream_name = "Output"
     __slots__ = ("call", "first", "form_id", "index", "ready", "row")
@@ -51,12 +51,12 @@ class ResultPart(ValueHandle):
         return (self.call,)
 
     def content(self) -> bytes:
-        """Which of the call's values it is; see `nodes.stream`."""
+        """The value's number in the call; see `nodes.stream`."""
         return b"%d" % self.first
 
     @property
     def depth(self) -> int:  # type: ignore[override]
-        """How many calls of its table the call waits for, one after the other."""
+        """The length of the chain of calls, in its table, that the call waits for."""
         return self.call.depth
 
     def label(self) -> str:
@@ -88,7 +88,7 @@ class Call(ValueHandle):
         if isinstance(form, tuple):
             raise DtypeError.at_caller(
                 f"{self.label()} stands for {len(form)} values, not one.\n"
-                "  rule: what a cell returned as a tuple is a tuple\n"
+                "  rule: a cell that returns a tuple gives a tuple\n"
                 "  fix:  h, c = cell(...), or cell(...)[0]"
             )
         return int(form) or 1
@@ -133,7 +133,7 @@ class Call(ValueHandle):
 
 
 class TuplePart(NoOperators):
-    """A tuple inside of what a call returned: the state, in (output, (h, c))."""
+    """A tuple inside the result of a call: the state, in (output, (h, c))."""
 
     __slots__ = ("call", "depth", "first", "form", "form_id", "origin", "ready", "row")
 
@@ -152,7 +152,7 @@ class TuplePart(NoOperators):
 
     @property
     def parts(self) -> list[PartSlot]:
-        """Where its own parts are."""
+        """The slots of its parts."""
         return part_slots(self.form, self.first, self.origin.graph.form_ids)
 
     def __getitem__(self, key: int | slice) -> Any:
@@ -162,7 +162,7 @@ class TuplePart(NoOperators):
         return iter([part_at(self.call, slot) for slot in self.parts])
 
     def given_nodes(self) -> list[Node]:
-        """The call, where the part is an argument."""
+        """The call whose part is an argument."""
         return [self.call]
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ Parts: TypeAlias = ResultPart | TuplePart | tuple[ResultPart | TuplePart, ...]
 
 
 def part_at(call: Call, slot: PartSlot) -> ResultPart | TuplePart:
-    """The part of what a call returned that is in a slot."""
+    """The part of a call's result in a slot."""
     first, form_id, form = slot
     return ResultPart(call, first) if form is None else TuplePart(call, form, first, form_id)
 

@@ -25,7 +25,7 @@ MakeCall: TypeAlias = Callable[[tuple[Any, ...]], Call]
 """Makes a call of a cell's arguments."""
 
 Arity: TypeAlias = tuple[int, int | None, frozenset[int]]
-"""How many values a call is given, where the parameters are, and which values hold matrices."""
+"""The number of values of a call, the position of parameters, and which values hold matrices."""
 
 
 @cache
@@ -86,14 +86,14 @@ def maker(
 
 
 class CallableCell(NamedCell, Protocol):
-    """What calls ask of their cell."""
+    """The part of a cell that its calls use."""
 
     @property
     def function(self) -> CellFunction: ...
 
 
 class Calls:
-    """The tables that a cell's calls go to, by what the calls are given.
+    """The tables of a cell's calls, by the forms of their arguments.
 
     `make` makes a call of value handles whose table is known. Anything else it leaves to
     `make_slowly`, which makes handles, tables, and errors.
@@ -114,7 +114,7 @@ class Calls:
         self.make: Callable[[tuple[Any, ...]], Any] = self.make_slowly
 
     def make_slowly(self, arguments: tuple[Any, ...]) -> Any:
-        """A call of anything that a cell can be given."""
+        """Make a call with any arguments that a cell accepts."""
         at, arguments, graph = self._roles.of(arguments)
         values = [value for k, value in enumerate(arguments) if k != at]
         if graph.is_trace or graph.device.is_cuda:
@@ -153,7 +153,7 @@ class Calls:
         return make(tuple(given) if at is None else (*given[:at], params, *given[at:]))
 
     def _table(self, trace: StepTrace, forms: Sequence[Form], graph: CallGraph) -> CallTable:
-        """The table of a graph for a trace: one for all that hold the same parameters."""
+        """A graph's table for a trace; traces with the same parameters share one."""
         for table in graph.tables:
             if table.trace is trace:
                 return table
@@ -170,7 +170,7 @@ class Calls:
     def _trace(
         self, forms: Sequence[Form], at: int | None, params: object, graph: Owner, matrices: bool
     ) -> StepTrace | None:
-        """The trace for these forms and what `params` holds now.
+        """The trace for these forms and the present values of `params`.
 
         None where a function of matrices cannot be traced: it may still run, if it reads their
         values, say, or depends on their number of rows.

@@ -1,4 +1,4 @@
-"""Forms: what a cell is given or returns, told by widths and structure alone."""
+"""Forms: the widths and structure of a cell's arguments and results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dynbatch.nodes.node import Node
 _form_ids = itertools.count(1)
 
 NodeTree: TypeAlias = "Node | tuple[NodeTree, ...]"
-"""A node, or a tuple of them, or of such tuples."""
+"""A node, or a nested tuple of nodes."""
 
 NO_FORM = -1
-"""The form id of what is not an argument of a call; see `table.ValueHandle`."""
+"""The form id of a node that is not a call's argument; see `table.ValueHandle`."""
 
 
 CellFunction: TypeAlias = Callable[..., Any]
-"""What a user writes: a function of nodes, tuples of nodes and parameters."""
+"""A user's function of nodes, tuples of nodes and parameters."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ Form: TypeAlias = "int | MatrixForm | tuple[Form, ...]"
 """A vector's width, 0 for a scalar, a `MatrixForm`, or a tuple of forms."""
 
 ResultForm: TypeAlias = "int | tuple[ResultForm, ...]"
-"""The form of what a cell returns: there are no matrices in it."""
+"""The form of a cell's result, without matrices."""
 
 
 def leaves(form: Form) -> list[int | MatrixForm]:
@@ -51,7 +51,7 @@ def build(form: Form, values: Iterator[Node]) -> NodeTree:
 
 
 class FormIds(dict[Form, int]):
-    """Integers for the forms of one graph: equal ones are equal forms, and no other graph's."""
+    """Integers for the forms of one graph, equal for equal forms and unique among graphs."""
 
     def __missing__(self, form: Form) -> int:
         form_id = self[form] = next(_form_ids)

@@ -1,4 +1,4 @@
-"""`HoistedNodes`: what a cell computes without its calls, as ordinary nodes, each made once."""
+"""`HoistedNodes`: computations that a cell's calls share, as ordinary nodes, made once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NodesByTrace = dict[int, Node]
 
 
 class HoistedNodes:
-    """The nodes of one graph in place of a trace's constants and of what follows from memories.
+    """One graph's nodes in place of a trace's constants and of values computed from memories.
 
     Attributes:
         constants:   the nodes that all calls share.
@@ -35,7 +35,7 @@ class HoistedNodes:
         return [self.constants[node.index] for node in step.program.constants]
 
     def of_all(self, step: CompiledStep, memories: Sequence[tuple[Node, ...]]) -> list[list[Node]]:
-        """The nodes in place of what follows from memories: for each such value, one a sentence.
+        """The nodes in place of values computed from memories: one per value and sentence.
 
         Matrices that the loop reads come first, then summaries (see `StepProgram`).
 

@@ -1,7 +1,7 @@
 """Regions: calls that read each other, of all sentences, which run as one node of the graph.
 
-These are the terms of a region's plan: which calls, in which batches, after which gathers. It is
-made by `batcher.schedule.call_regions` and carried out by `region_run`.
+The classes here form a region's plan: calls, batches and gathers. `batcher.schedule.call_regions`
+makes it and `region_run` carries it out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Inner:
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows of an input of the region, of one width."""
+    """Rows of one width, an input of the region."""
 
     source: int
     width: int
@@ -145,7 +145,7 @@ class CallRegion:
     spaces:  all places that rows are gathered from.
     batches: in order.
     lower_bound: no order of batches has fewer.
-    number:  tells regions of one graph apart.
+    number:  identifies the region in its graph.
     """
 
     groups: list[CallGroup]

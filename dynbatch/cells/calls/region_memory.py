@@ -1,4 +1,4 @@
-"""Operators of calls without generated code, and the memories that they read, in a region."""
+"""A region's operators without generated code, and the memories that they read."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def chosen_memories(region: CallRegion, number: int) -> dict[int, Array]:
 def bind_memories(
     group: CallGroup, arrays: Arrays, xs: Sequence[Ragged], dxs: Sequence[Ragged | None]
 ) -> None:
-    """Where generic operators read memories in backward, and where they add their gradients."""
+    """Bind the memories that generic operators read in backward, and the memories' gradients."""
     memories, gradients = [xs[source] for source in group.memories], []
     for memory, source in zip(memories, group.memories, strict=True):
         dx = dxs[source]

@@ -19,7 +19,7 @@ from dynbatch.ragged import Ragged
 class RegionNode(Operation):
     """The calls of a region. Value: group after group, the outputs of each call side by side.
 
-    It is made for one run and is none of the graph's nodes; if that run fails, another is made.
+    It is made for one run and does not belong to the graph; if the run fails, another is made.
 
     Batches with:  nothing: it is a batch itself, or as many as its calls need.
     """
@@ -65,16 +65,16 @@ class RegionNode(Operation):
         return f"calls of {', '.join(names)}"
 
     def call_runs(self) -> list[CallRun]:
-        """Where the results of each group are once this has run."""
+        """The places of each group's results after the run."""
         return [CallRun(self, g.offset, g.count, g.cell) for g in self.region.groups]
 
     def settle(self) -> None:
-        """Tell the tables of the calls that this runs them."""
+        """Enter in the calls' tables that this node runs them."""
         for group, run in zip(self.region.groups, self.call_runs(), strict=True):
             group.table.settle(group.rows, run)
 
     def calls(self) -> Iterator[tuple[ValueHandle, int]]:
-        """The calls in the order in which they run, and in which batch each does, from 0."""
+        """The calls in the order in which they run, with batch numbers from 0."""
         for number, step in enumerate(self.region.batches):
             group = self.region.groups[step.group]
             for row in group.rows[step.first : step.end].tolist():

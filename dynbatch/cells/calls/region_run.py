@@ -1,4 +1,4 @@
-"""`RegionRun`: the calls of one region on their way, batch by batch, forward and later backward."""
+"""`RegionRun`: runs the calls of one region, batch by batch, forward and backward."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RegionRun:
     # Forward --------------------------------------------------------------------------------------
 
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
-        """Gather what is known, then batch after batch; at last the outputs side by side."""
+        """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch = Scratch(self.batch.scratch)
         for number, group in enumerate(self.region.groups):
             arrays = self._streams(group, scratch)
@@ -96,7 +96,7 @@ class RegionRun:
         return {f"X{k}": scratch.take(group.count, width) for k, width in enumerate(widths)}
 
     def _gather_ahead(self, xs: Sequence[Ragged]) -> None:
-        """What does not come from this region, for all calls of it."""
+        """Gather values from outside the region, for all calls."""
         for group, arrays in zip(self.region.groups, self.arrays, strict=True):
             for k, argument in enumerate(group.arguments):
                 rows = arrays[f"X{k}"]
@@ -140,7 +140,7 @@ class RegionRun:
     # Backward -------------------------------------------------------------------------------------
 
     def backward(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
-        """Batch after batch in reverse; then weights, and what came from outside the region."""
+        """Run the batches in reverse; then the gradients of weights and outside values."""
         region, batch = self.region, self.batch
         xs = [batch.input(k) for k in range(len(batch.inputs))]
         for dx in dxs:
@@ -176,7 +176,7 @@ class RegionRun:
             self._gradients_ahead(group, arrays, dxs)
 
     def _bind_gradients(self, dy: Array, dxs: Sequence[Ragged | None]) -> None:
-        """The gradients' arrays behind the region's spaces; None where nobody asks."""
+        """The gradients' arrays behind the region's spaces; None for unwanted ones."""
         self._of_groups = [group.results_in(dy) for group in self.region.groups]
         self._gradients: list[Array | None] = []
         for space in self.region.spaces:
@@ -221,7 +221,7 @@ class RegionRun:
         self.batch.launches += cell.launches_backward + len(cell.reverse_pass.ahead)
 
     def _give_back(self, fetch: Fetch, rows: Array) -> None:
-        """Add gradients of gathered rows to those of what they were gathered from."""
+        """Add gradients of gathered rows to those of their sources."""
         gradient = self._gradients[fetch.space]
         if gradient is None:
             return

@@ -1,4 +1,4 @@
-"""What calls returned: its form, its sum, and its parts as nodes."""
+"""Results of calls: their form, their sum, and their parts as nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from dynbatch.nodes.reduce import sum as sum_of
 from dynbatch.nodes.shape.join import stack as stack_nodes
 
 Result: TypeAlias = Call | ResultPart | TuplePart
-"""What a call returned, or a part of it."""
+"""The result of a call, or a part of one."""
 
 _RESULT_TYPES = frozenset((Call, ResultPart, TuplePart))
 
 
 class SumArgument:
-    """The sum of what several calls returned, part by part. Made by `total`; see `TupleArgument`.
+    """The sum of several calls' results, part by part. Made by `total`; see `TupleArgument`.
 
     A call that is given it gathers the members. Once somebody has taken a part of it, that part is
     a node, which may be kept: calls that are given the total from then on read its parts.
@@ -44,13 +44,13 @@ class SumArgument:
 
     @property
     def nodes(self) -> NodeTree:
-        """The sum as ordinary nodes, in the structure of what the calls returned."""
+        """The sum as ordinary nodes, in the structure of the results."""
         if self._nodes is None:
             self._nodes = by_part(_sum, [structure_of(member) for member in self.members])
         return self._nodes
 
     def _taken(self) -> NodeTree:
-        """The nodes of its parts, for somebody who may keep them."""
+        """The nodes of its parts, which the caller may keep."""
         if self.form_id != NO_FORM:
             self.form_id = NO_FORM  # so that no table of calls takes it as it is
             totals = self.members[0].origin.graph.totals
@@ -83,7 +83,7 @@ def depths_of(values: Iterable[object]) -> dict[CallTable, int]:
 
 
 def structure_of(value: Any) -> Any:
-    """What a call returned, as nodes and tuples of nodes; anything else as it is."""
+    """The result of a call as nodes and tuples of nodes; anything else unchanged."""
     if isinstance(value, SumArgument):
         return value.nodes
     is_tuple = isinstance(value, Call) and isinstance(value.origin.form, tuple)
@@ -93,7 +93,7 @@ def structure_of(value: Any) -> Any:
 
 
 def total(results: Sequence[object]) -> Any:
-    """The sum of what calls of a cell returned, part by part; an argument for another call.
+    """The sum of results of calls, part by part; an argument for another call.
 
     A tree node has any number of children. Their sum is gathered by the call that is given it: no
     node of its own, and nodes with 1 and with 20 children run in the same batch.
@@ -125,18 +125,21 @@ def total(results: Sequence[object]) -> Any:
     if not results:
         raise EmptyBatchError.at_caller(
             "total: the list of results is empty.\n"
-            "  rule: a sum of none has no widths; those of zeros stand for it\n"
+            "  rule: an empty sum has no widths; give the widths of zeros instead\n"
             "  fix:  db.total(below) if below else (64, 64), the widths of the state"
         )
     if not are_results(results):
         return by_part(_sum, [structure_of(result) for result in results])
-    rule, fix = "the sum is taken part by part", "sum results of cells that return the same widths"
+    rule, fix = (
+        "the sum is computed part by part",
+        "sum results of cells that return the same widths",
+    )
     form = common_form("total", results, rule, fix)
     return results[0] if len(results) == 1 else SumArgument(results, form)
 
 
 def are_results(values: Sequence[object]) -> TypeGuard[Sequence[Result]]:
-    """Whether all are what calls returned, or parts of it."""
+    """Whether all are results of calls, or parts of such."""
     return all([type(value) in _RESULT_TYPES for value in values])
 
 
@@ -169,7 +172,7 @@ def require_one_graph(what: str, results: Sequence[Result]) -> None:
 
 
 def form_of(value: Result) -> ResultForm:
-    """The form of what a call, or a part of it, stands for."""
+    """The form of a call's result, or of a part."""
     if isinstance(value, TuplePart):
         return value.form
     return value.origin.form if isinstance(value, Call) else value.origin.widths[value.first]
@@ -185,7 +188,7 @@ def _leaves_of(nodes: NodeTree) -> Iterator[Node]:
 
 
 def by_part(join: Callable[[Sequence[Node]], Node], structures: Sequence[Any]) -> NodeTree:
-    """Nodes joined part by part, in the structure that all have."""
+    """Join nodes part by part, in their common structure."""
     if isinstance(structures[0], tuple):
         return tuple([by_part(join, part) for part in zip(*structures, strict=True)])
     return join(structures)

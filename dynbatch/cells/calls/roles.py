@@ -1,4 +1,4 @@
-"""What each argument of a call is: a value, or the cell's parameters."""
+"""Tells which argument of a call is the cell's parameters; the others are values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Roles:
         self._known: dict[tuple[object, ...], bool] = {}  # whether an argument is the parameters
 
     def of(self, arguments: Sequence[object]) -> tuple[int | None, tuple[object, ...], CallGraph]:
-        """The place of the parameters or None, the arguments with all values made nodes, the graph.
+        """The parameters' position or None, the arguments with values as nodes, and the graph.
 
         Raises:
             DtypeError: several arguments could be the parameters, or there is no node.
@@ -81,7 +81,7 @@ class Roles:
             "        F.parameter(graph, p), and lists tuples; put parameters in one module"
         )
         if None in [argument if argument is None else 0 for argument in given]:
-            fix = "where there is no state yet, give its width, 64 for 64 zeros"
+            fix = "if there is no state yet, give its width: 64 for 64 zeros"
         elif any(map(_holds_nodes, given)):
             fix = "a state of several parts is a tuple, (h, c), not a list or dict"
         elif all(map(may_be_value, given)):

@@ -1,4 +1,4 @@
-"""`stack`: what many calls returned, as rows of a matrix; one gather for the whole mini-batch."""
+"""`stack`: results of many calls as rows of a matrix, with one gather per mini-batch."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _homes(nodes: Sequence[StackCalls]) -> list[Node]:
 
 
 def _locate(nodes: Sequence[StackCalls]) -> list[ResultRows]:
-    """Where the rows of a batch are: pieces, each one value of a table's calls in one run."""
+    """Locate the rows of a batch: each piece is one value of a table's calls in one run."""
     results = [result for node in nodes for result in node.results]
     tables = dict.fromkeys([result.origin for result in results])
     rows = np.array([result.row for result in results])
@@ -146,11 +146,11 @@ def _locate(nodes: Sequence[StackCalls]) -> list[ResultRows]:
 
 
 def stack(results: Sequence[object], like: object = None) -> Any:
-    """What several calls returned, part by part as rows: one node and one gather for each part.
+    """Results of several calls as rows: one node and one gather for each part.
 
     Args:
         results: K results of one form: vectors, scalars, or tuples of them.
-        like:    what a result would look like where there is none: a vector, or a tuple of them.
+        like:    an example of a result, used if there is none: a vector, or a tuple of vectors.
                  The first state of a loop, say, for sentences without tokens; see `initial_state`.
 
     Returns:
@@ -181,12 +181,12 @@ def stack(results: Sequence[object], like: object = None) -> Any:
     if not results:
         raise EmptyBatchError.at_caller(
             "stack: the list of results is empty.\n"
-            "  rule: rows of none have no width, unless `like` says what one would look like\n"
+            "  rule: the width of an empty stack is unknown, unless `like` gives an example\n"
             "  fix:  db.stack(states, like=h), with the first state h = db.initial_state(graph, 64)"
         )
     if not are_results(results):
         return by_part(stack_nodes, [structure_of(result) for result in results])
-    rule, fix = "each part is stacked by itself", "stack what cells of the same widths returned"
+    rule, fix = "each part is stacked separately", "stack results of cells with the same widths"
     form = common_form("stack", results, rule, fix)
     tables = list({result.origin: None for result in results})
     phase = max([result.ready for result in results])
@@ -200,7 +200,7 @@ def _no_rows(like: Sequence[object]) -> Node:
     if not isinstance(vector, Node) or vector.ndim != 1:
         raise ShapeError.at_caller(
             f"stack: like={vector!r} is not a vector.\n"
-            "  rule: of no results stack makes (0, D), for a vector (D,) of the graph\n"
+            "  rule: without results stack makes (0, D), for a vector (D,) of the graph\n"
             "  fix:  like=h, with h = db.initial_state(graph, 64); numbers make no empty vector"
         )
     return constant(vector.graph, 0.0, (0, vector.width))

@@ -1,8 +1,8 @@
-"""One application of a cell to nodes, traced and compiled like a scan's step, without a state.
+"""One call of a cell on nodes, traced and compiled like a scan's step, but without a state.
 
 The vectors and scalars that the cell is given are *streams*: rows that are gathered before a batch
-of calls runs. What is known of all calls before the first one runs (a word, say, which no call has
-made) is a *token*: its linear maps are one product for all calls.
+of calls runs. An argument that is known before the first call runs (a word, say) is a *token*: its
+linear maps are one product for all calls.
 
 The matrices are *memories*. What reads nothing else is not a part of a call: it becomes ordinary
 nodes, once for each memory.
@@ -35,7 +35,7 @@ from dynbatch.nodes.shape.expand import Expand
 
 @dataclass
 class StepTrace:
-    """What a cell built when it was given one value for each leaf.
+    """The trace of a cell that was given one value for each leaf.
 
     arguments: vectors and scalars among these, and `memories` the matrices.
     form:     of what it returned.
@@ -53,7 +53,7 @@ class StepTrace:
 
     @cached_property
     def of_memory(self) -> frozenset[int]:
-        """Indices of the nodes that follow from memories, and from nothing else that is given."""
+        """Indices of the nodes that depend on memories and on no other argument."""
         follow = {node.index for node in self.memories}
         given = {node.index for node in self.arguments}
         for node in self.nodes:
@@ -89,7 +89,7 @@ def _adds_rows(node: Node) -> bool:
 
 
 NOT_TRACED = StepTrace([], [], [], [], (), {})
-"""That of a function which runs, but cannot be traced."""
+"""The trace of a function that runs but cannot be traced."""
 
 
 def trace_step(
@@ -168,7 +168,7 @@ def _name(function: CellFunction) -> str:
 
 
 def _form_of(name: str, returned: object, outputs: list[Node]) -> ResultForm:
-    """The form of what a cell returned; appends its nodes to `outputs`."""
+    """The form of a cell's result; appends its nodes to `outputs`."""
     if isinstance(returned, Node):
         require_vector(returned)
         outputs.append(returned)

@@ -19,13 +19,13 @@ NOT_RUN = -1
 
 
 class NamedCell(Protocol):
-    """What a table asks of the cell that it records calls of."""
+    """The part of a cell that its tables use."""
 
     __name__: str
 
 
 class CallGraph(Owner, Protocol):
-    """What calls ask of their graph beside what every node does."""
+    """The part of a graph that only calls use."""
 
     tables: list[CallTable]
     device: Device
@@ -42,7 +42,7 @@ class CallGraph(Owner, Protocol):
 
 
 class CallRun(NamedTuple):
-    """Where a run has put what some calls of one table returned.
+    """The place of some calls' results, all of one table, in a run.
 
     node:      the region that ran them; its value holds their results, call after call.
     offset:    first element there; `num_calls` rows of `step.width` elements follow.
@@ -59,7 +59,7 @@ class CallRun(NamedTuple):
 
 
 class ValueHandle(Node):
-    """A node that owns no kernel: it is some columns of a row of a region's value.
+    """A node without a kernel: some columns of a row of a region's value.
 
     A call is given what has these attributes:
 
@@ -204,12 +204,12 @@ class CallTable:
         return home if home._block is not None else None
 
     def forget_run(self, row: int) -> None:
-        """Have a call run again, as if it had not."""
+        """Forget a call's run, so that it runs again."""
         self.update()
         self.run_of[row] = NOT_RUN
 
     def settle(self, rows: Array, run: CallRun) -> None:
-        """These calls, in this order, are the rows of a run."""
+        """Note that a run computes these calls, as rows in this order."""
         self.run_of[rows] = len(self.runs)
         self.position[rows] = np.arange(rows.size)
         self.runs.append(run)
@@ -240,7 +240,7 @@ class CallTable:
 
 
 def nodes_among(arguments: Iterable[Any]) -> list[Node]:
-    """The nodes that arguments of a call are, or are made of."""
+    """The nodes in the arguments of a call."""
     return [
         node
         for value in arguments
@@ -249,7 +249,7 @@ def nodes_among(arguments: Iterable[Any]) -> list[Node]:
 
 
 class _Ended(list[Node]):
-    """The nodes of a closed graph: no part of a call can be added to them."""
+    """Replaces the nodes of a closed graph, and refuses new parts of calls."""
 
     def __len__(self) -> int:
         raise GraphError.at_caller(

@@ -1,4 +1,4 @@
-"""What `scan` is given, checked: sentences, the first state, memories, and how to recompute."""
+"""Checks the arguments of `scan`: sentences, first state, memories and `recompute`."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def as_sentences(xs: object) -> tuple[Node, ...]:
         raise ShapeError.at_caller(
             f"scan: {lengths or 'there is no sentence'}.\n"
             "  rule: sentences side by side have equally many rows; a step gets one of each\n"
-            "  fix:  cut or shift them to one length; what every step reads as a whole is `memory`"
+            "  fix:  cut or shift them to one length; what each step reads whole is `memory`"
         )
     return sentences
 
 
 def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | int, ...], bool]:
-    """The parts of the first state, nodes or widths, and whether there is one that is not a tuple.
+    """The parts of the first state, nodes or widths, and whether it is a single value.
 
     Raises:
         ShapeError: a part is neither a vector nor a width.
@@ -82,7 +82,7 @@ def as_state(init: Any, graph: Owner, what: str = "scan") -> tuple[tuple[Node | 
 
 
 def _is_part(part: object) -> bool:
-    """Whether it is a vector or a width."""
+    """Whether a part of the state is a vector or a width."""
     if isinstance(part, Node):
         return part.ndim == 1
     if isinstance(part, Parameter):

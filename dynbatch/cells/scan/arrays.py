@@ -1,4 +1,4 @@
-"""The arrays of one pass over a batch of scans, and how many elements they take."""
+"""The arrays of one pass over a batch of scans, and their sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ScanArrays:
         self._packed.append((buffer, self._scratch.take(self._most, buffer.width)))
 
     def add_kept(self, buffer: ProgramBuffer, rows: Array) -> None:
-        """An array that is there for all chunks: (N, width) elements, in the layout's order."""
+        """An array for all chunks: (N, width) elements, in the layout's order."""
         self.kept[buffer.name] = in_planes(rows, buffer)
 
     def add_temporary(self, *groups: Sequence[ProgramBuffer]) -> None:
@@ -86,7 +86,7 @@ def lengths_of(batch: Batch) -> Array:
 
 
 def saved(batch: Batch) -> dict[str, tuple[int, int]]:
-    """What forward leaves: all packed values, or only the states between chunks."""
+    """The values that forward leaves: all packed ones, or only the states between chunks."""
     cell: CompiledCell = batch.first.cell
     chunks = extents(lengths_of(batch), batch.recompute)
     if not batch.recompute:

@@ -22,8 +22,8 @@ from dynbatch.ragged import Ragged
 class ScanBackward:
     """One backward of a `ScanRun`: weights, streams, initial states and memories.
 
-    Everything but the values that forward left has the size of a chunk. Where forward left only
-    the states between chunks, each chunk's forward runs again first.
+    All arrays but those that forward left have the size of a chunk. If forward left only the states
+    between chunks, each chunk's forward is recomputed first.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ScanBackward:
         self._arrays.add_temporary(*groups if run.recomputes else groups[:1])
 
     def run(self) -> None:
-        """Every chunk; then what is left for all."""
+        """Run all chunks, then compute the gradients that span them."""
         run, batch = self._run, self._batch
         gradients = batch.parameter_gradients()
         weights = WeightGradients(run.cell, gradients)
@@ -223,7 +223,7 @@ class ScanBackward:
                     dx.values[shard.sentences] = self._carried[k][number]
 
     def _sort_memories(self) -> None:
-        """Bring the memories' gradients in sentence order, by way of the memories, dead now."""
+        """Bring the memories' gradients in sentence order, using the memories as scratch."""
         run = self._run
         for memories, sums in zip(self._memories, self._sums, strict=True):
             for memory, gradient in zip(memories, sums, strict=True):

@@ -1,4 +1,4 @@
-"""What a cell's first state should have been, for the error about a state that does not fit."""
+"""Suggests the first state for the error about a state that does not fit."""
 
 from __future__ import annotations
 

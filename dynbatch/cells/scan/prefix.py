@@ -65,9 +65,9 @@ class Shard:
 
     @property
     def blocks(self) -> list[Block]:
-        """(first row, end row, numbered steps): as many steps as make `BLOCK_ROWS` rows or more.
+        """(first row, end row, numbered steps) of blocks with `BLOCK_ROWS` rows or more.
 
-        Of a rest smaller than half of that the last block makes no other.
+        A remainder below half of that joins the last block.
         """
         blocks: list[Block] = []
         first = 0
@@ -87,7 +87,7 @@ class Shard:
 
 
 class PrefixLayout:
-    """Where each token of a mini-batch is in packed order.
+    """The position of each token of a mini-batch in packed order.
 
     Args:
         lengths: (B,) tokens of each sentence.

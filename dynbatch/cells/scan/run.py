@@ -1,4 +1,4 @@
-"""`ScanRun`: one batch of scans on its way, from packing in prefix layout to its outputs."""
+"""`ScanRun`: runs one batch of scans, from packing in prefix layout to its outputs."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class ScanRun:
         return states
 
     def _states_between(self, scratch: Scratch) -> list[Array]:
-        """Where the states between chunks go."""
+        """The memory for the states between chunks."""
         if len(self.chunks) == 1:
             return []
         states = self.cell.program.states
@@ -173,7 +173,7 @@ class ScanRun:
             port.values[chunk.ended] = columns_of(wide, columns)[chunk.last]
 
     def _states_of_empty_sentences(self) -> None:
-        """The last states of sentences without tokens are their initial ones."""
+        """Set the last states of sentences without tokens to their initial ones."""
         empty = np.flatnonzero(self.layout.last < 0)
         given = iter(self.inits)
         for is_given, port in zip(self.given, self.batch.ports, strict=True):
@@ -224,7 +224,7 @@ class ScanRun:
 
 
 def bind_states(arrays: Arrays, given: bool, states: Sequence[Array]) -> None:
-    """Tell generated code the states before a chunk."""
+    """Give generated code the states before a chunk."""
     arrays["given"] = given
     for k, rows in enumerate(states):
         arrays[f"I{k}"] = rows

@@ -1,4 +1,4 @@
-"""Where the values and gradients of a loop live on a GPU, and who writes a gradient first."""
+"""Buffers for a loop's values and gradients on a GPU, and each gradient's first writer."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dynbatch.compiler.program import Program
 class DeviceStorage(BufferAssignment):
     """Buffers of a loop's forward pass on a GPU: rows x width each.
 
-    Temporary ones hold what crosses from one kernel of a step to the next; everything else stays in
-    registers. An operator writes over an input that nobody else reads any more, so that the gates
-    of an LSTM end up where the first product was.
+    Temporary buffers hold values that one kernel of a step passes to another; everything else stays
+    in registers. An operator overwrites an input that is not read again, so the gates of an LSTM
+    take the place of the first product.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class DeviceStorage(BufferAssignment):
     def room_for_gradient(self, op: Op) -> ProgramBuffer | None:
         """The buffer of a map of the tokens, if the gradient of its output may be written there.
 
-        What lies there by then must be read by the kernel alone that writes the gradient, in the
-        same columns; so the gradients of an LSTM's gates take the place of the gates.
+        The values there must then be read only by the kernel that writes the gradient, in the same
+        columns; so the gradients of an LSTM's gates take the place of the gates.
         """
         buffer, column = self.buffer_of(op.output)
         readers = self._readers.get(id(op.output), [])
@@ -60,7 +60,7 @@ class DeviceStorage(BufferAssignment):
         return buffer
 
     def _read_by(self, holders: list[Value], items: set[int]) -> bool:
-        """Whether the values stay in the step, and backward reads them in these items alone."""
+        """Whether the values stay in the step, and only these items read them in backward."""
         if any([v.overlaps(other) for v in holders for other in self._leaving]):
             return False
         read_by = [
@@ -88,7 +88,7 @@ class DeviceStorage(BufferAssignment):
             self._room[id(op.output)] = room
 
     def _room_of(self, value: Value, op: Op) -> tuple[ProgramBuffer, int] | None:
-        """Packed memory that `op` may write over: that of its input, or of what made the input."""
+        """Packed memory that `op` may overwrite: its input's, or that of the input's own input."""
         if self.is_kept(value) or not self._dies(value, op):
             return None
         own = self.find(value)
@@ -106,7 +106,7 @@ class DeviceStorage(BufferAssignment):
         return True
 
     def _crosses(self, op: Op) -> bool:
-        """Whether another kernel than the one that makes it reads the operator's output."""
+        """Whether a kernel other than its own reads the operator's output."""
         here = self._item[id(op)]
         return any([self._item[id(r)] != here for r, _ in self._readers.get(id(op.output), [])])
 
@@ -129,7 +129,7 @@ class GradientSlot:
     cleared: bool = False
 
     def mode(self, first: int, width: int) -> bool:
-        """Note a writer of these columns; whether it adds to what is there."""
+        """Note a writer of these columns; return whether it adds to earlier ones."""
         covered = sum([min(e, first + width) - max(s, first) for s, e in self.written
                        if s < first + width and first < e])  # fmt: skip
         if covered and covered < width:

@@ -1,4 +1,4 @@
-"""Writes each group of a loop as two CUDA kernels: its operators forward, and their gradients.
+"""Prints each group of a loop as two CUDA kernels: its operators, and their gradients.
 
 Arrays by name, row by row; in a step row r of a packed array is row s + r, of the others row r:
 
@@ -60,7 +60,7 @@ class Kernel:
         return sum([width for width, _ in self.lanes])
 
     def array(self, role: Role, label: int | str = "") -> str:
-        """The name of an array, which the kernel takes from now on."""
+        """The name of an array, which becomes an argument of the kernel."""
         array = KernelArray(role, label)
         if array not in self.arrays:
             self.arrays.append(array)
@@ -194,7 +194,7 @@ class Kernel:
         return [*loads, *body, *stores] if stores else []
 
     def _outer_gradients(self, segment: ColumnRange) -> list[str]:
-        """What reaches a value that this group makes from outside it."""
+        """The gradients that reach a value of this group from outside."""
         loop, terms = self.loop, []
         view = _view(segment)
         column = 0

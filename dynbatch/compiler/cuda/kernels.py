@@ -1,4 +1,4 @@
-"""The kernels of a loop, and in which order its gradients are written."""
+"""The kernels of a loop, and the order in which its gradients are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class KernelPair:
 class LoopKernels:
     """A kernel forward and one backward for each group of a loop.
 
-    Writing them in the order of backward also settles who writes each gradient first and who adds.
+    Printing them in the order of backward also decides which one writes each gradient first.
 
     Attributes:
         groups:       by the number of the item.

@@ -1,4 +1,4 @@
-"""The loop of a cell cut for a GPU: which operators one kernel runs, and which columns one thread.
+"""Divides a cell's loop for a GPU: operators among kernels, columns among threads.
 
 Linear maps and operators with kernels of their own stand alone; the elementwise operators between
 them become groups, one kernel each. Within a group every operator is cut into scalar operators on
@@ -28,7 +28,7 @@ class ColumnRange(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What tells segments apart: two of one base differ in their first column."""
+        """Identifies a segment: its base and first column."""
         return id(self.base), self.first
 
 
@@ -65,7 +65,7 @@ def ops_of(item: Item) -> tuple[Op, ...]:
 
 
 def items(program: Program, leaving: list[Op]) -> list[Item]:
-    """The loop in the order in which a step runs it.
+    """The items of a step in their order.
 
     Args:
         leaving: further copies at the end of the step (see `DeviceCell`).
@@ -104,7 +104,7 @@ def columns(op: Op) -> list[tuple[Value, int]]:
 
 
 def _cuts(ops: list[Op]) -> dict[int, set[int]]:
-    """Where each base value is cut: wherever anything that it meets begins or ends."""
+    """The cuts of each base value: wherever an operand next to it begins or ends."""
     cuts: dict[int, set[int]] = {}
     for op in ops:
         if op.opcode not in FUSED:

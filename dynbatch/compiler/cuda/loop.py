@@ -1,4 +1,4 @@
-"""`Loop`: a cell's loop laid out for a GPU: what a step runs, where values and gradients live."""
+"""`Loop`: a cell's loop for a GPU: the items of a step, buffers of values and gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynbatch.compiler.program import Program
 
 
 class Loop:
-    """The loop of a cell laid out for a GPU, before any text is written.
+    """The loop of a cell for a GPU, before its kernels are printed.
 
     Attributes:
         items:     a step, in order.
@@ -63,7 +63,7 @@ class Loop:
 
     @property
     def spoils_values(self) -> bool:
-        """Whether a gradient in the place of values is not written in all its columns."""
+        """Whether a gradient that replaces values misses some of their columns."""
         return any([g.cleared and g.buffer.role is Role.PACKED for g in self.gradients.values()])
 
     def gradient_of(self, base: Value) -> GradientSlot:
@@ -92,7 +92,7 @@ class Loop:
         return ProgramBuffer(Role.GRADIENT, len(self.gradients), base.width, packed)
 
     def require_all(self, base: Value) -> None:
-        """Let a gradient be cleared before the step if writers do not reach all its columns."""
+        """Have a gradient zeroed before the step if its writers do not cover all columns."""
         memory = self.gradient_of(base)
         end = 0
         for first, last in sorted(memory.written):
@@ -110,7 +110,7 @@ def _own(value: Value, generic: set[int], copies: list[Op]) -> Value:
 
 
 def _shared_gradients(program: Program, order: list[Item]) -> dict[int, Value]:
-    """Linear maps whose outputs are added to another's and read by nothing else: one gradient."""
+    """Linear maps whose outputs are only added to another's: they share one gradient."""
     of_tokens = {id(op.output) for op in program.stream_maps}
     linear = {id(op.output) for op in program.linear_maps}
     shared: dict[int, Value] = {}

@@ -1,4 +1,4 @@
-"""The last steps of a scan, when few sentences are left, as one launch.
+"""Runs the last steps of a scan, when few sentences are left, in one launch.
 
 Two launches a step cost the host more than a few rows cost the device. So from the step on where
 at most `TAIL_ROWS` sentences run, one kernel runs all that is left: a block takes one sentence
@@ -174,7 +174,7 @@ class Tail:
         return self._use(self.arrays_backward, buffer.role, buffer.label)
 
     def _use(self, arrays: list[str], role: Role, label: int | str) -> str:
-        """The name of an array, which a kernel takes from now on: of a carried gradient both."""
+        """The name of an array, which becomes an argument; a carried gradient has two."""
         names = [array_name(role, label)]
         if role in (Role.LEFT_GRADIENT, Role.FOUND_GRADIENT):
             self._carried.add(int(label))

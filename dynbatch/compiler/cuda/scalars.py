@@ -1,4 +1,4 @@
-"""A scalar operator as a statement of CUDA C++, and the gradients of its inputs as others."""
+"""Prints a scalar operator, and the gradient of each input, as statements of CUDA C++."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def gradient_statement(
 
 
 def reaches_input(op: Op, position: int) -> bool:
-    """Whether a gradient passes from the output to that input."""
+    """Whether a gradient flows from the output to that input."""
     return op.passes_gradient and not (op.opcode is OpCode.WHERE and position == 0)
 
 

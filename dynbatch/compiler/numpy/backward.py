@@ -1,4 +1,4 @@
-"""Writes a program's backward pass: the steps in reverse, each operator's gradient in reverse.
+"""Prints a program's backward pass: steps in reverse, and in each step operators in reverse.
 
 What needs no gradient (see `derivatives`) is made for a block of steps at once, ahead of them.
 Arrays by name, besides those of forward:
@@ -27,7 +27,7 @@ from dynbatch.compiler.program import Program, numbered
 
 
 class AheadViews(Views):
-    """Views that cover all rows of a block of steps; states are packed there."""
+    """Views over all rows of a block of steps, where states are packed."""
 
     def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
         base = value.base
@@ -90,7 +90,7 @@ class Backward(GradientLines):
             self._backward_elementwise(op)
 
     def _is_reached(self, op: Op) -> bool:
-        """Whether a gradient arrives at the output; if so, its columns are all set now."""
+        """Whether a gradient reaches the output; if so, complete all its columns."""
         return id(self._root(op.output)) in self._buffers_of and self._complete(op.output)
 
     def _backward_linear(self, op: Op) -> Code:
@@ -119,7 +119,7 @@ class Backward(GradientLines):
         return is_made and x.is_whole() and self._alias.get(id(x.base)) is op.output
 
     def _can_wait(self, x: Value) -> bool:
-        """Whether a factor can stand where the gradient of `x` will be, until that is made."""
+        """Whether a factor can use the memory of the gradient of `x` until that is written."""
         whole = [(x.column, x.width)]
         return self.buffer_of(x)[0].packed and self._missing(x) == whole
 
@@ -181,10 +181,10 @@ class Backward(GradientLines):
     # The state ------------------------------------------------------------------------------------
 
     def _carry(self) -> None:
-        """The gradient of the state that a step found is carried to the step before.
+        """Carry the gradient of the state to the step before.
 
-        First what may read a carried gradient is written to scratch, then the carried ones are
-        written; one that reads only what it overwrites works in place.
+        Lines that read carried gradients first write to scratch, then the carried gradients are
+        written; a line that reads only what it overwrites works in place.
         """
         first: list[str] = []
         last: list[str] = []

@@ -1,4 +1,4 @@
-"""An elementwise operator as a line of generated Python, and its gradients as others."""
+"""Prints an elementwise operator, and each of its gradients, as a line of Python."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def forward_line(op: Op, xs: Sequence[str], out: str) -> str:
 
 
 def gradient_codes(op: Op, dy: str, views: Views, plane: int) -> Sequence[Code | None]:
-    """How the gradient of each input follows from that of the output; None: it does not."""
+    """The code of each input's gradient; None for an input without one."""
     if op.opcode is OpCode.UNARY:
         kernel = op.node.kernel
         saved = {"input": op.inputs[0], "output": op.output}.get(kernel.reads)
@@ -75,5 +75,5 @@ def with_number(op: Op, x: str) -> tuple[str, str]:
 
 
 def kernel_name(op: Op) -> str:
-    """The kernel of an elementwise operator, as generated code names it."""
+    """The name of an elementwise operator's kernel in generated code."""
     return f"kernel_{type(op.node).__name__}"

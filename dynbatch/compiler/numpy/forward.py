@@ -1,4 +1,4 @@
-"""Writes a program's forward pass as the source of two Python functions: `ahead`, `forward`.
+"""Prints a program's forward pass as two Python functions: `ahead` and `forward`.
 
 They work on one shard of the mini-batch: rows in prefix layout (`steps`, numbered), arrays by name:
 
@@ -36,7 +36,7 @@ def emit_ahead(program: Program, storage: Storage) -> list[str]:
 
 
 def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
-    """Lines of `def forward(A, steps)`, and how many kernels a step launches."""
+    """Lines of `def forward(A, steps)`, and the number of kernels in a step."""
     views = Views(program, storage)
     body: list[str] = []
     maps = numbered(program.linear_maps)

@@ -1,4 +1,4 @@
-"""Where the gradients of a program live in generated code, and the lines that write or add them."""
+"""Places of gradients in generated code, and the lines that write or add them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.compiler.program import Program
 
 
 class GradientLines:
-    """The lines of a step so far, and which columns of each gradient they have written.
+    """The lines of a step so far, and the columns of each gradient that they have written.
 
     The first contribution to a gradient writes it, later ones add.
 
@@ -39,7 +39,7 @@ class GradientLines:
     # Buffers --------------------------------------------------------------------------------------
 
     def _find_aliases(self) -> None:
-        """A sum passes its gradient on unchanged: its operands may share the very buffer."""
+        """Let the operands of sums share the sum's gradient buffer where possible."""
         leaving = self.program.leaving()
         makers = {id(op.output): op for op in [*self.program.stream_maps, *self.program.ops]}
         for op in reversed(self.program.ops):  # so that roots are final
@@ -89,7 +89,7 @@ class GradientLines:
     def _new(
         self, role: Role, label: int | str, width: int, packed: bool, plane: int = 0
     ) -> ProgramBuffer:
-        """The gradient buffer of this name, made when it is first asked for."""
+        """The gradient buffer of this name, made at its first use."""
         buffer = ProgramBuffer(role, label, width, packed, plane)
         return self.buffers.setdefault(buffer.name, buffer)
 
@@ -149,7 +149,7 @@ class GradientLines:
         return [(low, high - low) for low, high in holes]
 
     def _complete(self, value: Value) -> bool:
-        """Clear what nothing wrote; False if nothing was written at all."""
+        """Zero the columns that are not written; return False if none is written."""
         missing = self._missing(value)
         if missing == [(value.column, value.width)]:
             return False
@@ -165,7 +165,7 @@ class GradientLines:
         return True
 
     def _contribute(self, value: Value, code: Code, plane: int = 0) -> None:
-        """Write what `code` makes to the gradient of a value, or add it there."""
+        """Write the result of `code` to the gradient of a value, or add it there."""
         origin = value.base.origin
         if origin is Origin.MEMORY:
             return
@@ -181,7 +181,7 @@ class GradientLines:
         self.body += self._add_to(target, code, value.width, plane)
 
     def _add_to(self, target: str, code: Code, width: int, plane: int = 0) -> list[str]:
-        """Lines that add what `code` makes to `target`; what only copies is added at once."""
+        """Lines that add the result of `code` to `target`; a copy is added directly."""
         copied = re.fullmatch(r"copyto\(_, (\S+)\)", code("_"))
         if copied:
             return [f"add({target}, {copied[1]}, {target})"]
@@ -200,7 +200,7 @@ class GradientLines:
         self._to_states.setdefault(number, []).append(copy_of(whole))
 
     def _scratch_buffer(self, width: int, plane: int = 0, own: bool = False) -> ProgramBuffer:
-        """Scratch for a sum, which nothing else uses if it is `own`."""
+        """Scratch for a sum; with `own` it is not shared."""
         plane = plane if width > plane else 0
         label = f"{width}" + (f"_BY_{plane}" if plane else "")
         if own:

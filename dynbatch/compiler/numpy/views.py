@@ -1,4 +1,4 @@
-"""Names of array views in a step of generated Python, and the lines that make them."""
+"""Names and definitions of array views in a step of generated Python."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynbatch.compiler.ir import Origin, Value
 from dynbatch.compiler.program import Program
 
 Code = Callable[[str], str]
-"""The line that writes what it makes to a view of this name."""
+"""Makes the line that writes its result to a view of this name."""
 
 
 class Views:
@@ -44,7 +44,7 @@ class Views:
         return name
 
     def read_by(self, line: str) -> dict[str, ProgramBuffer]:
-        """The views that a line names, with what they are views of."""
+        """The views that a line names, with their definitions."""
         names = re.findall(r"\w+", line)
         return {name: self.buffers[name] for name in names if name in self.buffers}
 
@@ -89,7 +89,7 @@ class Views:
 
 
 def with_used(lines: Iterable[str], body: Sequence[str]) -> list[str]:
-    """`body`, and ahead of it those lines `name = …` whose name it or a kept line reads."""
+    """`body` after the lines `name = …` that it needs."""
     kept = list(body)
     read = set(re.findall(r"\w+", " ".join(body)))
     for line in reversed(list(lines)):

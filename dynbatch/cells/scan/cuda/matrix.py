@@ -1,4 +1,4 @@
-"""`DeviceMatrix`: rows on a device, known by address, so that a loop makes no array objects."""
+"""`DeviceMatrix`: rows on a device by address, so that a loop makes no array objects."""
 
 from __future__ import annotations
 

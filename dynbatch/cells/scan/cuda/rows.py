@@ -22,7 +22,7 @@ from dynbatch.ragged import Ragged
 
 
 class ScanRows:
-    """Where everything of a batch of scans is.
+    """The addresses of a batch of scans' values.
 
     Attributes:
         layout:   order of rows; `steps` says which of them a step has.
@@ -83,13 +83,13 @@ class ScanRows:
     # Where things are -----------------------------------------------------------------------------
 
     def matrix(self, name: str) -> DeviceMatrix:
-        """A matrix that is there."""
+        """An existing matrix."""
         matrix = self.matrices[name]
         assert matrix is not None
         return matrix
 
     def addresses(self, names: list[str]) -> list[int | None]:
-        """The addresses of matrices; None, which kernels see as NULL, for what is not there."""
+        """The addresses of matrices; None, which kernels see as NULL, for missing ones."""
         matrices = [self.matrices[name] for name in names]
         return [None if matrix is None else matrix.address for matrix in matrices]
 

@@ -103,7 +103,7 @@ class DeviceScanRun:
                 self._map(item, rows.of_step(item.inputs[0], t), out, n)
 
     def _map(self, op: Op, x: DeviceMatrix | None, out: DeviceMatrix, count: int) -> None:
-        """A linear map of some rows; of None, which stands for zeros, it is zeros."""
+        """A linear map of some rows; None stands for zeros and gives zeros."""
         number = self.loop.maps[id(op)]
         weight, bias = self.rows.matrix(f"V{number}"), self.rows.matrices[f"b{number}"]
         if x is None:
@@ -117,7 +117,7 @@ class DeviceScanRun:
             arrays.add_bias(out.view(count), bias.array.reshape(-1))
 
     def _in_turn(self, op: Op) -> AbstractContextManager[None]:
-        """Where a node type of the user's computes with CuPy, all before it is started first."""
+        """Start all queued work before a user's node type that computes with CuPy."""
         return nullcontext() if type(op.node).names_kernels else self.rows.queue.at_once()
 
     def _repeated(self, kernel: Kernel, turn: int = 0) -> RepeatedLaunch:
@@ -232,7 +232,7 @@ class DeviceScanRun:
                 self._generic_backward(item, t, turn)
 
     def _gradient(self, value: Value, t: int, turn: int) -> DeviceMatrix | None:
-        """Where a value's gradient goes in step t; None where nobody wants it."""
+        """The memory for a value's gradient in step t; None for an unwanted one."""
         rows, buffer = self.rows, self.loop.gradient_of(value.base).buffer
         s, _, _, p = rows.steps[t]
         if buffer.role is Role.FOUND_GRADIENT:
