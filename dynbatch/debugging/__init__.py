@@ -1,1 +1,1 @@
-"""Doubts a run: checked, guarded, dumped, replayed."""
+"""Debugging: check a run, guard it against NaN, dump and rebuild a graph."""

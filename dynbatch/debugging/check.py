@@ -88,12 +88,12 @@ class Check(Observer):
         self.start()
         if to_host(block.gradients().flat).any():
             raise CheckError(
-                heading(block.nodes[0], "the block of its gradient holds other numbers than 0")
-                + "\n  rule: a gradient that several batches add to begins as zeros"
+                heading(block.nodes[0], "the block of its gradient is not all zeros")
+                + "\n  rule: a gradient that several batches add to starts as zeros"
             )
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:
-        """Compare with sums on the host; at a difference all gradients are as before."""
+        """Compare with sums on the host; after a difference all gradients are as before."""
         before: dict[int, Array | RowSparse | None] = {}
         expected: dict[int, tuple[Parameter, Array, float]] = {}
         for step in gradients:
@@ -121,18 +121,18 @@ class Check(Observer):
                 where = self.checker.difference(actual.shape, wrong, *flat)
                 raise CheckError(
                     f"the gradient of parameter {parameter.name!r}: {where}\n"
-                    "  rule: it is the sum of what all batches left for it, and of what was there\n"
+                    "  rule: it is its earlier value plus the gradients of all batches\n"
                     f"  fix:  {self.checker.advice(None)}"
                 )
 
 
 def saved_gradient(grad: Array | RowSparse | None) -> Array | RowSparse | None:
-    """A gradient as it is now: sums write into dense ones only."""
+    """A copy of a gradient: only dense ones are written in place."""
     return grad if grad is None or isinstance(grad, RowSparse) else download(grad)
 
 
 def restored(grad: Array | RowSparse | None, parameter: Parameter) -> Array | RowSparse | None:
-    """The gradient that `saved_gradient` kept, where the parameter is."""
+    """The gradient that `saved_gradient` kept, on the parameter's device."""
     if grad is None or isinstance(grad, RowSparse):
         return grad
     array: Array = to_device(grad, parameter.device)

@@ -1,4 +1,4 @@
-"""Whether two arrays are equal but for rounding, and what messages say where they are not."""
+"""Compares two arrays up to rounding, and describes differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-9}
 
 
 class Checker:
-    """What the checks of a graph's steps share.
+    """The settings that the checks of a graph's steps share.
 
     Args:
         on_device: whether the graph runs on a GPU.
@@ -32,7 +32,7 @@ class Checker:
         self.copies: dict[int, Array] = {}
 
     def difference(self, shape: Shape, wrong: Array, actual: Array, expected: Array) -> str:
-        """The first element that differs, and how many do; `wrong` has their flat indices."""
+        """Describe the first differing element; `wrong` has the flat indices of all."""
         index = element(wrong[0], shape)
         first, second = float(actual[wrong[0]]), float(expected[wrong[0]])
         here, there = ("on cuda", "by NumPy") if self.on_device else ("batched", "one by one")
@@ -42,7 +42,7 @@ class Checker:
         )
 
     def advice(self, node_type: type[Operation] | None) -> str:
-        """What to do about a difference."""
+        """Advice about a difference."""
         if node_type is not None and not node_type.names_kernels:
             name = node_type.__name__
             return (
@@ -52,7 +52,7 @@ class Checker:
                 f"        {DUMP}"
             )
         way = 'device="cpu"' if self.on_device else 'policy="one_by_one"'
-        return f"report it, with this message; {way} goes round it;\n        {DUMP}"
+        return f"report it, with this message; {way} avoids it;\n        {DUMP}"
 
 
 def magnitude(array: Array) -> float:
@@ -67,7 +67,7 @@ def largest(arrays: Iterable[Array]) -> float:
 
 
 def rounding(expected: Array, scale: float) -> float:
-    """How far a number may be from the expected one; `scale` is the largest number it came from."""
+    """The rounding error to allow; `scale` is the largest operand."""
     return TOLERANCES[expected.dtype.name] * max(scale, magnitude(expected))
 
 

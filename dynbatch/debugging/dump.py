@@ -1,4 +1,4 @@
-"""A graph as a file, from which it can be built again: nodes, attributes, arrays; no code.
+"""Writes a graph to a file and rebuilds it: nodes, attributes and arrays, but no code.
 
 The file is NumPy's `.npz`: one entry, "graph", is a JSON text, the others are the arrays it names
 by their numbers. Nothing is pickled. A node type is written as where it is imported from, the cell
@@ -72,7 +72,7 @@ class Writer:
         return {"type": _path_of(type(node)), "inputs": inputs, "own": values}
 
     def _value(self, node: Node, name: str, value: Any) -> Any:
-        """An attribute; what JSON does not have becomes a dict whose one key tells what it is."""
+        """An attribute; types that JSON lacks become a dict with one key, the type."""
         if value is None or isinstance(value, bool | int | float | str):
             return value
         if isinstance(value, np.generic):
@@ -96,12 +96,12 @@ class Writer:
                 f"{node.label()}: its attribute {name!r} is a {type(value).__name__}, which "
                 "cannot be dumped.\n"
                 "  rule: attributes are numbers, text, arrays, parameters, and tuples of these\n"
-                "  fix:  leave this node out of the graph, or keep in it what fits"
+                "  fix:  leave this node out of the graph, or store the attribute as one of these"
             )
         return {"array": self._array(array)}
 
     def _once(self, value: T, documents: list[Document], write: Callable[[T], Document]) -> int:
-        """The number of a value's document, which is written when the value first comes."""
+        """The number of a value's document, written when the value is first met."""
         if id(value) not in self._numbers:
             document = write(value)
             self._numbers[id(value)] = (len(documents), value)
@@ -132,7 +132,7 @@ class Writer:
 def runs_of(
     plans: Sequence[Plan], steps: Sequence[StepRun], backwards: Sequence[tuple[int, int]]
 ) -> list[list[int] | int]:
-    """What has run, in order: indices of the nodes of a forward, or of the loss of a backward.
+    """The runs in order: indices of a forward's nodes, or of a backward's loss.
 
     Args:
         backwards: for each backward the number of batch steps before it, and its loss.
@@ -167,7 +167,7 @@ def write(path: Path, document: Document, writer: Writer) -> None:
 
 
 def read(path: Path) -> tuple[Document, dict[str, Array]]:
-    """What `write` wrote.
+    """Read a file from `write`.
 
     Raises:
         GraphError: the file was not written by `write`, or by another version.
@@ -178,7 +178,7 @@ def read(path: Path) -> tuple[Document, dict[str, Array]]:
         document: Document = json.loads(arrays.pop("graph").tobytes())
     except (ValueError, KeyError, EOFError, TypeError) as error:
         raise GraphError(
-            f"{path} does not hold a graph ({error}).\n  fix:  give what graph.dump(path) wrote"
+            f"{path} does not hold a graph ({error}).\n  fix:  give a file from graph.dump(path)"
         ) from error
     if document.get("version") != VERSION:
         raise GraphError(
@@ -193,7 +193,7 @@ class Reader:
 
     Args:
         document, arrays: what `read` returned.
-        device:           where parameters go.
+        device:           the parameters' device.
     """
 
     def __init__(self, document: Document, arrays: dict[str, Array], device: Device) -> None:
@@ -284,7 +284,7 @@ def _imported(path: str, base: type) -> Any:
     """The class at "module:name", a subclass of `base`.
 
     Raises:
-        GraphError: it cannot be imported, or is something else.
+        GraphError: it cannot be imported, or is not such a class.
     """
     module, _, name = path.partition(":")
     try:

@@ -1,4 +1,4 @@
-"""Calls of cells in a dumped graph: the cells as traced, and what each call was given."""
+"""Calls of cells in a dumped graph: the traced cells, and each call's arguments."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.shape.indexing import Row
 
 Document = dict[str, Any]
-"""What JSON has for an object."""
+"""A JSON object."""
 
 
 class CallWriter:
@@ -123,7 +123,7 @@ class CallReader:
         self._graph.add_table(table)
 
     def add_constants(self, documents: Sequence[Document]) -> None:
-        """Tell the tables which nodes were hoisted out of their cells."""
+        """Enter in the tables the nodes hoisted out of their cells."""
         for table, document in zip(self._tables, documents, strict=True):
             for place, index in document["constants"]:
                 table.hoisted.constants[place] = self._all_nodes[index]
@@ -177,5 +177,5 @@ class CallReader:
 
 
 def _form(form: Any) -> Any:
-    """A form, from JSON, which has lists in place of tuples."""
+    """A form from JSON, where tuples are lists."""
     return tuple([_form(part) for part in form]) if isinstance(form, list) else form

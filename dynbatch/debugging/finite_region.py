@@ -1,4 +1,4 @@
-"""`RegionGuard`: the first call, or gradient of one, that is not finite."""
+"""`RegionGuard`: finds the first call whose result or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dynbatch.parameter import Array
 
 
 class RegionGuard(StepGuard):
-    """A region that is looked at call by call: forward from the first, backward from the last."""
+    """Inspects a region call by call: forward from the first, backward from the last."""
 
     def __init__(self, step: StepRun, places: Mapping[int, str]) -> None:
         super().__init__(step, places)
@@ -37,7 +37,7 @@ class RegionGuard(StepGuard):
     def _refuse(
         self, when: str, what: str, flat: Array, nodes: Sequence[Node], shapes: Sequence[Shape]
     ) -> None:
-        """Raise NumericError for the first call, where it is the region's own value."""
+        """Raise NumericError for the first call, if the region's own value is wrong."""
         if when == "forward" and nodes[0] is self.node:
             region = self.node.region
             for number, row, call in calls_of(region):
@@ -47,7 +47,7 @@ class RegionGuard(StepGuard):
         super()._refuse(when, what, flat, nodes, shapes)
 
     def backward(self, arena: Array, when: str = "backward") -> None:
-        """Look at the gradients inside the region, the last call first; then at what it gives."""
+        """Inspect the gradients inside the region, the last call first, then those it passes on."""
         gradients = self._run.gradients()
         for number, row, call in reversed(calls_of(self.node.region)):
             results, arguments = gradients[number]

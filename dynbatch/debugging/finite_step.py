@@ -1,4 +1,4 @@
-"""`StepGuard`: looks at the numbers that a batch step's kernels wrote."""
+"""`StepGuard`: checks that the numbers of a batch step are finite."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ MOST_VALUES = 6  # inputs and parameters whose range a message gives
 
 
 class StepGuard:
-    """Looks at the numbers that one batch step wrote.
+    """Checks that the numbers of one batch step are finite.
 
     Args:
-        places: where each node was made, by index.
+        places: the line that made each node, by index.
     """
 
     def __init__(self, step: StepRun, places: Mapping[int, str]) -> None:
@@ -33,7 +33,7 @@ class StepGuard:
         self._places = places
 
     def forward(self, arena: Array) -> None:
-        """Look at what forward wrote, and at the gradients of a fused step."""
+        """Inspect the values of forward, and the gradients of a fused step."""
         nodes = self.step.nodes
         for number, block in enumerate(self.step.blocks):
             flat = to_host(block.values().flat)
@@ -45,7 +45,7 @@ class StepGuard:
             self.backward(arena, "forward and backward")
 
     def added_gradients(self) -> None:
-        """Look at the sums of gradients that the step has added to."""
+        """Inspect the sums of gradients that the step has added to."""
         for block in self._added_to():
             flat = to_host(block.gradients().flat)
             if not np.isfinite(flat).all():
@@ -62,7 +62,7 @@ class StepGuard:
         return [block for block in blocks if block.gradient is not None]
 
     def backward(self, arena: Array, when: str = "backward") -> None:
-        """Look at the gradients of the inputs, then at those of the parameters."""
+        """Inspect the gradients of the inputs, then those of the parameters."""
         views = self.step.target_views(arena)
         for position, view in enumerate(views):
             if view is None:
@@ -115,7 +115,7 @@ class StepGuard:
             heading(node, problem)
             + "".join([f"\n  {line}" for line in known])
             + f"\n  in {when} of {batch}"
-            + f"\n  rule: {'what is given is finite' if is_given else 'all before it was finite'}"
+            + f"\n  rule: {'a given array is finite' if is_given else 'all before it was finite'}"
             f"\n  fix:  {fix};\n        {DUMP}" + (f"\n  made at {place}" if place else "")
         )
 
@@ -155,7 +155,7 @@ def ranges(parameters: Sequence[Parameter]) -> list[str]:
 
 
 def described(array: Array) -> str:
-    """An array's range; or how many of its numbers are not finite, and the first one."""
+    """An array's range; or the number of non-finite elements, and the first one."""
     wrong = ~np.isfinite(array)
     if wrong.any():
         place = tuple(int(i) for i in np.argwhere(wrong)[0])

@@ -27,7 +27,7 @@ from dynbatch.parameter import Array
 
 
 class PlacedNodes(list[Node]):
-    """The nodes of a graph, and where each was made, by index."""
+    """The nodes of a graph, and the line that made each, by index."""
 
     def __init__(self, places: dict[int, str]) -> None:
         super().__init__()
@@ -39,10 +39,10 @@ class PlacedNodes(list[Node]):
 
 
 class Guard(Observer):
-    """Looks at every number that a graph computes.
+    """Checks that every number of a graph is finite.
 
     Args:
-        places: where each node was made, by index.
+        places: the line that made each node, by index.
 
     Raises:
         NumericError: at the first number that is not finite.
@@ -81,7 +81,7 @@ class Guard(Observer):
             if not np.isfinite(grad).all():
                 raise NumericError(
                     f"the gradient of parameter {parameter.name!r}, after this graph's was added, "
-                    f"{described(grad)}.\n  rule: what all batches left for it was finite\n"
+                    f"{described(grad)}.\n  rule: the gradients of all batches were finite\n"
                     "  fix:  zero_grad() before it, if it was not finite then; otherwise the sum "
                     "overflows:\n        scale the loss down"
                 )

@@ -1,9 +1,8 @@
-"""`InlinedRegion`: a region's calls, one after the other, each operator of a cell as a plain node.
+"""`InlinedRegion`: runs a region's calls one by one, with the cell's operators as plain nodes.
 
-`Graph(check=True)` compares a region with it. Nothing is taken over from the region's plan, nor
-from the code that was generated for the cell: what a call was given is read off the table of calls,
-and what the cell does are the operators that it built when it was traced, run as `ReferenceRun`
-runs any other node.
+`Graph(check=True)` compares a region with it. It uses neither the region's plan nor the cell's
+generated code: what a call was given is read off the table of calls, and what the cell does are the
+operators that it built when it was traced, run as `ReferenceRun` runs any other node.
 """
 
 from __future__ import annotations

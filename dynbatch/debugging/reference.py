@@ -1,4 +1,4 @@
-"""`ReferenceRun`: the nodes of a batch step run again by NumPy, in batches of their own."""
+"""`ReferenceRun`: runs the nodes of a batch step again in NumPy, in other batches."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Flats = Sequence[Array | None]
 
 
 class ReferenceRun:
-    """The nodes of one batch step in groups, each of which is a batch on the host.
+    """Runs the nodes of one batch step on the host, in groups.
 
-    What forward left for backward is kept here between the two.
+    It keeps the values that backward needs.
 
     Args:
         groups: the step's nodes in order: in one group, or each in a group of its own.
@@ -103,7 +103,7 @@ class ReferenceRun:
         return dxs, sink
 
     def _prepare(self, batch: Batch) -> Ragged:
-        """Memory for a batch: its outputs, NaN where nobody writes them, and what it works with."""
+        """A batch with memory: outputs filled with NaN, and scratch."""
         if batch.keeps:
             batch.saved = {
                 name: np.empty((rows, width), self.dtype)
@@ -121,7 +121,7 @@ class ReferenceRun:
         return flat[self._elements[k] : self._elements[k + 1]]
 
     def _cut(self, k: int, flats: Flats) -> list[Any]:
-        """Each input as batch k reads it."""
+        """The inputs of batch k."""
         inputs: list[Ragged | None] = []
         for position, nodes in enumerate(self._reads[k]):
             flat, bounds = flats[position], self._bounds[position]

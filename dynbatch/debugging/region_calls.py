@@ -1,4 +1,4 @@
-"""The calls of a region in order of creation, and what messages call them."""
+"""The calls of a region in order of creation, and their names in messages."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def calls_of(region: CallRegion) -> list[tuple[int, int, ValueHandle]]:
 
 
 def result_names(call: ValueHandle) -> list[str]:
-    """What messages call the values that a call returned."""
+    """The names of a call's results in messages."""
     count = len(call.shapes)
     return ["result"] if count == 1 else [f"result {k}" for k in range(count)]
 
 
 def calls_text(node: RegionNode) -> str:
-    """How many calls in how many batches, and of which cells."""
+    """The numbers of calls and batches, and the cells, as text."""
     batches = len(node.region.batches)
     return f"{batches} batch{'es' * (batches > 1)} of {node.region.count} {node.label()}"
 
 
 def argument_name(call: ValueHandle, stream: int) -> str:
-    """Which argument a stream of a call's table is, and which of its values."""
+    """The name of a call's stream: its argument, and the value's number."""
     names = [
         f"argument {place}" + (f"[{leaf}]" if count > 1 else "")
         for place, count in enumerate(call.origin.forms)
@@ -46,4 +46,4 @@ def argument_name(call: ValueHandle, stream: int) -> str:
     ]
     matrices = call.origin.matrices
     vectors = [name for name, is_matrix in zip(names, matrices, strict=True) if not is_matrix]
-    return vectors[stream] if stream < len(vectors) else "what follows from its memory"
+    return vectors[stream] if stream < len(vectors) else "a value computed from its memory"

@@ -1,4 +1,4 @@
-"""Checks of calls: a region against its inlined cells, `stack` against plain indexing."""
+"""Checks calls: a region against its inlined cells, `stack` against plain indexing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dynbatch.parameter import Array
 
 
 class RegionCheck(StepCheck):
-    """A region whose cells are inlined, one call after the other, and compared call by call."""
+    """Compares a region, call by call, with its inlined cells."""
 
     inlined: InlinedRegion
 
@@ -72,7 +72,7 @@ class RegionCheck(StepCheck):
         self._compare_parameters(self.inlined.parameters, dys, inputs)
 
     def _slice(self, number: int, row: int) -> slice:
-        """Where the region's value has what the call in a row of a group returned."""
+        """The slice of the region's value with the result of one call of a group."""
         group = self.node.region.groups[number]
         first = group.offset + row * group.cell.width
         return slice(first, first + group.cell.width)
@@ -168,7 +168,7 @@ class StackCheck(StepCheck):
 
 
 def values_of(call: ValueHandle, what: str, scale: Callable[[], float]) -> list[ComparedArray]:
-    """A part to compare for each value that a call returned, named by `what`."""
+    """A part to compare for each value of a call's result, named by `what`."""
     names = result_names(call)
     return [
         ComparedArray(call, what.format(name), shape, scale)

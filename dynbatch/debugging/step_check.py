@@ -24,7 +24,7 @@ from dynbatch.parameter import Array, Parameter
 
 
 class ComparedArray(NamedTuple):
-    """A part of an array that is compared: whose it is and what; `scale` gives the largest term."""
+    """A part of an array to compare, its owner and name; `scale` gives the largest term."""
 
     node: Node
     what: str
@@ -41,7 +41,7 @@ class StepCheck:
     """Runs a batch step again on the host, and compares.
 
     Attributes:
-        reference: what the second forward left for the second backward.
+        reference: the second run, from forward to backward.
         launched:  the kernels that ran last, for messages.
     """
 
@@ -105,7 +105,7 @@ class StepCheck:
         self._compare_parameters(expected_sums, dys, inputs)
 
     def add_gradients(self, arena: Array, run: Callable[[], None]) -> None:
-        """Add the gradients of the inputs to where they belong, and compare the sums."""
+        """Add the gradients of the inputs to their blocks, and compare the sums."""
         expected = self._sums(arena)
         run()
         self.launched = self.checker.kernels()
@@ -172,7 +172,7 @@ class StepCheck:
                 yield node, r.source._block, r.source._start + there, r.target._start + here
 
     def _sums(self, arena: Array) -> dict[Block, tuple[Array, float]]:
-        """For each block that this step adds to, what it will hold, and the largest term."""
+        """For each block that this step adds to, the expected sum, and the largest term."""
         sums_of: dict[Block, tuple[Array, float]] = {}
 
         def begin(block: Block, is_empty: bool) -> Array:

@@ -1,7 +1,7 @@
-"""Where bytes lie: planned offsets inside a run's arena, and the pool that arenas come from.
+"""Memory: planned offsets inside a run's arena, and the pool that arenas come from.
 
-`Buddy` and `SizeClasses` are allocators to compare `Arena` with: give one to a `Pool`, or record
-a run of yours by `Logging`, and let `replay` tell what each makes of the log.
+`Buddy` and `SizeClasses` are allocators to compare `Arena` with: give one to a `Pool`, or record a
+run with `Logging` and compare allocators on the log with `replay`.
 
 `compare_padding` measures what padding would cost, and `main` is the command that does so. Both are
 made of everything above this layer, and stand here for users: the package binds them.

@@ -1,4 +1,4 @@
-"""`python -m dynbatch.memory DATA`: what a model holds with padding and without (`--help`)."""
+"""`python -m dynbatch.memory DATA`: a model's memory with padding and without (`--help`)."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""`Arena`: few large regions of an upstream, cut to size and joined again."""
+"""`Arena`: a suballocator over few large regions, which splits and joins free memory."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource, rou
 
 GROWTH = 1 / 4
 TOLERATED = 1 / 32
-"""Of a region: a difference to what is expected that is not worth another one."""
+"""A region this close to the expected size is not replaced."""
 
 DEVIATIONS = 6.0
-"""Above the mean: a thousand steps after 48 like them stay below, where 64 lengths are summed."""
+"""Deviations above the mean: with 64 summed lengths, a thousand steps like 48 stay below."""
 
 LEARNED = 48
 """Steps after which their spread is known."""
 EARLY = 1 / 8
-"""Beyond the most seen, until then."""
+"""The share beyond the most seen, until the spread is known."""
 
 
 class FreeList:
-    """Free stretches of a line of bytes or elements: split where taken, joined where free.
+    """Free stretches of a range of bytes or elements, split when taken and joined when freed.
 
-    Best fit: the smallest stretch that has room is taken first, of equal ones the lowest.
+    Best fit: the smallest stretch that is large enough comes first; ties go to the lowest.
 
     Cost: O(log n) comparisons to take or give, and a shift of the list of n stretches.
     Source: Knuth, The Art of Computer Programming 1, section 2.5 (best fit; boundary tags).
@@ -37,11 +37,11 @@ class FreeList:
 
     @property
     def largest(self) -> int:
-        """The size of the largest; 0 where there is none."""
+        """The size of the largest free stretch, or 0."""
         return self._by_size[-1][0] if self._by_size else 0
 
     def take(self, size: int, alignment: int = 1) -> int | None:
-        """Take `size` from a multiple of `alignment` on; returns where, or None without room."""
+        """Take `size` at a multiple of `alignment`; return the start, or None without room."""
         first = bisect_left(self._by_size, (size, 0))
         # A larger stretch may start so that less room is left; a few are tried.
         for room, start in self._by_size[first : first + 8]:
@@ -54,7 +54,7 @@ class FreeList:
         return None
 
     def give(self, start: int, end: int) -> None:
-        """From `start` to before `end` is free; its free neighbours become one with it."""
+        """Free `start` to before `end`, and join it with its free neighbours."""
         if end in self._end_of:
             following = end
             end = self._end_of[following]
@@ -65,13 +65,13 @@ class FreeList:
         self._add(start, end)
 
     def remove(self, start: int) -> None:
-        """Take the free stretch that starts there out of the list."""
+        """Remove the free stretch that starts at `start`."""
         end = self._end_of.pop(start)
         del self._start_of[end]
         del self._by_size[bisect_left(self._by_size, (end - start, start))]
 
     def cut(self, end: int) -> int:
-        """Take out the free stretch that ends there; returns where it began, else `end`."""
+        """Remove the free stretch that ends at `end`, if any; return its start, else `end`."""
         start = self._start_of.get(end)
         if start is None:
             return end
@@ -86,10 +86,10 @@ class FreeList:
 
 
 class Peaks:
-    """Mean and deviation of the most bytes in use in each step, and the most of all.
+    """Mean and deviation of the steps' peak bytes, and the largest peak.
 
     Args:
-        growth: the share beyond the most seen that is expected at the highest.
+        growth: the upper bound of the expected peak, as a share beyond the largest seen.
 
     Source: Welford 1962 for the running mean and deviation.
     """
@@ -105,11 +105,11 @@ class Peaks:
         self._mean = self._squares = 0.0
 
     def see(self, in_use: int) -> None:
-        """Take note that so many bytes are in use now."""
+        """Note that `in_use` bytes are in use now."""
         self.most = max(self.most, in_use)
 
     def end_step(self, peak: int) -> None:
-        """Take note that a step is over, in which `peak` bytes were in use at most."""
+        """Note the end of a step whose peak was `peak` bytes."""
         self.count += 1
         difference = peak - self._mean
         self._mean += difference / self.count
@@ -126,7 +126,7 @@ class Peaks:
 
 @dataclass(slots=True)
 class Slab:
-    """One buffer of the upstream, and where it lies on the line of all regions."""
+    """One buffer of the upstream, and its offset in the range of all regions."""
 
     buffer: Buffer
     base: int
@@ -199,7 +199,7 @@ class Arena(Adaptor):
             self._step_peak = 0
 
     def release(self) -> None:
-        """Give back the regions that are not in use at all, and forget what was in use once."""
+        """Return unused regions to the upstream, and forget earlier peaks."""
         self._release()
         self._scattered = 0
         self._peaks.forget()
@@ -207,14 +207,14 @@ class Arena(Adaptor):
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The size of the largest stretch."""
+        """The size of the largest free stretch."""
         return self._free.largest
 
     def _reserved(self) -> int:
         return sum([region.buffer.size for region in self._regions])
 
     def _is_unfit(self) -> bool:
-        """Whether another region should take the place of all, now that none is in use."""
+        """Whether one new region should replace all, now that none is in use."""
         reserved = self._reserved()
         if len(self._regions) > 1 or self._refused > reserved:
             return True

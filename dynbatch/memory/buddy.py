@@ -9,7 +9,7 @@ from dynbatch.memory.resource import GRAIN_BYTES, Adaptor, Buffer, Resource
 
 @dataclass(slots=True)
 class BuddyRegion:
-    """One buffer of the upstream, 2^order bytes, and where it lies on the line of all regions."""
+    """One buffer of the upstream, 2^order bytes, and its offset in the range of all regions."""
 
     buffer: Buffer
     base: int
@@ -82,12 +82,12 @@ class Buddy(Adaptor):
         self._free.setdefault(order, {})[start] = region
 
     def release(self) -> None:
-        """Give back the regions that are not in use at all."""
+        """Return unused regions to the upstream."""
         self._release()
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The size of the largest block."""
+        """The size of the largest free block."""
         return max([1 << order for order, free in self._free.items() if free], default=0)
 
     def _smallest(self, wanted: int) -> int | None:
@@ -95,7 +95,7 @@ class Buddy(Adaptor):
         return min(orders, default=None)
 
     def _release(self) -> int:
-        """Give back the regions that are not in use; returns their bytes."""
+        """Return unused regions to the upstream; return their bytes."""
         idle = [region for region in self._regions if not region.in_use]
         for region in idle:
             del self._free[region.order][region.base]
@@ -119,5 +119,5 @@ class Buddy(Adaptor):
 
 
 def order_of(size: int) -> int:
-    """The smallest k with size <= 2^k, of blocks that exist."""
+    """The smallest k with size <= 2^k, and at least that of the smallest block."""
     return (max(size, GRAIN_BYTES) - 1).bit_length()

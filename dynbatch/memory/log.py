@@ -20,8 +20,8 @@ class Event(NamedTuple):
 
     Args:
         is_allocation: an allocation that succeeded; otherwise a free.
-        address:       of the buffer: what ties a free to its allocation.
-        size:          bytes that were asked for.
+        address:       of the buffer, which links a free to its allocation. size:          requested
+                       bytes.
     """
 
     is_allocation: bool
@@ -56,7 +56,7 @@ class Logging(Adaptor):
         file.write(",".join(COLUMNS) + "\n")
 
     def allocate(self, size: int) -> Buffer:
-        """What the upstream gives."""
+        """A buffer of the upstream."""
         try:
             buffer = self.upstream.allocate(size)
         except MemoryError:

@@ -1,4 +1,4 @@
-"""Where each block of a run lies in its arena, decided before the first kernel."""
+"""Assigns each block of a run an offset in the arena, before the first kernel."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from dynbatch.memory.arena import FreeList
 from dynbatch.recent import Recent
 
 MOST_BY_SIZE = 2000
-"""Blocks above which comparing each with all others takes longer than a run (about 0.3 s)."""
+"""Above this many blocks, comparing each with all others takes longer than a run (about 0.3 s)."""
 
 MOST_AGAIN = 500
-"""Blocks up to which other orders are tried where the first leaves gaps."""
+"""Up to this many blocks, other orders are tried if the first leaves gaps."""
 MANY = 500
-"""Blocks from which NumPy finds the gaps for one faster than Python does."""
+"""From this many blocks on, NumPy finds the gaps faster than Python."""
 TIGHT = 1.01
 
 CACHED = 64
 MOST_CACHED = 1000
-"""Blocks above which a set is not kept: a graph so large is seldom built twice."""
+"""Above this many blocks a plan is not cached: such large graphs rarely repeat."""
 
 Columns = tuple[tuple[int, ...], ...]
 _known: Recent[Columns, tuple[int, tuple[int, ...]]] = Recent(CACHED)
@@ -32,7 +32,7 @@ _known: Recent[Columns, tuple[int, tuple[int, ...]]] = Recent(CACHED)
 
 @dataclass(slots=True)
 class Interval:
-    """A block of the arena and when it is alive.
+    """A block of the arena and its lifetime.
 
     Args:
         size:      elements.
@@ -57,8 +57,8 @@ def assign_offsets(
 ) -> tuple[int, tuple[int, ...]]:
     """Elements of an arena, and the offset of each block in it, as `plan_offsets` finds them.
 
-    Blocks of the same sizes and lifetimes cost a hash. So an estimate and the run that follows it,
-    or mini-batches of the same lengths, are planned once.
+    Plans are cached by sizes and lifetimes, so an estimate and its run, or mini-batches of equal
+    lengths, are planned once.
 
     Args:
         sizes, firsts, lasts, alignments: of each block, as in `Interval`.
@@ -123,12 +123,12 @@ def by_lifetime(intervals: Sequence[Interval]) -> list[Interval]:
 
 
 def last_stage(intervals: Sequence[Interval]) -> int:
-    """The last stage in which a block is written; some blocks live for ever."""
+    """The last stage in which a block is written; some blocks never die."""
     return max([block.first for block in intervals], default=0)
 
 
 def place_in_order(intervals: Sequence[Interval]) -> int:
-    """Place each block, in this order, into the tightest gap that has room; returns the size."""
+    """Place each block, in this order, into the tightest gap that fits; return the arena's size."""
     if len(intervals) >= MANY:
         return _place_many([block for block in intervals if block.size], intervals)
     placed: list[Interval] = []
@@ -210,12 +210,12 @@ def _align(offset: int, alignment: int) -> int:
 
 
 def live_peak(intervals: Sequence[Interval]) -> int:
-    """The largest number of elements alive at one stage: no plan can need less."""
+    """The largest number of elements alive at one stage: a lower bound for every plan."""
     return fullest_stage(intervals)[1]
 
 
 def fullest_stage(intervals: Sequence[Interval]) -> tuple[int, int]:
-    """The first stage at which most elements are alive, and how many."""
+    """The first stage with the most elements alive, and their number."""
     changes: dict[int, int] = {}
     for block in intervals:
         changes[block.first] = changes.get(block.first, 0) + block.size

@@ -1,4 +1,4 @@
-"""Memory that outlives a run: arenas are borrowed here and given back when their graph ends."""
+"""`Pool`: lends arenas to graphs and keeps their memory for later graphs."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from dynbatch.parameter import Array
 from dynbatch.recent import free_at_fork
 
 NAMED = 5
-"""So many of the labels with the most bytes stand in an error."""
+"""The number of labels in an error, those with the most bytes first."""
 
 
 class Pool:
-    """Arrays on loan, from an allocator that keeps what comes back for the next request.
+    """Lends arrays from an allocator that keeps returned memory for later requests.
 
-    It is composed of small resources: counters above and below the allocator, a limit on what is
-    taken from the upstream, and a second try after what is unused was given back:
+    It is composed of small resources: counters above and below the allocator, a limit on upstream
+                                       memory, and a retry after unused memory was returned:
 
         Statistics(Retry(allocator(Limit(Statistics(upstream)))))
 
@@ -76,7 +76,7 @@ class Pool:
         """An uninitialised one-dimensional array, 64-byte aligned, of at least `elements`.
 
         Args:
-            label: what it is for; errors of later requests name the labels that hold most.
+            label: its purpose; errors of later requests name the labels that hold most.
 
         Raises:
             OutOfMemory: the limit, or the upstream, does not allow it even after `release`. The
@@ -98,10 +98,10 @@ class Pool:
         return buffer.array(dtype)
 
     def give(self, array: Array) -> None:
-        """Give back what `take` returned. The caller must hold no other view of it.
+        """Give back an array from `take`. The caller must not hold another view of it.
 
         Raises:
-            ValueError: it is not on loan from this pool.
+            ValueError: the array is not on loan from this pool.
         """
         with self._lock:
             buffer, _ = self._live.pop(address_of(array), (None, ""))
@@ -112,7 +112,7 @@ class Pool:
             self._above.free(buffer)
 
     def release(self) -> None:
-        """Return what is unused to the upstream."""
+        """Return unused memory to the upstream."""
         with self._lock:
             self._above.release()
 
@@ -125,7 +125,7 @@ class Pool:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The most to reserve; it may be set, and then holds for what is allocated after."""
+        """The most bytes to reserve; a new limit holds for later allocations."""
         return self._limit.limit_bytes
 
     @limit_bytes.setter
@@ -134,22 +134,22 @@ class Pool:
 
     @property
     def used_bytes(self) -> int:
-        """On loan, as large as it was made."""
+        """Bytes on loan, as allocated."""
         return self._above.rounded_bytes
 
     @property
     def peak_bytes(self) -> int:
-        """The most that was on loan at once."""
+        """The most bytes that were on loan at once."""
         return self._above.peak_rounded_bytes
 
     @property
     def reserved_bytes(self) -> int:
-        """Taken from the upstream, on loan or not."""
+        """Bytes taken from the upstream, on loan or not."""
         return self._below.rounded_bytes
 
     @property
     def room_bytes(self) -> int | None:
-        """What can still be taken, what is unused given back; None where no limit is known."""
+        """Bytes left to take once unused memory is returned; None without a known limit."""
         with self._lock:
             room = self._limit.room()
             if room is None:
@@ -158,7 +158,7 @@ class Pool:
 
     @property
     def upstream_allocations(self) -> int:
-        """How often the upstream has given memory."""
+        """The number of allocations from the upstream."""
         return self._below.allocations
 
     def on_loan(self) -> dict[str, list[int]]:
@@ -196,7 +196,7 @@ def _by_label(live: Iterable[tuple[Buffer, str]]) -> dict[str, list[int]]:
 
 
 def _consumers(sizes: dict[str, list[int]]) -> list[str]:
-    """A line for each of the labels that hold most, and one for the others."""
+    """A line for each of the largest labels, and one for the others."""
     lines = []
     for label, its in list(sizes.items())[:NAMED]:
         times = f" in {len(its)} arrays, the largest {its[0]:,}" if len(its) > 1 else ""
@@ -218,7 +218,7 @@ _device_pools = threading.local()  # as queues of launches are: a stream seldom 
 
 
 def pool_of(device: backend.Device) -> Pool:
-    """The pool that graphs take their arenas from by default: on a GPU one for each thread."""
+    """The default pool of graphs; on a GPU there is one for each thread."""
     if not device.is_cuda:
         return default_pool
     pools: dict[tuple[int, int], Pool] = _device_pools.__dict__.setdefault("pools", {})

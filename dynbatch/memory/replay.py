@@ -1,4 +1,4 @@
-"""What an allocator makes of a recorded log: waste and time, without the program that wrote it."""
+"""Replays a recorded log on an allocator, and measures waste and time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dynbatch.memory.upstream import HostMemory
 
 @dataclass(frozen=True)
 class Replay:
-    """What one allocator did with one log.
+    """The result of one allocator on one log.
 
     Args:
         end:     its statistics after the last event.
@@ -53,8 +53,8 @@ def replay(
 ) -> Replay:
     """Run the events of a log on an allocator.
 
-    Frees of what was allocated before the log began are left out. What is never freed in it is
-    freed after it.
+    Frees of buffers allocated before the log began are skipped. Buffers that the log never frees
+    are freed at its end.
 
     Args:
         events:      of `read_log`.

@@ -1,8 +1,8 @@
-"""What every source of memory is: `allocate` gives a buffer, `free` takes it back.
+"""The interface of memory sources: `allocate` returns a buffer, `free` takes it back.
 
-A resource that keeps or counts something does it over another, its upstream, and knows no more of
-it than this: `Statistics(Arena(Limit(HostMemory(), 1 << 30)))`. Here are those that keep nothing:
-a limit, a second try, and counters, which above and below an allocator show the waste.
+A resource that caches or counts wraps another one, its upstream, through this interface alone:
+`Statistics(Arena(Limit(HostMemory(), 1 << 30)))`. Here are those that keep nothing: a limit, a
+second try, and counters, which above and below an allocator show the waste.
 
 Source: the interface and its composition are those of RMM's `rmm::mr` (rapidsai/rmm,
 cpp/include/rmm/mr).
@@ -18,14 +18,14 @@ import numpy as np
 from dynbatch.parameter import Array
 
 ALIGNMENT_BYTES = 64
-"""Every buffer of the host begins at a multiple of it."""
+"""The alignment of host buffers, in bytes."""
 
 GRAIN_BYTES = 256
-"""Suballocators hand out multiples of it, which keeps what CUDA's driver aligns aligned."""
+"""Suballocators return multiples of it, which keeps the alignment of CUDA's driver."""
 
 
 def rounded(size: int, multiple: int = GRAIN_BYTES) -> int:
-    """`size` rounded up to a multiple; at least one of it."""
+    """`size` rounded up to a multiple, and at least one."""
     return max(1, -(-size // multiple)) * multiple
 
 
@@ -33,7 +33,7 @@ class Buffer(ABC):
     """A stretch of memory.
 
     Attributes:
-        address: of its first byte; of two buffers in use none has the other's.
+        address: of its first byte, unique among buffers in use.
         size:    bytes.
     """
 
@@ -48,21 +48,21 @@ class Buffer(ABC):
 
     @abstractmethod
     def array(self, dtype: np.typing.DTypeLike) -> Array:
-        """A one-dimensional array over it, of as many elements as it has room for."""
+        """A one-dimensional array over the whole buffer."""
 
 
 class Resource(ABC):
     """Gives buffers of raw bytes and takes them back. Not thread-safe by itself; `Pool` is.
 
     Attributes:
-        name: whose memory it is, in errors.
+        name: the memory's name in errors.
     """
 
     name: str
 
     @abstractmethod
     def allocate(self, size: int) -> Buffer:
-        """A buffer of at least `size` > 0 bytes, whose contents are anything.
+        """A buffer of at least `size` > 0 bytes, uninitialised.
 
         Raises:
             MemoryError: there is none. The resource is as it was.
@@ -70,26 +70,26 @@ class Resource(ABC):
 
     @abstractmethod
     def free(self, buffer: Buffer) -> None:
-        """Take back what `allocate` gave; nobody may use it any more."""
+        """Take back a buffer from `allocate`, which must not be used afterwards."""
 
     def release(self) -> None:  # noqa: B027  # most hold nothing
-        """Give what is held but not in use back to where it came from."""
+        """Return memory that is held but not in use to its source."""
 
     def largest_free(self) -> int:
-        """Bytes of the largest stretch that is held but not in use."""
+        """Bytes of the largest stretch held but not in use."""
         return 0
 
     def room(self) -> int | None:
-        """Bytes that are left to allocate, of what is not held unused; None if nobody knows."""
+        """Bytes left to allocate, without held unused ones; None if unknown."""
         return None
 
     def state(self) -> str:
-        """What errors say about memory that is used by others; nothing where it is not known."""
+        """Text for errors about memory in use by others; "" if unknown."""
         return ""
 
 
 class Adaptor(Resource):
-    """A resource that adds one thing to its upstream. By itself it adds nothing."""
+    """Base of resources that wrap an upstream; itself it only forwards."""
 
     def __init__(self, upstream: Resource) -> None:
         self.upstream = upstream
@@ -121,7 +121,7 @@ class Adaptor(Resource):
 
 
 class Limit(Adaptor):
-    """Allocates at most so many bytes of the upstream at once.
+    """Limits the bytes allocated from the upstream at once.
 
     Args:
         upstream:    where buffers come from.
@@ -154,7 +154,7 @@ class Limit(Adaptor):
         self.upstream.free(buffer)
 
     def room(self) -> int | None:
-        """The bytes that are left below the limit, or in the upstream where these are fewer."""
+        """The bytes left below the limit or in the upstream, whichever is less."""
         known = [self.upstream.room()]
         if self.limit_bytes is not None:
             known.append(max(0, self.limit_bytes - self.allocated_bytes))
@@ -162,10 +162,10 @@ class Limit(Adaptor):
 
 
 class Retry(Adaptor):
-    """Where memory is out, it has all that is unused given back and tries once more."""
+    """If memory runs out, has unused memory returned and tries once more."""
 
     def allocate(self, size: int) -> Buffer:
-        """What the upstream gives, at the first or the second try.
+        """A buffer of the upstream, at the first or the second try.
 
         Raises:
             MemoryError: even then there is none.
@@ -221,7 +221,7 @@ class Statistics(Adaptor):
 
 @dataclass(frozen=True)
 class MemoryStatistics:
-    """What an allocator between two `Statistics` holds now, and did so far. Sizes in bytes.
+    """Memory and calls of an allocator between two `Statistics`. Sizes in bytes.
 
     Args:
         requested_bytes:      in use, as it was asked for.
@@ -247,17 +247,17 @@ class MemoryStatistics:
 
     @property
     def internal_bytes(self) -> int:
-        """Internal fragmentation: what buffers in use have beyond what was asked for."""
+        """Internal fragmentation: bytes of buffers in use beyond the requested ones."""
         return self.rounded_bytes - self.requested_bytes
 
     @property
     def free_bytes(self) -> int:
-        """Held and not in use: external fragmentation, if it were needed now."""
+        """External fragmentation: bytes held but not in use."""
         return self.reserved_bytes - self.rounded_bytes
 
     @property
     def scattered_bytes(self) -> int:
-        """What is free beside the largest stretch: a request cannot have it in one piece."""
+        """Free bytes outside the largest stretch, which no single request can get."""
         return self.free_bytes - self.largest_free_bytes
 
 

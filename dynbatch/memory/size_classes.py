@@ -1,4 +1,4 @@
-"""`SizeClasses`: freed buffers are kept for the next request of about their size."""
+"""`SizeClasses`: keeps freed buffers for later requests of about their size."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SizeClasses(Adaptor):
         self._free.setdefault(buffer.size, []).append(buffer)
 
     def release(self) -> None:
-        """Give back all that is kept."""
+        """Return all kept buffers to the upstream."""
         kept = [buffer for buffers in self._free.values() for buffer in buffers]
         self._free.clear()
         for buffer in kept:
@@ -47,7 +47,7 @@ class SizeClasses(Adaptor):
         self.upstream.release()
 
     def largest_free(self) -> int:
-        """The size of the largest buffer that is kept."""
+        """The size of the largest kept buffer."""
         return max([size for size, free in self._free.items() if free], default=0)
 
 

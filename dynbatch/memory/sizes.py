@@ -1,4 +1,4 @@
-"""Numbers of bytes, as people write them."""
+"""Parses numbers of bytes with units."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def parse_bytes(what: str, size: int | str) -> int:
     """Bytes of a number, or of text such as "2GiB", "500 MB" or "1.5e9".
 
     Args:
-        what: whose size it is, for errors.
+        what: the name of the size, for errors.
 
     Raises:
         ArgumentError: it is neither, or not above 0.

@@ -1,4 +1,4 @@
-"""`StreamOrder`: who takes memory that a stream still uses waits for that stream."""
+"""`StreamOrder`: makes a stream wait before it reuses memory of another stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where all memory comes from: the host's through NumPy, a GPU's through CuPy, or one given."""
+"""Sources of memory: the host through NumPy, a GPU through CuPy, or a given allocator."""
 
 from __future__ import annotations
 
@@ -51,25 +51,25 @@ class DeviceBuffer(Buffer):
 
 
 def address_of(array: Array) -> int:
-    """Where the first element of an array lies, of NumPy or of CuPy."""
+    """The address of the first element of a NumPy or CuPy array."""
     return array.ctypes.data if isinstance(array, np.ndarray) else device_address(array)
 
 
 class HostMemory(Resource):
-    """Memory of the host, as NumPy allocates it; freed by forgetting it."""
+    """Host memory from NumPy; dropping the buffer frees it."""
 
     name = "the system"
 
     def allocate(self, size: int) -> Buffer:
-        """An array with room to align its beginning."""
+        """An array large enough to align its start."""
         return _aligned(np.empty(size + ALIGNMENT_BYTES, np.uint8), size)
 
     def free(self, buffer: Buffer) -> None:
-        """Nothing: the last view of it frees it."""
+        """Do nothing: dropping the last view frees the memory."""
 
 
 class DeviceMemory(Resource):
-    """Memory of CuPy's current device, straight from the driver; freed by forgetting it.
+    """Memory of CuPy's current device from the driver; dropping the buffer frees it.
 
     The driver waits for the GPU to give memory back, which is why a pool above should keep it.
     """
@@ -95,15 +95,15 @@ class DeviceMemory(Resource):
             raise MemoryError(str(error)) from error
 
     def free(self, buffer: Buffer) -> None:
-        """Nothing: the last pointer into it frees it."""
+        """Do nothing: dropping the last pointer frees the memory."""
 
     def room(self) -> int:
-        """The free bytes that the driver tells."""
+        """The free bytes that the driver reports."""
         free, _ = backend.cupy().cuda.runtime.memGetInfo()
         return int(free)
 
     def state(self) -> str:
-        """Free and total bytes, and those that CuPy's pool and cuBLAS hold."""
+        """Free and total bytes, and the bytes in CuPy's pool and cuBLAS, as text."""
         cupy = backend.cupy()
         free, total = cupy.cuda.runtime.memGetInfo()
         held = cupy.get_default_memory_pool().used_bytes()
@@ -153,11 +153,11 @@ class GivenMemory(Resource):
         self._given: dict[int, tuple[object, int]] = {}
 
     def allocate(self, size: int) -> Buffer:
-        """Memory of the allocator, with room to align its beginning.
+        """Memory of the allocator, large enough to align its start.
 
         Raises:
             MemoryError: the allocator has none.
-            TypeError:   it returned something else than memory.
+            TypeError:   it did not return memory.
         """
         given_size = size + ALIGNMENT_BYTES
         try:

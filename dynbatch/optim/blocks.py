@@ -1,4 +1,4 @@
-"""Updates cut into cache-sized blocks, and the blocks shared between threads.
+"""Runs updates in cache-sized blocks, shared between threads.
 
 An update is a dozen elementwise passes. Over whole parameters each pass would fetch everything from
 memory again; over blocks that stay in cache only the first one does, and the temporaries of a block

@@ -1,4 +1,4 @@
-"""Updates of parameters on a GPU: one launch for all of a dtype, and nothing is waited for.
+"""Updates of parameters on a GPU: one launch per dtype, without waiting.
 
 Gradients that were clipped in groups take a launch for each group.
 """
@@ -17,7 +17,7 @@ from dynbatch.parameter import RowSparse
 
 
 def run_updates(updates: Sequence[BlockUpdate]) -> None:
-    """Start all updates; their arrays are on the GPU, and their rules are of one kernel.
+    """Start all updates; their arrays are on the GPU, and their rules use one kernel.
 
     Raises:
         BackendError: the rule does not name a kernel that has a CUDA version.

@@ -1,4 +1,4 @@
-"""`GradientNorm`: the norm of gradients on a GPU, a number that is waited for when it is read."""
+"""`GradientNorm`: the norm of gradients on a GPU; reading the number waits for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class NamedGradient(NamedTuple):
 
 @total_ordering
 class GradientNorm:
-    """√(Σ g²) over gradients on a GPU. It waits for the number when the number is used.
+    """√(Σ g²) over gradients on a GPU. Using the number waits for it.
 
     Nothing waits when it is made, so it may turn out not to be finite when the update that should
     not happen has been started. Therefore an update whose gradients were measured does nothing on
@@ -114,7 +114,7 @@ def by_dtype(gradients: Sequence[NamedGradient]) -> list[list[NamedGradient]]:
 
 
 def not_finite(squares: dict[str, float]) -> str:
-    """What to say when the sum of some squares is not finite."""
+    """The error for squares whose sum is not finite."""
     bad = [name for name, square in squares.items() if not isfinite(square)]
     bad = bad or [max(squares, key=lambda name: squares[name])]
     more = f" and {len(bad) - 3} more" if len(bad) > 3 else ""

@@ -1,4 +1,4 @@
-"""`Optimizer`: what every algorithm shares. The algorithms themselves are one file each."""
+"""`Optimizer`: the base of all algorithms, each of which has a file."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Optimizer(NamesChecked):
         return False
 
     def initial(self, slot: str) -> float:
-        """What a slot is filled with at first."""
+        """The initial value of a slot."""
         return 0.0
 
     def step(self, clear: bool = True) -> None:
@@ -99,7 +99,7 @@ class Optimizer(NamesChecked):
 
         Raises:
             ShapeError:   a gradient's shape is not its parameter's; nothing has been updated.
-            BackendError: a gradient is not where its parameter is; nothing has been updated.
+            BackendError: a gradient is not on its parameter's device; nothing has been updated.
             NumericError: the step before, on a GPU, was left out, as the norm of its gradients is
                 not finite, and nobody has read that norm yet; nothing has been updated.
         """
@@ -119,7 +119,7 @@ class Optimizer(NamesChecked):
             self.zero_grad()
 
     def _settle(self) -> None:
-        """Take back the counts of the last step if a GPU left it out."""
+        """Undo the step counts of the last step if a GPU skipped it."""
         started, self._started = self._started, []
         for norm, states in started:
             if not norm.is_finite():
@@ -157,7 +157,7 @@ class Optimizer(NamesChecked):
         return ((state.name, state.parameter) for state in self._states)
 
     def state_dict(self) -> dict[str, Array]:
-        """What `step` changes, copied to the host.
+        """The state that `step` changes, copied to the host.
 
         These are `lr`, and `"NAME/steps"` and `"NAME/SLOT"` for each parameter that was updated.
         The other settings are not state: the constructor gives them.
@@ -203,7 +203,7 @@ class Optimizer(NamesChecked):
             )
 
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
-        """Take over what `state_dict` gave, `lr` included. Checks all before it writes any.
+        """Load a `state_dict`, `lr` included. Everything is checked before anything is written.
 
         Raises:
             CheckpointError: a name is missing or unknown, or a shape differs.
@@ -259,7 +259,7 @@ class _State:
             )
 
     def prepare(self, slot: str, initial: float) -> None:
-        """Make the slot at the first step; follow the parameter when it was moved or converted."""
+        """Make the slots at the first step; move or convert them with the parameter."""
         value, array = self.parameter.value, self.slots.get(slot)
         if array is None:
             array = self.slots[slot] = self.parameter.empty_like()

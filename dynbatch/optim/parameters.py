@@ -1,4 +1,4 @@
-"""Parameters as an optimizer or clipping takes them: a model, a list, or pairs with names."""
+"""Reads the parameters given to an optimizer or to clipping: a model, a list, or named pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dynbatch.parameter import Parameter
 
 @runtime_checkable
 class HasParameters(Protocol):
-    """A model or an optimizer: whatever lists its parameters by name."""
+    """A model or an optimizer: an object that lists its parameters by name."""
 
     def named_parameters(self) -> Iterator[tuple[str, Parameter]]: ...
 
@@ -21,7 +21,7 @@ Parameters = HasParameters | Iterable[Parameter] | Iterable[tuple[str, Parameter
 
 
 def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
-    """Every parameter once, in the order given, under a name that no other has.
+    """Every parameter once, in the given order, under a unique name.
 
     Args:
         owner:      the class or function that they are given to; errors name it.
@@ -36,7 +36,7 @@ def named(owner: str, parameters: Parameters) -> list[tuple[str, Parameter]]:
     if isinstance(parameters, HasParameters) and not isinstance(parameters, type):
         items = parameters.named_parameters()
     else:
-        fix = "give the model, made: optim.Adam(model); or [parameter] for one of its parameters"
+        fix = "give a model instance: optim.Adam(model); or [parameter] for one parameter"
         items = listed(owner, "parameters", parameters, fix)
     parameter_of: dict[str, Parameter] = {}
     seen: set[int] = set()

@@ -17,7 +17,7 @@ from dynbatch.optim.optimizer import Optimizer
 
 
 class Schedule:
-    """Base of the schedules: a new one writes `rate`.
+    """Base of the schedules; a subclass defines `rate`.
 
     Args:
         optimizer: its `lr` is the base rate, and is set from here on.
@@ -48,7 +48,7 @@ class Schedule:
         self.optimizer.lr = self.rate(self.num_steps + 1)
 
     def state_dict(self) -> dict[str, float]:
-        """What `step` changes, and the base rate: numbers by name."""
+        """The state that `step` changes, and the base rate: numbers by name."""
         return {"base_lr": self.base_lr, "num_steps": self.num_steps}
 
     def check_state_dict(self, state: Mapping[str, float]) -> None:
@@ -70,7 +70,7 @@ class Schedule:
             )
 
     def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """Go on where `state_dict` was taken; sets `optimizer.lr`.
+        """Continue from a `state_dict`; sets `optimizer.lr`.
 
         Raises:
             CheckpointError: it was saved by a schedule of another kind.
@@ -85,7 +85,7 @@ RATES = {"base_lr", "lr"}
 
 
 def _is_like(expected: float, given: object) -> bool:
-    """Whether a number of a state may stand for one of a schedule's own: a count, or a float."""
+    """Whether a number of a state has the type of the schedule's own: a count, or a float."""
     return is_count(given) if isinstance(expected, int) else is_number(given)
 
 

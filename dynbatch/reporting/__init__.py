@@ -1,1 +1,1 @@
-"""Tells what a run did, and why."""
+"""Reports what a run did, and why."""

@@ -6,11 +6,11 @@ from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.reasons import apart, notes
 
 SHOWN = 3
-"""Reasons that the table gives for one batch; the page has them all."""
+"""The most reasons for one batch in the table; the page has them all."""
 
 
 def report(record: RunRecord) -> str:
-    """The batches of all runs as a table, the lower bound above it, reasons beside each batch."""
+    """The batches of all runs as a table with reasons, below the lower bound."""
     statistics = record.statistics
     wide = max([22, *[len(row.kind) for row in record.rows]])
     times = "host's times, no GPU is waited for" if record.is_cuda else "building not counted"

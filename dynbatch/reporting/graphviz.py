@@ -14,7 +14,7 @@ from dynbatch.nodes.stream import Sentences
 
 
 def sentence_nodes(nodes: Sequence[Node], sentence: int) -> list[Node]:
-    """The nodes of one sentence of a graph, and what they read, in creation order.
+    """The nodes of one sentence of a graph, and their inputs, in creation order.
 
     Raises:
         ArgumentError: the graph does not have that sentence.
@@ -50,7 +50,7 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
     Args:
         nodes: in creation order; inputs outside them are left out.
         steps: the batch step in words of each node that has run, by index.
-        title: what stands under the drawing.
+        title: the drawing's caption.
     """
     inside = {node.index for node in nodes}
     lines = [
@@ -69,12 +69,12 @@ def dot(nodes: Sequence[Node], steps: Mapping[int, str], title: str) -> str:
 
 
 def _when(node: Node, steps: Mapping[int, str]) -> str:
-    """In which batch a node ran."""
+    """The batch that a node ran in, as text."""
     step = steps.get(node.call.index if isinstance(node, ResultPart) else node.index)
     if step is not None:
         return f"batch {step}"
     if isinstance(node, Row) and node.source.index in steps:
-        return "read where it lies"
+        return "read in place"
     return "not run"
 
 

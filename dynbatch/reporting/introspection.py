@@ -1,4 +1,4 @@
-"""`Introspection`: what a graph tells about its runs, and about itself."""
+"""`Introspection`: a graph's statistics, reports, drawings and dumps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Introspection:
-    """The part of `Graph` that reads what there is and runs nothing."""
+    """The part of `Graph` that reports without running anything."""
 
     device: Device
     dtype: DType
@@ -56,12 +56,12 @@ class Introspection:
 
     @property
     def memory_use(self) -> MemoryUse:
-        """What the run that held most had in memory, stage by stage, and what for."""
+        """The memory of the run that held most, stage by stage and by cause."""
         return self._executor.memory_use()
 
     @property
     def lower_bound(self) -> int:
-        """The fewest batches that all runs so far could have had; beside `statistics.batches`."""
+        """The fewest batches possible for all runs so far; compare `statistics.batches`."""
         return self._record().lower_bound
 
     @property
@@ -91,7 +91,7 @@ class Introspection:
         return report(record)
 
     def to_trace(self, path: str | os.PathLike[str]) -> None:
-        """Write what ran when as Chrome trace events (JSON), which ui.perfetto.dev opens.
+        """Write the runs' timeline as Chrome trace events (JSON), which ui.perfetto.dev opens.
 
         A closed graph can be written as well. The file is replaced whole or not at all.
 
@@ -126,7 +126,7 @@ class Introspection:
         return dot(nodes, step_numbers(self._executor.steps), title)
 
     def dump(self, path: str | os.PathLike[str]) -> None:
-        """Write the graph, as far as it is built, to a file from which it can be built again.
+        """Write the graph, as built so far, to a file from which it can be rebuilt.
 
         Nodes with their attributes and arrays, parameters' values as they are now, what was kept
         and what was run; no code. `python -m dynbatch.testing.replay path` runs it under every

@@ -1,6 +1,6 @@
 """`explain(html=...)`: one page that shows the runs on a timeline. `page.html` is its template.
 
-All text is escaped, and the page's policy lets no script run but its own and nothing be loaded.
+All text is escaped, and the page's policy allows only its own scripts and loads nothing.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def _batches(record: RunRecord, texts: Sequence[str]) -> str:
 
 
 def _inside(row: StepRecord) -> str:
-    """How many batches a region of calls had, and of which cells."""
+    """The number of batches in a region of calls, by cell."""
     if not row.inside:
         return ""
     more = f", … {len(row.inside) - STEPS_LISTED} more" if len(row.inside) > STEPS_LISTED else ""

@@ -1,6 +1,6 @@
 """Why batches of one node type ran apart: their signatures differ, or one needs the other.
 
-Parameters are named as they were when the row was made, so that a closed graph still explains.
+Rows keep the parameters' names, so that a closed graph can be explained too.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dynbatch.nodes.operation import signature_parts, signature_type
 from dynbatch.parameter import UNNAMED
 
 NEIGHBOURS = 3
-"""A signature is compared with so many of its type that come next, so that it takes linear time."""
+"""The number of later signatures that each is compared with: keeps the time linear."""
 
 COMPILED = "compiled cell"
 
@@ -41,7 +41,7 @@ class Apart(NamedTuple):
 
 
 def apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
-    """Which batches of one node type ran apart, and why; numbers count through all plans."""
+    """The batches of one node type that ran apart, and why; numbers count through all plans."""
     steps: dict[int, list[int]] = {}
     signatures_of: dict[type[Node], list[int]] = {}
     links: dict[int, str] = {}  # a step, and why it did not run with the last of its signature
@@ -91,7 +91,7 @@ def notes(pairs: Sequence[Apart]) -> dict[int, list[str]]:
 
 
 def difference(a: int, b: int, known: Known) -> str:
-    """What keeps two signatures of one node type apart."""
+    """The difference of two signatures of one node type."""
     parts, others = signature_parts(a), signature_parts(b)
     if signature_type(a) is RegionNode:
         return _regions_differ(a, b, known)
@@ -142,7 +142,7 @@ def signature_text(signature: int, known: Known) -> str:
 
 
 def _needs_its_signature(plan: Plan) -> set[int]:
-    """Steps in which some node descends from the step before that has the same signature."""
+    """Steps with a node that descends from the previous step of the same signature."""
     members: dict[int, list[int]] = {}
     step_of = [0] * len(plan.structure)
     for number, step in enumerate(plan.steps):
@@ -172,7 +172,7 @@ def _widths(parts: Sequence[tuple[str, object]]) -> str:
 
 
 def _cells_differ(names: Names, others: Names, known: Known) -> dict[str, str]:
-    """Cells are compiled for their parameters: the first that differs, where one does."""
+    """The first parameter in which two compiled cells differ, if any."""
     for x, y in zip(names, others, strict=False):
         if x != y:
             pair = _pair(("parameter", x), ("parameter", y), known)
@@ -181,7 +181,7 @@ def _cells_differ(names: Names, others: Names, known: Known) -> dict[str, str]:
 
 
 def _regions_differ(a: int, b: int, known: Known) -> str:
-    """Why calls are in two regions: their cells, what was between them, or what they read."""
+    """The reason why calls are in two regions: their cells, their phases, or their inputs."""
     (cells, phase), (others, later) = [
         [value for _, value in signature_parts(signature)[:2]] for signature in (a, b)
     ]

@@ -1,4 +1,4 @@
-"""`to_trace()`: what ran when, as Chrome trace events, which Perfetto opens."""
+"""`to_trace()`: the timeline of runs as Chrome trace events, which Perfetto opens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Event = dict[str, object]
 
 
 class Bar(NamedTuple):
-    """A stretch of time: what ran in it, for which batch step (or HOST); in seconds."""
+    """An interval of time, in seconds, and its work: a batch step, or HOST."""
 
     what: str
     step: int
@@ -41,10 +41,10 @@ def bars(record: RunRecord) -> list[Bar]:
 
 
 def lanes(in_order: Sequence[Bar]) -> list[int]:
-    """The first lane that is free for each bar, so that bars of a lane do not overlap.
+    """The first free lane for each bar, so that bars of a lane do not overlap.
 
     Args:
-        in_order: bars by begin. Batches that threads ran at once get different lanes.
+        in_order: bars by begin. Batches that ran at once in several threads get different lanes.
     """
     ends: list[tuple[float, int]] = []
     free: list[int] = []

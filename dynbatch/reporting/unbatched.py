@@ -1,4 +1,4 @@
-"""A warning where a graph, or one node type in it, ran almost one by one, with the likely cause."""
+"""Warns if a graph, or one node type in it, ran almost one by one, with the likely cause."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _lock = free_at_fork(threading.Lock())
 
 
 def is_unbatched(statistics: GraphStatistics, plans: Sequence[Plan]) -> bool:
-    """Whether `warn` should be asked.
+    """Whether `warn` should be called.
 
-    That is for 500 nodes or more in batches of fewer than 1.5 on average, and for a node type whose
-    widths, 16 or more, have fewer than 2 nodes each.
+    True for 500 nodes or more in batches of fewer than 1.5 on average, and for a node type with 16
+    widths or more and fewer than 2 nodes each.
     """
     if _warned:
         return False
@@ -56,9 +56,9 @@ def apart_by_width(plans: Sequence[Plan]) -> Counter[int] | None:
 
 
 def warn(record: RunRecord) -> None:
-    """Give the `BatchingWarning` at the user's line, but not where small batches were asked for.
+    """Give the `BatchingWarning` at the user's line, unless the user chose small batches.
 
-    That is by the policy one_by_one, or by a `memory_limit` that only parts keep to.
+    The policy one_by_one chooses them, and so does a `memory_limit` that only parts keep to.
     """
     global _warned
     if any([plan.policy == "one_by_one" or plan.part for plan in record.plans]):
@@ -85,7 +85,7 @@ def warn(record: RunRecord) -> None:
 
 
 def likely_cause(record: RunRecord) -> str:
-    """Why batches are small, and what can be done about it."""
+    """The likely cause of small batches, and its fix."""
     nodes = record.statistics.nodes
     signatures = {step.signature for plan in record.plans for step in plan.steps}
     if len(signatures) * MEAN_BATCH > nodes:

@@ -172,7 +172,7 @@ def first_added(args):
          ("its value, copied for Sigmoid #", "is wrong", "packing")),
         ("add_rectangles", 1, first_added, "",
          ("its gradient, after ", "added to it, is wrong", "in add of")),
-        ("fill", 0, 0, "", ("the block of its gradient holds other numbers than 0",)),
+        ("fill", 0, 0, "", ("the block of its gradient is not all zeros",)),
     ],
     ids=["moves", "packing", "adds", "cleared"],
 )  # fmt: skip

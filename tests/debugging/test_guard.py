@@ -90,7 +90,7 @@ def test_what_was_given_is_named(device):
     with db.Graph(device, guard=True) as graph:
         good, bad = F.input(graph, [1.0]), F.input(graph, [np.inf, 0.0])
         message = refused(
-            lambda: bad.value, f"{bad.label()}, sentence 1", "what is given is finite"
+            lambda: bad.value, f"{bad.label()}, sentence 1", "a given array is finite"
         )
         assert good.label() not in message.split("\n")[0]
     with db.Graph(device, guard=True) as graph:

@@ -128,5 +128,5 @@ def test_calls_are_drawn_with_the_part_of_their_batch():
     assert last.endswith("part 2 of 3")
     call = texts[last]
     row = next(a for a, b in edges if b == call and labels[a][0].startswith("Row"))
-    assert labels[row][-1] == "read where it lies"
+    assert labels[row][-1] == "read in place"
     assert any(labels[b][0].startswith(f"chained #{call}[0] (2,)") for a, b in edges if a == call)
