@@ -61,7 +61,7 @@ def test_a_state_keeps_its_shape():
     text = str(error.value)
     assert "cell 'growing': `init` has width 3, the cell's next state width 6" in text
     assert "rule: a state keeps its width from step to step" in text
-    assert "fix:  init=6 if the state is so wide, else project it to 3 features" in text
+    assert "fix:  init=6 for a state of that width, else project it to 3 features" in text
 
 
 @pytest.mark.parametrize("place", ["in the recurrence", "as the output"])
@@ -134,7 +134,7 @@ def test_an_error_inside_a_cell_names_the_line_of_the_cell():
         (SimpleNamespace(U=1), lambda p: p.W, ("p.W", "SimpleNamespace; its names: U")),
         (SimpleNamespace(W=1), lambda p: p["W"], ("p['W']", "say p.W")),
         ({"W": 1}, lambda p: p.W, ("p.W", "its keys: 'W'", "say p['W']")),
-        ({"W": 1}, lambda p: p["U"], ("p['U']", "its keys: 'W'", "that is there")),
+        ({"W": 1}, lambda p: p["U"], ("p['U']", "its keys: 'W'", "read an existing one")),
         ([1, 2], lambda p: p[2], ("p[2]", "a list; its items: 2", "count from 0")),
         ([1, 2], lambda p: p.W, ("p.W", "say p[0]")),
         ({"a": [{}]}, lambda p: p["a"][0]["b"], ("p['a'][0]['b']", "p['a'][0] is a dict")),
