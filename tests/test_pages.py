@@ -70,6 +70,6 @@ def test_every_dotted_name_of_a_page_can_be_imported(name):
 
 
 def test_a_path_is_told_from_other_code():
-    text = "`batcher/steps/step.py`, `kernels/`, `nodes/linear`, `a/b`, `x.md`, `n.py(x)`\n"
+    text = "`batcher/steps/step_run.py`, `kernels/`, `nodes/linear`, `a/b`, `x.md`, `n.py(x)`\n"
     text += "```\nrun/of/mine.py\n```\n"
-    assert paths_of(text) == {"batcher/steps/step.py", "kernels", "nodes/linear", "x.md"}
+    assert paths_of(text) == {"batcher/steps/step_run.py", "kernels", "nodes/linear", "x.md"}

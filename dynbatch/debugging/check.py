@@ -26,7 +26,7 @@ from dynbatch.batcher.execution.observer import Observer, StepActions
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.debugging.difference import Checker, differing, magnitude, rounding

@@ -19,7 +19,7 @@ import numpy as np
 from dynbatch.atomic import replacing
 from dynbatch.backend import Device
 from dynbatch.batcher.schedule.plan import Plan
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.compiled import CompiledCell

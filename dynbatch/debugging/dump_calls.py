@@ -11,10 +11,10 @@ from typing import Any
 from dynbatch.cells.calls.arguments import NodeArgument, TupleArgument
 from dynbatch.cells.calls.call import Call, ResultPart, TuplePart
 from dynbatch.cells.calls.calls import maker
+from dynbatch.cells.calls.compiled_step import StepTrace
 from dynbatch.cells.calls.forms import MatrixForm
 from dynbatch.cells.calls.results import SumArgument, form_of
 from dynbatch.cells.calls.stack import StackCalls
-from dynbatch.cells.calls.step import StepTrace
 from dynbatch.cells.calls.table import CallGraph, CallTable
 from dynbatch.compiler.traced import Way
 from dynbatch.nodes.node import Node

@@ -8,7 +8,7 @@ from typing import NoReturn
 import numpy as np
 
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.debugging.difference import DUMP
 from dynbatch.debugging.reference import totals

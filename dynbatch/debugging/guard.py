@@ -15,7 +15,7 @@ import numpy as np
 from dynbatch.batcher.execution.observer import Observer, StepActions
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.caller import caller
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.debugging.finite_region import RegionGuard

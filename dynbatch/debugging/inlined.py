@@ -14,9 +14,9 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.cells.calls.arguments import TupleArgument
+from dynbatch.cells.calls.compiled_step import split_step
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.results import SumArgument
-from dynbatch.cells.calls.step import split_step
 from dynbatch.cells.calls.table import CallTable, ValueHandle
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.debugging.reference import ReferenceRun, elements, totals

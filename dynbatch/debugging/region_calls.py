@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region import CallRegion
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.cells.calls.table import ValueHandle

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_run import RegionRun
 from dynbatch.cells.calls.stack import StackCalls
 from dynbatch.cells.calls.table import ValueHandle

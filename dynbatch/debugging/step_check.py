@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.debugging.difference import Checker, differing, largest, magnitude, rounding
 from dynbatch.debugging.reference import ReferenceRun, elements, on_host, totals
 from dynbatch.errors import CheckError

@@ -10,8 +10,8 @@ from dynbatch import nodes as F
 from dynbatch.batcher.schedule import call_gathers
 from dynbatch.cells.calls import region_run
 from dynbatch.cells.calls import stack as stack_calls
+from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.region_run import RegionRun
-from dynbatch.cells.calls.step import CompiledStep
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import (
     D,

@@ -26,7 +26,7 @@ from dynbatch.batcher.planning.stages import Stage, StageKind
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.preparation import Preparation, StepMaker, forget
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, OutOfMemory
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue

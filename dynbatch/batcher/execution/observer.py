@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dynbatch.backend import Device
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.parameter import Array

@@ -21,7 +21,7 @@ from dynbatch.batcher.steps.parameter_gradients import (
     commit,
 )
 from dynbatch.batcher.steps.preparation import Preparation
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import CheckError
 from dynbatch.kernels.runtime import parallel
 from dynbatch.memory import Pool

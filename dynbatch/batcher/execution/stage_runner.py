@@ -10,7 +10,7 @@ from dynbatch.backend import Device
 from dynbatch.batcher.execution.observer import StepActions
 from dynbatch.batcher.planning.stages import Stage
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import GradientTarget, Placement
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 
 
 class InPlace:

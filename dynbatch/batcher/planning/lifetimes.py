@@ -20,7 +20,7 @@ from dynbatch.batcher.planning.stages import (
 )
 from dynbatch.batcher.steps.block import BatchInput, Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
 
 END = 1 << 60

@@ -17,7 +17,7 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.recompute import RecomputeOption
 from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import StageKind
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.parameter import Array
 
 NEVER = END

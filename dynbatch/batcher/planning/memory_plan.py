@@ -10,7 +10,7 @@ from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import NO_SAVING, MemorySaving, Stage, StepGraph
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.placement import BackwardPlacement, Placement
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
 from dynbatch.memory.planner import assign_offsets
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dynbatch.batcher.planning.lifetimes import END
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.planning.stages import StageKind, StepGraph
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 
 SLOWER = 0.25
 """Added to the cost of each choice of `recompute_choices` after the first."""

@@ -24,7 +24,7 @@ from dynbatch.batcher.planning.memory_plan import MemoryPlan, plan_lifetimes
 from dynbatch.batcher.planning.recompute import RecomputeOption, freed_after_forward, options_of
 from dynbatch.batcher.planning.requirements import Requirements
 from dynbatch.batcher.planning.stages import MemorySaving, StepGraph
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.parameter import Array
 
 FAR = 1.25

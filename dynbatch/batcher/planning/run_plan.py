@@ -17,7 +17,7 @@ from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.planning.recompute_search import FAR, Candidate, RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps.preparation import Preparation
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError, NoGradientError
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation

@@ -19,7 +19,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 
 StepStages = Sequence[Sequence[StepRun]]
 

@@ -12,6 +12,7 @@ from dynbatch.batcher.schedule.call_batches import Ordered, call_batches
 from dynbatch.batcher.schedule.call_gathers import Gathers, InnerReads, Reads, is_unique
 from dynbatch.batcher.schedule.planned_calls import CallPlans
 from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.region import (
     CallBatch,
     CallGroup,
@@ -22,7 +23,6 @@ from dynbatch.cells.calls.region import (
     PackedRows,
 )
 from dynbatch.cells.calls.region_node import RegionNode
-from dynbatch.cells.calls.step import CompiledStep
 from dynbatch.cells.calls.table import CallTable
 from dynbatch.parameter import Array
 

@@ -15,7 +15,7 @@ from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.nodes.operation import Operation
 
 

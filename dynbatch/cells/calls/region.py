@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dynbatch.cells.calls.step import CompiledStep
+from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.table import CallRun, CallTable
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array

@@ -8,9 +8,9 @@ import numpy as np
 
 from dynbatch.cells.calls.arguments import form_given, graphs_of, is_value
 from dynbatch.cells.calls.call import TuplePart
+from dynbatch.cells.calls.compiled_step import trace_step
 from dynbatch.cells.calls.forms import CellFunction, Form
 from dynbatch.cells.calls.results import SumArgument
-from dynbatch.cells.calls.step import trace_step
 from dynbatch.cells.calls.table import CallGraph
 from dynbatch.errors import DtypeError, GraphError, ShapeError
 from dynbatch.nodes.node import Node, Owner

@@ -14,7 +14,7 @@ from dynbatch.batcher.planning.recompute_search import RecomputeSearch
 from dynbatch.batcher.planning.stages import StepGraph
 from dynbatch.batcher.steps import preparation
 from dynbatch.batcher.steps.block import BatchInput, Block
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import MemoryLimitError
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node

@@ -9,7 +9,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.batcher.schedule.ancestors import Needed
 from dynbatch.batcher.schedule.policies import POLICIES
-from dynbatch.batcher.steps.step import StepRun
+from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.errors import (
     DriveError,
