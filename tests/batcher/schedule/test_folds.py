@@ -116,7 +116,7 @@ def test_logits_that_were_not_kept_are_named_when_they_are_read_too_late():
         label = logits.label()
         raised(FreedError, lambda: logits.value, f"{label}: the value was freed", "keep()")
         logits.keep()
-        raised(FreedError, lambda: logits.gradient, f"{label}: no gradient is kept", "keep()")
+        raised(FreedError, lambda: logits.gradient, f"{label}: its gradient was not kept", "keep()")
 
 
 def test_a_node_kept_only_after_backward_has_no_gradient_rather_than_zeros():
@@ -124,7 +124,7 @@ def test_a_node_kept_only_after_backward_has_no_gradient_rather_than_zeros():
         x = F.input(graph, [1.0, 2.0]).keep()
         y = F.tanh(x)
         graph.backward(F.sum(y))
-        raised(FreedError, lambda: y.keep().gradient, f"{y.label()}: no gradient is kept")
+        raised(FreedError, lambda: y.keep().gradient, f"{y.label()}: its gradient was not kept")
         assert x.gradient.all()
 
 
