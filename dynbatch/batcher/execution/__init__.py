@@ -1,1 +1,1 @@
-"""Runs the plan."""
+"""Carries out plans: batch steps, kernels, and gradients of parameters."""

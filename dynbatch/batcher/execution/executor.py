@@ -82,7 +82,7 @@ class Executor:
 
     @property
     def _queue(self) -> Queue | None:
-        """That of the thread which runs, as kernels use it too; None without a GPU."""
+        """The launch queue of the running thread, which kernels use too; None without a GPU."""
         return queue() if self._device.is_cuda else None
 
     def run(self, request: Request) -> None:
@@ -113,7 +113,7 @@ class Executor:
             raise refused(error, "what it computes with", self._queue.label) from error
 
     def estimate(self, request: Request) -> MemoryUse:
-        """What `run` of the same would hold. No kernel runs; the graph is as it was."""
+        """The memory that the same `run` would hold. No kernel runs; the graph does not change."""
         plan = self._plan(request)
         try:
             require_gradients(request, plan.memory.graph)
@@ -157,11 +157,11 @@ class Executor:
             raise
 
     def memory_use(self) -> MemoryUse:
-        """What the run held that held most so far."""
+        """The memory of the run that held most so far."""
         return self._memory_use()
 
     def finish(self, add_gradients: bool = False) -> None:
-        """End a run: start what waits for the GPU, and free what nobody will read.
+        """End a run: start queued work for the GPU, and free blocks that will not be read.
 
         Args:
             add_gradients: what backward left is added to `parameter.grad` first.
@@ -188,7 +188,7 @@ class Executor:
         self._settle()
 
     def flush(self) -> None:
-        """Start what waits for the GPU; without one, nothing does."""
+        """Start queued work for the GPU, if there is one."""
         if self._queue is None:
             return
         begin = time.perf_counter()
@@ -204,7 +204,7 @@ class Executor:
         return self._ended + [row_of(step) for step in self.steps]
 
     def record(self, built_from: float) -> RunRecord:
-        """What all runs did, for the reports; `built_from` is when the graph was made."""
+        """The record of all runs for reports; `built_from` is the time when the graph was made."""
         return RunRecord(
             self.statistics,
             self.plans,
@@ -278,7 +278,7 @@ class Executor:
         self._arenas.give_after(run.arenas)
 
     def _settle(self) -> None:
-        """Count the run, and free the blocks that nobody will read."""
+        """Count the run, and free the blocks that will not be read."""
         begin = time.perf_counter()
         new = self.steps[self._run.steps :]
         self._run.preparation = Preparation()

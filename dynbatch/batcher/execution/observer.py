@@ -1,4 +1,4 @@
-"""`Observer`: looks at what an executor does with batch steps.
+"""`Observer`: base of wrappers that watch an executor's actions on batch steps.
 
 Observers wrap each other, as rmm's adaptors wrap memory resources: each does what lies beneath it
 and adds one thing. At the bottom `StepActions` runs the kernels.
@@ -18,7 +18,7 @@ from dynbatch.parameter import Array
 
 
 class StepActions:
-    """What an executor does with batch steps.
+    """The actions of an executor on batch steps.
 
     Args:
         device: where they run.
@@ -30,7 +30,7 @@ class StepActions:
         self.flush = flush
 
     def begin(self) -> None:
-        """A run begins; parameters may have changed since the last one."""
+        """Begin a run; parameters may have changed since the last one."""
 
     def forward(self, step: StepRun, arena: Array) -> None:
         """Pack the inputs of a step and run its batched forward."""
@@ -41,7 +41,7 @@ class StepActions:
         step.run_backward(arena)
 
     def add_gradients(self, step: StepRun, arena: Array) -> None:
-        """Add what a step's backward left in scratch to the gradients of its inputs."""
+        """Add the gradients that a step's backward left in scratch to those of its inputs."""
         step.add_gradients(arena)
 
     def clear(self, block: Block) -> None:
@@ -49,21 +49,21 @@ class StepActions:
         arrays.fill(block.gradients().values, 0)
 
     def commit(self, gradients: Sequence[StepGradients]) -> None:
-        """Add what steps left for parameters to their `grad`."""
+        """Add the gradients that steps left for parameters to their `grad`."""
         commit(gradients)
 
     def start(self) -> list[str]:
-        """Start what waits for the GPU; the names of these kernels."""
+        """Start queued work for the GPU; return the names of its kernels."""
         names = queue().waiting() if self.device.is_cuda else []
         self.flush()
         return names
 
     def close(self) -> None:
-        """The graph's runs are over: forget its steps."""
+        """Forget the graph's steps after its last run."""
 
 
 class Observer(StepActions):
-    """Passes everything on to `upstream`; a subclass adds what it looks at."""
+    """Forwards every action to `upstream`; a subclass adds its checks."""
 
     def __init__(self, upstream: StepActions) -> None:
         super().__init__(upstream.device, upstream.flush)
@@ -92,4 +92,4 @@ class Observer(StepActions):
 
 
 Wrap = Callable[[StepActions], Observer]
-"""Makes an observer around what lies beneath it."""
+"""Makes an observer around another one."""

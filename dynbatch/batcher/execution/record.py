@@ -1,4 +1,4 @@
-"""`GraphStatistics` and `RunRecord`: what a graph's runs cost, and what they leave for reports."""
+"""`GraphStatistics` and `RunRecord`: the costs of a graph's runs, and the data of reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names = dict[int, tuple[str, tuple[int, ...]]]
 
 @dataclass
 class GraphStatistics:
-    """What the runs of one graph cost.
+    """The costs of one graph's runs.
 
     batches: batch steps run forward · launches: kernels, copies included · copied_bytes: packing,
     structural moves and gradient adds · activation_bytes: sum of all values · peak_bytes: arenas in
@@ -61,7 +61,7 @@ class GraphStatistics:
 
 
 class Known(NamedTuple):
-    """What signatures stand for: names of parameters, and the parameters that each reads."""
+    """Parameters' names, and the parameters that each signature reads."""
 
     names: Names
     owned: dict[int, Names]
@@ -88,7 +88,7 @@ class StepRecord(NamedTuple):
 
     @property
     def batches_text(self) -> str:
-        """What a region of calls took, as "3 batches (lower bound 3)"."""
+        """The batches of a region of calls, as "3 batches (lower bound 3)"."""
         if not self.inside:
             return ""
         return f"{self.batches} batch{'es' * (self.batches > 1)} (lower bound {self.lower_bound})"
@@ -100,12 +100,12 @@ class StepRecord(NamedTuple):
 
     @property
     def seconds_backward(self) -> float:
-        """Seconds of backward, and of adding up what it gave."""
+        """Seconds of backward, and of adding up its gradients."""
         return sum([end - begin for what, begin, end in self.spans if what != "forward"])
 
 
 class RunTimes(NamedTuple):
-    """When a run began, had a plan, had its places in memory, and ended; by perf_counter."""
+    """The times when a run began, was planned, had its memory, and ended, by perf_counter."""
 
     begin: float
     planned: float
@@ -114,7 +114,7 @@ class RunTimes(NamedTuple):
 
 
 class RunRecord(NamedTuple):
-    """All that reports are made of. It outlives the graph's nodes.
+    """The data of reports. It outlives the graph's nodes.
 
     `begin` is when the graph was made. Where `is_cuda`, times are those of the host, which makes
     the launches and does not wait for the GPU.
@@ -129,7 +129,7 @@ class RunRecord(NamedTuple):
 
     @property
     def known(self) -> Known:
-        """What the signatures of all batches stand for."""
+        """The parameters that the signatures of all batches stand for."""
         steps = [step for plan in self.plans for step in plan.steps]
         return Known(
             {uid: name for row in self.rows for uid, name in row.parameters.items()},
@@ -144,13 +144,13 @@ class RunRecord(NamedTuple):
 
     @property
     def host_share(self) -> float:
-        """Part of the runs' time in which no batch ran: planning, placing, finishing. 0 to 1."""
+        """The share, 0 to 1, of the runs' time without a batch: planning, placing, finishing."""
         spent = self.statistics.host_seconds + self.statistics.kernel_seconds
         return self.statistics.host_seconds / spent if spent else 0.0
 
     @property
     def mean_batch(self) -> float:
-        """Nodes a batch."""
+        """The mean number of nodes per batch."""
         return self.statistics.nodes / max(1, self.statistics.batches)
 
     @property
@@ -160,7 +160,7 @@ class RunRecord(NamedTuple):
 
 
 def row_of(step: StepRun) -> StepRecord:
-    """What the table says of a step."""
+    """The row of a step in the table."""
     first = step.nodes[0]
     rows, width = sum(step.block.lengths), step.block.width
     if isinstance(first, RegionNode):
@@ -190,5 +190,5 @@ def _kind_of(step: StepRun) -> str:
 
 
 def names_of(parameters: Sequence[Parameter]) -> Names:
-    """What the reasons say of parameters."""
+    """Parameters' names and shapes, for reasons."""
     return {p.uid: (p.name, p.shape) for p in parameters}

@@ -1,4 +1,4 @@
-"""`Run`: a run that is not finished, what it has on loan, and how its plan is carried out.
+"""`Run`: an unfinished run, the arrays it has on loan, and how its plan is carried out.
 
 Arenas are on loan from a pool, and gradients of parameters may be half added. Only here does
 anything of a plan get onto steps, blocks and batches.
@@ -30,7 +30,7 @@ from dynbatch.parameter import Array, Parameter
 
 @dataclass
 class Run:
-    """A run that is not finished, and what there was before it.
+    """An unfinished run, and the state before it.
 
     memory:      its plan, once it is applied.
     scratch:     an arena that nothing needs after the run.
@@ -59,14 +59,14 @@ class Run:
             self.stashed.put([p for step in self.preparation.steps for p in step.parameters])
 
     def drop_gradients(self, steps: Iterable[StepRun]) -> None:
-        """Take away those of an earlier backward: what is read afterwards is of this one alone."""
+        """Drop the node gradients of an earlier backward, so that only new ones can be read."""
         for block in [block for step in steps for block in step.blocks]:
             if block.gradient is not None:
                 self.gradients.append((block, block.gradient, block.gradient_start))
                 block.gradient = None
 
     def put_gradients_back(self) -> None:
-        """Take away the gradients of this backward, and put back those of an earlier one."""
+        """Replace the node gradients of this backward by those of the earlier one."""
         for block in () if self.memory is None else self.memory.gradients:
             block.gradient = None
         for block, gradient, start in self.gradients:
@@ -74,7 +74,7 @@ class Run:
 
 
 class Arenas:
-    """One arena a run, or two.
+    """The arenas of runs, one or two for each.
 
     Attributes:
         num_bytes:  of all arenas.
@@ -92,7 +92,7 @@ class Arenas:
         return len(self._arenas)
 
     def take(self, elements: int) -> Array:
-        """One more, of so many elements."""
+        """Take one more arena of `elements` elements."""
         arena = self._pool.take(elements, self._dtype, label="a graph's arena")
         size = elements * arena.itemsize
         self._arenas.append((arena, size))
@@ -101,20 +101,20 @@ class Arenas:
         return arena
 
     def give(self, arena: Array) -> None:
-        """Give one back."""
+        """Give an arena back."""
         (number,) = [k for k, (other, _) in enumerate(self._arenas) if other is arena]
         _, size = self._arenas.pop(number)
         self.num_bytes -= size
         self._pool.give(arena)
 
     def give_after(self, count: int) -> None:
-        """Give back all but the first so many."""
+        """Give back all but the first `count` arenas."""
         while len(self._arenas) > count:
             self.give(self._arenas[-1][0])
 
 
 class Commits:
-    """Adds gradients, and knows of which parameters they may be half added.
+    """Adds gradients, and knows the parameters whose gradients may be half added.
 
     Args:
         observed: adds them instead, and looks at the sums.
@@ -125,13 +125,13 @@ class Commits:
         self._touched: list[Parameter] = []
 
     def add(self, steps: Sequence[StepRun]) -> None:
-        """Add what these steps left."""
+        """Add the gradients that these steps left."""
         self._add([step.gradients for step in steps if step.gradients])
         for step in steps:
             step.gradients = None
 
     def add_last(self, steps: Sequence[StepRun], stashed: StashedGradients) -> None:
-        """Add what these steps left, and what there was before the run."""
+        """Add the gradients that these steps left, and those from before the run."""
         with parallel.one_blas_thread():
             self.add(steps)
             self._touched += stashed.parameters
@@ -143,7 +143,7 @@ class Commits:
             parameter.grad = None
 
     def finish(self) -> None:
-        """All that was added is whole."""
+        """Note that all gradients are complete."""
         self._touched = []
 
     def _add(self, gradients: Sequence[StepGradients]) -> None:
@@ -159,7 +159,7 @@ class Commits:
 
 
 def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
-    """Before the first kernel.
+    """Put the plan's blocks in their places, before the first kernel.
 
     Args:
         scratch: the arena of workspaces, where they have one of their own.
@@ -179,7 +179,7 @@ def apply(plan: MemoryPlan, arena: Array, scratch: Array | None) -> None:
 
 
 def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> None:
-    """Forward of some steps runs once more, with its arrays elsewhere."""
+    """Prepare some steps to run forward once more, with arrays in other places."""
     for step in steps:
         placement = plan.recomputed[step]
         start = plan.offsets[placement.workspace[0]] if placement.workspace else 0
@@ -187,7 +187,7 @@ def enter_again(plan: MemoryPlan, steps: Iterable[StepRun], arena: Array) -> Non
 
 
 def free(plan: MemoryPlan) -> None:
-    """After the run: take away what was given to others on the way."""
+    """Drop the arrays of blocks that do not outlive the run."""
     for step, placement in plan.placements.items():
         for block, row in zip(step.blocks, placement.blocks, strict=True):
             if not plan.outlives(row):

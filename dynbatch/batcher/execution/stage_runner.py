@@ -17,7 +17,7 @@ from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Array
 
 WORTH_A_THREAD = 50_000
-"""Elements below which a thread costs more than it saves (measured: a hand-over takes ~30 µs)."""
+"""Below this many elements a thread costs more than it saves (measured: hand-over ~30 µs)."""
 
 Task = Callable[[], None]
 
@@ -35,7 +35,7 @@ class StageRunner:
         self._observed = observed
 
     def run(self, stage: Stage, arena: Array) -> None:
-        """Forward or backward of the steps, after clearing gradients that they add to."""
+        """Run forward or backward of the steps, after clearing the gradients that they add to."""
         observed = self._observed
         launches = queue() if self._device.is_cuda else None  # that of the thread which runs
         for block in stage.cleared:
@@ -98,5 +98,5 @@ def _launch(launches: Queue, step: StepRun, task: Task) -> None:
 
 
 def _label(step: StepRun) -> str:
-    """Errors of the device name this step from here on."""
+    """Have errors of the device name this step from now on."""
     return f"{step.nodes[0].label()}, in a batch of {len(step.nodes)}"

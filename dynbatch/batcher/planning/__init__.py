@@ -1,1 +1,1 @@
-"""How much memory a run takes, where each block lies, and what is computed twice."""
+"""Plans a run's memory: its size, the place of each block, and recomputation."""

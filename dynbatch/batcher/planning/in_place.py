@@ -1,4 +1,4 @@
-"""Blocks written over others: an output over an input that nobody reads afterwards, and so on."""
+"""Finds blocks that can overwrite others: an output over an input that is not read again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dynbatch.batcher.steps.step_run import StepRun
 
 
 class InPlace:
-    """Finds pairs of blocks, one of which ends in the very kernel that writes the other.
+    """Finds pairs of blocks such that the kernel that writes one reads the other for the last time.
 
     Whether a node type bears that is its own to say: `inplace_forward`, `inplace_backward`. Blocks
     are rows of the plan's table.
@@ -23,7 +23,7 @@ class InPlace:
     def forward(
         self, step: StepRun, time: int, values: Mapping[Block, int], placement: Placement
     ) -> None:
-        """A step has been planned: its output may take the place of an input."""
+        """Note a planned step: its output may take the place of an input."""
         for read in {values[b] for source in step.sources for b in source.blocks if b in values}:
             self._readers[read, time] = self._readers.get((read, time), 0) + 1
         if not step.node_type.inplace_forward:
@@ -40,7 +40,7 @@ class InPlace:
         gradients: Mapping[Block, int],
         sizes: Sequence[int],
     ) -> None:
-        """The last gradient that a step makes may take the place of its output's."""
+        """Note that a step's last input gradient may take the place of its output's gradient."""
         if not step.node_type.inplace_backward:
             return
         for source, target in zip(reversed(step.sources), reversed(targets), strict=True):
@@ -58,7 +58,7 @@ class InPlace:
         lasts: Sequence[int],
         alignments: Sequence[int],
     ) -> list[list[int]]:
-        """Rows that are one place: each ends as the next one begins."""
+        """Chains of rows that share one place: each ends as the next one begins."""
         chain_of: dict[int, list[int]] = {}
         for old, new in self._pairs:
             if lasts[old] != firsts[new] or alignments[old] != alignments[new] or new in chain_of:

@@ -1,4 +1,4 @@
-"""How long each block of a run lives: from the stage of its first write to that of its last read.
+"""Lifetimes of a run's blocks: from the stage of the first write to that of the last read.
 
 The stages of a run are walked once. Nothing is written on steps, blocks or nodes: blocks are rows
 of a table, and the walk hands out their numbers.
@@ -24,7 +24,7 @@ from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.memory import Interval
 
 END = 1 << 60
-"""The last stage of what outlives its run."""
+"""The last stage of a block that outlives its run."""
 SCRATCH_ALIGNMENT = 16
 NOBODY: frozenset[int] = frozenset()
 DIRECT = GradientTarget(direct=True)
@@ -50,7 +50,7 @@ class BlockTable:
         self.owners: list[str] = []
 
     def add(self, size: int, first: int, last: int, width: int, cause: str, owner: str) -> int:
-        """One more block; its row."""
+        """Add a block; return its row."""
         self.sizes.append(size)
         self.firsts.append(first)
         self.lasts.append(last)
@@ -60,7 +60,7 @@ class BlockTable:
         return len(self.sizes) - 1
 
     def fullest(self, stages: int) -> tuple[int, int]:
-        """The first of so many stages at which most elements are alive, and how many."""
+        """The first stage with the most elements alive, and their number."""
         changes = [0] * (stages + 1)
         for size, first, last in zip(self.sizes, self.firsts, self.lasts, strict=True):
             changes[first] += size
@@ -175,7 +175,7 @@ class LifetimeWalk:
     def _read_inputs(
         self, step: StepRun, time: int, until: int, reads: Sequence[bool] | None
     ) -> tuple[int | None, ...]:
-        """Note that inputs are read until a stage; the places of those that are packed."""
+        """Note that inputs are read until a stage; return the places of packed ones."""
         if step.is_structural:
             if reads is None:
                 for source in step.sources:
@@ -288,13 +288,13 @@ class LifetimeWalk:
         )
 
     def _ensure_gradient(self, block: Block, time: int) -> None:
-        """Have a block of zeros to add to."""
+        """Ensure a zeroed block to add gradients to."""
         if block not in self.gradients and block in self._graph.requires_grad:
             self._begin_gradient(block, time)
             self._cleared.append(block)
 
     def _assigns(self, step: StepRun, block: Block, source: BatchInput) -> bool:
-        """Whether a structural step writes the whole gradient of a block, before anybody else."""
+        """Whether a structural step writes a block's gradient first, and all of it."""
         if block in self.gradients or block not in self._graph.requires_grad:
             return False
         if not step.node_type.moves_all:

@@ -75,12 +75,12 @@ class LiveProfile:
 
     @property
     def peak(self) -> tuple[int, int]:
-        """The first entry at which most elements are alive, and how many."""
+        """The first entry with the most elements alive, and their number."""
         entry = int(self.alive.argmax())
         return entry, int(self.alive[entry])
 
     def take(self, option: RecomputeOption) -> None:
-        """Do what an option says."""
+        """Apply an option."""
         if option.recompute:
             for step, segments in zip(option.steps, option.recompute, strict=True):
                 self._cut(self._number[step], segments)
@@ -90,11 +90,11 @@ class LiveProfile:
 
     @property
     def mark(self) -> int:
-        """A time for `take_back`."""
+        """A mark to which `take_back` returns."""
         return len(self._journal)
 
     def take_back(self, mark: int = 0) -> None:
-        """Take back all that was taken since then."""
+        """Undo all options taken since the mark."""
         for what, a, b, value in reversed(self._journal[mark:]):
             if what == "alive":
                 self.alive[a:b] -= value
@@ -112,7 +112,7 @@ class LiveProfile:
         del self._journal[mark:]
 
     def peak_with(self, options: Iterable[RecomputeOption]) -> int:
-        """The most elements at an entry with these options and no others."""
+        """The most elements alive with exactly these options."""
         self.take_back()
         for option in options:
             self.take(option)
@@ -154,7 +154,7 @@ class LiveProfile:
         return alive
 
     def _walk(self) -> None:
-        """Find out who reads what, and when."""
+        """Find the readers of each value, and when they read."""
         number, maker = self._number, self._plan.graph.maker
         for time, stage in enumerate(self._plan.stages):
             for step in stage.steps:

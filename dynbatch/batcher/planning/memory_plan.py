@@ -1,4 +1,4 @@
-"""`MemoryPlan`: where the blocks of a run lie, all decided before the first kernel."""
+"""`MemoryPlan`: the places of a run's blocks, decided before the first kernel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dynbatch.memory.planner import assign_offsets
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The stages of a run, and the places of all that it holds. Nothing writes on it.
+    """The stages of a run, and the places of all its blocks. It is immutable.
 
     Attributes:
         graph:      the steps of the run.
@@ -64,7 +64,7 @@ class MemoryPlan:
         )
 
     def fullest(self) -> tuple[int, int]:
-        """The first stage at which most elements are alive, and how many: no arena is smaller."""
+        """The first stage with the most elements alive, and their number: no arena is smaller."""
         return self.shared.fullest(len(self.stages))
 
     def outlives(self, row: int) -> bool:
@@ -115,7 +115,7 @@ def plan_memory(
 
 
 def _shared(walk: LifetimeWalk) -> tuple[BlockTable, Sequence[int]]:
-    """The blocks with one row for each chain of those that share a place, behind all others."""
+    """The blocks, followed by one row for each chain of blocks that share a place."""
     table = walk.table
     chains = []
     if walk.pairs is not None:

@@ -1,4 +1,4 @@
-"""`MemoryUse`: what a run holds in its arena, stage by stage, and what for."""
+"""`MemoryUse`: the bytes in a run's arena, by stage, cause and node type."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class MemoryUse:
         block_elements: int = 0,
         saving: str = "",
     ) -> MemoryUse:
-        """Add up what a run holds.
+        """Add up the bytes of a run.
 
         Args:
             tables:         blocks of its arenas.
@@ -101,7 +101,7 @@ class MemoryUse:
 
     @property
     def peak_stage(self) -> str:
-        """What runs while most is alive, as "backward Scan"; "" for a run that holds nothing."""
+        """The stage with most bytes alive, as "backward Scan"; "" for a run without memory."""
         sums = [sum(causes.values()) for _, causes in self.stages]
         return self.stages[sums.index(max(sums))][0] if sums else ""
 

@@ -1,4 +1,4 @@
-"""`MicroBatches`: the parts that a mini-batch can run in, one after the other."""
+"""`MicroBatches`: divides a mini-batch into parts that run one after the other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dynbatch.nodes.stream import Sentences
 
 
 class MicroBatches:
-    """The sentences below a loss, and how they are shared out over parts.
+    """The sentences below a loss, and their division into parts.
 
     A loss can be split where, from it down to one node or more of each sentence, every node's
     backward needs no value: means, sums and scalings. Then the gradient of each sentence's loss is
@@ -63,7 +63,7 @@ class MicroBatches:
         self._sizes = sorted(sizes.values(), reverse=True)
 
     def __len__(self) -> int:
-        """The most parts there can be."""
+        """The largest possible number of parts."""
         return 1 if self.reason else len(self._targets)
 
     def parts(self, count: int) -> list[list[Node]]:

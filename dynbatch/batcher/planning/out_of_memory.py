@@ -1,4 +1,4 @@
-"""What to do where memory ran out: how large a mini-batch, or which limit, would fit."""
+"""Advice after memory ran out: a mini-batch size, or a limit, that would fit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from dynbatch.batcher.planning.run_plan import Request
 from dynbatch.errors import OutOfMemory
 
 LARGEST = 4
-"""So many causes, and node types, are named."""
+"""The number of causes, and of node types, in the message."""
 
 
 def advice(
     request: Request, estimate: Callable[[Request], MemoryUse], room: int | None
 ) -> list[str]:
-    """Lines for the error of a run that its pool refused.
+    """Lines for the error of a run whose pool is out of memory.
 
     Args:
         estimate: what a run would hold.

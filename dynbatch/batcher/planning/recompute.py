@@ -1,4 +1,4 @@
-"""What a run can do to hold less: each option with what it costs and what it frees."""
+"""Options of a run to hold less memory, each with its cost and the memory it frees."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dynbatch.batcher.steps.step_run import StepRun
 SLOWER = 0.25
 """Added to the cost of each choice of `recompute_choices` after the first."""
 MOST_OPTIONS = 256
-"""Steps of a part above which neighbours are one option."""
+"""Above this many steps of a part, adjacent steps form one option."""
 
 
 @dataclass(frozen=True, eq=False)
 class RecomputeOption:
-    """Something that a run can do to hold less.
+    """One way for a run to hold less memory.
 
     Args:
         steps:     of one signature: one in a whole mini-batch, one in each of its parts.
@@ -43,7 +43,7 @@ class RecomputeOption:
 def options_of(
     graph: StepGraph, parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]
 ) -> list[RecomputeOption]:
-    """All that the steps of a run can do.
+    """All options of a run's steps.
 
     Steps of the same place in all parts are one option; in a long graph, those near each other too.
 
@@ -85,14 +85,14 @@ def _costs(parts: Sequence[Sequence[StepRun]], freed: Collection[StepRun]) -> di
 
 
 def can_run_again(graph: StepGraph, step: StepRun) -> bool:
-    """Whether a step may free what it made, to make it again in backward."""
+    """Whether a step may free its outputs and recompute them in backward."""
     if step.block not in graph.requires_grad or step in graph.fused:
         return False
     return graph.kept.isdisjoint(step.blocks)
 
 
 def freed_after_forward(plan: MemoryPlan) -> frozenset[StepRun]:
-    """Steps whose values no backward reads: they cost nothing to free, and may be made again."""
+    """Steps whose values no backward reads: freeing them costs nothing."""
     stages, lasts = plan.stages, plan.blocks.lasts
 
     def ends_in_forward(row: int) -> bool:

@@ -1,4 +1,4 @@
-"""Fits a run into a limit: which forwards run again in backward, found before the first kernel.
+"""Fits a run into a limit: searches for the steps to recompute, before the first kernel.
 
 The choice is a heuristic, since the best is NP-hard (Naumann 2008): what is alive at the peak and
 costs least for each byte that it frees is recomputed, then what is at the peak that is left, and so
@@ -30,13 +30,13 @@ from dynbatch.parameter import Array
 FAR = 1.25
 """How far above the limit a profile must be for no plan to be tried: it is off by some per cent."""
 GUESSES = 4
-"""Plans after which a search goes on by halves."""
+"""After this many plans a search goes on by bisection."""
 TRIED = 8
 """Options that are tried at most, one by one, before the search for a better one ends."""
 
 
 class Candidate(NamedTuple):
-    """A plan of a run, and what it does to need less memory.
+    """A plan of a run, and its memory saving.
 
     Args:
         live:     most elements alive at a stage.
@@ -87,7 +87,7 @@ class RecomputeSearch:
         self._ranking: Ranking
 
     def fit(self) -> Candidate | None:
-        """The cheapest found that fits; None where that seems to be far out of reach."""
+        """The cheapest plan found that fits; None if the limit seems out of reach."""
         whole = self._plan(False, [])
         if self._fits(whole):
             return whole
@@ -105,12 +105,12 @@ class RecomputeSearch:
         return None if self.floor > FAR * self._limit else self.fit_thoroughly()
 
     def fit_thoroughly(self) -> Candidate | None:
-        """The cheapest found that fits, after `fit`; None if none does."""
+        """The cheapest plan found that fits, by a longer search after `fit`; None if none fits."""
         found = self.smallest = self._shortest(self._whole, self._ranking)
         return self._without_waste(found) if self._fits(found) else None
 
     def _shortest(self, whole: Candidate, ranking: Ranking) -> Candidate:
-        """The shortest beginning of the ranking that fits, or all of it.
+        """The shortest prefix of the ranking that fits, or all of it.
 
         The first plans are of beginnings that should fit by what the profile says and by how far
         the last plan was from it; then the middle is tried.
@@ -134,7 +134,7 @@ class RecomputeSearch:
         return best if high <= len(peaks) else last
 
     def _without_waste(self, found: Candidate) -> Candidate:
-        """Without the dearest options, as far as what is left still fits."""
+        """Drop the most expensive options as long as the rest fits."""
         profile = self._ranking.profile
         spare = self._limit - found.elements + profile.peak_with(found.options)
         # As if the profile were right, and else as if it were always as far from the plan as here.
@@ -199,7 +199,7 @@ class Ranking:
         profile.take_back()
 
     def options(self, count: int) -> list[RecomputeOption]:
-        """The first options; a step is cut into segments in one way only."""
+        """The first options; each step is cut into segments in one way only."""
         chosen: list[RecomputeOption] = []
         for new in self._order[:count]:
             chosen = [
@@ -211,7 +211,7 @@ class Ranking:
         return chosen
 
     def _take_next(self) -> bool:
-        """Take the option that frees most at the peak for its cost, if the peak falls."""
+        """Take the option that frees most at the peak per cost, if the peak falls."""
         profile = self.profile
         entry, peak = profile.peak
         freed = self._freed_at(entry)

@@ -1,4 +1,4 @@
-"""What node types ask for besides values: asked once for each step and each way to run it."""
+"""Memory requirements of node types besides values, cached by step and setting."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Requirements:
         self._backward: dict[tuple[StepRun, int], int] = {}
 
     def forward(self, step: StepRun, keeps: bool, recompute: int) -> ForwardRequirements:
-        """For a forward with these settings of its `Batch`."""
+        """The requirements of a forward with these settings of its `Batch`."""
         if step.is_structural:
             return NOTHING
         key = step, keeps, recompute
@@ -54,7 +54,7 @@ class Requirements:
 
 
 def _asked(batch: Batch, keeps: bool, recompute: int) -> Batch:
-    """The batch as it would be with these two set, which node types look at."""
+    """The batch with these two settings, for node types to read."""
     if batch.keeps == keeps and batch.recompute == recompute:
         return batch
     other = Batch.__new__(Batch)

@@ -1,4 +1,4 @@
-"""`RunPlanner`: from what is asked for to a plan of the whole run, bytes included.
+"""`RunPlanner`: plans a whole run from a request, memory included.
 
 Without a limit a run is one part. With one, the cheapest way found that fits: the mini-batch as a
 whole, with forwards that run again in backward (`fitting`); if that is not enough in 2 parts, in 4,
@@ -25,7 +25,7 @@ from dynbatch.nodes.operation import Operation
 
 @dataclass(frozen=True)
 class Request:
-    """What a run is asked for.
+    """The request for a run.
 
     Args:
         nodes: what to compute, in so many parts: lists of nodes in a topological order, the last of
@@ -49,14 +49,14 @@ class Request:
 
 
 class RunPlan(NamedTuple):
-    """A run, before its first kernel; `saving` tells what it does to need less memory."""
+    """The plan of a run; `saving` says how it needs less memory."""
 
     preparation: Preparation
     memory: MemoryPlan
     saving: str
 
     def use(self, itemsize: int, held_bytes: int) -> Callable[[], MemoryUse]:
-        """What it holds, to be added up when somebody asks; that keeps no step alive.
+        """The memory use of the run, added up on demand; it keeps no step alive.
 
         Args:
             itemsize:   bytes of an element.
@@ -96,7 +96,7 @@ class RunPlanner:
     def plan(
         self, prepare: Prepare, request: Request, past: Sequence[StepRun], held: int
     ) -> RunPlan:
-        """All of a run but its arena.
+        """Plan all of a run but its arena.
 
         Args:
             prepare: puts what is asked for into batches, in so many parts.
@@ -164,7 +164,7 @@ class RunPlanner:
 
 
 def _counts(most_of: Callable[[], tuple[int, str]]) -> Iterator[int]:
-    """1, 2, 4, … and at last as many as there can be, which is asked for only then."""
+    """1, 2, 4, … and finally the largest possible number, which is computed only then."""
     yield 1
     most, _ = most_of()
     count = 2
@@ -186,7 +186,7 @@ def _too_low(request: Request, least: int, held: int) -> MemoryLimitError:
     rule = f"\n  rule: the mini-batch cannot be split: {whole}" if whole else ""
     return MemoryLimitError(
         f"backward: memory_limit is {request.limit:,} bytes, and this graph needs {least:,} at the "
-        f"least{kept}: all that can be is freed and recomputed, in up to {most} "
+        f"least{kept}: everything possible is freed and recomputed, in up to {most} "
         f"micro-batch{'es' * (most > 1)}.{rule}\n"
         f"  fix:  memory_limit={least} or more, or shorter sentences",
         least,
@@ -217,7 +217,7 @@ def require_gradients(request: Request, graph: StepGraph) -> None:
     raise NoGradientError(
         f"backward: {request.ends[0].label()} depends on no parameter that is trained, and on no "
         f"kept node{frozen}.\n"
-        "  rule: gradients are made for parameters, and for nodes that were kept\n"
-        "  fix:  make the loss of what the parameters give: node.value and F.input in between\n"
-        "        break the way; keep() a node before backward to get its gradient"
+        "  rule: gradients are computed for parameters and for kept nodes\n"
+        "  fix:  compute the loss from nodes that read parameters: node.value and F.input\n"
+        "        cut the graph; keep() a node before backward to get its gradient"
     )

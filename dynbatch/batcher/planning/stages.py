@@ -1,4 +1,4 @@
-"""The stages of a run: which steps run when, before anything is known of bytes.
+"""The stages of a run: the order of its steps, before memory is planned.
 
 A run is a sequence of stages. The steps of a stage do not read each other and may run side by side.
 
@@ -32,7 +32,7 @@ class StageKind(Enum):
     RECOMPUTE = "recompute"
     """Forward once more."""
     ACCUMULATE = "accumulate"
-    """Gradients of parameters, as a part left them, are added up."""
+    """Add up the gradients of parameters that a part left."""
 
 
 class Stage(NamedTuple):
@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class MemorySaving:
-    """What a run does to need less memory.
+    """The ways in which a run saves memory.
 
     Args:
         recomputed: steps whose values are freed after forward and made again in backward.
@@ -67,7 +67,7 @@ NO_SAVING = MemorySaving()
 
 
 class StepGraph:
-    """The steps of a run, and where gradients pass: the same whatever is done to save memory.
+    """The steps of a run and the flow of gradients, independent of memory savings.
 
     Args:
         parts:  new steps, stage by stage. One part, or several: first what is common to all, then

@@ -1,1 +1,1 @@
-"""Which nodes run together, and in which order."""
+"""Schedules nodes: which ones run together, and in which order."""

@@ -1,4 +1,4 @@
-"""Which nodes and calls have to run for some targets, and in which order they can."""
+"""Finds the nodes and calls that must run for some targets, in a possible order."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ class Needed:
 
 
 def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
-    """Which calls are marked, or read by calls that are.
+    """The calls that are marked, and those that they read.
 
     Calls that nothing reads are taken away, again and again; as a rule there are none.
     """
@@ -170,7 +170,7 @@ def _reached(pending: Sequence[Pending], marks: Sequence[Array]) -> list[Array]:
 
 
 def _take_away(unread: list[int], readers: Array, edges: Sequence[tuple[Array, Array]]) -> None:
-    """Lower the count of what calls without readers read; `unread` grows on the way."""
+    """Lower the reader counts of the inputs of unread calls; `unread` grows meanwhile."""
     reads: dict[int, list[int]] = {}
     for calls, read in edges:
         for call, source in zip(calls.tolist(), read.tolist(), strict=True):

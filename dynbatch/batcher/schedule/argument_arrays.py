@@ -1,4 +1,4 @@
-"""What calls were given, as arrays: from where each argument of each call comes."""
+"""The arguments of calls as arrays: the source of each argument of each call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
 Origin = CallTable | Node | None
-"""Where a value comes from: a call of a table, a node, or zeros."""
+"""The source of a value: a call's table, a node, or zeros."""
 
 
 class Entries:
-    """One argument of N calls: an entry a call, or several where they are summed.
+    """One argument of N calls: one entry per call, or several that are summed.
 
     Attributes:
         origins: the distinct tables, nodes, or None for zeros, in order of first use.
@@ -54,7 +54,7 @@ class Entries:
             self.first = np.array([x.first for x in given])
 
     def call_of(self, count: int) -> Array:
-        """(M,) which of the N calls each entry belongs to."""
+        """(M,) the number of each entry's call."""
         calls = np.arange(count)
         return calls if self.counts is None else np.repeat(calls, self.counts)
 
@@ -85,7 +85,7 @@ def read_column(given: Sequence[Any], num_leaves: int) -> list[tuple[Entries, in
 
 
 class Pending:
-    """Calls of one table that are to run in one phase.
+    """Calls of one table to run in one phase.
 
     Attributes:
         rows:   (N,) their rows in the table, increasing.
@@ -122,7 +122,7 @@ class Pending:
 
     @cached_property
     def by_memory(self) -> tuple[list[tuple[Node, ...]], Array] | None:
-        """The memories, those of most calls first, and which of them each call reads.
+        """The memories, those of most calls first, and the number of each call's memory.
 
         So the calls at one step of the longest sentences are, as a rule, those of the first
         memories: these are read where they lie.
@@ -144,7 +144,7 @@ class Pending:
 
     @cached_property
     def reads_now(self) -> list[CallTable]:
-        """The tables of calls that run in this very phase and that these read."""
+        """The tables of calls in the same phase that these calls read."""
         return [
             table
             for table in self.tables()
@@ -158,12 +158,12 @@ class Pending:
         ]
 
     def tables(self) -> list[CallTable]:
-        """The tables of the calls that these read, in whatever phase."""
+        """The tables of the calls that these read, in any phase."""
         origins = [o for entries in self.columns for o in entries.origins]
         return list(dict.fromkeys([o for o in origins if isinstance(o, CallTable)]))
 
     def reads_inside(self, entries: Entries, origin: CallTable) -> Array:
-        """(M,) which entries are calls of `origin` that run in this very phase."""
+        """(M,) whether each entry is a call of `origin` in the same phase."""
         chosen = entries.code == entries.origins.index(origin)
         rows = np.where(chosen, entries.row, 0)
         plan = self._plans[origin]
@@ -172,7 +172,7 @@ class Pending:
         return inside
 
     def edges(self, other: Pending) -> tuple[Array, Array]:
-        """Which of these calls read which of the other's, of those that run now: (M,) and (M,)."""
+        """Pairs (M,), (M,) of these calls and the other's calls that they read, in this phase."""
         readers, read = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for entries in self.columns:
             if other.table in entries.origins:
@@ -193,7 +193,7 @@ class Pending:
         return np.concatenate(earlier)
 
     def depths(self) -> Array:
-        """For how many calls of this run and table each waits, one after the other.
+        """The length of the chain of calls, in this run and table, that each call waits for.
 
         What was counted when the calls were made holds unless some have run by now.
         """

@@ -1,4 +1,4 @@
-"""In which batches the calls of a region run.
+"""Schedules the calls of a region in batches.
 
 Under a policy of ours, calls of a cell that reads none of its readers are batched by the longest
 chain of such calls below each: as many batches as that chain has calls, which is the fewest that
@@ -58,7 +58,7 @@ def call_batches(pending: Sequence[Pending], policy: str | Policy) -> Ordered:
 
 
 def circles(reads: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Tables that read each other in a circle together, each such part after what it reads."""
+    """Groups of tables that read each other in a circle, each after the groups it reads."""
     reached: list[set[int]] = []
     for k in range(len(reads)):
         others: set[int] = set()

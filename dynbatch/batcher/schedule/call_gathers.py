@@ -1,4 +1,4 @@
-"""`Gathers`: from where, and before which batch, the arguments of a region's calls are gathered."""
+"""`Gathers`: plans the gathers of arguments of a region's calls, before each batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class InnerReads(NamedTuple):
 
 
 class Gathers:
-    """The gathers of one region, with the sources and spaces that they have asked for so far.
+    """The gathers of one region, with the sources and spaces that they use so far.
 
     Attributes:
         sources: the nodes that each packed input of the region is made of.
@@ -54,7 +54,7 @@ class Gathers:
 
     @property
     def spaces(self) -> list[Space]:
-        """All places that rows are gathered from."""
+        """All arrays that rows are gathered from."""
         return list(self._spaces)
 
     def source(self, nodes: list[Node]) -> int:
@@ -70,7 +70,7 @@ class Gathers:
         return self._spaces.setdefault(space, len(self._spaces))
 
     def ahead(self, read: Reads, width: int, count: int) -> list[Fetch]:
-        """What is gathered before the first batch for `count` calls: rows of nodes and old calls.
+        """The gathers before the first batch, for `count` calls: rows of nodes and of old calls.
 
         Args:
             width: of the stream.
@@ -97,7 +97,7 @@ class Gathers:
         return fetches
 
     def _earlier(self, read: Reads, table: CallTable, chosen: Array, count: int) -> list[Fetch]:
-        """Values of calls that an earlier region has made."""
+        """Values of calls of an earlier region."""
         plan = self._plans[table]
         rows = read.entries.row[read.order]
         leaf = (read.entries.first + read.shift)[read.order]
@@ -144,5 +144,5 @@ def by_batch(rows: Array, targets: Array, ends: Array, sums: bool) -> list[tuple
 
 
 def is_unique(rows: Array) -> bool:
-    """Whether no row is there twice."""
+    """Whether all rows are different."""
     return bool(np.bincount(rows).max(initial=0) <= 1)

@@ -67,7 +67,7 @@ def connected(pending: Sequence[Pending]) -> list[list[Pending]]:
 
 
 class RegionBuilder:
-    """One region on its way, group by group."""
+    """Builds one region, group by group."""
 
     def __init__(self, pending: Sequence[Pending], ordered: Ordered, plans: CallPlans) -> None:
         self._pending = pending

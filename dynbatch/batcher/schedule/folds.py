@@ -1,4 +1,4 @@
-"""`Folds`: nodes that can be computed without their input, and when they must not be.
+"""`Folds`: nodes that may be computed without their input, and the conditions.
 
 A loss on logits that come straight from a projection can make them itself, chunk by chunk. Whether
 it does is decided anew for each run, when it is planned: only if the logits are neither kept nor
@@ -36,7 +36,7 @@ class Folds:
         self.readers_of: dict[int, list[Node]] = {}
 
     def add(self, node: Node, reader: Node) -> None:
-        """`reader`, whose one input is `node`, can do without it."""
+        """Note that `reader` can be computed without `node`, its one input."""
         self.readers.add(reader.index)
         self.readers_of.setdefault(node.index, []).append(reader)
 
@@ -46,7 +46,7 @@ class Folds:
         return sorted(pairs)
 
     def around(self, node: Node, tables: Sequence[CallTable]) -> Iterator[Node]:
-        """The readers of a node that have been computed without it, from what it is made of.
+        """The readers of a node that were computed without it, from its inputs.
 
         Or the node itself, if it has no value of its own.
 
@@ -64,7 +64,7 @@ class Folds:
                         yield call
 
     def is_lost(self, node: Node) -> bool:
-        """Whether a node was folded away, and what it is made of was freed since."""
+        """Whether a node was folded away and its inputs were freed since."""
         if node.index not in self.readers_of:
             return False
         return any([x._block is not None and x._block.array is None for x in node.inputs])
@@ -81,13 +81,13 @@ def is_folded(node: Node) -> bool:
 
 
 def can_fold(reader: Node, seen: Container[int], kept: Container[int]) -> bool:
-    """Whether nobody but `reader` wants its input, as far as that is known."""
+    """Whether only `reader` is known to want its input."""
     (x,) = reader.inputs
     return x._block is None and x.index not in seen and x.index not in kept
 
 
 def fold(readers: Sequence[Node], nodes: dict[int, Node]) -> None:
-    """Replace readers whose input turned out not to be needed by the nodes that stand for them."""
+    """Replace readers whose input is not needed by their folded nodes."""
     for reader in readers:
         if reader.inputs[0].index not in nodes:
             assert isinstance(reader, Operation)
@@ -95,7 +95,7 @@ def fold(readers: Sequence[Node], nodes: dict[int, Node]) -> None:
 
 
 def out_of_date(readers: Sequence[Node], nodes: Sequence[Node]) -> list[Node]:
-    """Some nodes and all that follow from them: those to run once more, calls among them.
+    """The nodes and calls to run once more: some nodes and all their descendants.
 
     Args:
         nodes: all of the graph.
@@ -125,8 +125,8 @@ def require_own_readers(
     )
     if calls:
         raise GraphError.at_caller(
-            heading(node, f"{calls[0].label()} was given the total that it is a part of")
-            + "\n  rule: a call gathers what a total is the sum of, and reads no node; the node's\n"
+            heading(node, f"{calls[0].label()} was given the total that this node is a part of")
+            + "\n  rule: a call gathers the parts of a total, and reads no node; the node's\n"
             "        gradient would lack the call's\n"
             "  fix:  take the parts first and give these: `parts = tuple(db.total(results))`"
         )

@@ -1,4 +1,4 @@
-"""`Frontier`: the nodes whose inputs have run, by signature, as batches are taken from them."""
+"""`Frontier`: the ready nodes by signature, updated as batches are taken."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Frontier:
         self.restart()
 
     def restart(self) -> None:
-        """Begin again, with nothing run."""
+        """Start again, with nothing run."""
         self._waiting = self._num_inputs.copy()
         self._total: dict[int, int] = {}
         self._count: dict[int, int] = {}
@@ -40,7 +40,7 @@ class Frontier:
         self._release([node for node, count in enumerate(self._num_inputs) if not count])
 
     def take(self, signature: int) -> list[int]:
-        """Run all ready nodes of a signature: returns them, in order of creation."""
+        """Run all ready nodes of a signature; return them in order of creation."""
         nodes = sorted(self.ready.pop(signature))
         self._total[signature] -= sum([self._depths[node] for node in nodes])
         self._count[signature] -= len(nodes)
@@ -84,7 +84,7 @@ class Frontier:
 
 
 class BoundedFrontier(Frontier):
-    """A frontier that knows the lower bound of what is left, and which batches lower it.
+    """A frontier with the lower bound of the remaining batches, and the batches that lower it.
 
     The bound is, for each signature, the most of its nodes on a path, summed over signatures. A
     batch of a signature lowers it by 1 where every longest such path begins at a ready node, and by
@@ -109,11 +109,11 @@ class BoundedFrontier(Frontier):
 
     @property
     def bound(self) -> int:
-        """No order of batches runs what is left in fewer."""
+        """The lower bound: no order runs the rest in fewer batches."""
         return sum([len(counts) for counts in self._left.values()])
 
     def lowers(self, signature: int) -> bool:
-        """Whether running what is ready of a signature lowers the bound."""
+        """Whether running the ready nodes of a signature lowers the bound."""
         return self._longest_ready[signature] == self._left[signature][-1]
 
     def take(self, signature: int) -> list[int]:

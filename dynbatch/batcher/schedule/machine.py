@@ -32,7 +32,7 @@ EXPLORED, RATE, DISCOUNT = 0.3, 0.2, 0.5
 
 
 class Choice(NamedTuple):
-    """What was taken in a state, and its regret: 0 where the batch lowered the bound, else 1."""
+    """A choice in a state, and its regret: 0 if the batch lowered the bound, else 1."""
 
     state: State
     signature: int
@@ -40,7 +40,7 @@ class Choice(NamedTuple):
 
 
 class Machine:
-    """Runs the ready signature of least regret, which a table knows by state.
+    """Runs the ready signature of least regret, from a table by state.
 
     What the table does not know has regret 0 if its batch lowers the bound, and 1 if not. Ties
     break on the lowest average depth, then on the first ready node. Without a table: `by_bound`.
@@ -73,7 +73,7 @@ class Machine:
             after = min(known.values())
 
     def copy(self) -> Machine:
-        """A machine that goes on from what this one knows now."""
+        """A machine with a copy of this one's table."""
         copied = Machine()
         copied._regrets = {state: known.copy() for state, known in self._regrets.items()}
         return copied
@@ -86,7 +86,7 @@ def state_of(frontier: BoundedFrontier) -> State:
 
 
 def fit(structure: Structure) -> tuple[Machine, int]:
-    """The machine of fewest batches that the budget finds, and their number. Deterministic.
+    """The best machine found within the budget, and its number of batches. Deterministic.
 
     The first episode is that of `by_bound`, so the machine is never worse on this structure. A fit
     ends at once where that reaches the lower bound, which no machine can improve on.

@@ -24,7 +24,7 @@ TypeGraph = tuple[frozenset[int], frozenset[tuple[int, int]]]
 
 
 def _without_sources(edges: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The edges left when what nothing leads to has been taken away, again and again."""
+    """The edges left after repeatedly removing vertices that no edge leads to."""
     targets: dict[int, list[int]] = {}
     num_sources: dict[int, int] = {}
     for source, target in edges:
@@ -42,7 +42,7 @@ def _without_sources(edges: Collection[tuple[int, int]]) -> list[tuple[int, int]
 
 @dataclass(frozen=True)
 class Structure:
-    """All a policy sees of some nodes, which it knows by their positions in creation order.
+    """A policy's view of some nodes, which have numbers in creation order.
 
     Creation order is a topological order: a node comes after its inputs.
 
@@ -80,7 +80,7 @@ class Structure:
         return depths
 
     def own_chains(self) -> list[int]:
-        """For each node, how many nodes of its signature one path that starts at it can hold.
+        """For each node, the most nodes of its signature on a path that starts at it.
 
         Cost: O(nodes + inputs · signatures that a path can meet twice).
         """
@@ -160,7 +160,7 @@ class Plan:
             if len(done) < before + len(step.nodes):
                 raise self._fault(
                     f"batch {number}: one of {', '.join(map(label, step.nodes[:8]))} runs twice",
-                    "take the nodes of a batch from what is left when it has been yielded",
+                    "remove the nodes of a batch from the rest once it has been yielded",
                 )
         if len(done) < len(self.structure):
             first = next(node for node in range(len(self.structure)) if node not in done)

@@ -1,4 +1,4 @@
-"""`PlannedCalls`: where calls have run, and where the run that is being planned will run them."""
+"""`PlannedCalls`: the places of calls that have run, or that a new plan will run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PlannedCalls:
         self.position = table.position
 
     def add_run(self, rows: Array, run: CallRun) -> None:
-        """These calls, in this order, are to be the rows of a run."""
+        """Plan these calls, in this order, as the rows of a run."""
         self.run_of, self.position = self.run_of.copy(), self.position.copy()
         self.run_of[rows] = len(self.runs)
         self.position[rows] = np.arange(rows.size)

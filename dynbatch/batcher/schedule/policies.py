@@ -1,4 +1,4 @@
-"""Policies: in which order ready nodes are grouped. Functions of a `Structure`: no arrays."""
+"""Policies: functions from a `Structure` to batches, without arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynbatch.recent import Recent
 
 
 class Policy(Protocol):
-    """A function that says which nodes run together, and in which order: `Graph(policy=function)`.
+    """A function that decides which nodes run together, and when: `Graph(policy=function)`.
 
     It takes a structure, which is all that batching depends on: `structure.signatures[node]` is an
     integer, and nodes of equal ones may share a batch; `structure.inputs[node]` are the positions
@@ -112,7 +112,7 @@ def learned(structure: Structure) -> Iterable[BatchStep]:
 
 
 def _fewest(structure: Structure) -> Policy:
-    """The policy of fewest batches; the fitted machine where others have no fewer."""
+    """The policy with the fewest batches; ties go to the fitted machine."""
     policy: Policy
     policy, fewest = fit(structure)
     for other in (by_agenda, by_depth):
@@ -138,7 +138,7 @@ POLICIES: dict[str, Policy] = {
 
 
 def as_policy(policy: object) -> str | Policy:
-    """The argument of `Graph`: the name of a policy of ours, or a function.
+    """Check the argument of `Graph`: the name of a policy, or a function.
 
     Raises:
         ArgumentError: it is an unknown name, not a function, or has no hash to be kept by.
@@ -159,14 +159,14 @@ def _is_function(policy: object) -> TypeGuard[Policy]:
 
 
 def policy_name(policy: str | Policy) -> str:
-    """What a plan calls the policy that made it."""
+    """The name of a policy in plans."""
     if isinstance(policy, str):
         return policy
     return str(getattr(policy, "__name__", type(policy).__name__))
 
 
 def function_of(policy: str | Policy) -> Policy:
-    """The function that a name stands for.
+    """The policy function of that name.
 
     Raises:
         ValueError: unknown name.

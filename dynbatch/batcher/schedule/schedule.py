@@ -1,4 +1,4 @@
-"""`schedule`: from nodes to a `Plan`. Pure; a structure seen before costs a hash."""
+"""`schedule`: makes a `Plan` of nodes. Pure; a known structure costs a hash."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def structure_of(nodes: Sequence[Operation]) -> Structure:
         if read and max(read) >= i:
             raise GraphError(
                 f"{nodes[i].label()} reads {nodes[max(read)].label()}, which was made after it.\n"
-                "  rule: a node reads nodes that were there when it was made: there are no cycles\n"
+                "  rule: a node reads nodes made before it, so there are no cycles\n"
                 "  fix:  do not assign to `node.inputs`; make a new node"
             )
     return Structure(tuple([node.sig for node in nodes]), inputs)
@@ -58,7 +58,7 @@ def schedule_structure(
     policy: str | Policy,
     label: Callable[[int], str] = "node {}".format,
 ) -> Plan:
-    """The plan of a structure, from the cache where it was planned before.
+    """The plan of a structure, cached.
 
     Args:
         label: what an error calls the node at a position.
@@ -72,7 +72,7 @@ def schedule_structure(
 
 
 def schedule_calls(structure: Structure, policy: str | Policy, label: Callable[[int], str]) -> Plan:
-    """The plan of calls, whose order within a batch is the policy's; see `call_batches`."""
+    """The plan of calls, in the policy's order within each batch; see `call_batches`."""
     plan = _call_plans.find((policy, structure))
     if plan is None:
         plan = _call_plans.enter((policy, structure), _validated(structure, policy, label))
@@ -93,7 +93,7 @@ def _validated(structure: Structure, policy: str | Policy, label: Callable[[int]
 
 
 def ordered_for_readers(structure: Structure, steps: Sequence[BatchStep]) -> list[BatchStep]:
-    """Put the nodes of each step in the order in which the first step that reads them will.
+    """Order the nodes of each step as the first step that reads them does.
 
     The outputs of a step lie in memory in this order, so that the reader's packed input is a view
     of them and not a copy. Nodes that nothing reads keep the order of creation.

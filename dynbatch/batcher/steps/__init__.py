@@ -1,1 +1,1 @@
-"""A batch step and its blocks of memory."""
+"""Batch steps and their blocks of memory."""

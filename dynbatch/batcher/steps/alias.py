@@ -1,4 +1,4 @@
-"""`AliasStep`: a batch step of nodes whose values are those of their inputs, where these lie."""
+"""`AliasStep`: a batch step of nodes that share the values of their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dynbatch.parameter import Array
 
 
 class AliasStep(StepRun):
-    """It launches nothing and has no place in memory; those who read its nodes read their inputs.
+    """It launches nothing and has no memory; readers of its nodes read their inputs.
 
     No gradient passes, since what they read is a `View`.
     """

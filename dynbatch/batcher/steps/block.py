@@ -54,7 +54,7 @@ class Block:
 
     @property
     def base(self) -> Block:
-        """Where the values lie: here."""
+        """The block that owns the values: this one."""
         return self
 
     def view(self) -> View:
@@ -105,14 +105,14 @@ class View:
         self.kept = False
 
     def __getattr__(self, name: str) -> Any:
-        """What a block has beside these is the other's: its nodes, widths and places."""
+        """All other attributes are those of the viewed block: its nodes, widths and places."""
         return getattr(self.base, name)
 
 
 def freed(node: Node) -> FreedError:
-    """The error for reading a node whose memory was given to others."""
+    """The error for reading a node whose memory was reused."""
     return FreedError(
-        f"{node.label()}: the value was freed, since backward did not need it any more.\n"
+        f"{node.label()}: the value was freed, since backward no longer needed it.\n"
         "  fix:  call node.keep() before graph.backward, or read node.value before it;\n"
         "        for several losses, call graph.backward once on their sum"
     )
@@ -176,7 +176,7 @@ class BatchInput:
         return Ragged(rows, self.lengths, widths=self.widths)
 
     def pack(self, arena: Array, start: int) -> tuple[Ragged, int]:
-        """Copy the rows into the arena, from element `start` on; also the bytes copied."""
+        """Copy the rows into the arena, from element `start` on; return the bytes copied too."""
         for block in self.blocks:
             block.values()
         copied = move.run(self.moves(arena, start))

@@ -1,4 +1,4 @@
-"""Gradients of parameters: node types leave them here, the executor adds them up afterwards."""
+"""Gradients of parameters: node types leave them here, and the executor adds them up."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
 from dynbatch.recent import free_at_fork
 
 TOGETHER = 512
-"""Rows from which a product is not faster for more of them."""
+"""From this many rows on, more rows do not make a product faster."""
 
 
 class StepGradients:
-    """What one batch step leaves. Steps that run side by side never touch each other's.
+    """The gradients that one batch step leaves. Concurrent steps have separate ones.
 
     Args:
         owned:    parameters whose own gradient buffer this step may write: it comes first.
@@ -74,7 +74,7 @@ class StepGradients:
 
 
 class Claim:
-    """Parameters whose gradients one backward is adding to: no other may meanwhile."""
+    """Parameters whose gradients one backward is adding to, to the exclusion of others."""
 
     def __init__(self) -> None:
         self._uids: list[int] = []
@@ -96,7 +96,7 @@ class Claim:
             _claims.update(dict.fromkeys(distinct, self._self))
 
     def release(self) -> None:
-        """Give all up."""
+        """Release all parameters."""
         uids, self._uids = self._uids, []
         for uid in uids:
             if _claims.get(uid) is self._self:
@@ -123,24 +123,24 @@ class StashedGradients:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Whose gradients are aside."""
+        """The parameters whose gradients are stashed."""
         return [parameter for parameter, _ in self._states]
 
     def put(self, parameters: Iterable[Parameter]) -> None:
-        """Take their gradients away, of each once."""
+        """Stash the gradients of parameters, each once."""
         distinct = {parameter.uid: parameter for parameter in parameters}
         self._states = [(p, p.gradient_state) for p in distinct.values()]
         for parameter, _ in self._states:
             parameter.put_aside()
 
     def put_back(self) -> None:
-        """Instead of what was added since."""
+        """Restore the stashed gradients, dropping later ones."""
         for parameter, before in self._states:
             parameter.put_back(before)
         self._states = []
 
     def add(self) -> None:
-        """To them, what was added since. From its beginning on, nothing is put back any more."""
+        """Add later gradients to the stashed ones; once begun, nothing can be restored."""
         states, self._states = self._states, []
         for parameter, before in states:
             since = parameter.grad

@@ -74,7 +74,7 @@ def test_the_function_of_a_built_in_policy_is_that_policy():
         (lambda s: [s.batch([1]), s.batch([0])], "Tanh #1 runs before Input #0", "earlier batches"),
         (lambda s: [s.batch([0, 1])], "Tanh #1 has another signature", "structure.signatures"),
         (lambda s: [s.batch([0]), s.batch([0, 1])], "Tanh #1 has another", "gather"),
-        (lambda s: [s.batch([0]), s.batch([0])], "one of Input #0 runs twice", "what is left"),
+        (lambda s: [s.batch([0]), s.batch([0])], "one of Input #0 runs twice", "from the rest"),
         (lambda s: [[0], [1]], r"batch 0 is \[0\]", r"structure.batch\(nodes\)"),
         (lambda s: [s.batch([])], "a batch holds nodes", "at least one position"),
         (lambda s: [s.batch([2])], "a batch holds nodes", "at least one position"),
