@@ -1,4 +1,4 @@
-"""Compositions of nodes: layers, recurrent and tree networks, attention, CRF, seq2seq."""
+"""Models: layers, recurrent and tree networks, attention, CRF, seq2seq."""
 
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.beam import Hypothesis

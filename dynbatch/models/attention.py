@@ -18,7 +18,7 @@ from dynbatch.nodes.node import Node
 
 @dataclass(frozen=True, slots=True)
 class RowMemories:
-    """Memories of several sentences, for queries whose rows belong to one sentence after the other.
+    """Memories of several sentences, for queries whose rows are grouped by sentence.
 
     Args:
         memories: (keys, values) of each sentence.
@@ -36,7 +36,7 @@ class Attention(Module):
     """
 
     def keys(self, memory: Node) -> Node:
-        """What queries are compared with, made once for each sentence."""
+        """The keys and values of a memory, computed once for each sentence."""
         return memory
 
     def scored(self, query: Node, keys: Node, values: Node) -> Node:
@@ -117,7 +117,7 @@ class DotAttention(Attention):
 
 
 def make_attention(name: str, query_size: int, key_size: int, rng: Rng) -> Attention:
-    """Attention by its name, "additive" or "general", whose query and memory differ in width.
+    """The attention module of a name, "additive" or "general".
 
     Raises:
         ArgumentError: another name.

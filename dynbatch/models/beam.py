@@ -1,4 +1,4 @@
-"""The beam of one sentence: which beginnings live on, which have finished, when it is done."""
+"""The beam of one sentence: its live and finished hypotheses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class BeamSettings:
-    """What `beam_search` was asked for; see there. `end` is the id of the end mark."""
+    """The settings of `beam_search`; see there. `end` is the id of the end mark."""
 
     end: int
     beam_size: int
@@ -48,7 +48,7 @@ class Beam:
         self._finished: list[Hypothesis] = []
 
     def extend(self, log_probs: Array) -> tuple[Array, Array]:
-        """One step. Which hypotheses live on: their parents among the rows, and their tokens.
+        """Take one step. Return the surviving hypotheses: their parent rows, and their tokens.
 
         Args:
             log_probs: (live, V) of the next token. Sums are float64.
@@ -72,7 +72,7 @@ class Beam:
         return parents, tokens
 
     def best(self) -> list[Hypothesis]:
-        """The `n_best` by score: finished ones, then those that were cut off."""
+        """The `n_best` hypotheses by score: finished ones, then unfinished ones."""
         cut = [
             Hypothesis(tokens, total, self._score(total, len(tokens)), is_finished=False)
             for tokens, total in zip(self._tokens, self._log_probs.tolist(), strict=True)
@@ -99,7 +99,7 @@ class Beam:
 
 
 def largest(values: Array, count: int) -> Array:
-    """Places of the `count` largest values, the largest first; of equal ones, the first first.
+    """Positions of the `count` largest values, the largest first; ties go to the first.
 
     Example:
         >>> largest(np.array([1.0, 3.0, 2.0, 3.0]), 3).tolist()

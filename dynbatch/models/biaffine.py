@@ -74,7 +74,7 @@ class BiaffineParser(Module):
     """The upper part of a graph-based dependency parser: from states of words to arcs and labels.
 
     Each word is projected four ways, as dependent and as head, for arcs and for labels, and the
-    pairs are scored. A vector of its own stands for the root.
+    pairs are scored. A separate vector stands for the root.
 
     Args:
         states:     features of a word's state, such as the outputs of a bi-LSTM.
@@ -143,7 +143,7 @@ class BiaffineParser(Module):
         return arcs + F.cross_entropy(self.labels(states, heads), labels, reduction="sum")
 
     def _arc_sides(self, states: Node) -> tuple[Node, Node]:
-        """What the words are as dependents, and as heads with the root before them."""
+        """The words projected as dependents, and as heads after the root."""
         heads = self._project(self.arc_head, self._with_root(states))
         return self._project(self.arc_dependent, states), heads
 

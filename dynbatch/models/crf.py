@@ -1,4 +1,4 @@
-"""`CRF`: which tags follow each other, on top of any network that scores each token's tags."""
+"""`CRF`: a linear-chain CRF on top of any network that scores each token's tags."""
 
 from __future__ import annotations
 

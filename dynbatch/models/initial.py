@@ -1,4 +1,4 @@
-"""Where initial values come from: a generator of the caller's, or `dynbatch.random`."""
+"""Draws initial values, from the caller's generator or from `dynbatch.random`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rng = np.random.Generator | int | None
 
 
 def generator(rng: Rng = None) -> np.random.Generator:
-    """`rng` itself, a generator of that seed, or one that follows from `dynbatch.seed`.
+    """`rng` itself, a generator with that seed, or one seeded by `dynbatch.seed`.
 
     Example:
         >>> import dynbatch as db

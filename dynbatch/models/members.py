@@ -42,7 +42,7 @@ RULE = (
 def members(
     owner: str, path: str, value: object, kinds: tuple[type[Member], ...]
 ) -> Iterator[tuple[str, Member]]:
-    """What in a value, at any depth of containers, is of one of `kinds`, with the path to it.
+    """All objects of the types `kinds` in nested containers, with their paths.
 
     Paths are joined by dots: places of lists and tuples, keys of dicts, names of fields. A
     container that is there several times counts once, so that one may hold itself.
@@ -78,7 +78,7 @@ def members(
 def parts(
     owner: str, path: str, value: object, kinds: tuple[type, ...]
 ) -> Iterable[tuple[str, object]] | None:
-    """The items of a container with their names; None for what is none."""
+    """The items of a container with their names; None if it is not a container."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return zip(value._fields, value, strict=True)
     if isinstance(value, list | tuple | deque | UserList):
@@ -129,7 +129,7 @@ def _keyed(
 
 
 def _is_by_address(key: object) -> bool:
-    """Whether its text says where it lies in memory, which is another at each run."""
+    """Whether an object's text contains its address, which differs in each run."""
     return hex(id(key))[2:] in str(key).lower()
 
 

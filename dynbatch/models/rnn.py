@@ -23,7 +23,7 @@ State = Any
 
 
 class Weights(NamedTuple):
-    """What a cell reads: the parameters of one direction of one layer. G gates of H units each.
+    """The parameters of one direction of one layer, with G gates of H units each.
 
     weight_ih (G·H, I), weight_hh (G·H, H), bias_ih (G·H,), bias_hh (G·H,).
     """
@@ -71,7 +71,7 @@ def gru_cell(x: Node, h: Node, p: Weights) -> tuple[Node, Node]:
 
 
 class Recurrent(Module):
-    """What LSTM and GRU share. Layer k + 1 reads the outputs of layer k, both directions joined.
+    """Base of LSTM and GRU. Layer k + 1 reads the outputs of layer k, both directions joined.
 
     Calling it on a sentence xs (T, I) gives the last layer's outputs (T, H), or (T, 2H): forward
     features first. With `return_state=True` it gives outputs and state: a list with one entry for

@@ -31,7 +31,7 @@ _lock = free_at_fork(threading.Lock())
 
 
 class Generator(Protocol):
-    """What a search asks of a model, as `Seq2Seq` gives it."""
+    """The interface of a model for a search; `Seq2Seq` has it."""
 
     training: bool
     begin: int
@@ -58,7 +58,7 @@ class Generator(Protocol):
 def greedy_search(
     model: Generator, sources: Sequence[ArrayLike], max_length: int = 100
 ) -> list[Hypothesis]:
-    """The most probable next token, again and again, for all sentences side by side.
+    """Take the most probable next token, again and again, for all sentences side by side.
 
     Args:
         model:      a `Seq2Seq`, or anything with the methods of `Generator`. It runs where its
@@ -145,7 +145,7 @@ def beam_search(
 
 
 def _extend(beams: Sequence[Beam], live: _Live, log_probs: Array) -> None:
-    """One step of all beams, and of the rows behind them."""
+    """Extend all beams, and their rows, by one step."""
     rows: list[Array] = []
     tokens: list[Array] = []
     first = 0
@@ -195,7 +195,7 @@ class _Live:
             return log_probs.value
 
     def keep(self, rows: Array, tokens: Array, counts: Sequence[int]) -> None:
-        """Go on with these rows and their new tokens; sentences without rows leave.
+        """Continue with these rows and their new tokens, without sentences that have no rows.
 
         Args:
             rows:   (N',) rows of now, those of a sentence next to each other.

@@ -32,7 +32,7 @@ class DecoderLayer(Module):
 
 
 class Decoder(Module):
-    """Everything that a step of the decoder reads; see `decoder_step`.
+    """The parameters of the decoder; see `decoder_step`.
 
     Parameters: layers.N.*; feed.weight (4H, H), from the attentional vector to the first layer's
         gates; attention.*; context.weight (H, memory_size) and state.weight (H, H), the two halves
@@ -91,7 +91,7 @@ decoder_cell = cell(decoder_step)
 
 
 class Encoded(NamedTuple):
-    """What the decoder starts from.
+    """The encoder's result, from which the decoder starts.
 
     Args:
         state:  (h, c) of each decoder layer and feed: vectors, or a width where it begins at zero.

@@ -44,7 +44,7 @@ def binary_compose(left: State, right: State, p: BinaryTreeLSTM) -> State:
 
 @cell
 def remember(x: Node, child: State, p: ChildSumTreeLSTM) -> State:
-    """What a node takes over from one child: h_k, and f_k ⊙ c_k of equations 4 and 7."""
+    """A child's contribution to its parent: h_k, and f_k ⊙ c_k of equations 4 and 7."""
     h, c = child
     f = F.sigmoid(F.linear(x, p.weight_f_x, p.bias_f) + F.linear(h, p.weight_f_h))
     return h, f * c

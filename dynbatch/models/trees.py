@@ -1,4 +1,4 @@
-"""Trees given as arrays of numbers: what is wrong with one, and an order to compute it in.
+"""Trees given as arrays of numbers: checks, and an order to compute them in.
 
 No recursion: a tree may be as deep as it has nodes.
 """

@@ -1,4 +1,4 @@
-"""What padding costs: a model and its padded form, measured on the same sentences."""
+"""Measures the cost of padding: a model and its padded form on the same sentences."""
 
 from dynbatch.padding.compare import compare_padding
 from dynbatch.padding.comparison import Comparison

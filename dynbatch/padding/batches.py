@@ -12,11 +12,11 @@ Batch = list[int]
 """The numbers of a mini-batch's examples."""
 
 Lengths = Sequence[tuple[int, ...]]
-"""Of the sequences of each example: (T,), or (T_source, T_target)."""
+"""The lengths of each example's sequences: (T,), or (T_source, T_target)."""
 
 
 def random_batches(lengths: Lengths, batch_size: int, seed: int) -> list[Batch]:
-    """The epoch in shuffled order. A rest of fewer sentences than a batch is left out."""
+    """The epoch in shuffled order, without a last incomplete batch."""
     return _cut(epoch_order(len(lengths), seed, 0).tolist(), batch_size)
 
 

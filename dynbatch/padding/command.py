@@ -1,4 +1,4 @@
-"""`dynbatch memory DATA`: what a model on a file's sentences holds, padded and unpadded."""
+"""`dynbatch memory DATA`: a model's memory on a file's sentences, padded and unpadded."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ examples:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is to be measured: arguments of `compare_padding`."""
+    """The model and data to measure: arguments of `compare_padding`."""
 
     model: Module
     loss: Loss

@@ -1,4 +1,4 @@
-"""`Comparison`: what `compare_padding` found, as a table, as JSON, as a picture."""
+"""`Comparison`: the result of `compare_padding` as a table, JSON or a picture."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LABEL, _COLUMN = 34, 12
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a training step holds with padding and without.
+    """The memory of a training step with padding and without.
 
     Args:
         title:         model and data in a line.

@@ -1,4 +1,4 @@
-"""What a mini-batch would hold padded, planned and not run: for a trainer's metrics."""
+"""Plans the memory of a padded mini-batch, without running it, for a trainer's metrics."""
 
 from __future__ import annotations
 

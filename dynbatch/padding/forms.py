@@ -1,4 +1,4 @@
-"""`Form` and `Cause`: what a `Comparison` is made of, and the names that reports give them."""
+"""`Form` and `Cause`: the parts of a `Comparison`, and their names in reports."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Cause:
-    """What one way to save takes off the peak of one batch, in bytes.
+    """The bytes that one way to save takes off the peak of a batch.
 
     Args:
         name:     one of `CAUSES`.

@@ -25,7 +25,7 @@ Examples = Sequence[PaddedExample]
 
 @dataclass(frozen=True)
 class Step:
-    """What one training step held and took.
+    """The memory and time of one training step.
 
     Args:
         use:            of its arena, at the peak and stage by stage.
@@ -82,7 +82,7 @@ class Stepper:
         return Step(use, gradient_bytes, seconds)
 
     def estimate(self, examples: Examples) -> MemoryUse:
-        """What the step's arena will hold; no kernel is run."""
+        """The planned memory of the step's arena; no kernel runs."""
         with self._graph() as graph:
             return graph.estimate(self._mean(graph, examples))
 

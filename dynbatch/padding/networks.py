@@ -66,5 +66,5 @@ class LanguageModel(Module):
         return F.cross_entropy(self.output(states), written, reduction="sum")
 
     def read_and_written(self, ids: Array) -> tuple[Array, Array]:
-        """What the model reads and what it is to write: the sentence behind and before a mark."""
+        """The model's input and target: the sentence after and before a mark."""
         return np.concatenate(([self.mark], ids)), np.concatenate((ids, [self.mark]))

@@ -31,11 +31,11 @@ Pad = Callable[[Example, Longest], PaddedExample]
 
 
 class PaddingError(DynbatchError, ValueError):
-    """A model or its data cannot be padded: says why, and what would make it possible."""
+    """A model or its data cannot be padded; the message says why and what to do."""
 
 
 def _nothing() -> None:
-    """Most padded models have nothing to collect."""
+    """Collect nothing, as most padded models do."""
 
 
 @dataclass(frozen=True)

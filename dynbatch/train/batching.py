@@ -75,7 +75,7 @@ class SentenceBatches(Generic[Example]):
         return len(self)
 
     def summary(self) -> dict[str, int | str]:
-        """What decides the batches of every epoch, with a digest of the examples (`data_digest`).
+        """The settings that decide every batch, and a digest of the examples (`data_digest`).
 
         A `Trainer` keeps the summary in checkpoints, and refuses to resume with another.
         """
@@ -143,7 +143,7 @@ class TokenBatches(Generic[Example]):
         return len(self._packed(epoch))
 
     def summary(self) -> dict[str, int | str]:
-        """What decides the batches, as `SentenceBatches` has it, and a digest of the lengths."""
+        """The settings that decide every batch, and a digest of the lengths."""
         return {
             "number of examples": len(self.examples),
             "digest of the examples": data_digest(self.examples),

@@ -34,7 +34,7 @@ PathLike = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """What a checkpoint holds beside the tensors.
+    """The contents of a checkpoint besides the tensors.
 
     Args:
         path:         the file.
@@ -82,7 +82,7 @@ class CheckpointInfo:
             ) from error
 
     def restore_random_state(self, generator: np.random.Generator | None = None) -> None:
-        """Put `dynbatch.random` and the generator back to where the checkpoint has them.
+        """Restore `dynbatch.random` and the generator to the checkpoint's states.
 
         Raises:
             CheckpointError: as `check_random_state`.
@@ -193,7 +193,7 @@ def load_checkpoint(
 
 
 def read_checkpoint(path: PathLike) -> CheckpointInfo:
-    """Read what stands beside the tensors, for instance to build the model from `extra`.
+    """Read everything but the tensors, for instance to build the model from `extra`.
 
     Raises:
         CheckpointError: the file is missing, truncated or no checkpoint of dynbatch, or what stands

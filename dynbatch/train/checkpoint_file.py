@@ -1,4 +1,4 @@
-"""The file of a checkpoint: its metadata and tensors, and whether they are what was written.
+"""The file of a checkpoint: metadata and tensors, checked by their digests.
 
 The metadata is one key, `dynbatch-checkpoint`, with JSON in one form only (sorted, without spaces),
 so that equal runs write equal bytes:
@@ -29,10 +29,10 @@ FORMAT = "dynbatch-checkpoint"
 VERSION = 2
 
 Rule = Callable[[object], bool]
-"""Whether a value out of JSON is of the right form."""
+"""Checks whether a JSON value has the right form."""
 
 _NUMBERS = ("F64", "F32", "F16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL")
-"""What NumPy can read; safetensors knows more."""
+"""The dtypes that NumPy can read; safetensors has more."""
 
 
 def metadata_of(state: Mapping[str, object], tensors: Mapping[str, Array]) -> dict[str, str]:
@@ -121,7 +121,7 @@ class CheckpointFile:
         return array
 
     def damaged(self, what: str) -> CheckpointError:
-        """The error of a file that is not what was written."""
+        """The error for a damaged file."""
         return CheckpointError(
             f"{self.path}: damaged: {what}; nothing was loaded.\n"
             "  fix: take another copy, or an earlier checkpoint of the run."
@@ -148,7 +148,7 @@ class CheckpointFile:
         return self._parsed(metadata.get("state", ""))[0]
 
     def _parsed(self, text: str) -> tuple[State, str]:
-        """A JSON object, and the digest of all in it but `digest`."""
+        """A JSON object, and the digest of all its fields but `digest`."""
         try:
             content = json.loads(text)
             if not isinstance(content, dict):

@@ -1,4 +1,4 @@
-"""Digests: short texts by which a change of tensors or data is noticed.
+"""Digests: short texts that reveal a change of tensors or data.
 
 BLAKE2b of 128 bits throughout. It reads its bytes where they lie, without a copy, at the order of a
 gigabyte a second on one core.
@@ -87,7 +87,7 @@ class _Read:
 
 
 def _parts(value: object) -> tuple[bytes, Sequence[object]]:
-    """What stands for a value in the hashed bytes, and the values inside it."""
+    """The bytes that are hashed for a value, and the values inside it."""
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject:

@@ -1,4 +1,4 @@
-"""`locked`: a file that one run at a time writes, and whose folder can be written."""
+"""`locked`: lets one run at a time write a file, in a writable folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ except ImportError:  # Windows
     fcntl = None
 
 _WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL)
-"""What a file system without locks answers."""
+"""The error codes of a file system without locks."""
 
 
 @dataclass
@@ -122,7 +122,7 @@ _handles: dict[Path, tuple[Path, int]] = {}
 
 
 def _forget() -> None:
-    """Hold nothing in a forked child: its parent goes on holding all."""
+    """Hold no locks in a forked child: its parent keeps them."""
     for _, handle in _handles.values():
         with suppress(OSError):
             os.close(handle)  # the parent has its own, and with it the lock
@@ -171,7 +171,7 @@ def _is_still(lock: Path, handle: int) -> bool:
 
 
 def _holder(handle: int) -> str:
-    """Who holds the lock, as far as the file says."""
+    """The holder of the lock, according to the file."""
     try:
         who = json.loads(os.pread(handle, 1000, 0))
         return f"process {int(who['process'])} on {who['host']}"

@@ -1,4 +1,4 @@
-"""The metrics file: one JSON object a line, on the disk as soon as it is written."""
+"""The metrics file: one JSON object per line, flushed at once."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Progress:
             self._bar.close()
 
     def begin_epoch(self, epoch: int, position: int, num_batches: int) -> None:
-        """Say which epoch is running.
+        """Show the running epoch.
 
         Args:
             epoch:       counted from 0.

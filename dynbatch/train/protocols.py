@@ -1,4 +1,4 @@
-"""What training asks of a model and of its data; anything with these methods will do."""
+"""The interfaces that training needs of a model and its data."""
 
 from __future__ import annotations
 

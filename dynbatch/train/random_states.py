@@ -1,4 +1,4 @@
-"""`RandomStates`: where the generators of a run stand between two updates."""
+"""`RandomStates`: the states of a run's generators between two updates."""
 
 from __future__ import annotations
 

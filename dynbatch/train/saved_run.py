@@ -23,7 +23,7 @@ from dynbatch.train.settings import TrainerSettings
 from dynbatch.train.stopping import EarlyStopping
 
 Summary = dict[str, object]
-"""What decides a run's mini-batches, by name: numbers and digests."""
+"""The numbers and digests, by name, that decide a run's mini-batches."""
 
 
 def save_run(
@@ -71,7 +71,7 @@ def load_run(
 
 
 def summary_of(batches: Batches, other_data: Mapping[str, object]) -> Summary:
-    """What decides a run's mini-batches, as far as they tell, and digests of its other data."""
+    """The settings that decide a run's mini-batches, if known, and digests of its other data."""
     summary = getattr(batches, "summary", dict)
     digests = {name: data_digest(data) for name, data in other_data.items()}
     return {**summary(), **digests}
@@ -114,7 +114,7 @@ def _shown(value: object) -> str:
 
 
 def _saved_by_trainer(info: CheckpointInfo) -> State:
-    """What a trainer added to a checkpoint; defaults if it was saved without a trainer.
+    """The trainer's part of a checkpoint; defaults if it was saved without a trainer.
 
     Raises:
         CheckpointError: it is damaged.

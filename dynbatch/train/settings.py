@@ -1,4 +1,4 @@
-"""What a `Trainer` is given, checked when it is made and not when an epoch has run."""
+"""Checks the arguments of a `Trainer` when it is made, not after the first epoch."""
 
 from __future__ import annotations
 

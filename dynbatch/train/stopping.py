@@ -51,7 +51,7 @@ class EarlyStopping:
 
     @staticmethod
     def wrong(state: object) -> str | None:
-        """Describe what keeps a state out of JSON from being loaded; None if nothing does."""
+        """Describe what is wrong with a state from JSON; None if it can be loaded."""
         return wrong_field(
             state,
             {

@@ -27,7 +27,7 @@ from dynbatch.train.update import Update, differentiate
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
-    """What `Trainer.fit` did: updates and epochs done in all, and the best validation if any."""
+    """The result of `Trainer.fit`: total updates and epochs, and the best validation if any."""
 
     step: int
     epoch: int
@@ -186,7 +186,7 @@ class Trainer(TrainerSettings):
         self._end_epoch()
 
     def _run_batch(self, batch: Sequence[Example]) -> None:
-        """One update. Nothing of it remains unless all of it was done."""
+        """Make one update, completely or not at all."""
         begin = time.perf_counter()
         try:
             step = self.step + (1 if self._unread is None else 2)
