@@ -176,7 +176,7 @@ def test_what_is_no_first_state_is_told_its_fix(init, fix):
 @pytest.mark.parametrize(
     ("init", "pieces"),
     [
-        (5, ("`init` has width 5, the cell's next state width 4", "fix:  init=4 if")),
+        (5, ("`init` has width 5, the cell's next state width 4", "fix:  init=4 for")),
         ((4, 5), ("part 1 of `init` has width 5, the cell's next state width 4", "init=(4, 4)")),
     ],
 )
