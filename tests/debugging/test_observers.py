@@ -78,19 +78,19 @@ def test_a_gradient_that_overflows_is_added_right_and_refused():
 
 def test_they_are_wrapped_one_around_the_other():
     with db.Graph(**BOTH) as graph:
-        guard = graph._executor._observed
+        guard = graph._executor._actions
         assert isinstance(guard, Guard) and isinstance(guard.upstream, Check)
 
 
 def test_a_graph_without_gradients_holds_no_second_run():
     with db.Graph(check=True, grad=False) as graph:
         assert F.tanh(F.input(graph, [0.0])).value == 0.0
-        assert not graph._executor._observed._checks
+        assert not graph._executor._actions._checks
 
 
 def test_a_closed_graph_holds_no_second_run():
     with db.Graph(check=True) as graph:
         graph.backward(F.sum(F.tanh(F.input(graph, [1.0]).keep())))
-        check = graph._executor._observed
+        check = graph._executor._actions
         assert check._checks
     assert not check._checks

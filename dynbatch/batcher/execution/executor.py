@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 import numpy as np
 
@@ -67,14 +66,13 @@ class Executor:
         itemsize = np.dtype(dtype).itemsize
         self._maker = StepMaker(dtype, device.xp, policy)
         self._planner = RunPlanner(trains, itemsize, not observers)
-        self._observed: StepActions | None = None
-        if observers:
-            self._observed = reduce(lambda beneath, wrap: wrap(beneath), observers,
-                                    StepActions(device, self.flush))  # fmt: skip
-        self._stages = StageRunner(device, self._observed)
+        self._actions = StepActions(device, self.statistics)
+        for wrap in observers:
+            self._actions = wrap(self._actions)
+        self._stages = StageRunner(device, self._actions, not observers)
         self._arenas = Arenas(pool, dtype)
         self._differentiated: list[StepRun] = []
-        self._commits = Commits(self._observed)
+        self._commits = Commits(self._actions)
         self._run = Run(0, 0, 0)
         self._memory_use: Callable[[], MemoryUse] = lambda: MemoryUse.of((), ())
         self._ended: list[StepRecord] = []
@@ -126,8 +124,7 @@ class Executor:
         loss = request.loss
         self._run = run = Run(len(self.steps), len(self.plans), len(self._arenas))
         run.first = run.steps if loss is None else 0
-        if self._observed is not None:
-            self._observed.begin()
+        self._actions.begin()
         try:
             plan = self._plan(request)
             run.preparation, stages = plan.preparation, plan.memory.stages
@@ -189,15 +186,7 @@ class Executor:
 
     def flush(self) -> None:
         """Start queued work for the GPU, if there is one."""
-        if self._queue is None:
-            return
-        begin = time.perf_counter()
-        queue, statistics = self._queue, self.statistics
-        launches, uploads = queue.launches, queue.uploads
-        queue.flush()
-        statistics.launches += queue.launches - launches
-        statistics.uploads += queue.uploads - uploads
-        statistics.host_seconds += time.perf_counter() - begin
+        self._actions.flush()
 
     def rows(self) -> list[StepRecord]:
         """One row of the report for each batch step of all runs."""
@@ -223,8 +212,7 @@ class Executor:
         self.steps = []
         self._differentiated = []
         self._arenas.give_after(0)
-        if self._observed is not None:
-            self._observed.close()
+        self._actions.close()
 
     # Before ---------------------------------------------------------------------------------------
 

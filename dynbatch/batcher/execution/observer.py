@@ -6,9 +6,11 @@ and adds one thing. At the bottom `StepActions` runs the kernels.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from dynbatch.backend import Device
+from dynbatch.batcher.execution.record import GraphStatistics
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.parameter_gradients import StepGradients, commit
 from dynbatch.batcher.steps.step_run import StepRun
@@ -21,13 +23,13 @@ class StepActions:
     """The actions of an executor on batch steps.
 
     Args:
-        device: where they run.
-        flush:  starts what waits for the GPU.
+        device:     where they run.
+        statistics: count what `flush` starts.
     """
 
-    def __init__(self, device: Device, flush: Callable[[], None]) -> None:
+    def __init__(self, device: Device, statistics: GraphStatistics) -> None:
         self.device = device
-        self.flush = flush
+        self.statistics = statistics
 
     def begin(self) -> None:
         """Begin a run; parameters may have changed since the last one."""
@@ -52,6 +54,18 @@ class StepActions:
         """Add the gradients that steps left for parameters to their `grad`."""
         commit(gradients)
 
+    def flush(self) -> None:
+        """Start queued work for the GPU, if there is one."""
+        if not self.device.is_cuda:
+            return
+        begin = time.perf_counter()
+        waiting, statistics = queue(), self.statistics
+        launches, uploads = waiting.launches, waiting.uploads
+        waiting.flush()
+        statistics.launches += waiting.launches - launches
+        statistics.uploads += waiting.uploads - uploads
+        statistics.host_seconds += time.perf_counter() - begin
+
     def start(self) -> list[str]:
         """Start queued work for the GPU; return the names of its kernels."""
         names = queue().waiting() if self.device.is_cuda else []
@@ -66,7 +80,7 @@ class Observer(StepActions):
     """Forwards every action to `upstream`; a subclass adds its checks."""
 
     def __init__(self, upstream: StepActions) -> None:
-        super().__init__(upstream.device, upstream.flush)
+        super().__init__(upstream.device, upstream.statistics)
         self.upstream = upstream
 
     def begin(self) -> None:

@@ -14,12 +14,7 @@ from dynbatch.batcher.execution.observer import StepActions
 from dynbatch.batcher.execution.record import RunTimes
 from dynbatch.batcher.planning.memory_plan import MemoryPlan
 from dynbatch.batcher.steps.block import Block
-from dynbatch.batcher.steps.parameter_gradients import (
-    Claim,
-    StashedGradients,
-    StepGradients,
-    commit,
-)
+from dynbatch.batcher.steps.parameter_gradients import Claim, StashedGradients, StepGradients
 from dynbatch.batcher.steps.preparation import Preparation
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.errors import CheckError
@@ -117,11 +112,11 @@ class Commits:
     """Adds gradients, and knows the parameters whose gradients may be half added.
 
     Args:
-        observed: adds them instead, and looks at the sums.
+        actions: what adds them.
     """
 
-    def __init__(self, observed: StepActions | None) -> None:
-        self._observed = observed
+    def __init__(self, actions: StepActions) -> None:
+        self._actions = actions
         self._touched: list[Parameter] = []
 
     def add(self, steps: Sequence[StepRun]) -> None:
@@ -148,13 +143,10 @@ class Commits:
 
     def _add(self, gradients: Sequence[StepGradients]) -> None:
         self._touched = [parameter for step in gradients for parameter in step.parameters()]
-        if self._observed is None:
-            commit(gradients)
-            return
         try:
-            self._observed.commit(gradients)
+            self._actions.commit(gradients)
         except CheckError:
-            self._touched = []  # it has put the gradients back
+            self._touched = []  # the check has put the gradients back
             raise
 
 

@@ -11,7 +11,6 @@ from dynbatch.batcher.execution.observer import StepActions
 from dynbatch.batcher.planning.stages import Stage
 from dynbatch.batcher.steps.block import Block
 from dynbatch.batcher.steps.step_run import StepRun
-from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.queue import Queue, queue
 from dynbatch.kernels.runtime import parallel
 from dynbatch.parameter import Array
@@ -26,32 +25,28 @@ class StageRunner:
     """Runs the steps of a stage, side by side where they are large enough.
 
     Args:
-        device:   where.
-        observed: does it in place of the steps, one after the other, and looks at each.
+        device:       where.
+        actions:      what runs the steps.
+        side_by_side: whether steps of a stage may run at the same time.
     """
 
-    def __init__(self, device: Device, observed: StepActions | None) -> None:
+    def __init__(self, device: Device, actions: StepActions, side_by_side: bool) -> None:
         self._device = device
-        self._observed = observed
+        self._actions = actions
+        self._side_by_side = side_by_side
 
     def run(self, stage: Stage, arena: Array) -> None:
         """Run forward or backward of the steps, after clearing the gradients that they add to."""
-        observed = self._observed
+        actions = self._actions
         launches = queue() if self._device.is_cuda else None  # that of the thread which runs
         for block in stage.cleared:
             self._clear(block, launches)
         if stage.is_backward:
             steps: Sequence[StepRun] = [s for s in stage.steps if not s.is_structural]
-            if observed is None:
-                tasks = [partial(step.run_backward, arena) for step in steps]
-            else:
-                tasks = [partial(observed.backward, step, arena) for step in steps]
+            tasks = [partial(actions.backward, step, arena) for step in steps]
         else:
             steps = stage.steps
-            if observed is None:
-                tasks = [partial(step.run_forward, arena) for step in steps]
-            else:
-                tasks = [partial(observed.forward, step, arena) for step in steps]
+            tasks = [partial(actions.forward, step, arena) for step in steps]
         if launches is None:
             self._on_threads(steps, tasks)
         else:
@@ -60,22 +55,16 @@ class StageRunner:
             if stage.is_backward or step.fused:
                 if launches is not None:
                     launches.label = _label(step)
-                if observed is None:
-                    step.add_gradients(arena)
-                else:
-                    observed.add_gradients(step, arena)
+                actions.add_gradients(step, arena)
 
     def _clear(self, block: Block, launches: Queue | None) -> None:
         if launches is not None:
             launches.label = f"the gradient of {block.nodes[0].label()}"
-        if self._observed is None:
-            arrays.fill(block.gradients().values, 0)
-        else:
-            self._observed.clear(block)
+        self._actions.clear(block)
 
     def _on_threads(self, steps: Sequence[StepRun], tasks: Sequence[Task]) -> None:
         heavy = [step.work >= WORTH_A_THREAD for step in steps]
-        if self._observed is None and sum(heavy) > 1:
+        if self._side_by_side and sum(heavy) > 1:
             parallel.run([task for task, is_heavy in zip(tasks, heavy, strict=True) if is_heavy])
             tasks = [task for task, is_heavy in zip(tasks, heavy, strict=True) if not is_heavy]
         for task in tasks:
@@ -83,7 +72,7 @@ class StageRunner:
 
     def _on_device(self, launches: Queue, steps: Sequence[StepRun], tasks: Sequence[Task]) -> None:
         tasks = [partial(_launch, launches, *pair) for pair in zip(steps, tasks, strict=True)]
-        is_free = self._observed is None and all([step.node_type.names_kernels for step in steps])
+        is_free = self._side_by_side and all([step.node_type.names_kernels for step in steps])
         if len(tasks) > 1 and is_free:
             launches.side_by_side(tasks)
         else:
