@@ -12,7 +12,7 @@ from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
 from dynbatch.nodes.arguments import check_parameter, require_nodes
-from dynbatch.nodes.attention.base import AttentionBase, AttentionCache, mask_of
+from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
 from dynbatch.parameter import Parameter
@@ -103,10 +103,10 @@ class BahdanauAttention(AttentionBase):
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:
         """On a GPU the vector's gradient is summed over the steps of a scan by the kernel."""
-        wanted, cache = super().wanted(batch, dxs), batch.cache
+        wanted, cache = super().wanted(batch, dxs), cls.cache(batch)
         if not batch.accumulate or batch.xp is np:
             return wanted
-        assert isinstance(cache, AttentionCache)
+        assert cache is not None  # only a scan accumulates
         if cache.vectors is None:
             shape = (cache.sentences, batch.first.vector.size)
             cache.vectors = batch.xp.empty(shape, batch.dtype)
@@ -119,10 +119,11 @@ class BahdanauAttention(AttentionBase):
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
         super().finish(batch, *dxs)
-        assert isinstance(batch.cache, AttentionCache)
-        if batch.cache.vectors is not None:
+        cache = cls.cache(batch)
+        assert cache is not None  # only a scan asks
+        if cache.vectors is not None:
             dvector = batch.first.vector.empty_like()
-            arrays.sum_rows(batch.cache.vectors, dvector)
+            arrays.sum_rows(cache.vectors, dvector)
             batch.parameter_gradients().add(batch.first.vector, dvector)
 
 

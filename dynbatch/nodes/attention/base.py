@@ -121,6 +121,12 @@ class AttentionBase(Operation):
         a_pair = ELEMENT + first.inputs[0].width + first.width
         return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
 
+    @staticmethod
+    def cache(batch: Batch) -> AttentionCache | None:
+        """What a scan keeps from step to step; None outside of one."""
+        assert batch.cache is None or isinstance(batch.cache, AttentionCache)
+        return batch.cache
+
     @classmethod
     def masks(cls, batch: Batch) -> list[Mask]:
         """The mask of each sentence."""
@@ -150,8 +156,7 @@ class AttentionBase(Operation):
         cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
     ) -> bool:
         """Whether the kernels of `single_query` apply: one query each, which sees all keys."""
-        cache = batch.cache
-        assert cache is None or isinstance(cache, AttentionCache)
+        cache = cls.cache(batch)
         if cache is not None and cache.is_single is not None:
             return cache.is_single
         is_single = (
@@ -180,14 +185,15 @@ class AttentionBase(Operation):
         dq, dk, dv = [None if dx is None else dx.values for dx in dxs]
         deferred: DeferredGradients | None = None
         if batch.accumulate and batch.xp is np:
-            assert isinstance(batch.cache, AttentionCache)
-            deferred = batch.cache.defer()
+            cache = cls.cache(batch)
+            assert cache is not None  # only a scan accumulates
+            deferred = cache.defer()
         return AttentionGradients(dq, dk, dv, batch.accumulate, deferred)
 
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:
-        cache = batch.cache
-        assert isinstance(cache, AttentionCache)
+        cache = cls.cache(batch)
+        assert cache is not None  # only a scan asks
         deferred, cache.deferred = cache.deferred, None
         _, dk, dv = dxs
         known = dv if dk is None else dk
@@ -200,18 +206,18 @@ class AttentionBase(Operation):
     @classmethod
     def scratch(cls, batch: Batch) -> Array:
         """Scratch for backward; the steps of a scan share it."""
-        if batch.cache is None:
+        cache = cls.cache(batch)
+        if cache is None:
             return batch.scratch
-        assert isinstance(batch.cache, AttentionCache)
-        return batch.cache.scratch_of(cls.workspace_backward(batch), batch)
+        return cache.scratch_of(cls.workspace_backward(batch), batch)
 
     @classmethod
     def sentence_of_rows(cls, batch: Batch, k: Ragged) -> Array:
         """The sentence that each key belongs to."""
-        if batch.cache is None:
+        cache = cls.cache(batch)
+        if cache is None:
             return single_query.sentence_of_rows(k.offsets)
-        assert isinstance(batch.cache, AttentionCache)
-        return batch.cache.sentence_of_rows(k.offsets)
+        return cache.sentence_of_rows(k.offsets)
 
 
 def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
