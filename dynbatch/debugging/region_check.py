@@ -35,6 +35,7 @@ class RegionCheck(StepCheck):
     def __init__(self, step: StepRun, checker: Checker) -> None:
         super().__init__(step, checker)
         self.node = region_node(step)
+        self.calls = calls_of(self.node.region)
 
     def forward(self, arena: Array, run: Callable[[], None]) -> None:
         run()
@@ -46,7 +47,7 @@ class RegionCheck(StepCheck):
         with on_host(self.node.all_parameters(), self.checker.copies):
             self.inlined.forward()
         values, scale = to_host(self.step.block.values().flat), partial(largest, xs)
-        for number, row, call in calls_of(self.node.region):
+        for number, row, call in self.calls:
             result = values[self._slice(number, row)]
             pieces = values_of(call, "{}", scale)
             self._compare("forward", pieces, result, self.inlined.values[call])
@@ -56,11 +57,10 @@ class RegionCheck(StepCheck):
         run()
         self.launched = self.checker.kernels()
         inputs = self._inputs(arena, self.step.repacked)
-        calls = calls_of(self.node.region)
         with on_host(self.node.all_parameters(), self.checker.copies):
-            self.inlined.backward({call: dy[self._slice(k, row)] for k, row, call in calls})
+            self.inlined.backward({call: dy[self._slice(k, row)] for k, row, call in self.calls})
         gradients = self.inlined.gradients
-        dys = [dy, *[gradients[call] for _, _, call in calls]]
+        dys = [dy, *[gradients[call] for _, _, call in self.calls]]
         self._compare_calls(partial(largest, dys))
         for x, dx, is_wanted in zip(
             self.node.inputs, self._gradients_of_nodes(arena), self._wanted_nodes(), strict=True
@@ -81,7 +81,7 @@ class RegionCheck(StepCheck):
         """Compare gradients of results and of arguments, the last call first."""
         run: RegionRun = self.step.batch.memo["run"]
         of_groups = run.gradients()
-        for number, row, call in reversed(calls_of(self.node.region)):
+        for number, row, call in reversed(self.calls):
             results, arguments = of_groups[number]
             pieces = values_of(call, "gradient of {}, the sum over its readers,", scale)
             expected = self.inlined.gradients[call]

@@ -22,13 +22,7 @@ import numpy as np
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
-from dynbatch.kernels.runtime.openblas import (
-    PLAIN,
-    ROW_MAJOR,
-    TRANSPOSED,
-    gemm,
-    has_small_products,
-)
+from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
 from dynbatch.ragged import Ragged
 
 # OpenBLAS, kernel/x86_64/sgemm_small_kernel_permit_skylakex.c: M*N*K above this is packed.

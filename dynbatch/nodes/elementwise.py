@@ -89,8 +89,8 @@ class Negative(Unary):
 class Detach(Unary):
     """y = x, and no gradient passes.
 
-    It shares the memory of x, and nothing is launched. If
-    it is kept it has a value of its own, and its gradient is that of its readers.
+    It shares the memory of x, and nothing is launched. If it is kept it has a value of its own, and
+    its gradient is that of its readers.
     """
 
     __slots__ = ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import numpy as np
@@ -267,8 +266,3 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
             "  fix:  map unknown words to one id of the vocabulary (often <unk>)"
         )
     return Lookup(graph=graph, table=table, ids=array)
-
-
-def stream_of(content: bytes) -> int:
-    """A 32-bit hash of a source's content."""
-    return zlib.crc32(content)

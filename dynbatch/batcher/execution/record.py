@@ -7,10 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dynbatch.batcher.schedule.plan import Plan
-from dynbatch.batcher.steps.step_run import (
-    Span,
-    StepRun,
-)
+from dynbatch.batcher.steps.step_run import Span, StepRun
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.parameter import Parameter
 

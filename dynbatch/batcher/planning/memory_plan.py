@@ -73,7 +73,7 @@ class MemoryPlan:
 
     @property
     def intervals(self) -> list[Interval]:
-        """The blocks of the arena, for reports."""
+        """The blocks of the arena with their offsets; -1 as long as nothing is `placed`."""
         offsets = [-1] * len(self.shared.sizes)
         for row, offset in zip(self.row_of, self.offsets, strict=False):
             offsets[row] = offset

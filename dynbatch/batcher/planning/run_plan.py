@@ -1,8 +1,8 @@
 """`RunPlanner`: plans a whole run from a request, memory included.
 
 Without a limit a run is one part. With one, the cheapest way found that fits: the mini-batch as a
-whole, with forwards that run again in backward (`fitting`); if that is not enough in 2 parts, in 4,
-and so on down to single sentences, whose gradients add up.
+whole, with forwards that run again in backward (`recompute_search`); if that is not enough in 2
+parts, in 4, and so on down to single sentences, whose gradients add up.
 """
 
 from __future__ import annotations

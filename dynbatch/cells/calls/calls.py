@@ -8,11 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from dynbatch.cells.calls.arguments import as_argument, as_nodes, form_given, holds_matrix
 from dynbatch.cells.calls.call import Call
-from dynbatch.cells.calls.compiled_step import (
-    NOT_TRACED,
-    StepTrace,
-    trace_step,
-)
+from dynbatch.cells.calls.compiled_step import NOT_TRACED, StepTrace, trace_step
 from dynbatch.cells.calls.forms import CellFunction, Form
 from dynbatch.cells.calls.roles import Roles
 from dynbatch.cells.calls.table import CallGraph, CallTable, NamedCell

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from dynbatch.cells.calls.compiled_step import (
-    CompiledStep,
-    StepTrace,
-)
+from dynbatch.cells.calls.compiled_step import CompiledStep, StepTrace
 from dynbatch.compiler.prologue import copy_of_source, once
 from dynbatch.compiler.trace import Section
 from dynbatch.nodes.node import Node, Owner

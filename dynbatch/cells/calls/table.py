@@ -8,10 +8,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from dynbatch.backend import Device
-from dynbatch.cells.calls.compiled_step import (
-    CompiledStep,
-    StepTrace,
-)
+from dynbatch.cells.calls.compiled_step import CompiledStep, StepTrace
 from dynbatch.cells.calls.forms import Form, FormIds, MatrixForm, leaves, part_slots
 from dynbatch.cells.calls.hoisted import HoistedNodes
 from dynbatch.errors import GraphError

@@ -100,16 +100,21 @@ def alive(plan):
     return [sum(n for n, a, b in rows if a <= k <= b) for k in range(len(plan.stages))]
 
 
+def profiled(search):
+    """The plan of a search's run without a saving, and its profile."""
+    requirements = Requirements()
+    plan = plan_lifetimes(search._graph, MemorySaving(), requirements, True)
+    freed = freed_after_forward(plan)
+    return plan, freed, LiveProfile(plan, freed, requirements), requirements
+
+
 def test_a_profile_is_that_of_the_plan_and_near_it_with_each_option(searched):
     model = Stepwise()
     with db.Graph() as graph:
         loss = model.loss(graph)
         graph.estimate(loss, memory_limit="1MiB")
         (search,) = searched
-        requirements = Requirements()
-        plan = plan_lifetimes(search._graph, MemorySaving(), requirements, True)
-        freed = freed_after_forward(plan)
-        profile = LiveProfile(plan, freed, requirements)
+        plan, freed, profile, requirements = profiled(search)
         before = profile.alive.copy()
         assert before[: 2 * len(plan.stages) : 2].tolist() == alive(plan)
         for option in options_of(search._graph, search._parts, freed):
@@ -127,10 +132,7 @@ def test_a_ranking_lowers_the_peak_with_each_option_and_does_not_know_the_limit(
         loss = model.loss(graph)
         graph.estimate(loss, memory_limit="1MiB")
         (search,) = searched
-        requirements = Requirements()
-        plan = plan_lifetimes(search._graph, MemorySaving(), requirements, True)
-        freed = freed_after_forward(plan)
-        profile = LiveProfile(plan, freed, requirements)
+        _, freed, profile, _ = profiled(search)
         before = profile.alive.copy()
         ranking = Ranking(profile, options_of(search._graph, search._parts, freed))
         np.testing.assert_array_equal(profile.alive, before)

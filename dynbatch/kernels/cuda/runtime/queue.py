@@ -22,12 +22,7 @@ from dynbatch.backend import Array, DType
 from dynbatch.errors import DynbatchError
 from dynbatch.kernels.cuda.runtime.cublas import Cublas, Handles
 from dynbatch.kernels.cuda.runtime.cupy_types import CupyModule
-from dynbatch.kernels.cuda.runtime.launch import (
-    Arguments,
-    Dimensions,
-    KernelArgument,
-    Kernels,
-)
+from dynbatch.kernels.cuda.runtime.launch import Arguments, Dimensions, KernelArgument, Kernels
 from dynbatch.kernels.cuda.runtime.staging import Staging, Table, Upload
 from dynbatch.kernels.cuda.runtime.streams import Fork, SideStreams, joined
 from dynbatch.kernels.cuda.runtime.work import (
