@@ -484,6 +484,9 @@ CASES = [
     Case("layer_norm", lambda graph, x, w, b: F.layer_norm(x, w, b), matrix, [(4,), (4,)],
          lambda torch, x, w, b: torch.nn.functional.layer_norm(x, (4,), w, b),
          {"LayerNormalization": 1}),
+    Case("rms_norm", lambda graph, x, w: F.rms_norm(x, w), matrix, [(4,)],
+         lambda torch, x, w: torch.nn.functional.rms_norm(x, (4,), w, 1e-6),
+         {"RmsNormalization": 1}),
     Case("dropout", lambda graph, x: F.dropout(x, 0.1 + 0.05 * x.rows), matrix, (), None,
          {"InvertedDropout": 1}),
     # Attention

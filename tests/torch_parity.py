@@ -1,4 +1,4 @@
-"""Values and gradients of a function of one sentence, batched in float32, against PyTorch's."""
+"""Values and gradients of a function of one sentence, batched, against PyTorch's."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -24,24 +24,25 @@ def assert_equals_torch(
     sentences: Sequence[Any],
     parameters: Sequence[Shape] = (),
     seed: int = 0,
+    dtype: str = "float32",
 ) -> None:
-    """Compare to 1e-5: outputs, gradients of the inputs, gradients summed over sentences.
+    """Compare to 1e-5, or to 1e-10 in float64: outputs and gradients, parameters' over sentences.
 
     `sentences` are shapes (one input each), or lists of shapes or of arrays. `build` gets nodes and
     parameters, `reference` tensors; both may return several outputs.
     """
     torch = import_torch()
     generator = np.random.default_rng(seed)
-    arrays = [_arrays(given, generator) for given in sentences]
-    shared = [generator.standard_normal(shape).astype(np.float32) for shape in parameters]
+    arrays = [_arrays(given, generator, dtype) for given in sentences]
+    shared = [generator.standard_normal(shape).astype(dtype) for shape in parameters]
     ours = [db.Parameter(value.copy(), f"parameter {k}") for k, value in enumerate(shared)]
     theirs = [torch.tensor(value, requires_grad=True) for value in shared]
     tensors = [[torch.tensor(x, requires_grad=True) for x in given] for given in arrays]
-    with db.Graph(seed=seed) as graph:
+    with db.Graph(dtype=dtype, seed=seed) as graph:
         inputs = [[F.input(graph, x).keep() for x in given] for given in arrays]
         outputs = [_listed(build(*given, *ours)) for given in inputs]
         flat = [y for found in outputs for y in found]
-        weights = [w.astype(np.float32) for w in random_like(flat, seed, 1)]
+        weights = [w.astype(dtype) for w in random_like(flat, seed, 1)]
         graph.forward()
         values = [y.value for y in flat]
         graph.backward(probe(flat, weights))
@@ -59,12 +60,11 @@ def assert_equals_torch(
         _assert_close(parameter.grad, tensor.grad)
 
 
-def _arrays(given: Any, generator: np.random.Generator) -> list[Any]:
+def _arrays(given: Any, generator: np.random.Generator, dtype: str) -> list[Any]:
     if isinstance(given, tuple):
         given = [given]
     return [
-        (generator.standard_normal(x) if isinstance(x, tuple) else x).astype(np.float32)
-        for x in given
+        (generator.standard_normal(x) if isinstance(x, tuple) else x).astype(dtype) for x in given
     ]
 
 
@@ -73,4 +73,7 @@ def _listed(built: Any) -> list[Any]:
 
 
 def _assert_close(found: Any, expected: Any) -> None:
-    np.testing.assert_allclose(found, expected.detach().numpy(), rtol=1e-5, atol=1e-5)
+    expected = expected.detach().numpy()
+    assert found.dtype == expected.dtype
+    tolerance = 1e-5 if expected.dtype == np.float32 else 1e-10
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)

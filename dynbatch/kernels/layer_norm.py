@@ -1,4 +1,4 @@
-"""Layer normalisation of packed rows.
+"""Layer normalisation of packed rows; and RMS normalisation, which leaves their mean as it is.
 
 Sums along a row are dot products (`np.vecdot`): three times as fast as `np.add.reduce`, and a row's
 sum does not depend on the rows beside it, as it may in one matrix-vector product.
@@ -16,7 +16,7 @@ from dynbatch.kernels.segment import blocks
 @has_cuda()
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, eps: float,
-    out: Array, mean: Array, rstd: Array,
+    out: Array, mean: Array | None, rstd: Array,
 ) -> None:  # fmt: skip
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row.
 
@@ -24,20 +24,23 @@ def layer_norm(
         weight:     (D,), or None for ones.
         bias:       (D,), or None for zeros.
         eps:        added to the variance, which divides by D.
-        mean, rstd: (N,), overwritten; `layer_norm_backward` reads them.
+        mean, rstd: (N,), overwritten; `layer_norm_backward` reads them. Without a mean nothing is
+                    subtracted, and the mean square takes the place of the variance.
 
-    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450.
+    Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450; Zhang & Sennrich 2019, arXiv:1910.07467.
     """
     width = x.shape[1]
-    np.vecdot(x, np.ones(width, x.dtype), out=mean)
-    np.divide(mean, width, out=mean)
-    np.subtract(x, mean[:, None], out=out)
-    np.vecdot(out, out, out=rstd)
+    centred = x
+    if mean is not None:
+        np.vecdot(x, np.ones(width, x.dtype), out=mean)
+        np.divide(mean, width, out=mean)
+        centred = np.subtract(x, mean[:, None], out=out)
+    np.vecdot(centred, centred, out=rstd)
     np.divide(rstd, width, out=rstd)
     np.add(rstd, eps, out=rstd)
     np.sqrt(rstd, out=rstd)
     np.divide(1, rstd, out=rstd)
-    np.multiply(out, rstd[:, None], out=out)
+    np.multiply(centred, rstd[:, None], out=out)
     if weight is not None:
         np.multiply(out, weight, out=out)
     if bias is not None:
@@ -46,13 +49,13 @@ def layer_norm(
 
 @has_cuda()
 def layer_norm_backward(
-    dy: Array, x: Array, weight: Array | None, mean: Array, rstd: Array, out: Array
+    dy: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, out: Array
 ) -> None:
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight.
 
     Args:
         weight:     (D,), or None for ones.
-        mean, rstd: (N,), left by `layer_norm`.
+        mean, rstd: (N,), left by `layer_norm`. Without a mean, mean(g) does not appear either.
         out:        (N, D), overwritten with the gradient of x; may be `dy`.
 
     Memory: n and g of a block of rows.
@@ -63,17 +66,19 @@ def layer_norm_backward(
         normal = _normal(x, mean, rstd, part)
         g = dy[part] if weight is None else dy[part] * weight
         along = np.vecdot(g, normal) / -width
-        level = np.vecdot(g, ones) / width
         np.multiply(normal, along[:, None], out=normal)
-        np.subtract(normal, level[:, None], out=normal)
+        if mean is not None:
+            level = np.vecdot(g, ones) / width
+            np.subtract(normal, level[:, None], out=normal)
         np.add(normal, g, out=normal)
         np.multiply(normal, rstd[part, None], out=out[part])
 
 
 @has_cuda()
 def layer_norm_parameters(
-    dy: Array, x: Array, mean: Array, rstd: Array, dweight: Array | None, dbias: Array | None
-) -> None:
+    dy: Array, x: Array, mean: Array | None, rstd: Array,
+    dweight: Array | None, dbias: Array | None,
+) -> None:  # fmt: skip
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows, with n as in `layer_norm_backward`.
 
     Args:
@@ -93,8 +98,12 @@ def layer_norm_parameters(
             np.add(dbias, ones @ dy[part], out=dbias)
 
 
-def _normal(x: Array, mean: Array, rstd: Array, part: slice) -> Array:
+def _normal(x: Array, mean: Array | None, rstd: Array, part: slice) -> Array:
     """n = (x - mean) · rstd for some rows."""
-    normal: Array = x[part] - mean[part, None]
-    np.multiply(normal, rstd[part, None], out=normal)
+    normal: Array
+    if mean is None:
+        normal = x[part] * rstd[part, None]
+    else:
+        normal = x[part] - mean[part, None]
+        np.multiply(normal, rstd[part, None], out=normal)
     return normal

@@ -9,7 +9,7 @@ from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import *  # noqa: F403
 from dynbatch.nodes.elementwise import __all__  # type checkers follow it so
 from dynbatch.nodes.extremum import argmax, max, min
-from dynbatch.nodes.layer_norm import layer_norm
+from dynbatch.nodes.layer_norm import layer_norm, rms_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
 from dynbatch.nodes.losses.cross_entropy import cross_entropy
@@ -53,9 +53,9 @@ __all__ = [
     "greater", "greater_equal", "input", "kl_div", "layer_norm", "less", "less_equal", "linear",
     "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool", "maximum", "mean",
     "mean_pool", "min", "minimum", "mse_loss", "multiply", "nll_loss", "not_equal", "parameter",
-    "pick", "pointer_loss", "pow", "repeat", "reshape", "reverse", "slice", "softmax", "split",
-    "squeeze", "stack", "std", "subtract", "sum", "transpose", "unsqueeze", "var", "viterbi",
-    "where", "windows",
+    "pick", "pointer_loss", "pow", "repeat", "reshape", "reverse", "rms_norm", "slice", "softmax",
+    "split", "squeeze", "stack", "std", "subtract", "sum", "transpose", "unsqueeze", "var",
+    "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -105,6 +105,13 @@ def layer_norm_lstm(x, state, p):
 
 
 @db.cell
+def rms_norm_rnn(x, h, p):
+    """Normalised before the loop and inside."""
+    h = F.tanh(F.rms_norm(F.linear(x, p.W, p.b)) + F.linear(F.rms_norm(h, p.gain), p.U))
+    return h, h
+
+
+@db.cell
 def coupled_gates(x, state, p):
     h, c = state
     f, g = F.chunk(F.linear(x, p.W, p.b) + F.linear(h, p.U), 2)
@@ -511,6 +518,7 @@ CASES = {
         Case(lstm_of_joined_input, {"W": (4 * H, D + H), "b": (4 * H,)}, **PAIR),
         Case(peephole_lstm, GATES | {"p_i": (H,), "p_f": (H,), "p_o": (H,)}, **PAIR),
         Case(layer_norm_lstm, GATES | {"gain": (4 * H,)}, **PAIR),
+        Case(rms_norm_rnn, {"W": (H, D), "U": (H, H), "b": (H,), "gain": (H,)}),
         Case(coupled_gates, {"W": (2 * H, D), "U": (2 * H, H), "b": (2 * H,)}, **PAIR),
         Case(gru, {"W": (3 * H, D), "U": (3 * H, H), "b": (3 * H,), "d": (3 * H,)}),
         Case(minimal_gated_unit, MGU),

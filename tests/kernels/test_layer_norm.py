@@ -19,6 +19,23 @@ def test_equals_the_definition(rows):
     np.testing.assert_allclose(out, normal)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_without_a_mean_only_the_scale_is_taken(rows):
+    generator = np.random.default_rng(0)
+    x, dy = generator.standard_normal((2, rows, 5)) + 3
+    weight, dweight = generator.standard_normal((2, 5))
+    out, dx, rstd = np.empty((rows, 5)), np.empty((rows, 5)), np.empty(rows)
+    kernels.layer_norm(x, weight, None, 1e-5, out, None, rstd)
+    np.testing.assert_allclose(rstd, 1 / np.sqrt((x * x).mean(axis=1) + 1e-5))
+    normal, g = x * rstd[:, None], dy * weight
+    np.testing.assert_allclose(out, normal * weight)
+    kernels.layer_norm_backward(dy, x, weight, None, rstd, dx)
+    along = (g * normal).mean(axis=1, keepdims=True)
+    np.testing.assert_allclose(dx, rstd[:, None] * (g - normal * along))
+    kernels.layer_norm_parameters(dy, x, None, rstd, dweight, None)
+    np.testing.assert_allclose(dweight, (dy * normal).sum(axis=0))
+
+
 def test_a_row_has_the_same_bits_in_any_batch():
     x = np.random.default_rng(0).standard_normal((50, 257)).astype(np.float32)
     out, again = np.empty_like(x), np.empty_like(x)

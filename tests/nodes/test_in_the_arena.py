@@ -84,8 +84,8 @@ CASES = {
         kind.__name__: unary(kind)
         for kind in (
             F.tanh, F.sigmoid, F.relu, F.exp, F.log, F.sqrt, F.abs, F.gelu, F.silu, F.softplus,
-            F.elu, F.leaky_relu, F.negative, F.softmax, F.log_softmax, F.layer_norm, F.dropout,
-            F.reverse,
+            F.elu, F.leaky_relu, F.negative, F.softmax, F.log_softmax, F.layer_norm, F.rms_norm,
+            F.dropout, F.reverse,
         )
     },
     "gelu, tanh": unary(F.gelu, approximate="tanh"),

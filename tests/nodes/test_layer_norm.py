@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.nodes.batch import Batch
 from dynbatch.testing import check_batching, check_gradient
 from tests.torch_parity import assert_equals_torch, import_torch
 
@@ -27,6 +28,47 @@ def test_equals_torch(width):
     assert_equals_torch(
         F.layer_norm, lambda x: torch.layer_norm(x, (width,)), [(3, width), (1, width)]
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [1, 6, 300])
+def test_rms_norm_equals_torch(width, dtype):
+    torch = import_torch()
+    rms_norm = torch.nn.functional.rms_norm
+    assert_equals_torch(
+        lambda x, weight: F.rms_norm(x, weight, eps=1e-3),
+        lambda x, weight: rms_norm(x, (width,), weight, 1e-3),
+        [(3, width), (0, width), (1, width), (20, width), (width,)],
+        parameters=[(width,)],
+        dtype=dtype,
+    )
+    assert_equals_torch(
+        F.rms_norm,
+        lambda x: rms_norm(x, (width,), None, 1e-6),
+        [(3, width), (1, width)],
+        dtype=dtype,
+    )
+
+
+def test_rms_norm_batches_and_differentiates():
+    weight, _ = weights()
+
+    def full(graph, x):
+        return F.rms_norm(x, weight)
+
+    check_batching(full, shapes=[[s] for s in [*SENTENCES, (6,)]], parameters=[weight])
+    for shape in [*SENTENCES[:3], (6,)]:
+        check_gradient(full, shapes=[shape], parameters=[weight])
+        check_gradient(lambda graph, x: F.rms_norm(x), shapes=[shape])
+
+
+def test_rms_norm_saves_one_number_a_token_and_of_zeros_makes_zeros():
+    x = np.array([[3.0, 4.0], [0.0, 0.0]])
+    with db.Graph(dtype="float64") as graph:
+        node = F.rms_norm(F.input(graph, x), eps=0.5)
+        batch = Batch([node], np.dtype("float64"))
+        assert type(node).saved(batch) == {"rstd": (2, 1)}
+        assert np.array_equal(node.value, [x[0] / np.sqrt(13), [0, 0]])
 
 
 def test_batches_and_differentiates():
@@ -90,3 +132,9 @@ def test_wrong_parameters_are_refused():
             F.layer_norm(F.sum(x))
         with pytest.raises(DtypeError, match="float64"):
             F.layer_norm(x, *weights())
+        with pytest.raises(ShapeError, match="for 6 features"):
+            F.rms_norm(x, weight)
+        with pytest.raises(ShapeError, match="no features"):
+            F.rms_norm(F.sum(x))
+        with pytest.raises(DtypeError, match="float64"):
+            F.rms_norm(x, weights()[0])

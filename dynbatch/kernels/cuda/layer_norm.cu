@@ -1,5 +1,6 @@
 // Layer normalisation of rows (N, width): the CUDA version of kernels/layer_norm.py.
 //
+// Where mean is NULL it is RMS normalisation: nothing is subtracted from the rows.
 // A warp does a row, with block 256 and grid N / 8; a block does one longer than WIDE, with grid N.
 
 constexpr int WIDE = 1024;
@@ -34,8 +35,9 @@ extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const R
         const long long row = team.row;
         const REAL* from = x + row * width;
         REAL total = 0, squares = 0;
-        for (int i = team.first; i < width; i += team.step) total += from[i];
-        const REAL middle = team.sum(total) / (REAL)width;
+        if (mean)
+            for (int i = team.first; i < width; i += team.step) total += from[i];
+        const REAL middle = mean ? team.sum(total) / (REAL)width : (REAL)0;
         for (int i = team.first; i < width; i += team.step) {
             const REAL centred = from[i] - middle;
             squares += centred * centred;
@@ -46,7 +48,7 @@ extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const R
             out[row * width + i] = (weight ? normal * weight[i] : normal) + (bias ? bias[i] : 0);
         }
         if (team.first == 0) {
-            mean[row] = middle;
+            if (mean) mean[row] = middle;
             rstd[row] = scale;
         }
     });
@@ -58,14 +60,14 @@ extern "C" __global__ void layer_norm_backward(const REAL* dy, const REAL* x, co
     over_rows(rows, width, [&](const Team& team) {
         const long long row = team.row;
         const REAL *gradient = dy + row * width, *from = x + row * width;
-        const REAL middle = mean[row], scale = rstd[row];
+        const REAL middle = mean ? mean[row] : (REAL)0, scale = rstd[row];
         REAL level = 0, along = 0;
         for (int i = team.first; i < width; i += team.step) {
             const REAL g = weight ? gradient[i] * weight[i] : gradient[i];
             level += g;
             along += g * ((from[i] - middle) * scale);
         }
-        level = team.sum(level) / (REAL)width;
+        level = mean ? team.sum(level) / (REAL)width : (REAL)0;
         along = team.sum(along) / (REAL)width;
         for (int i = team.first; i < width; i += team.step) {
             const REAL g = weight ? gradient[i] * weight[i] : gradient[i];
@@ -95,7 +97,8 @@ struct ParameterSums {
     }
     __device__ __forceinline__ void add(State& state, Element at) const {
         const REAL gradient = dy[at.i], value = x[at.i];
-        state.weight += mean ? gradient * ((value - mean[at.row]) * rstd[at.row]) : value;
+        const REAL centred = mean ? value - mean[at.row] : value;
+        state.weight += rstd ? gradient * (centred * rstd[at.row]) : value;
         state.bias += gradient;
     }
     __device__ __forceinline__ void finish(State state, int k, int column, int) const {
@@ -106,7 +109,7 @@ struct ParameterSums {
     __device__ __forceinline__ void write(State, long long) const {}
 };
 
-// dweight = Σ dy * n and dbias = Σ dy within segments, either of which may be NULL. Where mean is
+// dweight = Σ dy * n and dbias = Σ dy within segments, either of which may be NULL. Where rstd is
 // NULL, x and dy hold such sums of parts. Grid and block of `over_segments`.
 extern "C" __global__ void layer_norm_parameters(const REAL* dy, const REAL* x, const REAL* mean,
     const REAL* rstd, REAL* dweight, REAL* dbias, const int* offsets, int length, int count,

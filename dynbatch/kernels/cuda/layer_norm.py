@@ -1,4 +1,4 @@
-"""Launches of `layer_norm.cu`: layer normalisation of packed rows."""
+"""Launches of `layer_norm.cu`: layer and RMS normalisation of packed rows."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ WIDE = 1024  # rows beyond are a block's, not a warp's, as in layer_norm.cu
 
 
 def layer_norm(
-    x: Array, weight: Array, bias: Array, eps: float, out: Array, mean: Array, rstd: Array
+    x: Array, weight: Array, bias: Array, eps: float, out: Array, mean: Array | None, rstd: Array
 ) -> None:
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row."""
     _over_rows("layer_norm", x, (x, weight, bias, eps, out, mean, rstd))
 
 
 def layer_norm_backward(
-    dy: Array, x: Array, weight: Array, mean: Array, rstd: Array, out: Array
+    dy: Array, x: Array, weight: Array, mean: Array | None, rstd: Array, out: Array
 ) -> None:
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight."""
     _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out))
 
 
 def layer_norm_parameters(
-    dy: Array, x: Array, mean: Array, rstd: Array, dweight: Array, dbias: Array
+    dy: Array, x: Array, mean: Array | None, rstd: Array, dweight: Array, dbias: Array
 ) -> None:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows."""
     rows, width = dy.shape
-    statistics: tuple[Array | None, Array | None] = mean, rstd
+    statistics: tuple[Array | None, ...] = mean, rstd
     while rows > PART_OF_COLUMNS:
         parts, _ = split_segments(np.array([0, rows]), PART_OF_COLUMNS)
         rows = len(parts) - 1

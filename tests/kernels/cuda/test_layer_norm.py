@@ -12,10 +12,15 @@ SHAPES = [(0, 5), (1, 1), (9, 31), (33, 32), (8, 33), (3, 1024), (3, 1025)]
 SHAPE = pytest.mark.parametrize(("rows", "width"), SHAPES)
 
 
-def statistics(x):
+def statistics(x, centred=True):
     out, mean, rstd = np.empty_like(x), *np.empty((2, len(x)), x.dtype)
+    mean = mean if centred else None
     kernels.layer_norm(x, None, None, EPS, out, mean, rstd)
     return mean, rstd
+
+
+def on_device(cupy, *arrays):
+    return [None if array is None else cupy.asarray(array) for array in arrays]
 
 
 @SHAPE
@@ -34,11 +39,23 @@ def test_forward(cupy, dtype, rows, width, given):
 
 @SHAPE
 @pytest.mark.parametrize("weighted", [True, False])
-def test_backward(cupy, dtype, rows, width, weighted):
+def test_forward_without_a_mean(cupy, dtype, rows, width, weighted):
+    weight = normal(dtype, width, seed=1) if weighted else None
+    x, out, rstd = normal(dtype, rows, width), normal(dtype, rows, width), normal(dtype, rows)
+    with launches(bool(rows)):
+        assert_versions_agree(
+            kernels.layer_norm, x, weight, None, EPS, out, None, rstd, rtol=1e-4, atol=5e-5
+        )
+
+
+@SHAPE
+@pytest.mark.parametrize("centred", [True, False])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_backward(cupy, dtype, rows, width, weighted, centred):
     x, dy, out = [normal(dtype, rows, width, seed=seed).array for seed in range(3)]
     weight = normal(dtype, width, seed=3).array if weighted else None
-    mean, rstd = statistics(x)
-    device = [None if a is None else cupy.asarray(a) for a in (dy, x, weight, mean, rstd, out)]
+    mean, rstd = statistics(x, centred)
+    device = on_device(cupy, dy, x, weight, mean, rstd, out)
     with launches(bool(rows)):
         kernels.layer_norm_backward(*device)
         queue().flush()
@@ -49,17 +66,17 @@ def test_backward(cupy, dtype, rows, width, weighted):
 
 
 @pytest.mark.parametrize(("rows", "width"), [*SHAPES, (65, 3), (256, 33), (257, 33), (600, 1)])
+@pytest.mark.parametrize("centred", [True, False])
 @pytest.mark.parametrize("wanted", ["both", "dweight", "dbias"])
-def test_parameters(cupy, dtype, rows, width, wanted):
+def test_parameters(cupy, dtype, rows, width, wanted, centred):
     x, dy = [normal(dtype, rows, width, seed=seed).array for seed in range(2)]
-    mean, rstd = statistics(x)
+    mean, rstd = statistics(x, centred)
     expected = [
         np.empty(width, dtype) if wanted in ("both", n) else None for n in ("dweight", "dbias")
     ]
     found = [None if array is None else cupy.empty(width, dtype) for array in expected]
     with launches(1 + (rows > 256)):
-        on_device = [cupy.asarray(array) for array in (dy, x, mean, rstd)]
-        kernels.layer_norm_parameters(*on_device, *found)
+        kernels.layer_norm_parameters(*on_device(cupy, dy, x, mean, rstd), *found)
         queue().flush()
     kernels.layer_norm_parameters(dy, x, mean, rstd, *expected)
     tolerance = 5e-5 if dtype == np.float32 else 1e-13
