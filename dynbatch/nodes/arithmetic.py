@@ -139,12 +139,12 @@ class Binary(Operation):
             cls.retains = Retain(inputs=needed)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        self.require(
-            shapes[0] == shapes[1],
-            f"shapes {shapes[0]} and {shapes[1]} differ",
-            "elementwise operations take equal shapes",
-            "use F.expand, or the operators, which repeat a vector over the tokens",
-        )
+        if shapes[0] != shapes[1]:
+            self.refuse(
+                f"shapes {shapes[0]} and {shapes[1]} differ",
+                "elementwise operations take equal shapes",
+                "use F.expand, or the operators, which repeat a vector over the tokens",
+            )
         return shapes[0]
 
     @classmethod

@@ -34,12 +34,12 @@ class InnerProduct(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         size = sum([int(np.prod(shape)) for shape in shapes])
-        self.require(
-            self.weights.size == size,
-            f"{self.weights.size} weights for {size} elements",
-            "one weight for each element of the inputs",
-            "give an array of the shape of each input",
-        )
+        if self.weights.size != size:
+            self.refuse(
+                f"{self.weights.size} weights for {size} elements",
+                "one weight for each element of the inputs",
+                "give an array of the shape of each input",
+            )
         return ()
 
     @classmethod

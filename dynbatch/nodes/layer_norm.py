@@ -31,19 +31,19 @@ class FeatureNormalization(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            bool(shape),
-            "a scalar has no features",
-            "features are normalised: x is (T, D) or (D,)",
-            "F.stack scalars to a vector first",
-        )
-        for parameter in (self.weight, self.bias):
-            self.require(
-                parameter is None or parameter.shape == shape[-1:],
-                f"{parameter!r} for {shape[-1]} features",
-                "weight and bias have x.shape[-1] elements",
-                f"make it of {shape[-1]} elements",
+        if not shape:
+            self.refuse(
+                "a scalar has no features",
+                "features are normalised: x is (T, D) or (D,)",
+                "F.stack scalars to a vector first",
             )
+        for parameter in (self.weight, self.bias):
+            if parameter is not None and parameter.shape != shape[-1:]:
+                self.refuse(
+                    f"{parameter!r} for {shape[-1]} features",
+                    "weight and bias have x.shape[-1] elements",
+                    f"make it of {shape[-1]} elements",
+                )
         return shape
 
     @classmethod

@@ -39,25 +39,25 @@ class LinearMap(Operation):
         return (*x[:-1], weight[0])
 
     def _explain(self, x: Shape) -> None:
-        self.require(
-            len(self.weight.shape) == 2,
-            f"weight {self.weight.name!r} has shape {self.weight.shape}",
-            "a weight is (O, I)",
-            "give the parameter two dimensions",
-        )
+        if len(self.weight.shape) != 2:
+            self.refuse(
+                f"weight {self.weight.name!r} has shape {self.weight.shape}",
+                "a weight is (O, I)",
+                "give the parameter two dimensions",
+            )
         out, inner = self.weight.shape
-        self.require(
-            bool(x) and x[-1] == inner,
-            f"input features and weight differ ({x[-1] if x else 'scalar'} != {inner})",
-            f"x.shape[-1] == {self.weight.name}.shape[1]",
-            f"give {self.weight.name!r} {x[-1] if x else 1} columns, or project x to {inner}",
-        )
-        self.require(
-            self.bias is None or self.bias.shape == (out,),
-            f"bias {None if self.bias is None else self.bias.shape} for {out} outputs",
-            "bias.shape == (weight.shape[0],)",
-            f"make the bias of {out} elements",
-        )
+        if not x or x[-1] != inner:
+            self.refuse(
+                f"input features and weight differ ({x[-1] if x else 'scalar'} != {inner})",
+                f"x.shape[-1] == {self.weight.name}.shape[1]",
+                f"give {self.weight.name!r} {x[-1] if x else 1} columns, or project x to {inner}",
+            )
+        if self.bias is not None and self.bias.shape != (out,):
+            self.refuse(
+                f"bias {None if self.bias is None else self.bias.shape} for {out} outputs",
+                "bias.shape == (weight.shape[0],)",
+                f"make the bias of {out} elements",
+            )
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
@@ -113,12 +113,13 @@ class MatMul(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         a, b = shapes
-        self.require(
-            len(a) > 0 and len(b) == 2 and a[-1] == b[0],
-            f"inner dimensions differ ({a[-1] if a else 'scalar'} != {b[0] if b else 'scalar'})",
-            "a.shape[-1] == b.shape[0]",
-            "transpose one of them, or use F.linear for a weight",
-        )
+        if not (a and len(b) == 2 and a[-1] == b[0]):
+            inner = [a[-1] if a else "scalar", b[0] if b else "scalar"]
+            self.refuse(
+                f"inner dimensions differ ({inner[0]} != {inner[1]})",
+                "a.shape[-1] == b.shape[0]",
+                "transpose one of them, or use F.linear for a weight",
+            )
         return (*a[:-1], b[1])
 
     @classmethod
@@ -187,20 +188,20 @@ def dot(a: Node, b: Node) -> Node:
         ShapeError: they are not vectors, or of different widths.
     """
     require_nodes("dot", a, b)
-    a.require(
-        a.ndim == b.ndim == 1,
-        f"dot of shapes {a.shape} and {b.shape}",
-        "the dot product takes two vectors (D,)",
-        "a @ b multiplies matrices; F.sum(a * b, dim=-1) gives the dot products of their rows",
-    )
+    if not a.ndim == b.ndim == 1:
+        a.refuse(
+            f"dot of shapes {a.shape} and {b.shape}",
+            "the dot product takes two vectors (D,)",
+            "a @ b multiplies matrices; F.sum(a * b, dim=-1) gives the dot products of their rows",
+        )
     _require_inner(a, b)
     return sum_elements(multiply(a, b))
 
 
 def _require_inner(a: Node, b: Node) -> None:
-    a.require(
-        a.width == b.width,
-        f"inner dimensions of {a.shape} @ {b.shape} differ ({a.width} != {b.width})",
-        "a.shape[-1] == b.shape[0]",
-        "project one of them to the width of the other, or transpose the matrix",
-    )
+    if a.width != b.width:
+        a.refuse(
+            f"inner dimensions of {a.shape} @ {b.shape} differ ({a.width} != {b.width})",
+            "a.shape[-1] == b.shape[0]",
+            "project one of them to the width of the other, or transpose the matrix",
+        )

@@ -6,7 +6,7 @@ Its type says what it computes and how it batches: see `nodes.operation`.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, NoReturn, Protocol, cast
 
 from dynbatch import backend
 from dynbatch.backend import DType
@@ -289,7 +289,13 @@ class Node(Methods["Node"]):
     ) -> None:
         """Raise `error` with node, sentence, inputs, rule and fix unless `condition`."""
         if not condition:
-            raise error.at_caller(f"{heading(self, problem)}\n  rule: {rule}\n  fix:  {fix}")
+            self.refuse(problem, rule, fix, error)
+
+    def refuse(
+        self, problem: str, rule: str, fix: str, error: type[DynbatchError] = ShapeError
+    ) -> NoReturn:
+        """Raise the error of `require`; where nodes are many, its texts are made only here."""
+        raise error.at_caller(f"{heading(self, problem)}\n  rule: {rule}\n  fix:  {fix}")
 
     def _fixed(self, name: str, fix: str) -> MissingAttributeError:
         return MissingAttributeError.at_caller(

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from dynbatch.attributes import attributes_of
 from dynbatch.errors import EmptyBatchError, GraphError
@@ -168,9 +168,8 @@ class Operation(Node):
         self._block = None
         self.index = owner.add(self)
 
-    def _refuse_no_features(self, problem: str) -> None:
-        self.require(
-            False,
+    def _refuse_no_features(self, problem: str) -> NoReturn:
+        self.refuse(
             problem,
             "every row has at least one feature; only the number of tokens may be 0",
             "an empty sentence of D features is np.zeros((0, D))",

@@ -13,7 +13,6 @@ Over features (`dim=-1`) every reduction of it is an empty (0, 1). One token is 
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Never
 
@@ -45,12 +44,12 @@ class Total(Operation):
     number: float
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        self.require(
-            builtins.all(shape == () for shape in shapes),
-            f"shapes {[s for s in shapes if s][:3]} among {len(shapes)} inputs",
-            "a list is reduced only if it holds scalars",
-            "reduce each sentence to a scalar first",
-        )
+        if any(shapes):
+            self.refuse(
+                f"shapes {[s for s in shapes if s][:3]} among {len(shapes)} inputs",
+                "a list is reduced only if it holds scalars",
+                "reduce each sentence to a scalar first",
+            )
         return ()
 
     @classmethod
@@ -110,18 +109,18 @@ class Reduction(Operation):
 
     def _require_elements(self, shape: Shape) -> None:
         name = type(self).__name__.lower()
-        self.require(
-            self.over == FEATURES or len(shape) < 2 or shape[0] > 0,
-            f"a sentence without tokens has no {name}",
-            "at least one token",
-            "skip empty sentences, or F.concat a row for an empty one (dim=0)",
-        )
-        self.require(
-            self.over == TOKENS or not shape or shape[-1] > 0 or shape[:-1] == (0,),
-            f"a row of length 0 has no {name}",
-            "at least one element, where the width is a length",
-            "skip empty sentences, or F.concat a column for an empty one",
-        )
+        if self.over != FEATURES and len(shape) == 2 and not shape[0]:
+            self.refuse(
+                f"a sentence without tokens has no {name}",
+                "at least one token",
+                "skip empty sentences, or F.concat a row for an empty one (dim=0)",
+            )
+        if self.over != TOKENS and shape and not shape[-1] and shape[:-1] != (0,):
+            self.refuse(
+                f"a row of length 0 has no {name}",
+                "at least one element, where the width is a length",
+                "skip empty sentences, or F.concat a column for an empty one",
+            )
 
 
 class Sum(Reduction):

@@ -69,12 +69,12 @@ class Where(Operation):
     retains = Retain(inputs=(0,))
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        self.require(
-            shapes[0] == shapes[1] == shapes[2],
-            f"shapes {shapes[0]}, {shapes[1]} and {shapes[2]} differ",
-            "the mask and both choices have equal shapes",
-            "use F.expand, or F.where, which repeats a vector over the tokens",
-        )
+        if not shapes[0] == shapes[1] == shapes[2]:
+            self.refuse(
+                f"shapes {shapes[0]}, {shapes[1]} and {shapes[2]} differ",
+                "the mask and both choices have equal shapes",
+                "use F.expand, or F.where, which repeats a vector over the tokens",
+            )
         return shapes[0]
 
     @classmethod

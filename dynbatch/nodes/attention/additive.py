@@ -38,12 +38,12 @@ class BahdanauAttention(AttentionBase):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape = super().infer_shape(*shapes)
-        self.require(
-            self.vector.shape == shapes[0][-1:],
-            f"vector {self.vector.shape} for {shapes[0][-1]} features",
-            f"{self.vector.name}.shape == (D,), the width of query and keys",
-            f"make {self.vector.name!r} of {shapes[0][-1]} elements",
-        )
+        if self.vector.shape != shapes[0][-1:]:
+            self.refuse(
+                f"vector {self.vector.shape} for {shapes[0][-1]} features",
+                f"{self.vector.name}.shape == (D,), the width of query and keys",
+                f"make {self.vector.name!r} of {shapes[0][-1]} elements",
+            )
         return shape
 
     @classmethod

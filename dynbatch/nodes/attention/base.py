@@ -81,38 +81,38 @@ class AttentionBase(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         q, k, v = shapes
-        self.require(
-            len(q) > 0 and len(k) == len(v) == 2,
-            f"query {q}, keys {k} and values {v}",
-            "query (T_q, D) or (D,), keys (T_k, D), values (T_k, E)",
-            "give keys and values one row for each position",
-        )
-        self.require(
-            q[-1] == k[1],
-            f"query and key features differ ({q[-1]} != {k[1]})",
-            "query.shape[-1] == keys.shape[1]",
-            "project them to one width, or use F.general_attention",
-        )
-        self.require(
-            k[0] == v[0],
-            f"{k[0]} keys for {v[0]} values",
-            "keys.shape[0] == values.shape[0]",
-            "take keys and values from the same positions of one sentence",
-        )
+        if not (q and len(k) == len(v) == 2):
+            self.refuse(
+                f"query {q}, keys {k} and values {v}",
+                "query (T_q, D) or (D,), keys (T_k, D), values (T_k, E)",
+                "give keys and values one row for each position",
+            )
+        if q[-1] != k[1]:
+            self.refuse(
+                f"query and key features differ ({q[-1]} != {k[1]})",
+                "query.shape[-1] == keys.shape[1]",
+                "project them to one width, or use F.general_attention",
+            )
+        if k[0] != v[0]:
+            self.refuse(
+                f"{k[0]} keys for {v[0]} values",
+                "keys.shape[0] == values.shape[0]",
+                "take keys and values from the same positions of one sentence",
+            )
         pairs = (q[0] if len(q) == 2 else 1, k[0])
         seen = pairs if self.mask.visible is None else self.mask.visible.shape
-        self.require(
-            seen in (pairs, pairs[1:]),
-            f"mask {seen} for {pairs[0]} queries, {pairs[1]} keys",
-            "mask.shape is (T_q, T_k) or (T_k,)",
-            "give this sentence's own mask, unpadded",
-        )
-        self.require(
-            self.mask.left >= 0,
-            f"window {self.mask.left}",
-            "0 <= window; with 0 a query sees its own position only",
-            "give the number of tokens to see on each side",
-        )
+        if seen not in (pairs, pairs[1:]):
+            self.refuse(
+                f"mask {seen} for {pairs[0]} queries, {pairs[1]} keys",
+                "mask.shape is (T_q, T_k) or (T_k,)",
+                "give this sentence's own mask, unpadded",
+            )
+        if self.mask.left < 0:
+            self.refuse(
+                f"window {self.mask.left}",
+                "0 <= window; with 0 a query sees its own position only",
+                "give the number of tokens to see on each side",
+            )
         return (*q[:-1], v[1])
 
     @classmethod

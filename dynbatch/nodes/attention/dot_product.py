@@ -38,12 +38,12 @@ class DotProductAttention(AttentionBase):
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape = super().infer_shape(*shapes)
         widths = (shapes[0][-1], shape[-1])
-        self.require(
-            self.heads > 0 and all(width % self.heads == 0 for width in widths),
-            f"{self.heads} heads for {widths[0]} key features and {widths[1]} value features",
-            "heads divides the features of keys and of values",
-            "choose a number of heads that divides both",
-        )
+        if self.heads < 1 or any([width % self.heads for width in widths]):
+            self.refuse(
+                f"{self.heads} heads for {widths[0]} key features and {widths[1]} value features",
+                "heads divides the features of keys and of values",
+                "choose a number of heads that divides both",
+            )
         return shape
 
     @classmethod

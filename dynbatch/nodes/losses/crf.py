@@ -25,20 +25,20 @@ class ChainBase(Operation):
 
     def check(self, shape: Shape) -> None:
         """Require emissions (T, K) and parameters that fit them."""
-        self.require(
-            len(shape) == 2,
-            f"emissions {shape}",
-            "emissions are (T, K): a score for each token and tag",
-            "F.unsqueeze(x, 0) makes a vector one token",
-        )
+        if len(shape) != 2:
+            self.refuse(
+                f"emissions {shape}",
+                "emissions are (T, K): a score for each token and tag",
+                "F.unsqueeze(x, 0) makes a vector one token",
+            )
         tags = shape[1]
         shapes = (self.transitions.shape, self.start.shape, self.end.shape)
-        self.require(
-            shapes == ((tags, tags), (tags,), (tags,)),
-            f"transitions {shapes[0]}, start {shapes[1]}, end {shapes[2]} for {tags} tags",
-            "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
-            f"project to as many tags as the transitions have, or make these for {tags}",
-        )
+        if shapes != ((tags, tags), (tags,), (tags,)):
+            self.refuse(
+                f"transitions {shapes[0]}, start {shapes[1]}, end {shapes[2]} for {tags} tags",
+                "transitions (K, K), start (K,) and end (K,), with K columns of emissions",
+                f"project to as many tags as the transitions have, or make these for {tags}",
+            )
 
     @classmethod
     def chain(cls, batch: Batch) -> kernels.Chain:

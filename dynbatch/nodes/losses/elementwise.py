@@ -62,12 +62,12 @@ class ElementwiseLoss(Operation):
     pair: ClassVar[kernels.PairLoss]
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        self.require(
-            shapes[0] == shapes[1],
-            f"shapes {shapes[0]} and {shapes[1]} differ",
-            "input and target have one shape",
-            "give the sentence's own target, unpadded; F.squeeze a column (T, 1)",
-        )
+        if shapes[0] != shapes[1]:
+            self.refuse(
+                f"shapes {shapes[0]} and {shapes[1]} differ",
+                "input and target have one shape",
+                "give the sentence's own target, unpadded; F.squeeze a column (T, 1)",
+            )
         return ()
 
     @classmethod

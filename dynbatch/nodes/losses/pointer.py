@@ -31,18 +31,18 @@ class PointerLoss(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         q, k = shapes
-        self.require(
-            len(q) == 2 and len(k) == 2 and q[1] == k[1],
-            f"queries {q} and keys {k}",
-            "queries (T_q, D) and keys (T_k, D)",
-            "project both to one width; F.unsqueeze(x, 0) makes a row of a vector",
-        )
-        self.require(
-            k[0] > 0 or q[0] == 0,
-            f"{q[0]} queries and no keys",
-            "a choice needs something to choose from",
-            "skip such a sentence, or F.concat a row that means no choice (dim=0)",
-        )
+        if not (len(q) == len(k) == 2 and q[1] == k[1]):
+            self.refuse(
+                f"queries {q} and keys {k}",
+                "queries (T_q, D) and keys (T_k, D)",
+                "project both to one width; F.unsqueeze(x, 0) makes a row of a vector",
+            )
+        if q[0] and not k[0]:
+            self.refuse(
+                f"{q[0]} queries and no keys",
+                "a choice needs something to choose from",
+                "skip such a sentence, or F.concat a row that means no choice (dim=0)",
+            )
         return ()
 
     @classmethod

@@ -42,12 +42,12 @@ def class_targets(
     require_nodes(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
     ids = as_ids(what, [targets] if isinstance(targets, int | np.integer) else targets)
-    x.require(
-        x.rows == ids.size and x.ndim > 0,
-        f"{ids.size} targets for {what} of shape {x.shape}",
-        "one target for each row",
-        "give the sentence's own targets, unpadded",
-    )
+    if x.rows != ids.size or not x.ndim:
+        x.refuse(
+            f"{ids.size} targets for {what} of shape {x.shape}",
+            "one target for each row",
+            "give the sentence's own targets, unpadded",
+        )
     dtype, classes = x.graph.dtype, x.width if classes is None else classes
     # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
     ignores_a_class = ignore_index is not None and 0 <= ignore_index < classes
@@ -93,12 +93,12 @@ def distributions(
     if array.dtype.kind != "f" or array.ndim != logits.ndim or not (array.size or array.ndim > 1):
         return None
     check_reduction("cross_entropy", reduction, ("mean", "sum"))
-    logits.require(
-        array.shape == logits.shape,
-        f"probabilities of shape {array.shape} for cross_entropy of shape {logits.shape}",
-        "one probability for each class of each token",
-        "give the sentence's own probabilities, unpadded, or ids",
-    )
+    if array.shape != logits.shape:
+        logits.refuse(
+            f"probabilities of shape {array.shape} for cross_entropy of shape {logits.shape}",
+            "one probability for each class of each token",
+            "give the sentence's own probabilities, unpadded, or ids",
+        )
     if ignore_index != NOTHING_IGNORED:
         raise ArgumentError.at_caller(
             f"cross_entropy: ignore_index is {ignore_index} beside probabilities.\n"

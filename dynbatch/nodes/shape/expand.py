@@ -32,12 +32,12 @@ class Repeated(Operation):
         shape, target = shapes[0], self.target
         fits_rows = len(shape) < 2 or len(target) < 2 or shape[0] == target[0]
         width = shape[-1] if shape else 1
-        self.require(
-            bool(target) and len(shape) <= len(target) and fits_rows and width in (1, target[-1]),
-            f"shape {shape} cannot be repeated to {target}",
-            "a vector (D,), a row (1, D), a column (T, 1) or a number, against a matrix (T, D)",
-            "check which operand belongs to another sentence, or project it to the same width",
-        )
+        if not (target and len(shape) <= len(target) and fits_rows and width in (1, target[-1])):
+            self.refuse(
+                f"shape {shape} cannot be repeated to {target}",
+                "a vector (D,), a row (1, D), a column (T, 1) or a number, against a matrix (T, D)",
+                "check which operand belongs to another sentence, or project it to the same width",
+            )
         return target
 
 

@@ -41,19 +41,19 @@ class GatherRows(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            bool(shape),
-            "a scalar has no rows",
-            "rows are gathered from a matrix (T, D) or a vector (D,)",
-            "F.stack scalars to a vector first",
-        )
+        if not shape:
+            self.refuse(
+                "a scalar has no rows",
+                "rows are gathered from a matrix (T, D) or a vector (D,)",
+                "F.stack scalars to a vector first",
+            )
         rows = shape[0] if len(shape) == 2 else 1
         wrong = np.flatnonzero((self.ids < 0) | (self.ids >= rows))
         if wrong.size:
             place = int(wrong[0])
             problem = f"row {self.ids[place]} at position {place} of {self.ids.size} ids"
             fix = "use indices of this sentence's own tokens"
-            self.require(False, problem, f"0 <= id < {rows}", fix, VocabularyError)
+            self.refuse(problem, f"0 <= id < {rows}", fix, VocabularyError)
         return (self.ids.size, shape[-1])
 
     @classmethod
@@ -90,12 +90,12 @@ class Transpose(Operation):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            len(shape) == 2,
-            f"shape {shape} has no transpose",
-            "a matrix (T, D)",
-            "F.unsqueeze a vector first",
-        )
+        if len(shape) != 2:
+            self.refuse(
+                f"shape {shape} has no transpose",
+                "a matrix (T, D)",
+                "F.unsqueeze a vector first",
+            )
         return shape[::-1]
 
     def infer_ragged(self) -> int:
@@ -135,12 +135,12 @@ def repeat(x: Node, times: int) -> Node:
         ShapeError: `times` is negative, or x is a scalar.
     """
     require_nodes("repeat", x)
-    x.require(
-        times >= 0,
-        f"repeat({times})",
-        "a value is repeated 0 or more times",
-        "give times >= 0",
-    )
+    if times < 0:
+        x.refuse(
+            f"repeat({times})",
+            "a value is repeated 0 or more times",
+            "give times >= 0",
+        )
     return GatherRows(x, ids=np.tile(np.arange(x.rows), times))
 
 

@@ -44,20 +44,20 @@ class Slice(Structural):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            bool(shape) and (len(shape) == 2 or self.tokens is None),
-            f"a value of shape {shape} has no {'tokens' if shape else 'parts'}",
-            "tokens are taken from a matrix (T, D), features from a matrix or a vector",
-            "index a vector by its features alone, as x[2:5]",
-        )
+        if not shape or (len(shape) < 2 and self.tokens is not None):
+            self.refuse(
+                f"a value of shape {shape} has no {'tokens' if shape else 'parts'}",
+                "tokens are taken from a matrix (T, D), features from a matrix or a vector",
+                "index a vector by its features alone, as x[2:5]",
+            )
         rows = self._range(self.tokens, shape[0] if len(shape) == 2 else 1, "token")
         columns = self._range(self.features, shape[-1], "feature")
-        self.require(
-            (len(columns) > 0 or bool(self.inputs[0].ragged & WIDTH)) and columns.step == 1,
-            f"features {columns.start}:{columns.stop}:{columns.step} of {shape[-1]}",
-            "at least one feature is taken, and features are adjacent",
-            "slice features without a step; tokens may have one",
-        )
+        if columns.step != 1 or not (columns or self.inputs[0].ragged & WIDTH):
+            self.refuse(
+                f"features {columns.start}:{columns.stop}:{columns.step} of {shape[-1]}",
+                "at least one feature is taken, and features are adjacent",
+                "slice features without a step; tokens may have one",
+            )
         self.taken = (rows, columns)
         if len(shape) == 2 and not isinstance(self.tokens, int):
             return (len(rows), len(columns))
@@ -68,7 +68,7 @@ class Slice(Structural):
             if not -size <= part < size:
                 problem, rule = f"{what} {part} of {size}", f"{-size} <= index < {size}"
                 fix = f"check the number of {what}s first"
-                self.require(False, problem, rule, fix, VocabularyError)
+                self.refuse(problem, rule, fix, VocabularyError)
             return range(part % size, part % size + 1)
         return range(size) if part is None else range(size)[part]
 
@@ -233,12 +233,12 @@ def _ids_of(x: Node, key: Any) -> Any:
     mask = np.asarray(key)
     if mask.dtype != bool:
         return key
-    x.require(
-        mask.size == x.rows and x.ndim == 2,
-        f"a mask of {mask.size} for a value of shape {x.shape}",
-        "a mask has one boolean for each token of a matrix (T, D)",
-        "give a mask of this sentence's own length; select features with slices",
-    )
+    if x.ndim != 2 or mask.size != x.rows:
+        x.refuse(
+            f"a mask of {mask.size} for a value of shape {x.shape}",
+            "a mask has one boolean for each token of a matrix (T, D)",
+            "give a mask of this sentence's own length; select features with slices",
+        )
     return np.flatnonzero(mask)
 
 

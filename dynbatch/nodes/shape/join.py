@@ -33,20 +33,19 @@ class Concat(Structural):
     def infer_shape(self, *shapes: Shape) -> Shape:
         if self.along == -1:
             if len({s[:-1] for s in shapes}) > 1:
-                self.require(
-                    False,
+                self.refuse(
                     f"inputs of different lengths {[s[:-1] for s in shapes]}",
                     "concat along features needs equal numbers of tokens",
                     "give inputs of one sentence, or use dim=0 to concatenate along tokens",
                 )
             return (*shapes[0][:-1], sum([s[-1] if s else 1 for s in shapes]))
         widths = {s[-1] for s in shapes if s}
-        self.require(
-            len(widths) == 1 and all(shapes),
-            f"inputs of different widths {sorted(widths)}",
-            "concat along tokens needs equal numbers of features",
-            "project the inputs to one width first, or use dim=-1",
-        )
+        if len(widths) != 1 or not all(shapes):
+            self.refuse(
+                f"inputs of different widths {sorted(widths)}",
+                "concat along tokens needs equal numbers of features",
+                "project the inputs to one width first, or use dim=-1",
+            )
         return (sum([s[0] if len(s) == 2 else 1 for s in shapes]), widths.pop())
 
     def is_rowwise(self) -> bool:
@@ -123,23 +122,23 @@ def stack(inputs: Sequence[Node], dim: int = 0, **habits: Never) -> Node:
     inputs = _nodes("stack", inputs, habits)
     first = inputs[0]
     if dim:
-        first.require(
-            -first.ndim - 1 <= dim <= first.ndim,
-            f"stack(dim={dim}) of values of shape {first.shape}",
-            "dim=0 makes rows of vectors, dim=-1 columns",
-            "leave dim out",
-        )
+        if not -first.ndim - 1 <= dim <= first.ndim:
+            first.refuse(
+                f"stack(dim={dim}) of values of shape {first.shape}",
+                "dim=0 makes rows of vectors, dim=-1 columns",
+                "leave dim out",
+            )
     is_columns = first.ndim == 1 and dim in (1, -1)
     if not is_columns and not any([isinstance(x, Operation) for x in inputs]):  # of calls
         rows: Node = FUNCTIONS["stack_calls"](inputs)
         return rows
     for x in inputs:
-        x.require(
-            x.shape == first.shape and x.ndim < 2,
-            f"shape {x.shape} beside {first.shape} in stack",
-            "stack takes vectors of one width, or scalars; a value has at most two dimensions",
-            "F.concat(…, dim=0) joins matrices along their tokens",
-        )
+        if x.ndim == 2 or x.shape != first.shape:
+            x.refuse(
+                f"shape {x.shape} beside {first.shape} in stack",
+                "stack takes vectors of one width, or scalars; a value has at most two dimensions",
+                "F.concat(…, dim=0) joins matrices along their tokens",
+            )
     if is_columns:
         return concat([unsqueeze(x, -1) for x in inputs])
     return Concat(*inputs, along=0 if first.ndim else -1)

@@ -30,12 +30,13 @@ class Reshape(Structural):
     def infer_shape(self, *shapes: Shape) -> Shape:
         rows, width = _extent(shapes[0])
         target_rows, target_width = _extent(self.target)
-        self.require(
-            rows * width == target_rows * target_width,
-            f"shape {shapes[0]} cannot become {self.target}",
-            "a reshape keeps the number of elements, and at least one feature",
-            "give sizes with the same product; -1 stands for a size that follows from the others",
-        )
+        if rows * width != target_rows * target_width:
+            self.refuse(
+                f"shape {shapes[0]} cannot become {self.target}",
+                "a reshape keeps the number of elements, and at least one feature",
+                "give sizes with the same product; -1 stands for a size that follows from the "
+                "others",
+            )
         return self.target
 
     @classmethod
@@ -100,12 +101,12 @@ def unsqueeze(x: Node, dim: int = 0, **habits: Never) -> Node:
         raise not_an_argument("unsqueeze", habits)
     require_nodes("unsqueeze", x)
     place = dim if dim >= 0 else dim + x.ndim + 1
-    x.require(
-        x.ndim < 2 and 0 <= place <= x.ndim,
-        f"unsqueeze(dim={dim}) of a value of shape {x.shape}",
-        "a value has at most two dimensions; dim is between -ndim - 1 and ndim",
-        "give a vector or a scalar",
-    )
+    if x.ndim == 2 or not 0 <= place <= x.ndim:
+        x.refuse(
+            f"unsqueeze(dim={dim}) of a value of shape {x.shape}",
+            "a value has at most two dimensions; dim is between -ndim - 1 and ndim",
+            "give a vector or a scalar",
+        )
     shape = (*x.shape[:place], 1, *x.shape[place:])
     is_column = x.ndim == 1 and place == 1
     return _reshape(x, shape, (ROWS if x.ragged & WIDTH else 0) if is_column else x.ragged)

@@ -22,19 +22,19 @@ def split(x: Node, sizes: int | Sequence[int], dim: int = -1, **habits: Never) -
     """
     total = x.shape[0] if axis("split", x, dim, habits) == TOKENS else x.width
     if isinstance(sizes, int):
-        x.require(
-            sizes > 0 or total == sizes == 0,
-            f"split of {total} into parts of {sizes}",
-            "a part has a positive size",
-            "give the size of one part, or a list of sizes",
-        )
+        if sizes < 1 and not total == sizes == 0:
+            x.refuse(
+                f"split of {total} into parts of {sizes}",
+                "a part has a positive size",
+                "give the size of one part, or a list of sizes",
+            )
         sizes = [min(sizes, total - at) for at in range(0, total, sizes)] if total else [0]
-    x.require(
-        sum(sizes) == total,
-        f"split of {total} into {list(sizes)}, which sum to {sum(sizes)}",
-        "the parts make up the whole",
-        "change the sizes, or use F.slice for some of the parts",
-    )
+    if sum(sizes) != total:
+        x.refuse(
+            f"split of {total} into {list(sizes)}, which sum to {sum(sizes)}",
+            "the parts make up the whole",
+            "change the sizes, or use F.slice for some of the parts",
+        )
     ends = itertools.accumulate(sizes, initial=0)
     return [slice(x, start, stop, dim) for start, stop in itertools.pairwise(ends)]
 
@@ -46,10 +46,10 @@ def chunk(x: Node, chunks: int, dim: int = -1, **habits: Never) -> list[Node]:
         ShapeError: `chunks` is not positive, or x has no such dim.
     """
     total = x.shape[0] if axis("chunk", x, dim, habits) == TOKENS else x.width
-    x.require(
-        chunks > 0,
-        f"{chunks} chunks",
-        "there is at least one chunk",
-        "give the number of parts; F.split takes their size",
-    )
+    if chunks < 1:
+        x.refuse(
+            f"{chunks} chunks",
+            "there is at least one chunk",
+            "give the number of parts; F.split takes their size",
+        )
     return split(x, -(-total // chunks) if total else [0] * chunks, dim)

@@ -95,12 +95,12 @@ class Reverse(Structural):
     moves_all = True
 
     def infer_shape(self, *shapes: Shape) -> Shape:
-        self.require(
-            len(shapes[0]) == 2,
-            f"a sentence (T, D) expected, not {shapes[0]}",
-            "rows are reversed",
-            "F.stack vectors to rows first; a vector has one row",
-        )
+        if len(shapes[0]) != 2:
+            self.refuse(
+                f"a sentence (T, D) expected, not {shapes[0]}",
+                "rows are reversed",
+                "F.stack vectors to rows first; a vector has one row",
+            )
         return shapes[0]
 
     @classmethod

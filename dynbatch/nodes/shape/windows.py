@@ -24,18 +24,18 @@ class Windowed(Operation):
 
     def windows(self, shape: Shape) -> int:
         """Check the attributes and return how many windows a sentence of this shape has."""
-        self.require(
-            len(shape) == 2,
-            f"a sentence (T, D) expected, not {shape}",
-            "windows slide over tokens",
-            "F.stack vectors to rows first",
-        )
-        self.require(
-            self.span > 0 and self.stride > 0 and 0 <= self.padding < self.span,
-            f"size {self.span}, stride {self.stride}, padding {self.padding}",
-            "size >= 1, stride >= 1, 0 <= padding < size",
-            "padding=size - 1 is the widest: every window then holds a token",
-        )
+        if len(shape) != 2:
+            self.refuse(
+                f"a sentence (T, D) expected, not {shape}",
+                "windows slide over tokens",
+                "F.stack vectors to rows first",
+            )
+        if self.span < 1 or self.stride < 1 or not 0 <= self.padding < self.span:
+            self.refuse(
+                f"size {self.span}, stride {self.stride}, padding {self.padding}",
+                "size >= 1, stride >= 1, 0 <= padding < size",
+                "padding=size - 1 is the widest: every window then holds a token",
+            )
         return kernels.count_windows(shape[0], self.span, self.stride, self.padding)
 
     @classmethod
