@@ -78,15 +78,18 @@ def share(text: str) -> float:
     return value
 
 
-def option(default: Any, what: str, kind: Callable[[str], Any] = positive) -> Any:
+def option(
+    default: Any, what: str, kind: Callable[[str], Any] = positive, is_first: bool = False
+) -> Any:
     """A field of a settings dataclass that is an option of the command line, too.
 
     Args:
-        default: its value where it is not given. One that is False makes a switch.
-        what:    its line in `--help`.
-        kind:    makes the value of the text, or refuses it.
+        default:  its value where it is not given. One that is False makes a switch.
+        what:     its line in `--help`.
+        kind:     makes the value of the text, or refuses it.
+        is_first: it is given by its place, without a `--name`, as a file to read.
     """
-    return field(default=default, metadata={"help": what, "type": kind})
+    return field(default=default, metadata={"help": what, "type": kind, "first": is_first})
 
 
 def parse(settings: type[Settings], argv: Sequence[str] | None, prog: str, what: str) -> Settings:
@@ -104,10 +107,13 @@ def parse(settings: type[Settings], argv: Sequence[str] | None, prog: str, what:
     parser = argparse.ArgumentParser(prog=prog, description=what)
     for each in fields(settings):  # type: ignore[arg-type]  # a dataclass
         flag, said = f"--{each.name.replace('_', '-')}", each.metadata["help"]
-        if each.default is False:
+        kind = each.metadata["type"]
+        shown = said if each.default is None else f"{said} (%(default)s)"
+        if each.metadata["first"]:
+            place: dict[str, Any] = {"nargs": "?", "metavar": each.name.upper()}
+            parser.add_argument(each.name, type=kind, default=each.default, help=shown, **place)
+        elif each.default is False:
             parser.add_argument(flag, action="store_true", help=said)
         else:
-            shown = said if each.default is None else f"{said} (%(default)s)"
-            kind = each.metadata["type"]
             parser.add_argument(flag, type=kind, default=each.default, metavar="X", help=shown)
     return settings(**vars(parser.parse_args(argv)))

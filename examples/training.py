@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 import dynbatch as db
 from dynbatch import Node, backend, optim
 from dynbatch.errors import CheckpointError
 from dynbatch.models import Module
 from dynbatch.parameter import Array
-from dynbatch.train import SentenceBatches, Trainer, locked, read_checkpoint
+from dynbatch.train import SentenceBatches, TokenBatches, Trainer, locked, read_checkpoint
 from dynbatch.train.batching import epoch_order
 from examples.arguments import above_zero, exit_status, not_negative, option, parse, passes, share
 from examples.resuming import refuse_other_settings
@@ -81,20 +83,33 @@ def train(
     examples: Sequence[Any],
     settings: TrainingSettings,
     num_tokens: Callable[[Any], int] | None = None,
+    *,
+    optimizer: optim.Optimizer | None = None,
+    max_tokens: int | None = None,
+    validate: Callable[[Any], float] | None = None,
+    other_data: Mapping[str, object] | None = None,
+    random_state: np.random.Generator | None = None,
 ) -> None:
     """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
 
     Args:
         loss:       loss(graph, model, example), of one example; with `num_tokens` its sum.
         num_tokens: what an example's loss was summed over.
+        optimizer:  another one than Adam.
+        max_tokens: of a mini-batch, counted by `num_tokens`, instead of `batch_size` sentences.
+        validate, other_data, random_state: see `Trainer`.
 
     Raises:
         CheckpointError: the run cannot go on so; see `refuse_other_settings` and `Trainer.resume`.
     """
     model.to(settings.device)
-    batches = SentenceBatches(examples, settings.batch_size, settings.seed)
-    optimizer = optim.Adam(model, lr=settings.lr)
-    updates = len(batches) * settings.epochs
+    batches: SentenceBatches[Any] | TokenBatches[Any]
+    if max_tokens is None or num_tokens is None:
+        batches = SentenceBatches(examples, settings.batch_size, settings.seed)
+    else:
+        batches = TokenBatches(examples, max_tokens, num_tokens, settings.seed)
+    optimizer = optimizer or optim.Adam(model, lr=settings.lr)
+    updates = sum([batches.num_batches(epoch) for epoch in range(settings.epochs)])
     warmup = min(settings.warmup, updates - 1)
     folder = None if settings.output is None else Path(settings.output)
     kept = {name: value for name, value in asdict(settings).items() if name not in NOT_KEPT}
@@ -106,15 +121,23 @@ def train(
         num_tokens=num_tokens,
         schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
         clip_norm=settings.clip,
+        validate=validate,
         checkpoint_path=None if folder is None else folder / CHECKPOINT,
         checkpoint_every=1000,
         metrics_path=None if folder is None else folder / METRICS,
         extra={"settings": kept},
+        other_data=other_data or {},
+        random_state=random_state,
         show_progress=not settings.quiet,
         resume_hint="the same command with --resume",
     )
     if settings.resume:
         _resume(trainer, folder, kept, settings)
+    elif folder is not None and (folder / CHECKPOINT).exists():
+        raise CheckpointError(
+            f"{folder / CHECKPOINT}: there is a run already.\n"
+            "  fix: go on with it by --resume, remove it, or give another --output."
+        )
     trainer.fit(settings.epochs)
 
 

@@ -20,8 +20,8 @@ class Progress:
 
     It counts mini-batches of all epochs together, so that the time left is that of the run; epochs
     that have not begun are taken to be as long as the present one. Beside it stand the loss in
-    nats, sentences per second since this `fit` began, and the memory of a mini-batch beside what it
-    would take padded.
+    nats, tokens per second of training where tokens are counted, sentences where they are not, and
+    the memory of a mini-batch beside what it would take padded.
 
     Args:
         num_epochs: at the end of the run.
@@ -30,8 +30,8 @@ class Progress:
 
     def __init__(self, num_epochs: int, is_shown: bool) -> None:
         self._num_epochs = num_epochs
-        self._begin = time.perf_counter()
-        self._sentences = 0
+        self._begin = self._advanced = time.perf_counter()
+        self._done = 0
         self._memory = ""
         self._is_shown = is_shown
         self._bar: tqdm | None = None
@@ -50,6 +50,7 @@ class Progress:
             num_batches: all of them, or 0 if nobody knows, as of a generator.
         """
         name = f"epoch {epoch + 1}/{self._num_epochs}"
+        self._begin += time.perf_counter() - self._advanced  # validation is no training
         if self._bar is None:
             self._bar = tqdm(
                 desc=name,
@@ -71,14 +72,16 @@ class Progress:
             num_sentences: sentences of the mini-batch.
             record:        what the last finished update said about itself; it may be empty.
         """
-        self._sentences += num_sentences
+        self._advanced = time.perf_counter()
+        self._done += record.get("tokens", num_sentences) if record else 0
         if self._bar is None or self._bar.disable:
             return
         if "planned_bytes" in record:
             self._memory = f", {memory_text(record)}"
         loss = f"loss {record['loss']:.3f}, " if record else ""
-        speed = self._sentences / (time.perf_counter() - self._begin)
-        self._bar.set_postfix_str(f"{loss}{speed:.0f} sent/s{self._memory}", refresh=False)
+        speed = self._done / max(1e-9, self._advanced - self._begin)
+        unit = "tok" if "tokens" in record else "sent"
+        self._bar.set_postfix_str(f"{loss}{speed:,.0f} {unit}/s{self._memory}", refresh=False)
         self._bar.update()
 
 

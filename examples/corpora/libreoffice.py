@@ -12,22 +12,14 @@ Source: the gettext catalogues of Debian's package `libreoffice-l10n-de`.
 from __future__ import annotations
 
 import gettext
-import os
 import re
-import shutil
-import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.corpora.brown import cache_folder
+from examples.corpora import debian
 
 PACKAGE = "libreoffice-l10n-de"
-_BY_HAND = (
-    f"apt-get download {PACKAGE}; dpkg-deb -x {PACKAGE}_*.deb FOLDER\n"
-    "        where there are Debian's tools and a network (0.9 MB), then give FOLDER"
-)
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 Pair = tuple[tuple[str, ...], tuple[str, ...]]
@@ -44,10 +36,12 @@ def load(folder: str | Path | None = None) -> list[Pair]:
     Raises:
         DataError: it cannot be fetched, or there are no catalogues in the folder.
     """
-    folder = fetch() if folder is None else Path(folder)
+    folder = debian.fetch(PACKAGE) if folder is None else Path(folder)
     catalogues = sorted(folder.rglob("de/LC_MESSAGES/*.mo"))
     if not catalogues:
-        raise DataError(f"{folder}: no German catalogues below it.\n  fix:  {_BY_HAND}")
+        raise DataError(
+            f"{folder}: no German catalogues below it.\n  fix:  {debian.by_hand(PACKAGE)}"
+        )
     pairs = set()
     for path in catalogues:
         for english, german in _messages(path).items():
@@ -78,34 +72,6 @@ def _messages(path: Path) -> dict[str, str]:
             found[message.rpartition("\x04")[2]] = text  # what stands before it is the context
     found.pop("", None)  # the catalogue's own header
     return found
-
-
-def fetch() -> Path:
-    """The unpacked package in the cache folder (see `brown.cache_folder`).
-
-    Raises:
-        DataError: it is not there, and Debian's tools are missing or cannot get it.
-    """
-    cached = cache_folder() / PACKAGE
-    if cached.exists():
-        return cached
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise DataError(f"{PACKAGE} is not here, nor Debian's tools to get it.\n  fix:  {_BY_HAND}")
-    print(f"fetching Debian's {PACKAGE} into {cached.parent}", file=sys.stderr)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
-        _run(["apt-get", "download", PACKAGE], folder)
-        (archive,) = Path(folder).glob("*.deb")
-        _run(["dpkg-deb", "-x", archive.name, PACKAGE], folder)
-        os.replace(Path(folder, PACKAGE), cached)
-    return cached
-
-
-def _run(command: list[str], folder: str) -> None:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode:
-        said = "\n".join([f"  {line}" for line in done.stderr.splitlines()[:3]])
-        raise DataError(f"{' '.join(command)} failed.\n{said}\n  fix:  {_BY_HAND}")
 
 
 def main() -> int:

@@ -33,6 +33,15 @@ def test_what_is_out_of_range_is_refused_with_the_usage(argv, capsys):
     assert caught.value.code == 2 and "usage: train" in capsys.readouterr().err
 
 
+def test_one_option_may_be_given_by_its_place():
+    @dataclass
+    class Reading(Sizes):
+        data: str = option("fortunes", "a text", str, is_first=True)
+
+    assert parse(Reading, ["book.txt", "--crf"], "train", "x") == Reading(data="book.txt", crf=True)
+    assert parse(Reading, [], "train", "x").data == "fortunes"
+
+
 def test_help_shows_defaults(capsys):
     with pytest.raises(SystemExit):
         settings("--help")

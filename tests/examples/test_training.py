@@ -58,6 +58,12 @@ def test_a_run_is_resumed_and_can_be_extended(output, tmp_path):
     assert read_checkpoint(f"{output}/model.safetensors").epoch == 4
 
 
+def test_a_run_that_is_there_is_not_overwritten(output, capsys):
+    assert example("--output", output) == 0
+    assert example("--output", output) == 1
+    assert "there is a run already.\n  fix: go on with it by --resume" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

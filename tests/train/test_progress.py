@@ -56,6 +56,24 @@ def test_loss_speed_and_memory_fit_80_columns(capsys):
     assert max(len(state) for state in states) <= COLUMNS
 
 
+def test_where_tokens_are_counted_their_number_a_second_is_told(capsys):
+    with closing(Progress(1, True)) as progress:
+        progress.begin_epoch(0, 0, 2)
+        progress.advance(1, {"loss": 1.0, "tokens": 12_345, "peak_bytes": 5})
+    last = [state for state in shown(capsys) if "epoch" in state][-1]
+    assert " tok/s" in last and "sent/s" not in last
+
+
+def test_validation_between_epochs_does_not_slow_the_run_down(capsys, monkeypatch):
+    times = iter([0.0, 0.0, 2.0, 100.0, 102.0])  # made, epoch 1, a batch, epoch 2, a batch
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(times))
+    with closing(Progress(2, True)) as progress:
+        for epoch in range(2):
+            progress.begin_epoch(epoch, 0, 1)
+            progress.advance(6, {"loss": 1.0, "peak_bytes": 5})
+    assert " 3 sent/s" in [state for state in shown(capsys) if "loss" in state][-1]
+
+
 def test_memory_stays_beside_updates_that_do_not_tell_it(capsys):
     with closing(Progress(1, True)) as progress:
         progress.begin_epoch(0, 0, 4)

@@ -1,0 +1,61 @@
+"""Fortunes: 13,600 short texts, jokes and quotations, of very uneven lengths.
+
+Their bytes: mean 169, median 99, the longest 2,145; a padded batch of 64 would have about six cells
+for each byte. BSD collection; nothing of it is kept here.
+
+Source: Debian's package `fortunes`, which is fetched, once, and unpacked into a cache folder.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynbatch.errors import DataError
+from examples.corpora import debian
+
+PACKAGE = "fortunes"
+LEFT_OUT = ("ethnic", "men-women")
+"""Files that are not read, as many of their jokes are at the expense of others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fortune:
+    """One text, and the file it stands in, such as "computers", "law" or "startrek"."""
+
+    text: str
+    topic: str
+
+
+def load(folder: str | Path | None = None) -> list[Fortune]:
+    """All of them but those of `LEFT_OUT`, by topic in alphabetical order.
+
+    Args:
+        folder: what the package unpacks to; by default it is fetched.
+
+    Raises:
+        DataError: it cannot be fetched, or there are no fortunes in the folder.
+    """
+    folder = debian.fetch(PACKAGE) if folder is None else Path(folder)
+    files = sorted((folder / "usr/share/games/fortunes").glob("*"))
+    found = [
+        Fortune(text, path.name)
+        for path in files
+        if not path.suffix and path.name not in LEFT_OUT  # beside each file an index and a link
+        for text in split(path.read_text("utf-8"))
+    ]
+    if not found:
+        raise DataError(f"{folder}: no fortunes below it.\n  fix:  {debian.by_hand(PACKAGE)}")
+    return found
+
+
+def split(text: str) -> list[str]:
+    r"""The texts of a file of fortunes: lines of one `%` stand between them.
+
+    Example:
+        >>> split("One.\n%\nTwo\nlines.\n%\n")
+        ['One.', 'Two\nlines.']
+    """
+    texts = [each.strip("\n") for each in re.split(r"^%$", text, flags=re.MULTILINE)]
+    return [each for each in texts if each.strip()]

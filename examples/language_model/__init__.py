@@ -1,0 +1,1 @@
+"""A language model of bytes on documents of any lengths."""
