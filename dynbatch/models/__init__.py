@@ -1,16 +1,20 @@
-"""Models: layers, recurrent and tree networks, attention, CRF, seq2seq."""
+"""Models: layers, recurrent and tree networks, attention, Transformers, CRF, seq2seq."""
 
 from dynbatch.models.attention import AdditiveAttention, Attention, DotAttention, GeneralAttention
 from dynbatch.models.beam import Hypothesis
 from dynbatch.models.biaffine import BiaffineArcs, BiaffineLabels, BiaffineParser
 from dynbatch.models.crf import CRF
-from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
+from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.rnn import GRU, LSTM
 from dynbatch.models.search import beam_search, greedy_search
 from dynbatch.models.seq2seq import Seq2Seq
 from dynbatch.models.spanning_tree import maximum_spanning_tree
 from dynbatch.models.text_cnn import TextCNN
+from dynbatch.models.transformer.attention import MultiHeadAttention
+from dynbatch.models.transformer.feed_forward import FeedForward
+from dynbatch.models.transformer.layers import TransformerDecoderLayer, TransformerEncoderLayer
+from dynbatch.models.transformer.stacks import Transformer, TransformerDecoder, TransformerEncoder
 from dynbatch.models.tree_lstm import BinaryTreeLSTM, ChildSumTreeLSTM
 
 __all__ = [
@@ -27,13 +31,21 @@ __all__ = [
     "DotAttention",
     "Dropout",
     "Embedding",
+    "FeedForward",
     "GeneralAttention",
     "Hypothesis",
     "LayerNorm",
     "Linear",
     "Module",
+    "MultiHeadAttention",
+    "RMSNorm",
     "Seq2Seq",
     "TextCNN",
+    "Transformer",
+    "TransformerDecoder",
+    "TransformerDecoderLayer",
+    "TransformerEncoder",
+    "TransformerEncoderLayer",
     "beam_search",
     "greedy_search",
     "maximum_spanning_tree",

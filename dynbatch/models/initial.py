@@ -46,3 +46,18 @@ def uniform(rng: np.random.Generator, shape: tuple[int, ...], fan: int) -> Param
 def normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float = 1.0) -> Parameter:
     """A float32 parameter from a normal distribution of mean 0 and deviation `scale`."""
     return Parameter((scale * rng.standard_normal(shape)).astype(np.float32))
+
+
+def glorot(rng: np.random.Generator, shape: tuple[int, int]) -> Parameter:
+    """A float32 matrix (O, I) uniform in ±√(6 / (I + O)).
+
+    Source: Glorot & Bengio 2010, "Understanding the difficulty of training deep feedforward neural
+        networks", equation 16.
+    """
+    bound = math.sqrt(6 / sum(shape))
+    return Parameter(rng.uniform(-bound, bound, shape).astype(np.float32))
+
+
+def zeros(size: int) -> Parameter:
+    """A float32 vector of zeros."""
+    return Parameter(np.zeros(size, np.float32))

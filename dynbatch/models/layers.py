@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes, switch
-from dynbatch.models.initial import Rng, generator, normal, uniform
+from dynbatch.models.initial import Rng, generator, normal, uniform, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.parameter import Parameter
@@ -95,18 +95,40 @@ class LayerNorm(Module):
     Args:
         features: D.
         eps:      added to the variance.
+        bias:     whether they are shifted.
 
     Parameters: weight (D,) of ones, bias (D,) of zeros.
     """
 
-    def __init__(self, features: int, eps: float = 1e-5) -> None:
+    def __init__(self, features: int, eps: float = 1e-5, bias: bool = True) -> None:
         sizes(self, features=features)
         self.weight = Parameter(np.ones(features, np.float32))
-        self.bias = Parameter(np.zeros(features, np.float32))
+        self.bias = zeros(features) if switch(self, "bias", bias) else None
         self.eps = number(self, "eps", eps, "[0, inf)")
 
     def __call__(self, x: Node) -> Node:
         return F.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+class RMSNorm(Module):
+    """Features of each token divided by their root mean square, then scaled, as `torch.nn.RMSNorm`.
+
+    Args:
+        features: D.
+        eps:      added to the mean square; PyTorch's own is the smallest step of the dtype above 1.
+
+    Parameters: weight (D,) of ones.
+
+    Source: Zhang & Sennrich 2019, arXiv:1910.07467.
+    """
+
+    def __init__(self, features: int, eps: float = 1e-6) -> None:
+        sizes(self, features=features)
+        self.weight = Parameter(np.ones(features, np.float32))
+        self.eps = number(self, "eps", eps, "[0, inf)")
+
+    def __call__(self, x: Node) -> Node:
+        return F.rms_norm(x, self.weight, self.eps)
 
 
 class Dropout(Module):

@@ -156,13 +156,16 @@ class Module:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Copy values into the parameters, wherever these are.
 
-        Checks every name and shape before it writes any.
+        Checks every name and shape before it writes any. PyTorch's names are accepted where they
+        differ (see `own_names`).
 
         Raises:
             CheckpointError: a name is missing or unknown, or a shape differs.
             ArgumentError:   the state is not a dict.
         """
-        state = state_of(self, state)
+        state = dict(state_of(self, state))
+        for prefix, module in self._named_modules():
+            module.own_names(state, prefix)
         parameters = dict(self.named_parameters())
         wanted = {name: parameter.shape for name, parameter in parameters.items()}
         given = {name: np.shape(array) for name, array in state.items()}
@@ -173,6 +176,26 @@ class Module:
             )
         for name, parameter in parameters.items():
             parameter.assign(state[name])
+
+    def own_names(self, state: dict[str, Array], prefix: str) -> None:
+        """Rename in `state` what PyTorch names or lays out otherwise than this module does.
+
+        Modules whose parameters are PyTorch's have nothing to do.
+
+        Args:
+            state:  values by name; it is changed in place.
+            prefix: the path of this module, with a dot at its end; "" for the whole model.
+        """
+
+    def _named_modules(
+        self, prefix: str = "", above: tuple[Module, ...] = ()
+    ) -> Iterator[tuple[str, Module]]:
+        """This module and those below it by every path, each path with a dot at its end."""
+        yield prefix, self
+        above = (*above, self)
+        for name, child in self.children():
+            if not any([child is module for module in above]):
+                yield from child._named_modules(f"{prefix}{name}.", above)
 
     def train(self, mode: bool = True) -> Self:
         """Turn dropout on (`mode=True`) or off, here and below."""

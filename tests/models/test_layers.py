@@ -38,6 +38,34 @@ def test_layer_norm_equals_torch():
     assert_equals_torch(layer_norm, reference, [(length, 4) for length in LENGTHS], [(4,), (4,)])
 
 
+def test_a_layer_norm_without_bias_equals_torch():
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+
+    def layer_norm(x, weight):
+        layer = models.LayerNorm(4, bias=False)
+        layer.weight = weight
+        return layer(x)
+
+    def reference(x, weight):
+        return torch.nn.functional.layer_norm(x, (4,), weight)
+
+    assert_equals_torch(layer_norm, reference, [(length, 4) for length in LENGTHS], [(4,)])
+
+
+def test_rms_norm_equals_torch():
+    torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
+
+    def rms_norm(x, weight):
+        layer = models.RMSNorm(4, eps=1e-3)
+        layer.weight = weight
+        return layer(x)
+
+    def reference(x, weight):
+        return torch.nn.functional.rms_norm(x, (4,), weight, eps=1e-3)
+
+    assert_equals_torch(rms_norm, reference, [(length, 4) for length in LENGTHS], [(4,)])
+
+
 def test_an_embedding_gives_the_rows_of_its_table_and_trains_those_alone():
     embed = models.Embedding(10, 4)
     with db.Graph() as graph:

@@ -1,0 +1,1 @@
+"""Transformers, written for one sentence: attention, feed-forward, layers, encoder and decoder."""

@@ -1,0 +1,150 @@
+"""Multi-head attention of a sentence to itself, or to a memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch import nodes as F
+from dynbatch.arguments import number, refused, size, sizes
+from dynbatch.models.initial import Rng, generator, glorot, zeros
+from dynbatch.models.layers import Linear
+from dynbatch.models.module import Module
+from dynbatch.nodes.node import Node
+from dynbatch.parameter import Array
+
+
+class MultiHeadAttention(Module):
+    """Attention of several heads, out_proj [head_1; …; head_H], as `torch.nn.MultiheadAttention`.
+
+        head_h = softmax(scale · q_h k_hᵀ) v_h,   q = W_q x + b_q,  k, v likewise of x or memory
+
+    Called on x (T, D) it is self-attention: queries, keys and values are one product. Made with a
+    `memory_dim`, it is called on x and a memory (S, memory_dim), of which keys and values come. The
+    result is (T, D); over a memory of length 0 each row is out_proj's bias.
+
+    Args:
+        dim:        D, features of x and of the result.
+        heads:      of the queries; they divide `dim`, or have `head_dim` features each.
+        memory_dim: features of a memory to attend to; None for self-attention.
+        head_dim:   features of a head, dim / heads by default.
+        bias:       whether the linear maps have biases.
+        scale:      of the scores; 1/√head_dim by default.
+        rng:        generator or seed of the initial values, distributed as PyTorch's.
+
+    Parameters: with I = heads · head_dim, of self-attention in_proj_weight (3 I, D) and
+        in_proj_bias (3 I,), whose rows are those of q, k and v in turn; of attention to a memory
+        q_proj.weight (I, D), q_proj.bias (I,), kv_proj.weight (2 I, memory_dim), kv_proj.bias
+        (2 I,); of both out_proj.weight (D, I), out_proj.bias (D,). `load_state_dict` takes the
+        names of PyTorch for these too: in_proj_weight, or q_proj_weight, k_proj_weight and
+        v_proj_weight, with in_proj_bias.
+
+    Raises:
+        ArgumentError: heads do not divide `dim`, or called with a memory and made without, or
+            made for a memory and called without.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        memory_dim: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        scale: float | None = None,
+        rng: Rng = None,
+    ) -> None:
+        sizes(self, dim=dim, heads=heads)
+        if head_dim is None and dim % heads:
+            raise refused(
+                "MultiHeadAttention", f"{heads} heads for {dim} features",
+                "heads divide the features", "choose a divisor, or give head_dim",
+            )  # fmt: skip
+        head_dim = dim // heads if head_dim is None else size(self, "head_dim", head_dim)
+        self.heads = heads
+        self.inner = heads * head_dim
+        self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
+        rng = generator(rng)
+        self.has_memory = memory_dim is not None
+        if memory_dim is None:
+            self.in_proj_weight = glorot(rng, (3 * self.inner, dim))
+            self.in_proj_bias = zeros(3 * self.inner) if bias else None
+        else:
+            memory_dim = size(self, "memory_dim", memory_dim)
+            self.q_proj = _projection(rng, dim, self.inner, bias)
+            self.kv_proj = _projection(rng, memory_dim, 2 * self.inner, bias)
+        self.out_proj = Linear(self.inner, dim, bias, rng=rng)
+        if self.out_proj.bias is not None:
+            self.out_proj.bias.value[...] = 0
+
+    def __call__(
+        self,
+        x: Node,
+        memory: Node | None = None,
+        *,
+        causal: bool = False,
+        window: int | None = None,
+        mask: Any = None,
+    ) -> Node:
+        """Attention of x to itself or to a memory.
+
+        Args:
+            x:      (T, D).
+            memory: (S, memory_dim), if the module was made for one.
+            causal: token i sees tokens j <= i only.
+            window: token i sees tokens with |i - j| <= window only.
+            mask:   boolean (T, S) or (S,); False hides a token.
+        """
+        queries, keys, values = self._projected(x, memory)
+        seen = F.attention(
+            queries, keys, values, scale=self.scale, causal=causal, window=window, mask=mask,
+            heads=self.heads,
+        )  # fmt: skip
+        return self.out_proj(seen)
+
+    def _projected(self, x: Node, memory: Node | None) -> Sequence[Node]:
+        if self.has_memory != (memory is not None):
+            raise refused(
+                "MultiHeadAttention", f"called {'without' if memory is None else 'with'} a memory",
+                "it attends to what it was made for: a memory if it has a memory_dim, else itself",
+                "attention(x, memory)" if self.has_memory else "give memory_dim when it is made",
+            )  # fmt: skip
+        if memory is None:
+            return F.chunk(F.linear(x, self.in_proj_weight, self.in_proj_bias), 3)
+        return self.q_proj(x), *F.chunk(self.kv_proj(memory), 2)
+
+    def own_names(self, state: dict[str, Array], prefix: str) -> None:
+        """Divide PyTorch's joined weight where there is a memory, and join its three otherwise."""
+        names = [f"{prefix}{part}_proj_weight" for part in "qkv"]
+        if all([name in state for name in names]):
+            parts = [state.pop(name) for name in names]
+        elif self.has_memory and (joined := f"{prefix}in_proj_weight") in state:
+            parts = np.split(np.asarray(state.pop(joined)), 3)
+        else:
+            return
+        bias = state.pop(f"{prefix}in_proj_bias", None)
+        if not self.has_memory:
+            state[f"{prefix}in_proj_weight"] = np.concatenate(parts)
+            if bias is not None:
+                state[f"{prefix}in_proj_bias"] = bias
+            return
+        state[f"{prefix}q_proj.weight"] = parts[0]
+        state[f"{prefix}kv_proj.weight"] = np.concatenate(parts[1:])
+        if bias is not None:
+            rows = len(parts[0])
+            state[f"{prefix}q_proj.bias"], state[f"{prefix}kv_proj.bias"] = bias[:rows], bias[rows:]
+
+
+def _projection(rng: np.random.Generator, inputs: int, outputs: int, bias: bool) -> Linear:
+    """A linear map with PyTorch's initial values of attention: Glorot's, and biases of zero."""
+    made = Linear(inputs, outputs, bias, rng=rng)
+    made.weight = glorot(rng, (outputs, inputs))
+    if made.bias is not None:
+        made.bias.value[...] = 0
+    return made

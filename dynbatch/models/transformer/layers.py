@@ -1,0 +1,186 @@
+"""Layers of the encoder and of the decoder: attention and feed-forward with norms and residuals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+from dynbatch import nodes as F
+from dynbatch.arguments import number, refused, switch
+from dynbatch.models.initial import Rng, generator
+from dynbatch.models.layers import LayerNorm, RMSNorm
+from dynbatch.models.module import Module
+from dynbatch.models.transformer.attention import MultiHeadAttention
+from dynbatch.models.transformer.feed_forward import FeedForward
+from dynbatch.nodes.node import Node
+
+
+class LayerOptions(TypedDict, total=False):
+    """The keyword arguments of `TransformerEncoderLayer`, which all stacks pass on."""
+
+    dropout: float
+    inner_dropout: float | None
+    activation: str
+    norm: str
+    norm_first: bool
+    eps: float
+    bias: bool
+    head_dim: int | None
+    scale: float | None
+    rng: Rng
+
+
+Norm = LayerNorm | RMSNorm
+
+
+def norm_of(owner: Module, dim: int, options: LayerOptions) -> Norm:
+    """The norm that the options of a layer name.
+
+    Raises:
+        ArgumentError: `norm` is neither "layer" nor "rms".
+    """
+    name, eps = options.get("norm", "layer"), options.get("eps", 1e-5)
+    if name == "layer":
+        return LayerNorm(dim, eps, bias=options.get("bias", True))
+    if name == "rms":
+        return RMSNorm(dim, eps)
+    raise refused(
+        type(owner).__name__, f"norm is {name!r}", "'layer' or 'rms'",
+        "take 'layer' for LayerNorm, 'rms' for RMSNorm",
+    )  # fmt: skip
+
+
+class TransformerEncoderLayer(Module):
+    """Self-attention and a feed-forward part, each added to its input: one layer, (T, D) -> (T, D).
+
+        post-norm:  x ← norm(x + part(x));   pre-norm:  x ← x + part(norm(x))
+
+    It is `torch.nn.TransformerEncoderLayer` for one sentence; with `causal=True`, a layer of a
+    decoder-only language model.
+
+    Args:
+        dim:             D, features of each token.
+        heads:           of attention.
+        hidden:          features inside the feed-forward part; 4 D by default.
+        dropout:         on each part's result, while training.
+        inner_dropout:   after the activation; `dropout` by default.
+        activation:      of `FeedForward`: "relu", "gelu", "swiglu", …
+        norm:            "layer" for LayerNorm, "rms" for RMSNorm.
+        norm_first:      pre-norm; post-norm by default, as in PyTorch.
+        eps:             of the norms.
+        bias:            whether linear maps and LayerNorms have biases.
+        head_dim, scale: of `MultiHeadAttention`.
+        rng:             generator or seed of the initial values.
+
+    Parameters: under PyTorch's names, self_attn.in_proj_weight (3 D, D), self_attn.in_proj_bias,
+        self_attn.out_proj.weight, self_attn.out_proj.bias, linear1.weight, linear1.bias,
+        linear2.weight, linear2.bias, norm1.weight, norm1.bias, norm2.weight, norm2.bias.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1; pre-norm Xiong et al. 2020,
+        arXiv:2002.04745.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        hidden: int | None = None,
+        *,
+        dropout: float = 0.1,
+        inner_dropout: float | None = None,
+        activation: str = "relu",
+        norm: str = "layer",
+        norm_first: bool = False,
+        eps: float = 1e-5,
+        bias: bool = True,
+        head_dim: int | None = None,
+        scale: float | None = None,
+        rng: Rng = None,
+    ) -> None:
+        rng = generator(rng)
+        self.dropout = number(self, "dropout", dropout, "[0, 1]")
+        self.norm_first = switch(self, "norm_first", norm_first)
+        self.self_attn = MultiHeadAttention(
+            dim, heads, head_dim=head_dim, bias=switch(self, "bias", bias), scale=scale, rng=rng
+        )
+        hidden = 4 * dim if hidden is None else hidden
+        inner_dropout = self.dropout if inner_dropout is None else inner_dropout
+        inner = FeedForward(dim, hidden, activation, bias=bias, dropout=inner_dropout, rng=rng)
+        self.linear1, self.linear2 = inner.linear1, inner.linear2  # first, for PyTorch's names
+        self.feed_forward = inner
+        options: LayerOptions = {"norm": norm, "eps": eps, "bias": bias}
+        self.norm1, self.norm2 = norm_of(self, dim, options), norm_of(self, dim, options)
+
+    def __call__(
+        self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None
+    ) -> Node:
+        """The layer's values; the arguments are those of `MultiHeadAttention`."""
+        attend = partial(self.self_attn, causal=causal, window=window, mask=mask)
+        x = self.add(x, self.norm1, attend)
+        return self.add(x, self.norm2, self.feed_forward)
+
+    def add(self, x: Node, norm: Norm, part: Callable[[Node], Node]) -> Node:
+        """x and what a part makes of it, normalised before or after."""
+        if self.norm_first:
+            return x + F.dropout(part(norm(x)), self.dropout, self.training)
+        return norm(x + F.dropout(part(x), self.dropout, self.training))
+
+
+class TransformerDecoderLayer(TransformerEncoderLayer):
+    """Self-attention, attention to a memory, and a feed-forward part: `layer(x, memory)`.
+
+    It is `torch.nn.TransformerDecoderLayer` for one sentence x (T, D) and memory (S, M) -> (T, D).
+
+    Args:
+        dim, heads, hidden, options: those of `TransformerEncoderLayer`.
+        memory_dim: M, features of the memory; D by default.
+
+    Parameters: those of `TransformerEncoderLayer`, where norm3 is that of the feed-forward part,
+        multihead_attn.q_proj.weight (D, D), multihead_attn.q_proj.bias,
+        multihead_attn.kv_proj.weight (2 D, M), multihead_attn.kv_proj.bias,
+        multihead_attn.out_proj.weight, multihead_attn.out_proj.bias, norm3.weight and norm3.bias.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.1.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        hidden: int | None = None,
+        *,
+        memory_dim: int | None = None,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        rng = options["rng"] = generator(options.get("rng"))
+        super().__init__(dim, heads, hidden, **options)
+        self.multihead_attn = MultiHeadAttention(
+            dim, heads, memory_dim=dim if memory_dim is None else memory_dim,
+            head_dim=options.get("head_dim"), bias=options.get("bias", True),
+            scale=options.get("scale"), rng=rng,
+        )  # fmt: skip
+        self.norm3 = norm_of(self, dim, options)
+
+    def __call__(  # type: ignore[override]
+        self,
+        x: Node,
+        memory: Node,
+        *,
+        causal: bool = True,
+        window: int | None = None,
+        mask: Any = None,
+        memory_mask: Any = None,
+    ) -> Node:
+        """The layer's values.
+
+        Args:
+            x, memory:           (T, D) and (S, M).
+            causal, window, mask: of the attention of x to itself, as `MultiHeadAttention` has them.
+            memory_mask:         boolean (T, S) or (S,); False hides a row of the memory.
+        """
+        attend = partial(self.self_attn, causal=causal, window=window, mask=mask)
+        look = partial(self.multihead_attn, memory=memory, mask=memory_mask)
+        x = self.add(x, self.norm1, attend)
+        x = self.add(x, self.norm2, look)
+        return self.add(x, self.norm3, self.feed_forward)

@@ -1,0 +1,79 @@
+"""`MultiHeadAttention`: PyTorch's three forms of state dict, memories of length 0, refusals."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError
+from dynbatch.testing import check_batching
+
+
+def test_separate_weights_of_a_state_dict_are_joined():
+    attention = models.MultiHeadAttention(4, 2, rng=0)
+    rng = np.random.default_rng(1)
+    q, k, v, out = (rng.standard_normal((4, 4)).astype(np.float32) for _ in range(4))
+    bias = rng.standard_normal(12).astype(np.float32)
+    state = {"q_proj_weight": q, "k_proj_weight": k, "v_proj_weight": v, "in_proj_bias": bias}
+    attention.load_state_dict({**state, "out_proj.weight": out, "out_proj.bias": bias[:4]})
+    assert np.array_equal(attention.in_proj_weight.value, np.concatenate([q, k, v]))
+    assert np.array_equal(attention.in_proj_bias.value, bias)
+    assert list(state) == ["q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias"]
+
+
+@pytest.mark.parametrize("prefix", ["", "attention."])
+def test_the_joined_weight_of_a_state_dict_is_divided_for_a_memory(prefix):
+    class Model(models.Module):
+        def __init__(self):
+            self.attention = models.MultiHeadAttention(4, 2, memory_dim=4, rng=0)
+
+    model = Model() if prefix else Model().attention
+    joined = np.arange(48, dtype=np.float32).reshape(12, 4)
+    out = {"out_proj.weight": np.eye(4), "out_proj.bias": np.zeros(4)}
+    state = {"in_proj_weight": joined, "in_proj_bias": joined[:, 0], **out}
+    model.load_state_dict({prefix + name: value for name, value in state.items()})
+    found = model.state_dict()
+    assert np.array_equal(found[f"{prefix}q_proj.weight"], joined[:4])
+    assert np.array_equal(found[f"{prefix}kv_proj.weight"], joined[4:])
+    assert np.array_equal(found[f"{prefix}q_proj.bias"], joined[:4, 0])
+    assert np.array_equal(found[f"{prefix}kv_proj.bias"], joined[4:, 0])
+
+
+def test_its_own_state_dict_loads_again():
+    for widths in ({}, {"memory_dim": 3}):
+        one, other = (models.MultiHeadAttention(4, 2, **widths, rng=seed) for seed in (0, 1))
+        other.load_state_dict(one.state_dict())
+        for name, value in one.state_dict().items():
+            assert np.array_equal(other.state_dict()[name], value), name
+
+
+def test_over_an_empty_memory_each_row_is_the_bias():
+    attention = models.MultiHeadAttention(4, 2, memory_dim=3, rng=0)
+    attention.out_proj.bias.value[...] = [1, 2, 3, 4]
+    with db.Graph() as graph:
+        y = attention(F.constant(graph, 1.0, (2, 4)), F.constant(graph, 1.0, (0, 3)))
+        assert y.value.tolist() == [[1, 2, 3, 4]] * 2
+
+
+def test_heads_may_have_a_width_of_their_own():
+    attention = models.MultiHeadAttention(4, 3, head_dim=5, bias=False, rng=0)
+    shapes = {name: value.shape for name, value in attention.state_dict().items()}
+    assert shapes == {"in_proj_weight": (45, 4), "out_proj.weight": (4, 15)}
+    shapes = [[(length, 4)] for length in (3, 0, 1, 6)]
+    check_batching(lambda graph, x: attention(x, window=1), shapes=shapes, parameters=attention)
+
+
+def test_a_memory_is_given_if_and_only_if_the_module_was_made_for_one():
+    with db.Graph() as graph:
+        x = F.constant(graph, 1.0, (2, 4))
+        with pytest.raises(ArgumentError, match="called with a memory") as caught:
+            models.MultiHeadAttention(4, 2)(x, x)
+        assert "test_attention.py" in str(caught.value)
+        with pytest.raises(ArgumentError, match="called without a memory"):
+            models.MultiHeadAttention(4, 2, memory_dim=4)(x)
+
+
+def test_heads_divide_the_features():
+    with pytest.raises(ArgumentError, match="3 heads for 4 features"):
+        models.MultiHeadAttention(4, 3)

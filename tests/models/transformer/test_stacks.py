@@ -1,0 +1,49 @@
+"""Stacks: names, final norms, different layers, equal seeds."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import models
+from dynbatch import nodes as F
+from dynbatch.testing import check_batching
+from tests.torch_parity import import_torch
+
+
+def test_names_of_a_transformer_are_pytorchs_but_for_attention_to_the_memory():
+    torch = import_torch()
+    theirs = torch.nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
+    ours = models.Transformer(8, 2, 12, encoder_layers=1, decoder_layers=1)
+    shared = {name for name, _ in theirs.named_parameters() if "multihead_attn" not in name}
+    assert shared == {name for name in ours.state_dict() if "multihead_attn" not in name}
+    ours.load_state_dict(
+        {name: value.detach().numpy() for name, value in theirs.named_parameters()}
+    )
+
+
+@pytest.mark.parametrize("stack", [models.TransformerEncoder, models.TransformerDecoder])
+def test_a_stack_has_a_final_norm_where_norms_come_first(stack):
+    assert stack(1, 4, 2).norm is None
+    assert stack(1, 4, 2, norm_first=True).norm is not None
+    assert stack(1, 4, 2, norm_first=True, final_norm=False).norm is None
+
+
+def test_layers_begin_with_different_values_that_follow_from_the_seed():
+    one, other = (models.TransformerEncoder(2, 4, 2, rng=3).state_dict() for _ in range(2))
+    assert all(np.array_equal(other[name], value) for name, value in one.items())
+    first, second = (one[f"layers.{k}.linear1.weight"] for k in range(2))
+    assert not np.array_equal(first, second)
+
+
+def test_a_causal_encoder_sees_nothing_that_comes_later():
+    encoder = models.TransformerEncoder(2, 4, 2, norm_first=True, dropout=0.0, rng=0)
+    with db.Graph() as graph:
+        x = F.input(graph, np.random.default_rng(0).standard_normal((5, 4)))
+        one, other = encoder(x[:2], causal=True), encoder(x, causal=True)[:2]
+        np.testing.assert_allclose(one.value, other.value, rtol=1e-5, atol=1e-6)
+
+
+def test_an_encoder_and_decoder_batch_over_sentences_of_any_lengths():
+    model = models.Transformer(4, 2, 6, encoder_layers=1, decoder_layers=1, norm_first=True, rng=0)
+    shapes = [[(3, 4), (2, 4)], [(0, 4), (1, 4)], [(1, 4), (0, 4)], [(0, 4), (0, 4)]]
+    check_batching(lambda graph, *xs: model(*xs), shapes=shapes, parameters=model)
