@@ -58,6 +58,12 @@ def query_and_memory(generator: Generator, length: int) -> tuple[Any, ...]:
     return tuple([generator.standard_normal(shape) for shape in shapes])
 
 
+def grouped_memory(generator: Generator, length: int) -> tuple[Any, ...]:
+    """Three queries of four heads, and keys and values of two."""
+    shapes = ((3, 8), (length, 4), (length, 2))
+    return tuple([generator.standard_normal(shape) for shape in shapes])
+
+
 def two_sentences(generator: Generator, length: int) -> tuple[Any, ...]:
     """Queries of one sentence, more or fewer than the keys of another."""
     return (generator.standard_normal((length % 5 + 1, 4)), *matrix(generator, length))

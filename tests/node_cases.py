@@ -21,6 +21,7 @@ from tests.node_arguments import (
     chances,
     choices,
     emissions_and_tags,
+    grouped_memory,
     ids,
     matrix,
     matrix_and_column,
@@ -500,6 +501,9 @@ CASES = [
     Case("attention, causal", lambda graph, x: F.attention(x, x, causal=True), matrix, (),
          lambda torch, x: torch.nn.functional.scaled_dot_product_attention(
              x[None], x[None], x[None], is_causal=True)[0], {"DotProductAttention": 1}),
+    Case("attention, grouped queries",
+         lambda graph, q, k, v: F.attention(q, k, v, heads=4, kv_heads=2, window=2),
+         grouped_memory, (), None, {"DotProductAttention": 1}),
     Case("attention, general", lambda graph, q, k, v, w: F.general_attention(q, k, v, w),
          query_and_memory, [(4, 4)]),
     Case("attention, additive", lambda graph, q, k, v, w: F.additive_attention(q, k, v, w),

@@ -6,6 +6,7 @@ each query and head; backward recomputes the probabilities with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import islice
@@ -39,12 +40,14 @@ BAND_ROWS = 128
 class Scoring(NamedTuple):
     """How scores are computed: heads; for each sentence a scale (K,) and a mask.
 
-    Head h has columns [h D/heads, (h + 1) D/heads) of queries and keys, likewise of values.
+    Head h has columns [h d, (h + 1) d) of the queries (N_q, heads · d), and head h // shared of
+    keys and values, which have heads / shared heads.
     """
 
     heads: int
     scales: Array
     masks: Sequence[Mask]
+    shared: int = 1
 
 
 class Tile(NamedTuple):
@@ -57,7 +60,10 @@ class Tile(NamedTuple):
 
 
 class AttentionSentence(NamedTuple):
-    """One sentence by heads: q (H, T_q, d), k (H, T_k, d), v (H, T_k, e); its scale and mask."""
+    """One sentence by heads, with its scale and mask.
+
+    q (H, S, T_q, d), k (H, 1, T_k, d), v (H, 1, T_k, e): S heads of queries share a head of keys.
+    """
 
     rows: slice
     keys: slice
@@ -69,23 +75,23 @@ class AttentionSentence(NamedTuple):
 
     def block_shape(self) -> tuple[int, int]:
         """The number of queries in a block, and the most keys they see."""
-        heads, count = self.q.shape[:2]
-        return block_shape(count, self.k.shape[1], heads, self.mask)
+        heads, shared, count = self.q.shape[:3]
+        return block_shape(count, self.k.shape[2], heads * shared, self.mask)
 
     def blocks(self) -> Iterator[Tile]:
         """The sentence's queries, block by block."""
-        count, keys = self.q.shape[1], self.k.shape[1]
+        count, keys = self.q.shape[2], self.k.shape[2]
         rows, _ = self.block_shape()
         for first in range(0, count, max(1, rows)):
             last = min(count, first + rows)
             yield Tile(first, last, *self.mask.keys(first, last, keys))
 
     def scores(self, block: Tile, scratch: Array) -> Array:
-        """scale · q kᵀ of one block, -inf where hidden: (H, queries, keys) in `scratch`."""
-        shape = (self.q.shape[0], block.last - block.first, block.high - block.low)
-        scores = scratch[: shape[0] * shape[1] * shape[2]].reshape(shape)
-        k = self.k[:, block.low : block.high]
-        np.matmul(self.q[:, block.first : block.last], k.swapaxes(1, 2), out=scores)
+        """scale · q kᵀ of one block, -inf where hidden: (H, S, queries, keys) in `scratch`."""
+        shape = (*self.q.shape[:2], block.last - block.first, block.high - block.low)
+        scores = scratch[: math.prod(shape)].reshape(shape)
+        k = self.k[:, :, block.low : block.high]
+        np.matmul(self.q[:, :, block.first : block.last], k.swapaxes(2, 3), out=scores)
         if self.scale != 1:
             np.multiply(scores, self.scale, out=scores)
         if self.mask is not NO_MASK:
@@ -154,8 +160,8 @@ def dot_attention(
 
     def shard(span: range, room: Array) -> None:
         for sentence in _sentences(packed, scoring, span):
-            y = _heads(out[sentence.rows], scoring.heads)
-            sums = None if log_sums is None else log_sums[sentence.rows].T
+            y = _heads(out[sentence.rows], scoring.heads, scoring.shared)
+            sums = None if log_sums is None else _sums(log_sums[sentence.rows], scoring)
             for block in sentence.blocks():
                 _block_forward(sentence, block, y, sums, room)
 
@@ -165,15 +171,15 @@ def dot_attention(
 def _block_forward(
     sentence: AttentionSentence, block: Tile, y: Array, sums: Array | None, scratch: Array
 ) -> None:
-    part = y[:, block.first : block.last]
+    part = y[:, :, block.first : block.last]
     if block.low == block.high:
         part[...] = 0
         if sums is not None:
-            sums[:, block.first : block.last] = np.inf
+            sums[:, :, block.first : block.last] = np.inf
         return
     scores = sentence.scores(block, scratch)
     peak, total = exp_rows(scores)
-    np.matmul(scores, sentence.v[:, block.low : block.high], out=part)
+    np.matmul(scores, sentence.v[:, :, block.low : block.high], out=part)
     hidden = total == 0
     np.copyto(total, 1, where=hidden)
     np.divide(part, total, out=part)
@@ -181,7 +187,7 @@ def _block_forward(
         np.log(total, out=total)
         np.add(total, peak, out=total)
         np.copyto(total, np.inf, where=hidden)
-        sums[:, block.first : block.last] = total[..., 0]
+        sums[:, :, block.first : block.last] = total[..., 0]
 
 
 @has_cuda("queries")
@@ -198,26 +204,27 @@ def dot_attention_backward(
         dout:     (N_q, E).
         scratch:  `workspace_backward` elements.
     """
-    heads = scoring.heads
+    heads, shared = scoring.heads, scoring.shared
 
     def shard(span: range, room: Array) -> None:
         for sentence in _sentences(packed, scoring, span):
             dq, dk, dv = [
-                None if array is None else _heads(array[rows], heads)
-                for array, rows in (
-                    (wanted.queries, sentence.rows),
-                    (wanted.keys, sentence.keys),
-                    (wanted.values, sentence.keys),
+                None if array is None else _heads(array[rows], count, shares)
+                for array, rows, count, shares in (
+                    (wanted.queries, sentence.rows, heads, shared),
+                    (wanted.keys, sentence.keys, heads // shared, 1),
+                    (wanted.values, sentence.keys, heads // shared, 1),
                 )
             ]
             blocks = list(sentence.blocks())
             # One block that sees every key writes dk and dv; otherwise blocks add to what is there.
-            adds = wanted.accumulate or [b[2:] for b in blocks] != [(0, sentence.k.shape[1])]
+            adds = wanted.accumulate or [b[2:] for b in blocks] != [(0, sentence.k.shape[2])]
             if not wanted.accumulate and adds:
                 for array in (dk, dv):
                     if array is not None:
                         array[...] = 0
-            dy, sums = _heads(dout[sentence.rows], heads), log_sums[sentence.rows].T
+            dy = _heads(dout[sentence.rows], heads, shared)
+            sums = _sums(log_sums[sentence.rows], scoring)
             for block in blocks:
                 _block_backward(sentence, block, sums, dy, dq, dk, dv, adds, room)
 
@@ -231,39 +238,47 @@ def _block_backward(
     rows, seen = slice(block.first, block.last), slice(block.low, block.high)
     if block.low == block.high:
         if dq is not None:
-            dq[:, rows] = 0
+            dq[:, :, rows] = 0
         return
     half = scratch.size // 2
     p = sentence.scores(block, scratch[:half])
-    np.subtract(p, sums[:, rows, None], out=p)
+    np.subtract(p, sums[:, :, rows, None], out=p)
     np.exp(p, out=p)
     if dv is not None:
-        _outer(p, dy[:, rows], dv[:, seen], adds)
+        _outer(p, dy[:, :, rows], dv[:, 0, seen], adds)
     if dq is None and dk is None:
         return
     ds = scratch[half : half + p.size].reshape(p.shape)
-    np.matmul(dy[:, rows], sentence.v[:, seen].swapaxes(1, 2), out=ds)
+    np.matmul(dy[:, :, rows], sentence.v[:, :, seen].swapaxes(2, 3), out=ds)
     softmax_backward(p, ds)
     if sentence.scale != 1:
         np.multiply(ds, sentence.scale, out=ds)
     if dq is not None:
-        np.matmul(ds, sentence.k[:, seen], out=dq[:, rows])
+        np.matmul(ds, sentence.k[:, :, seen], out=dq[:, :, rows])
     if dk is not None:
-        _outer(ds, sentence.q[:, rows], dk[:, seen], adds)
+        _outer(ds, sentence.q[:, :, rows], dk[:, 0, seen], adds)
 
 
-def _heads(rows: Array, heads: int) -> Array:
+def _heads(rows: Array, heads: int, shared: int) -> Array:
+    """Rows (T, heads · d) as (heads / shared, shared, T, d)."""
     length, width = rows.shape
-    return rows.reshape(length, heads, width // heads).transpose(1, 0, 2)
+    return rows.reshape(length, heads // shared, shared, width // heads).transpose(1, 2, 0, 3)
+
+
+def _sums(log_sums: Array, scoring: Scoring) -> Array:
+    """Numbers of queries and heads (T_q, heads) as (heads / shared, shared, T_q)."""
+    shared = scoring.shared
+    return log_sums.T.reshape(scoring.heads // shared, shared, log_sums.shape[0])
 
 
 def _sentences(
     packed: PackedAttention, scoring: Scoring, span: range
 ) -> Iterator[AttentionSentence]:
+    shared = scoring.shared
     sentences = islice(sentences_of(packed), span.start, span.stop)
     for i, (rows, keys) in zip(span, sentences, strict=True):
-        q, k, v = packed.queries[rows], packed.keys[keys], packed.values[keys]
-        q, k, v = [_heads(array, scoring.heads) for array in (q, k, v)]
+        q = _heads(packed.queries[rows], scoring.heads, shared)
+        k, v = [_heads(x[keys], scoring.heads // shared, 1) for x in (packed.keys, packed.values)]
         yield AttentionSentence(rows, keys, q, k, v, scoring.scales[i], scoring.masks[i])
 
 
@@ -290,9 +305,13 @@ def _share(
 
 
 def _outer(weights: Array, rows: Array, out: Array, adds: bool) -> None:
-    """out (+)= weightsᵀ rows of each head: (H, queries, keys), (H, queries, d), (H, keys, d)."""
+    """out (+)= Σ weightsᵀ rows over the heads that share one of `out`.
+
+    weights (H, S, queries, keys), rows (H, S, queries, d), out (H, keys, d).
+    """
+    shared = weights.shape[1]
     if not adds:
-        np.matmul(weights.swapaxes(1, 2), rows, out=out)
-        return
-    for head in zip(rows, weights, out, strict=True):
-        blas.matmul_outer(*head, add=True)
+        np.matmul(weights[:, 0].swapaxes(1, 2), rows[:, 0], out=out)
+    for part in range(0 if adds else 1, shared):
+        for head in zip(rows[:, part], weights[:, part], out, strict=True):
+            blas.matmul_outer(*head, add=True)

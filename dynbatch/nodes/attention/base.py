@@ -87,10 +87,11 @@ class AttentionBase(Operation):
                 "query (T_q, D) or (D,), keys (T_k, D), values (T_k, E)",
                 "give keys and values one row for each position",
             )
-        if q[-1] != k[1]:
+        shared = self.shared_by()
+        if q[-1] != shared * k[1]:
             self.refuse(
-                f"query and key features differ ({q[-1]} != {k[1]})",
-                "query.shape[-1] == keys.shape[1]",
+                f"query and key features differ ({q[-1]} != {shared * k[1]})",
+                "query.shape[-1] == keys.shape[1]" + (f" * {shared}" if shared > 1 else ""),
                 "project them to one width, or use F.general_attention",
             )
         if k[0] != v[0]:
@@ -113,7 +114,11 @@ class AttentionBase(Operation):
                 "0 <= window; with 0 a query sees its own position only",
                 "give the number of tokens to see on each side",
             )
-        return (*q[:-1], v[1])
+        return (*q[:-1], shared * v[1])
+
+    def shared_by(self) -> int:
+        """How many heads of queries share a head of keys and values."""
+        return 1
 
     @classmethod
     def operations(cls, batch: Batch) -> int:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention.mask import Mask
 from dynbatch.nodes.arguments import require_nodes
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
@@ -21,8 +23,9 @@ from dynbatch.ragged import Ragged
 class DotProductAttention(AttentionBase):
     """y_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), in each of `heads` heads.
 
-    Shape:  q (T_q, D) or (D,), k (T_k, D), v (T_k, E) -> y (T_q, E) or (E,). A query that sees no
-        key (all masked, or T_k = 0) gives zeros.
+    Shape:  q (T_q, heads · d) or (heads · d,), k (T_k, kv_heads · d), v (T_k, kv_heads · e)
+        -> y (T_q, heads · e) or (heads · e,). A query that sees no key (all masked, or T_k = 0)
+        gives zeros.
     Batches with:  every other one of the same heads and widths, whatever the lengths, scales and
         masks.
     Cost:  keeps log Σ exp(score) of each query and head; scores are recomputed in backward, for a
@@ -30,21 +33,32 @@ class DotProductAttention(AttentionBase):
     """
 
     stream_name = "DotAttention"
-    __slots__ = ("heads", "scale")
-    static = ("heads",)
+    __slots__ = ("heads", "kv_heads", "scale")
+    static = ("heads", "kv_heads")
     heads: int
+    kv_heads: int
     scale: float
 
     def infer_shape(self, *shapes: Shape) -> Shape:
+        heads, kv_heads = self.heads, self.kv_heads
+        if heads != kv_heads and (kv_heads < 1 or heads % kv_heads):
+            self.refuse(
+                f"{heads} heads for {kv_heads} kv_heads",
+                "kv_heads divides heads: as many of queries read each head of keys and values",
+                "choose kv_heads among the divisors of heads",
+            )
         shape = super().infer_shape(*shapes)
         widths = (shapes[0][-1], shape[-1])
-        if self.heads < 1 or any([width % self.heads for width in widths]):
+        if heads < 1 or any([width % heads for width in widths]):
             self.refuse(
-                f"{self.heads} heads for {widths[0]} key features and {widths[1]} value features",
+                f"{heads} heads for {widths[0]} key features and {widths[1]} value features",
                 "heads divides the features of keys and of values",
                 "choose a number of heads that divides both",
             )
         return shape
+
+    def shared_by(self) -> int:
+        return 1 if self.heads == self.kv_heads else self.heads // self.kv_heads
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
@@ -75,6 +89,12 @@ class DotProductAttention(AttentionBase):
         return batch.array("scale", batch.dtype)
 
     @classmethod
+    def scoring(cls, batch: Batch, scales: Array, masks: Sequence[Mask]) -> kernels.Scoring:
+        """How scores are computed, as the kernels take it."""
+        first = batch.first
+        return kernels.Scoring(first.heads, scales, masks, first.shared_by())
+
+    @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
         masks, heads = cls.masks(batch), batch.first.heads
@@ -84,7 +104,7 @@ class DotProductAttention(AttentionBase):
             sentences, scores = cls.sentence_of_rows(batch, k), scratch[: k.values.shape[0]]
             single_query.dot_attention(packed, scales, sentences, y.values, log_sums, scores)
         else:
-            scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), masks)
+            scoring = cls.scoring(batch, np.broadcast_to(scales, len(k)), masks)
             kernels.dot_attention(packed, scoring, y.values, log_sums, scratch)
 
     @classmethod
@@ -100,7 +120,7 @@ class DotProductAttention(AttentionBase):
             )
         else:
             scratch = cls.scratch(batch)
-            scoring = kernels.Scoring(heads, np.broadcast_to(scales, len(k)), masks)
+            scoring = cls.scoring(batch, np.broadcast_to(scales, len(k)), masks)
             kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
 
 
@@ -113,35 +133,44 @@ def attention(
     window: int | None = None,
     mask: Any = None,
     heads: int = 1,
+    kv_heads: int | None = None,
 ) -> Node:
     """Dot-product attention of one sentence, as `torch.nn.functional.scaled_dot_product_attention`.
 
     Args:
-        query:  (T_q, D), or one vector (D,).
-        keys:   (T_k, D).
-        values: (T_k, E); the keys by default.
-        scale:  of the scores; 1/√(D/heads) by default, 1.0 for plain dot products.
-        causal: query i sees keys j <= i only.
-        window: query i sees keys with |i - j| <= window only.
-        mask:   boolean (T_q, T_k) or (T_k,); False hides a key.
-        heads:  the features are split into so many heads, which attend each for itself.
+        query:    (T_q, D), or one vector (D,).
+        keys:     (T_k, D).
+        values:   (T_k, E); the keys by default.
+        scale:    of the scores; 1/√(D/heads) by default, 1.0 for plain dot products.
+        causal:   query i sees keys j <= i only.
+        window:   query i sees keys with |i - j| <= window only.
+        mask:     boolean (T_q, T_k) or (T_k,); False hides a key.
+        heads:    the features are split into so many heads, which attend each for itself.
+        kv_heads: heads of keys and values, as many as `heads` by default. With fewer, called
+            grouped queries, head h reads head h // (heads / kv_heads) of keys (T_k, D/heads ·
+            kv_heads) and of values. It is PyTorch's `enable_gqa`; nothing is repeated.
 
     Returns:
-        (T_q, E) or (E,). A query that sees no key (all are masked, or T_k = 0) gives zeros, where
-        PyTorch gives NaN.
+        (T_q, E) or (E,), with heads / kv_heads times the features of values. A query that sees no
+        key (all are masked, or T_k = 0) gives zeros, where PyTorch gives NaN.
 
     Raises:
-        ShapeError: shapes do not fit, heads does not divide the features, or window < 0.
+        ShapeError: shapes do not fit, heads does not divide the features, kv_heads does not divide
+            heads, or window < 0.
         DtypeError: the mask is not boolean, or the window no integer.
 
-    Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1.
+    Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped queries: Ainslie et al. 2023,
+        arXiv:2305.13245, section 2.2.
     """
     values = keys if values is None else values
     require_nodes("attention", query, keys, values)
     mask = mask_of("attention", causal, window, mask)
     if scale is None:
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0
-    return DotProductAttention(query, keys, values, heads=heads, scale=float(scale), mask=mask)
+    kv_heads = heads if kv_heads is None else kv_heads
+    return DotProductAttention(
+        query, keys, values, heads=heads, kv_heads=kv_heads, scale=float(scale), mask=mask
+    )
 
 
 def general_attention(

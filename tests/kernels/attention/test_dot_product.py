@@ -29,17 +29,18 @@ def packed_of(dtype=np.float64):
     return PackedAttention(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
 
 
-def forward(packed, heads, masks):
-    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), masks)
-    out = np.full((packed.queries.shape[0], VALUE_WIDTH), np.nan, packed.queries.dtype)
+def forward(packed, heads, masks, shared=1):
+    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), masks, shared)
+    width = packed.values.shape[1] * shared
+    out = np.full((packed.queries.shape[0], width), np.nan, packed.queries.dtype)
     log_sums = np.full((packed.queries.shape[0], heads), np.nan, packed.queries.dtype)
     scratch = np.empty(attention.workspace(out, QUERIES, KEYS, heads, masks), out.dtype)
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
     return out, log_sums
 
 
-def backward(packed, heads, masks, log_sums, dout, wanted):
-    scoring = Scoring(heads, SCALES.astype(dout.dtype), masks)
+def backward(packed, heads, masks, log_sums, dout, wanted, shared=1):
+    scoring = Scoring(heads, SCALES.astype(dout.dtype), masks, shared)
     scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, heads, masks), dout.dtype)
     attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
@@ -93,6 +94,32 @@ def test_gradients_equal_central_differences(heads, masks, blocks):
         directions[which] = rng.standard_normal(directions[which].shape)
         expected = slope(loss, packed[:3], directions)
         assert np.isclose((gradients[which] * directions[which]).sum(), expected, rtol=1e-7)
+
+
+@pytest.mark.parametrize("masks", ["all", "mixed"])
+def test_heads_that_share_keys_give_what_repeated_keys_give(masks, blocks):
+    packed, masks, shared = packed_of(), masks_of(masks), 3
+    queries, _ = pack(QUERIES, 2 * shared * 3, 1)  # six heads of queries, two of keys
+    packed = packed._replace(queries=queries)
+
+    def repeated(rows):
+        heads = rows.reshape(len(rows), 2, -1)
+        return np.repeat(heads, shared, axis=1).reshape(len(rows), -1)
+
+    whole = packed._replace(keys=repeated(packed.keys), values=repeated(packed.values))
+    out, log_sums = forward(packed, 6, masks, shared)
+    expected, of_repeated = forward(whole, 6, masks)
+    assert np.allclose(out, expected, rtol=1e-12, atol=1e-12)
+    assert np.allclose(log_sums, of_repeated, rtol=1e-12, atol=1e-12)
+    dout = np.random.default_rng(7).standard_normal(out.shape)
+    found = [np.full_like(x, np.nan) for x in packed[:3]]
+    backward(packed, 6, masks, log_sums, dout, AttentionGradients(*found), shared)
+    wanted = [np.full_like(x, np.nan) for x in whole[:3]]
+    backward(whole, 6, masks, log_sums, dout, AttentionGradients(*wanted))
+    for one, other in zip(found[1:], wanted[1:], strict=True):
+        summed = other.reshape(len(other), 2, shared, -1).sum(axis=2)
+        assert np.allclose(one, summed.reshape(one.shape), rtol=1e-12, atol=1e-12)
+    assert np.allclose(found[0], wanted[0], rtol=1e-12, atol=1e-12)
 
 
 def test_log_sums_are_those_of_the_scores_and_infinite_where_nothing_is_seen():

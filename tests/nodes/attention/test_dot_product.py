@@ -184,6 +184,83 @@ def test_general_attention_takes_masks():
         assert np.allclose(y.value, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("options", [{}, {"causal": True, "window": 2}])
+def test_grouped_queries_equal_torch(kv_heads, options):
+    torch = pytest.importorskip("torch", reason="PyTorch is the oracle here")
+    lengths, heads = [(3, 5), (1, 1), (1, 7), (40, 33)], 4
+    rng = np.random.default_rng(0)
+    given = [
+        [
+            rng.standard_normal((rows, count * width)).astype(np.float32)
+            for rows, count, width in ((a, heads, 2), (b, kv_heads, 2), (b, kv_heads, 3))
+        ]
+        for a, b in lengths
+    ]
+    values, gradients, weights = differentiate(
+        given, lambda q, k, v: F.attention(q, k, v, heads=heads, kv_heads=kv_heads, **options)
+    )
+    for n, (queries, keys) in enumerate(lengths):
+        seen = visible(queries, keys, options.get("window"), 0 if options else None)
+        leaves = [torch.tensor(x, requires_grad=True) for x in given[n]]
+        q, k, v = [
+            x.reshape(len(x), count, -1).transpose(0, 1)
+            for x, count in zip(leaves, (heads, kv_heads, kv_heads), strict=True)
+        ]
+        y = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=torch.tensor(seen), enable_gqa=True
+        )
+        y = y.transpose(0, 1).reshape(queries, heads * 3)
+        sees = seen.any(axis=1)
+        assert np.allclose(values[n][sees], y.detach().numpy()[sees], rtol=1e-5, atol=1e-5)
+        if sees.all():
+            (y * torch.tensor(weights[n])).sum().backward()
+            for leaf, gradient in zip(leaves, gradients[n], strict=True):
+                assert np.allclose(gradient, leaf.grad.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("pair", [(3, 5), (5, 3), (1, 4), (2, 0), (0, 3)])
+def test_gradients_of_grouped_queries_equal_central_differences(pair):
+    shapes = [(pair[0], 4), (pair[1], 2), (pair[1], 6)]
+    check_gradient(
+        lambda graph, q, k, v: F.attention(q, k, v, heads=4, kv_heads=2, causal=True), shapes=shapes
+    )
+
+
+def test_grouped_queries_inside_a_scan_equal_repeated_keys():
+    @db.cell
+    def grouped(x, h, p, memory):
+        h = F.tanh(x + F.attention(h, memory, heads=4, kv_heads=2))
+        return h, h
+
+    @db.cell
+    def repeated(x, h, p, memory):
+        h = F.tanh(x + F.attention(h, memory, heads=4))
+        return h, h
+
+    rng = np.random.default_rng(0)
+    xs = [rng.standard_normal((n, 8)) for n in (3, 1, 5)]
+    memories = [rng.standard_normal((n, 4)) for n in (2, 4, 1)]
+    found = []
+    for cell, times in ((grouped, 1), (repeated, 2)):
+        with db.Graph(dtype="float64") as graph:
+            keys = [F.input(graph, m).keep() for m in memories]
+            read = keys if times == 1 else [twice_by_head(m) for m in keys]
+            ys = [
+                db.scan(cell, F.input(graph, x), init=8, memory=m)[0].keep()
+                for x, m in zip(xs, read, strict=True)
+            ]
+            graph.backward(F.sum([F.sum(y * y) for y in ys]))
+            found.append([*[y.value for y in ys], *[k.gradient for k in keys]])
+    for one, other in zip(*found, strict=True):
+        assert np.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
+def twice_by_head(memory):
+    first, second = memory[:, 0:2], memory[:, 2:4]
+    return F.concat([first, first, second, second])
+
+
 def test_what_is_saved_is_one_number_for_each_query_and_head():
     with db.Graph() as graph:
         q, k, v = [F.input(graph, x) for x in arrays(3, 5)]
@@ -208,6 +285,12 @@ def test_a_mask_may_change_after_the_node_was_made():
         (lambda q, k, v: F.attention(q, k, q), ["5 keys for 3 values", "same positions"]),
         (lambda q, k, v: F.attention(q, k, v, heads=3), ["3 heads for 4", "divides"]),
         (lambda q, k, v: F.attention(q, k, v, heads=0), ["0 heads"]),
+        (lambda q, k, v: F.attention(q, k, v, heads=4, kv_heads=3), ["4 heads for 3", "divides"]),
+        (lambda q, k, v: F.attention(q, k, v, kv_heads=0), ["1 heads for 0 kv_heads"]),
+        (
+            lambda q, k, v: F.attention(q, k, v, heads=2, kv_heads=1),
+            ["4 != 8", "keys.shape[1] * 2"],
+        ),
         (lambda q, k, v: F.attention(q, k, v, mask=MASK.T), ["mask (5, 3)", "3 queries, 5 keys"]),
         (lambda q, k, v: F.attention(q, k, v, window=-1), ["window -1"]),
         (lambda q, k, v: F.attention(q, k[0], v), ["keys (4,)", "one row for each position"]),

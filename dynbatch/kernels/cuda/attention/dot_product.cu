@@ -90,13 +90,13 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention(const REAL* queries, const REAL* keys, const REAL* values, REAL* out,
         REAL* log_sums, const long long* tiles, const long long* query_offsets,
         const long long* key_offsets, const REAL* scales, const long long* masks,
-        const bool* visible, int sentences, int heads, int key_width, int value_width) {
+        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, key_width, value_width};
+        heads, shared, key_width, value_width};
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums);
-        work.y = tables.head_of(out, work.query, value_width);
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        work.y = tables.head_of(out, work.query, value_width, blockIdx.y, heads);
     }
     __syncthreads();
     if (work.queries == 1) attend_alone(work);

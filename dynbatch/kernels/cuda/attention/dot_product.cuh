@@ -2,16 +2,18 @@
 // backward.
 //
 // Matrices are packed rows, with one head beside the other: queries (N_q, heads * key_width), keys
-// (N_k, heads * key_width), values (N_k, heads * value_width), out and dout (N_q, heads *
-// value_width). log_sums and means are (N_q, heads). Tables:
+// (N_k, key_heads * key_width), values (N_k, key_heads * value_width), out and dout (N_q, heads *
+// value_width). Each head of keys and values is read by `shared` = heads / key_heads heads of
+// queries. log_sums and means are (N_q, heads). Tables:
 //
 //     tiles          number of the first tile of each sentence; NULL: every sentence has one tile
 //     query_offsets  first query of each sentence, and N_q; key_offsets likewise
 //     scales         of each sentence's scores
 //     masks, visible  what its queries see: `Mask` in attention.cuh
 //
-// Grid (tiles, heads). A block does a tile of 32 queries of one sentence in one head, or of 32 keys
-// for the gradients of keys and values, and goes through the other side 32 rows at a time:
+// Grid (tiles, heads). A block does a tile of 32 queries of one sentence in one head, or, in a grid
+// of (tiles, key_heads), of 32 keys for the gradients of keys and values, and goes through the other
+// side 32 rows at a time:
 //
 //                lanes 0 … 31: keys
 //     warp 0   queries 0 … 3               Scores are summed from shared memory, by columns. A warp
@@ -19,7 +21,8 @@
 //     warp 7   queries 28 … 31             What is summed over tiles lies in the output itself.
 //
 // A sentence with one query, as in a decoder's step, has its keys shared by the warps instead, and
-// all its gradients made by one block. Block 256, or 512 where all sentences have one query.
+// all its gradients made by one block; backward does so only where each head of queries has keys of
+// its own. Block 256, or 512 where all sentences are of that kind.
 //
 // Source: Dao et al. 2022 (FlashAttention), arXiv:2205.14135: running maximum and sum of a row of
 // scores, and scores made again in backward.
@@ -63,16 +66,25 @@ struct Tables {
     const REAL* scales;
     const long long* masks;
     const bool* visible;
-    int sentences, heads, key_width, value_width;
+    int sentences, heads, shared, key_width, value_width;
 
+    // Head `head` of a matrix that has `count` of them.
     template <class T>
-    __device__ __forceinline__ Rows<T> head_of(T* matrix, long long row, int width) const {
-        const int stride = heads * width;
-        return {matrix ? matrix + row * stride + (int)blockIdx.y * width : nullptr, stride, width};
+    __device__ __forceinline__ Rows<T> head_of(
+        T* matrix, long long row, int width, int head, int count) const {
+        const int stride = count * width;
+        return {matrix ? matrix + row * stride + head * width : nullptr, stride, width};
     }
 
+    template <class T>
+    __device__ __forceinline__ Rows<T> of_keys(
+        T* matrix, long long row, int width, int head) const {
+        return head_of(matrix, row, width, head / shared, heads / shared);
+    }
+
+    // What a block reads of head `head` of queries, and of the head of keys that it reads.
     __device__ __forceinline__ void find(Work& work, const REAL* queries, const REAL* keys,
-        const REAL* values, REAL* log_sums) const {
+        const REAL* values, REAL* log_sums, int head) const {
         int k = blockIdx.x, tile = 0;
         if (tiles) {
             k = find_segment(tiles, 1, 0, sentences, blockIdx.x);
@@ -86,18 +98,26 @@ struct Tables {
         work.first = tile * SIDE;
         work.scale = scales[k];
         work.mask = mask_of(masks, visible, k);
-        work.q = head_of(queries, work.query, key_width);
-        work.k = head_of(keys, work.key, key_width);
-        work.v = head_of(values, work.key, value_width);
-        work.log_sums = log_sums ? log_sums + work.query * heads + blockIdx.y : nullptr;
+        work.q = head_of(queries, work.query, key_width, head, heads);
+        work.k = of_keys(keys, work.key, key_width, head);
+        work.v = of_keys(values, work.key, value_width, head);
+        work.log_sums = log_sums ? log_sums + work.query * heads + head : nullptr;
     }
 
     __device__ __forceinline__ void find_gradients(
-        Work& work, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues) const {
-        work.dy = head_of(dout, work.query, value_width);
-        work.dk = head_of(dkeys, work.key, key_width);
-        work.dv = head_of(dvalues, work.key, value_width);
-        work.means = means + work.query * heads + blockIdx.y;
+        Work& work, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, int head) const {
+        work.dy = head_of(dout, work.query, value_width, head, heads);
+        work.dk = of_keys(dkeys, work.key, key_width, head);
+        work.dv = of_keys(dvalues, work.key, value_width, head);
+        work.means = means + work.query * heads + head;
+    }
+
+    // From one head of queries to the next, which reads the same keys.
+    __device__ __forceinline__ void next_head(Work& work) const {
+        work.q.first += key_width;
+        work.dy.first += value_width;
+        ++work.log_sums;
+        ++work.means;
     }
 };
 

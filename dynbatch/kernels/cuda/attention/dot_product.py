@@ -31,7 +31,7 @@ def dot_attention(
     packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array, scratch: Array
 ) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), of each sentence in each head."""
-    attend(packed, scoring.heads, scoring.scales, scoring.masks, out, log_sums)
+    attend(packed, scoring, out, log_sums)
 
 
 def dot_attention_backward(
@@ -40,44 +40,43 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
-    For sentences with one query the first launch does everything.
+    For sentences with one query the first launch does everything, unless heads share keys.
     """
-    args = (scoring.heads, scoring.scales, scoring.masks, log_sums, dout, wanted)
-    attend_backward(packed, *args, scratch[: log_sums.size])
+    attend_backward(packed, scoring, log_sums, dout, wanted, scratch[: log_sums.size])
 
 
-def attend(
-    packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask], out: Array,
-    log_sums: Array,
-) -> None:  # fmt: skip
+def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array) -> None:
     """`dot_attention`; without masks every query sees every key."""
     queries = np.diff(packed.query_offsets)
     tiles, blocks = tile_table(queries)
     arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
-    tables = _tables(packed, heads, scales, masks)
-    launch(out, "dot_attention", (blocks, heads), _block(queries), (*arrays, tiles, *tables))
+    args = (*arrays, tiles, *_tables(packed, scoring))
+    launch(out, "dot_attention", (blocks, scoring.heads), _block(queries), args)
 
 
 def attend_backward(
-    packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask],
-    log_sums: Array, dout: Array, wanted: AttentionGradients, means: Array | None,
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    wanted: AttentionGradients, means: Array | None,
 ) -> None:  # fmt: skip
     """`dot_attention_backward`; without masks every query sees every key.
 
     Args:
-        means: (N_q · heads,) scratch, or None where every sentence has one query.
+        means: (N_q · heads,) scratch, or None where every sentence has one query and one head.
     """
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     arrays = (packed.queries, packed.keys, packed.values, log_sums, dout, means)
-    tables = _tables(packed, heads, scales, masks)
+    tables = _tables(packed, scoring)
     tiles, blocks = tile_table(queries)
-    args = (*arrays, wanted.queries, wanted.keys, wanted.values, wanted.accumulate, tiles, *tables)
-    launch(dout, "dot_attention_backward", (blocks, heads), _block(queries), args)
-    of_several = np.where(queries == 1, 0, keys)
-    if of_several.any() and not (wanted.keys is None and wanted.values is None):
-        tiles, blocks = tile_table(of_several)
-        args = (*arrays, wanted.keys, wanted.values, wanted.accumulate, tiles, *tables)
-        launch(dout, "dot_attention_backward_keys", (blocks, heads), (THREADS,), args)
+    of_keys = (wanted.keys, wanted.values)
+    args = (*arrays, wanted.queries, *of_keys, wanted.accumulate, tiles, *tables)
+    block = _block(queries) if scoring.shared == 1 else (THREADS,)
+    launch(dout, "dot_attention_backward", (blocks, scoring.heads), block, args)
+    rest = np.where(queries == 1, 0, keys) if scoring.shared == 1 else keys
+    if rest.any() and not (wanted.keys is None and wanted.values is None):
+        tiles, blocks = tile_table(rest)
+        args = (*arrays, *of_keys, wanted.accumulate, tiles, *tables)
+        grid = (blocks, scoring.heads // scoring.shared)
+        launch(dout, "dot_attention_backward_keys", grid, (THREADS,), args)
 
 
 def tile_table(lengths: Array) -> tuple[Array | None, int]:
@@ -107,14 +106,16 @@ def mask_tables(masks: Sequence[Mask]) -> tuple[Array | None, Array | None]:
     return table, np.concatenate(visible) if visible else None
 
 
-def _tables(
-    packed: PackedAttention, heads: int, scales: Array, masks: Sequence[Mask]
-) -> tuple[Argument, ...]:
+def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
     """The last parameters of every kernel."""
     count = packed.query_offsets.size - 1
-    offsets = (packed.query_offsets, packed.key_offsets)
-    widths = (packed.keys.shape[1] // heads, packed.values.shape[1] // heads)
-    return (*offsets, np.broadcast_to(scales, count), *mask_tables(masks), count, heads, *widths)
+    tables = (
+        packed.query_offsets, packed.key_offsets, np.broadcast_to(scoring.scales, count),
+        *mask_tables(scoring.masks),
+    )  # fmt: skip
+    heads, shared = scoring.heads, scoring.shared
+    widths = [x.shape[1] // (heads // shared) for x in (packed.keys, packed.values)]
+    return (*tables, count, heads, shared, *widths)
 
 
 def _block(queries: Array) -> tuple[int]:

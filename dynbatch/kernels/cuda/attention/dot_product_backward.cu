@@ -140,42 +140,49 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
     }
 }
 
-// Gradients of queries; where a sentence has one query, of its keys and values too. Those that are
-// NULL are not wanted; dkeys and dvalues are added to if `accumulate`, and may then be the same.
-// Overwrites means.
+// Gradients of queries; where a sentence has one query, of its keys and values too, unless heads of
+// queries share these. Those that are NULL are not wanted; dkeys and dvalues are added to if
+// `accumulate`, and may then be the same. Overwrites means.
 extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention_backward(const REAL* queries, const REAL* keys, const REAL* values,
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys, REAL* dvalues,
         bool accumulate, const long long* tiles, const long long* query_offsets,
         const long long* key_offsets, const REAL* scales, const long long* masks,
-        const bool* visible, int sentences, int heads, int key_width, int value_width) {
+        const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, key_width, value_width};
+        heads, shared, key_width, value_width};
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums);
-        tables.find_gradients(work, dout, means, dkeys, dvalues);
-        work.dq = tables.head_of(dqueries, work.query, key_width);
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
+        work.dq = tables.head_of(dqueries, work.query, key_width, blockIdx.y, heads);
     }
     __syncthreads();
-    if (work.queries == 1) slopes_alone(work, accumulate);
+    if (work.queries == 1 && shared == 1) slopes_alone(work, accumulate);
     else slopes_of_queries(work);
 }
 
-// Gradients of keys and values of the sentences that have tiles; tiles are 32 keys here.
+// Gradients of keys and values of the sentences that have tiles; tiles are 32 keys here. A block sums
+// over the heads of queries that read its head of keys, in their order.
 extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention_backward_keys(const REAL* queries, const REAL* keys, const REAL* values,
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int key_width, int value_width) {
+        int shared, int key_width, int value_width) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
-        heads, key_width, value_width};
+        heads, shared, key_width, value_width};
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums);
-        tables.find_gradients(work, dout, means, dkeys, dvalues);
+        const int head = blockIdx.y * shared;
+        tables.find(work, queries, keys, values, log_sums, head);
+        tables.find_gradients(work, dout, means, dkeys, dvalues, head);
     }
-    __syncthreads();
-    slopes_of_keys(work, accumulate);
+    for (int part = 0; part < shared; ++part) {
+        __syncthreads();
+        slopes_of_keys(work, accumulate || part > 0);
+        if (part + 1 == shared) return;
+        __syncthreads();  // all have read the head before
+        if (threadIdx.x == 0) tables.next_head(work);
+    }
 }

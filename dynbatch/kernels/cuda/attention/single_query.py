@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dynbatch.backend import Array
+from dynbatch.kernels.attention.dot_product import Scoring
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.attention import additive as general
 from dynbatch.kernels.cuda.attention.dot_product import attend, attend_backward
@@ -20,7 +21,7 @@ def dot_attention(
     scratch: Array,
 ) -> None:  # fmt: skip
     """out = Σ_j p_j v_j,  p_j = softmax_j(scale · q · k_j): one row a sentence."""
-    attend(packed, 1, scales, (), out, log_sums)
+    attend(packed, Scoring(1, scales, ()), out, log_sums)
 
 
 def dot_attention_backward(
@@ -28,7 +29,7 @@ def dot_attention_backward(
     log_sums: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`, in one launch."""
-    attend_backward(packed, 1, scales, (), log_sums, dout, wanted, None)
+    attend_backward(packed, Scoring(1, scales, ()), log_sums, dout, wanted, None)
 
 
 def additive_attention(

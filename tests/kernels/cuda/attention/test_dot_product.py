@@ -19,33 +19,34 @@ TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def exercise(kernels):
-    """Several tiles on both sides, and a lone query of two chunks of keys."""
-    for queries, keys in ((40, 70), (1, 300)):
-        q, k, v, dout, out, dq, dk, dv = [
-            fake_cupy.zeros((rows, 33), np.float32)
-            for rows in (queries, keys, keys, queries, queries, queries, keys, keys)
+    """Several tiles on both sides, two heads of queries; a lone query of two chunks of keys."""
+    for queries, keys, heads in ((40, 70, 2), (1, 300, 1)):
+        q, dout, out, dq, k, v, dk, dv = [
+            fake_cupy.zeros((rows, width), np.float32)
+            for rows, width in [(queries, 33 * heads)] * 4 + [(keys, 33)] * 4
         ]
-        sums, means = [fake_cupy.zeros((queries, 1), np.float32) for _ in range(2)]
+        sums, means = [fake_cupy.zeros((queries, heads), np.float32) for _ in range(2)]
         offsets = [fake_cupy.asarray(np.array([0, n])) for n in (queries, keys)]
         first = fake_cupy.asarray(np.array([0]))
         scales = fake_cupy.asarray(np.ones(1, np.float32))
-        tables = (first, *offsets, scales, None, None, 1, 1, 33, 33)
+        tables = (first, *offsets, scales, None, None, 1, heads, heads, 33, 33)
         tiles = -(-queries // 32)
-        kernels.launch("dot_attention", (tiles, 1), (256,), (q, k, v, out, sums, *tables))
+        kernels.launch("dot_attention", (tiles, heads), (256,), (q, k, v, out, sums, *tables))
         args = (q, k, v, sums, dout, means, dq, dk, dv, False, *tables)
-        kernels.launch("dot_attention_backward", (tiles, 1), (256,), args)
+        kernels.launch("dot_attention_backward", (tiles, heads), (256,), args)
         args = (q, k, v, sums, dout, means, dk, dv, False, *tables)
         kernels.launch("dot_attention_backward_keys", (-(-keys // 32), 1), (256,), args)
 
 
-def packed_of(dtype, lengths, widths):
+def packed_of(dtype, lengths, widths, shared=1):
     queries, keys = zip(*lengths, strict=True)
-    (q, query_offsets), (k, key_offsets) = pack(queries, widths[0], 1), pack(keys, widths[0], 2)
-    v, _ = pack(keys, widths[1], 3)
+    of_keys = [width // shared for width in widths]
+    (q, query_offsets), (k, key_offsets) = pack(queries, widths[0], 1), pack(keys, of_keys[0], 2)
+    v, _ = pack(keys, of_keys[1], 3)
     return PackedAttention(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
 
 
-def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
+def scoring_of(dtype, lengths, heads=1, kind="all", width=4, shared=1):
     rng = np.random.default_rng(5)
     masks = [Mask(visible=rng.random(pair) < 0.6) for pair in lengths]
     rows = [Mask(visible=rng.random(pair[1]) < 0.6) for pair in lengths]
@@ -62,7 +63,7 @@ def scoring_of(dtype, lengths, heads=1, kind="all", width=4):
         ],
     }[kind]
     scales = np.linspace(0.2, 1.5, len(lengths)) / np.sqrt(width / heads)
-    return Scoring(heads, scales.astype(dtype), masks)
+    return Scoring(heads, scales.astype(dtype), masks, shared)
 
 
 def room(array, elements):
@@ -91,7 +92,7 @@ def backward(packed, scoring, log_sums, dout, wanted):
 def log_sums_of(packed, scoring):
     """As the NumPy kernel leaves them."""
     log_sums = np.empty((packed.queries.shape[0], scoring.heads), packed.queries.dtype)
-    out = np.empty((packed.queries.shape[0], packed.values.shape[1]), packed.queries.dtype)
+    out = np.empty((packed.queries.shape[0], out_width(packed, scoring)), packed.queries.dtype)
     forward(packed, scoring, out, log_sums)
     return log_sums
 
@@ -104,9 +105,13 @@ def like(x, value=np.nan):
     return Values(np.full_like(x, value))
 
 
+def out_width(packed, scoring):
+    return packed.values.shape[1] * scoring.shared
+
+
 def assert_forward(packed, scoring, keeps=True):
     queries = packed.queries.shape[0]
-    out = like(np.empty((queries, packed.values.shape[1]), packed.queries.dtype))
+    out = like(np.empty((queries, out_width(packed, scoring)), packed.queries.dtype))
     log_sums = like(np.empty((queries, scoring.heads), out.array.dtype)) if keeps else None
     with launches(bool(queries)):
         assert_versions_agree(forward, on_device(packed), scoring, out, log_sums, **TOLERANCE)
@@ -114,7 +119,7 @@ def assert_forward(packed, scoring, keeps=True):
 
 def assert_backward(packed, scoring, wanted, count=2):
     rng = np.random.default_rng(7)
-    dout = rng.standard_normal((packed.queries.shape[0], packed.values.shape[1]))
+    dout = rng.standard_normal((packed.queries.shape[0], out_width(packed, scoring)))
     log_sums, dout = log_sums_of(packed, scoring), dout.astype(packed.queries.dtype)
     with launches(count):
         assert_versions_agree(
@@ -149,6 +154,23 @@ def test_forward_and_backward(cupy, dtype, lengths, heads, widths, kind):
     assert_forward(packed, scoring)
     several = any(queries != 1 and keys for queries, keys in lengths)
     assert_backward(packed, scoring, wanted_of(packed), count=1 + several)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "heads", "shared", "widths", "kind"),
+    [
+        (SHORT, 4, 2, (12, 8), "mixed"),
+        (SHORT, 3, 3, (6, 9), "all"),
+        (LONG, 2, 2, (4, 2), "masks"),
+        (((1, 300), (1, 2)), 2, 2, (4, 6), "all"),
+    ],
+)
+def test_heads_of_queries_share_heads_of_keys(cupy, dtype, lengths, heads, shared, widths, kind):
+    packed = packed_of(dtype, lengths, widths, shared)
+    scoring = scoring_of(dtype, lengths, heads, kind, widths[0], shared)
+    assert_forward(packed, scoring)
+    assert_backward(packed, scoring, wanted_of(packed))
+    assert_backward(packed, scoring, wanted_of(packed, accumulate=True))
 
 
 @pytest.mark.parametrize("kind", ["all", "mixed"])
