@@ -13,26 +13,6 @@ from dynbatch.parameter import Array
 from examples.language_model.data import MARK, Piece
 
 
-class Block(models.Module):
-    """One layer, with the norms before attention and before the two linear maps."""
-
-    def __init__(self, width: int, heads: int, dropout: float) -> None:
-        self.attention_norm = models.LayerNorm(width)
-        self.project = models.Linear(width, 3 * width)
-        self.merge = models.Linear(width, width)
-        self.inner_norm = models.LayerNorm(width)
-        self.expand = models.Linear(width, 4 * width)
-        self.contract = models.Linear(4 * width, width)
-        self.dropout = models.Dropout(dropout)
-        self.heads = heads
-
-    def __call__(self, x: Node) -> Node:
-        query, keys, values = F.chunk(self.project(self.attention_norm(x)), 3)
-        seen = F.attention(query, keys, values, causal=True, heads=self.heads)
-        x = x + self.dropout(self.merge(seen))
-        return x + self.dropout(self.contract(F.gelu(self.expand(self.inner_norm(x)))))
-
-
 class LanguageModel(models.Module):
     """Vectors of tokens and of their places, layers, and scores of each next token.
 
@@ -42,27 +22,38 @@ class LanguageModel(models.Module):
         width:         features of a token; the heads divide it.
         layers, heads: of the Transformer.
         dropout:       of its parts' results, and of the vectors it begins with.
+        seed:          of the initial values: normal, with a deviation of 0.02, and of less in the
+                       maps whose results are added up along the layers.
 
-    The table of tokens also gives the scores: its rows times the last layer's features.
+    The table of tokens also gives the scores: its rows times the last layer's features. There are
+    no biases.
 
-    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2).
+    Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learners" (GPT-2);
+        without biases as in nanoGPT.
     """
 
     def __init__(
-        self, num_tokens: int, longest: int, width: int, layers: int, heads: int, dropout: float
-    ) -> None:
-        self.tokens = models.Embedding(num_tokens, width, scale=0.02)
-        self.places = models.Embedding(longest, width, scale=0.02)
+        self, num_tokens: int, longest: int, width: int, layers: int, heads: int,
+        dropout: float = 0.0, seed: int = 0,
+    ) -> None:  # fmt: skip
+        self.tokens = models.Embedding(num_tokens, width)
+        self.places = models.Embedding(longest, width)
         self.dropout = models.Dropout(dropout)
-        self.blocks = [Block(width, heads, dropout) for _ in range(layers)]
-        self.norm = models.LayerNorm(width)
+        self.encoder = models.TransformerEncoder(
+            layers, width, heads, dropout=dropout, inner_dropout=0.0, activation="gelu",
+            norm_first=True, bias=False,
+        )  # fmt: skip
+        rng = np.random.default_rng(seed)
+        for name, parameter in self.named_parameters():
+            if "norm" not in name:
+                is_added = name.endswith(("out_proj.weight", "linear2.weight"))
+                scale = 0.02 / np.sqrt(2 * layers) if is_added else 0.02
+                parameter.assign(scale * rng.standard_normal(parameter.shape))
 
     def features(self, graph: db.Graph, ids: Array) -> Node:
         """What the layers make of a sentence, (T, width)."""
-        x = self.dropout(self.tokens(graph, ids) + self.places(graph, np.arange(ids.size)))
-        for block in self.blocks:
-            x = block(x)
-        return self.norm(x)
+        x = self.tokens(graph, ids) + self.places(graph, np.arange(ids.size))
+        return self.encoder(self.dropout(x), causal=True)
 
     def scores(self, features: Node) -> Node:
         """Scores of all tokens to come next, (T, num_tokens)."""

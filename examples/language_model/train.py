@@ -40,6 +40,7 @@ class Settings(TrainingSettings):
     lr: float = option(2e-3, "peak of AdamW's learning rate", above_zero)
     clip: float = option(1.0, "largest norm of the gradient", above_zero)
     samples: int = option(3, "documents made up after each epoch", not_negative)
+    sample_length: int = option(200, "most bytes of each")
     output: str | None = option("runs/language-model", "folder for checkpoint and metrics", str)
 
 
@@ -56,7 +57,7 @@ def run(settings: Settings) -> None:
     known, held = [cut(part, settings) for part in (texts, held_out)]
     model = LanguageModel(
         NUM_TOKENS, settings.longest, settings.width, settings.layers, settings.heads,
-        settings.dropout,
+        settings.dropout, settings.seed,
     )  # fmt: skip
     num_bytes = sum([len(text.encode()) for text in held_out])
     print(f"{introduction(texts, known)}; {len(held_out):,} for validation, {num_bytes:,} bytes")
@@ -65,7 +66,9 @@ def run(settings: Settings) -> None:
 
     def validate(model: LanguageModel) -> float:
         bits = sum([float(x) for x in values(model, model.loss, held)]) / log(2) / num_bytes
-        made_up = [decode(ids) for ids in sample(model, settings.samples, 200, rng)]
+        made_up = [
+            decode(ids) for ids in sample(model, settings.samples, settings.sample_length, rng)
+        ]
         shown = [line for text in made_up for line in [*text.splitlines(), "%"]]
         tqdm.write("\n  | ".join([f"validation: {bits:.4f} bits per byte", *shown]))
         return bits
