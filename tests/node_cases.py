@@ -143,6 +143,14 @@ def calls_elman(graph, x, weight_input, weight_state, bias):
     return [db.stack(states), F.tanh(h)]
 
 
+def torch_rotary(torch, x):
+    """Two heads of one pair each, whose frequency is 1."""
+    angles = torch.arange(len(x), dtype=x.dtype)[:, None]
+    turns = torch.complex(torch.cos(angles), torch.sin(angles))
+    heads = torch.view_as_complex(x.reshape(-1, 2, 2)) * turns
+    return torch.view_as_real(heads).reshape(x.shape)
+
+
 def torch_calls_elman(torch, x, *parameters):
     ys, last = torch_elman(torch, torch.cat([torch.full((1, x.shape[1]), 0.5), x]), *parameters)
     return [ys, torch.tanh(last)]
@@ -488,6 +496,13 @@ CASES = [
     Case("rms_norm", lambda graph, x, w: F.rms_norm(x, w), matrix, [(4,)],
          lambda torch, x, w: torch.nn.functional.rms_norm(x, (4,), w, 1e-6),
          {"RmsNormalization": 1}),
+    # Positions
+    Case("rotary", lambda graph, x: F.rotary(x, heads=2), matrix, (), torch_rotary, {"Rotary": 1}),
+    Case("rotary, interleaved", lambda graph, x: F.rotary(
+            x, layout="interleaved", rotary_dim=2, offset=3 * x.rows), matrix, (), None,
+         {"Rotary": 1}),
+    Case("rotary of positions", lambda graph, x, ids: F.rotary(x, 2, positions=ids % 50),
+         matrix_and_ids, (), None, {"Rotary": 1}),
     Case("dropout", lambda graph, x: F.dropout(x, 0.1 + 0.05 * x.rows), matrix, (), None,
          {"InvertedDropout": 1}),
     # Attention

@@ -1,0 +1,1 @@
+"""Positions of tokens: rotary embeddings, sinusoids, rows of a table."""

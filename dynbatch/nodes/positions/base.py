@@ -1,0 +1,90 @@
+"""`Positioned`: base of the types that compute from each token's position."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.arguments import refused, size
+from dynbatch.errors import VocabularyError
+from dynbatch.kernels.positions import MOST_POSITIONS, Angles
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.operation import INDEX_BYTES, Operation
+from dynbatch.parameter import Array
+from dynbatch.ragged import Ragged
+
+LAYOUTS = ("halves", "interleaved")
+
+
+class Positioned(Operation):
+    """Base of types whose token t has the position `offset` + t, or `positions[t]`."""
+
+    __slots__ = ("angles", "has_positions", "layout", "offset", "positions")
+    angles: Angles
+    layout: str
+    offset: int
+    positions: Array | None
+    has_positions: bool
+
+    def check_positions(self, rows: int) -> None:
+        """Raise an error unless each of so many rows has a position, and the table holds it."""
+        first, last = self.offset, self.offset + rows - 1
+        if self.positions is not None:
+            given = self.positions.size
+            self.require(
+                given == rows,
+                f"{given} position{'' if given == 1 else 's'} for {rows} tokens",
+                "each token has one position",
+                "give as many positions as tokens, or an offset",
+            )
+            first, last = self.positions.min(initial=0), self.positions.max(initial=0)
+        self.require(
+            0 <= first and last < MOST_POSITIONS,
+            f"position {first if first < 0 else last}",
+            f"0 <= position < {MOST_POSITIONS}",
+            "count positions from the beginning of the sentence",
+            VocabularyError,
+        )
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return super().index_bytes(batch) + INDEX_BYTES * batch.rows
+
+    @classmethod
+    def runs(cls, batch: Batch, x: Ragged) -> tuple[Array, Array]:
+        """Where each run of neighbouring positions begins among the rows, and its first position.
+
+        Each of the positions that were given is a run.
+        """
+        if not batch.first.has_positions:
+            return x.offsets, batch.array("offset", np.int64)
+        positions = batch.concat("positions")
+        return np.arange(positions.size + 1), positions
+
+
+def position_attributes(what: str, layout: str, offset: int, positions: Any) -> dict[str, Any]:
+    """The attributes of a `Positioned` node, but for its angles.
+
+    Raises:
+        ArgumentError: the layout is unknown, the offset is not a number of tokens, or it is given
+            together with positions.
+        ShapeError:    the positions are not a list of integers.
+    """
+    if layout not in LAYOUTS:
+        raise refused(
+            what, f"layout is {layout!r}", "a layout is one of " + ", ".join(LAYOUTS),
+            'layout="halves" is that of Llama and Marian, "interleaved" that of GPT-J',
+        )  # fmt: skip
+    offset = size(what, "offset", offset, 0)
+    if positions is None:
+        return {"layout": layout, "offset": offset, "positions": None, "has_positions": False}
+    if offset:
+        raise refused(
+            what, f"offset is {offset}, and positions are given",
+            "an offset is the position of the first token, and the others follow it",
+            "add the offset to the positions",
+        )  # fmt: skip
+    ids = as_ids(what, positions)
+    return {"layout": layout, "offset": 0, "positions": ids, "has_positions": True}

@@ -1,0 +1,161 @@
+"""Rotary position embedding, which turns queries and keys by angles that grow with the position."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dynbatch.arguments import number, refused, shown, size
+from dynbatch.kernels import positions as kernels
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.positions.base import Positioned, position_attributes
+from dynbatch.ragged import Ragged
+
+SCALINGS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": (
+        "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings",
+    ),
+}  # fmt: skip
+"""The numbers of each type of scaling, under their names in Hugging Face's configurations."""
+
+
+class Rotary(Positioned):
+    """Pairs of features of each head turned by position · frequency.
+
+    Shape:  x (T, heads · d) or (heads · d,) -> y of x's shape.
+    Batches with:  every other Rotary of its width, heads and angles, whatever lengths and offsets.
+    Backward:  turns back. It reads nothing of forward.
+    """
+
+    __slots__ = ("heads",)
+    static = ("heads", "layout", "angles", "has_positions")
+    inplace_forward = True
+    inplace_backward = True
+    heads: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            bool(shape) and shape[-1] % self.heads == 0,
+            f"x {shape} for {self.heads} heads",
+            "x is (T, heads · d) or (heads · d,)",
+            "give the number of heads that this matrix has; keys may have fewer than queries",
+        )
+        features, rotated = shape[-1] // self.heads, self.angles.width
+        self.require(
+            0 < rotated <= features and rotated % 2 == 0,
+            f"{rotated} rotated features in heads of {features}",
+            "rotary_dim is even, and at most the features of a head",
+            "give another number of heads, or rotary_dim",
+        )
+        self.check_positions(shape[0] if len(shape) == 2 else 1)
+        return shape
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        cls._turn(batch, xs[0], y, is_inverse=False)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            cls._turn(batch, dy, dxs[0], is_inverse=True)
+
+    @classmethod
+    def _turn(cls, batch: Batch, x: Ragged, out: Ragged, is_inverse: bool) -> None:
+        node, runs = batch.first, cls.runs(batch, x)
+        is_interleaved = node.layout == "interleaved"
+        kernels.rotary(
+            x.values, *runs, node.angles, node.heads, is_interleaved, is_inverse, out.values
+        )
+
+
+def rotary(
+    x: Node,
+    heads: int = 1,
+    base: float = 10000.0,
+    *,
+    layout: str = "halves",
+    rotary_dim: int | None = None,
+    scaling: Mapping[str, Any] | None = None,
+    offset: int = 0,
+    positions: Any = None,
+) -> Node:
+    """Rotary position embedding: queries or keys turned so that q · k depends on their distance.
+
+    In each head the features (a, b) of pair i, at position p, become
+    (a cos pf_i - b sin pf_i, b cos pf_i + a sin pf_i), with f_i = base^(-2i / rotary_dim).
+    A token's position is `offset` + its place in the sentence, or the one that is given.
+
+    Args:
+        x:          (T, heads · d), or (heads · d,) for one token.
+        heads:      of x; of keys in attention with grouped queries, the number of key heads.
+        layout:     "halves" pairs feature i with i + rotary_dim / 2 (GPT-NeoX, Llama);
+                    "interleaved" pairs 2i with 2i + 1 (the paper, GPT-J).
+        rotary_dim: the first features of each head that are turned; by default all.
+        scaling:    of the frequencies, as `rope_scaling` in a configuration of Hugging Face's:
+                    {"rope_type": "linear", "factor": …}, or "llama3" with factor, low_freq_factor,
+                    high_freq_factor and original_max_position_embeddings; None or "default": none.
+        offset:     the position of the first token: in generation, the length of what is cached.
+        positions:  T integers, instead of an offset.
+
+    Angles are computed in float64, where other libraries use float32: at position 500 these are
+    off by up to 4e-5.
+
+    Raises:
+        ShapeError:      x is not (T, heads · d), rotary_dim is odd or above d, or there is not one
+                         position for each token.
+        VocabularyError: a position is below 0, or 2^20 or more.
+        ArgumentError:   the layout or scaling is unknown, or a number is out of range.
+
+    Source: Su et al. 2021, arXiv:2104.09864; Llama 3's scaling: Grattafiori et al. 2024,
+        arXiv:2407.21783, as transformers' `modeling_rope_utils` has it.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph(dtype="float64") as graph:
+        ...     x = F.input(graph, [[1.0, 0.0], [1.0, 0.0]])
+        ...     F.rotary(x).value.round(2).tolist()
+        [[1.0, 0.0], [0.54, 0.84]]
+    """
+    require_nodes("rotary", x)
+    heads = size("rotary", "heads", heads)
+    given = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
+    angles = kernels.Angles(given, number("rotary", "base", base, "(0, inf)"), _scaling(scaling))
+    placed = position_attributes("rotary", layout, offset, positions)
+    return Rotary(x, heads=heads, angles=angles, **placed)
+
+
+def _scaling(given: Mapping[str, Any] | None) -> tuple[float, ...]:
+    """The numbers of a scaling, as `Angles` takes them."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise refused(
+            "rotary", f"scaling is {shown(given)}", "a scaling is a dict, or None",
+            'give {"rope_type": "linear", "factor": 2.0}, say',
+        )  # fmt: skip
+    kind = given.get("rope_type", given.get("type", "default"))
+    if kind not in SCALINGS:
+        raise refused(
+            "rotary", f"scaling of type {kind!r}", "rope_type is one of " + ", ".join(SCALINGS),
+            "this model needs a scaling that dynbatch does not have",
+        )  # fmt: skip
+    names, found = SCALINGS[kind], given.keys() - {"rope_type", "type"}
+    if found != set(names):
+        raise refused(
+            "rotary", f"scaling of type {kind!r} with {', '.join(sorted(found)) or 'no numbers'}",
+            f"it has {', '.join(names) or 'no numbers'}",
+            "give these and no others; rope_theta is the argument base",
+        )  # fmt: skip
+    numbers = [number("rotary", name, given[name], "(0, inf)") for name in names]
+    if kind == "llama3" and numbers[1] >= numbers[2]:
+        raise refused(
+            "rotary", f"low_freq_factor is {numbers[1]:g}, high_freq_factor {numbers[2]:g}",
+            "low_freq_factor < high_freq_factor", "exchange them",
+        )  # fmt: skip
+    return tuple(numbers)
