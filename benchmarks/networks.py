@@ -131,22 +131,11 @@ class TransformerSizes:
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Shape of every parameter, by name."""
-        hidden, inner = self.hidden, self.inner
-        maps = {"project": (3 * hidden, hidden), "merge": (hidden, hidden)}
-        maps |= {"expand": (inner, hidden), "contract": (hidden, inner)}
-        shapes: dict[str, tuple[int, ...]] = {
+        hidden = self.hidden
+        return {
             "word.weight": (self.vocabulary, hidden),
             "position.weight": (self.longest, hidden),
-        }
-        for k in range(self.layers):
-            for name in ("attention_norm", "inner_norm"):
-                shapes[f"blocks.{k}.{name}.weight"] = (hidden,)
-                shapes[f"blocks.{k}.{name}.bias"] = (hidden,)
-            for name, shape in maps.items():
-                shapes[f"blocks.{k}.{name}.weight"] = shape
-                shapes[f"blocks.{k}.{name}.bias"] = shape[:1]
-        return {
-            **shapes,
+            **_layer_shapes(self.layers, hidden, self.inner),
             "norm.weight": (hidden,),
             "norm.bias": (hidden,),
             "output.weight": (self.vocabulary, hidden),
@@ -154,7 +143,35 @@ class TransformerSizes:
         }
 
 
-Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes | TransformerSizes
+@dataclass(frozen=True)
+class BertLayerSizes:
+    """A layer of BERT-base, normalised after each part, between word vectors and a tag a word.
+
+    With x the word's vector, and A attention as in `TransformerSizes`, over the whole sentence:
+        x <- norm(x + A(x)),  x <- norm(x + W_contract gelu(W_expand x))
+    and the logits are W_output x + b. Positions are left out; dropout is 0.
+
+    Source: Devlin et al. 2019, arXiv:1810.04805, section 3.
+    """
+
+    vocabulary: int = 1_000
+    hidden: int = 768
+    inner: int = 3072
+    heads: int = 12
+    layers: int = 1
+    tags: int = 45
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of every parameter, by name."""
+        return {
+            "word.weight": (self.vocabulary, self.hidden),
+            **_layer_shapes(self.layers, self.hidden, self.inner),
+            "output.weight": (self.tags, self.hidden),
+            "output.bias": (self.tags,),
+        }
+
+
+Sizes = TaggerSizes | Seq2SeqSizes | TreeSizes | TransformerSizes | BertLayerSizes
 
 
 def initial_values(sizes: Sizes, rng: np.random.Generator) -> Mapping[str, Array]:
@@ -179,3 +196,18 @@ def _lstm_shapes(prefix: str, inputs: int, hidden: int) -> dict[str, tuple[int, 
             ("bias_ih", (4 * hidden,)),
         )
     }
+
+
+def _layer_shapes(layers: int, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
+    """The layers of a Transformer; the rows of `project` are queries, keys and values."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    maps = {"project": (3 * hidden, hidden), "merge": (hidden, hidden)}
+    maps |= {"expand": (inner, hidden), "contract": (hidden, inner)}
+    for k in range(layers):
+        for name in ("attention_norm", "inner_norm"):
+            shapes[f"blocks.{k}.{name}.weight"] = (hidden,)
+            shapes[f"blocks.{k}.{name}.bias"] = (hidden,)
+        for name, shape in maps.items():
+            shapes[f"blocks.{k}.{name}.weight"] = shape
+            shapes[f"blocks.{k}.{name}.bias"] = shape[:1]
+    return shapes

@@ -28,6 +28,7 @@ class Report:
         skipped: reason for each peer that did not run.
         notes:   lines about data, kernels and settings.
         warning: why the times are not to be trusted, or nothing.
+        words:   read by a mini-batch, on average.
     """
 
     workload: str
@@ -41,6 +42,7 @@ class Report:
     notes: Sequence[str] = ()
     warning: str = ""
     device: str = "cpu"
+    words: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         """One object; times are medians in ms per mini-batch, null for what did not run."""
@@ -58,6 +60,8 @@ class Report:
             },
             "host_share": round(self.costs["host_share"], 4),
             "launches": int(self.costs["launches"]),
+            "nodes_per_sentence": round(self.costs["nodes"] / self.batch, 2),
+            "tokens": round(self.words, 1),
             "batches": int(self.costs["batches"]),
             "lower_bound": int(self.costs["lower_bound"]),
             "host_us_per_cell": round(self.costs["host_us_per_cell"], 3),
@@ -86,8 +90,9 @@ class Report:
         lines += [
             "",
             f"dynbatch   host {100 * costs['host_share']:.1f} % of the step{per_cell}, "
-            f"{costs['launches']:.0f} launches in {costs['batches']:.0f} batches (lower bound "
-            f"{costs['lower_bound']:.0f}), {costs['copied_bytes'] / 1e6:.1f} MB copied, "
+            f"{costs['nodes'] / self.batch:.1f} nodes a sentence, {costs['launches']:.0f} launches "
+            f"in {costs['batches']:.0f} batches (lower bound {costs['lower_bound']:.0f}), "
+            f"{costs['copied_bytes'] / 1e6:.1f} MB copied, "
             f"{costs['peak_bytes'] / 1e6:.1f} MB peak",
             "versions   " + ", ".join(f"{name} {number}" for name, number in self.versions.items()),
             *self.notes,

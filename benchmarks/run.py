@@ -11,7 +11,7 @@ import numpy as np
 
 import dynbatch as db
 from benchmarks import environment
-from benchmarks.lengths import REAL_TEXT_SIGMA, Corpus, mean_padding_ratio
+from benchmarks.lengths import KINDS, Corpus, mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
 from benchmarks.report import Report, show
 from benchmarks.workloads import WORKLOADS
@@ -27,14 +27,16 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description=__doc__)
     parser.add_argument("workload", choices=sorted(WORKLOADS))
-    parser.add_argument("--batch", type=_positive, default=64, help="sentences of a random batch")
+    parser.add_argument("--batch", type=_positive, help="sentences of a random batch, if not 64")
     parser.add_argument("--device", choices=NAMES, default="cpu", help="of dynbatch and PyTorch")
     parser.add_argument("--hidden", type=_positive, help="width of the LSTMs, if not 256")
+    parser.add_argument("--heads", type=_positive, help="of a Transformer, if not 4")
+    parser.add_argument("--lengths", choices=KINDS, default=KINDS[0], help="of the sentences")
     parser.add_argument("--threads", type=_positive, default=2, help="of dynbatch and PyTorch")
     parser.add_argument("--rounds", type=_positive, default=3, help="times each batch is timed")
     parser.add_argument("--batches", type=_positive, default=6, help="different batches")
     parser.add_argument("--seed", type=int, default=1, help="of lengths, ids and initial values")
-    parser.add_argument("--sigma", type=float, default=REAL_TEXT_SIGMA, help="spread of lengths")
+    parser.add_argument("--sigma", type=float, help="spread of lengths, if not 0.59")
     parser.add_argument(
         "--peers",
         nargs="*",
@@ -60,6 +62,10 @@ def run(options: argparse.Namespace) -> Report:
     workload = WORKLOADS[options.workload]
     if options.hidden:
         workload = workload.with_hidden(options.hidden)
+    if options.heads:
+        workload = workload.with_heads(options.heads)
+    workload = workload.with_lengths(options.lengths)
+    num_sentences = options.batch or workload.batch
     notes = []
     others = environment.OtherWork()
     if options.keep_freed_memory:
@@ -67,18 +73,19 @@ def run(options: argparse.Namespace) -> Report:
         notes.append("setting    freed memory is kept" if kept else "setting    not with this libc")
     db.set_num_threads(options.threads)
     rng = np.random.default_rng(options.seed)
-    corpus = workload.corpus(options.sigma)
+    corpus = workload.corpus(workload.sigma if options.sigma is None else options.sigma)
     ours, peers, skipped = workload.build(
         rng, options.peers, options.threads, options.dynet_python, options.device
     )
     try:
         guard(ours, peers, corpus, rng)
-        random = corpus.random_batches(rng, options.batches, options.batch)
+        random = corpus.random_batches(rng, options.batches, num_sentences)
         tokens = round(np.mean([batch.num_tokens for batch in random]))
+        words = np.mean([sum(map(len, batch.sources)) for batch in random])
         data = corpus.describe(random)
         bucketed = random
         if any(peer.is_bucketed for peer in peers):
-            bucketed = corpus.bucketed_batches(rng, options.batches, tokens, options.batch)
+            bucketed = corpus.bucketed_batches(rng, options.batches, tokens, num_sentences)
             data += f" ({mean_padding_ratio(bucketed):.2f} bucketed)"
         ours.costs.clear()
         timings = interleave([ours, *peers], random, bucketed, options.rounds, rng)
@@ -87,7 +94,7 @@ def run(options: argparse.Namespace) -> Report:
             peer.close()
     notes += [
         f"data       {options.batches} batches of {data}; {options.rounds} rounds, "
-        f"σ {options.sigma:g}",
+        f"lengths {options.lengths}, σ {corpus.sigma:g}",
         *environment.kernel_lines(options.device),
     ]
     costs = median_cost(ours.costs[options.batches :])  # less the round that is not timed
@@ -96,7 +103,7 @@ def run(options: argparse.Namespace) -> Report:
         costs["host_share"] = 1e3 * queued / timings["dynbatch"].median_ms
     return Report(
         workload=options.workload,
-        batch=options.batch,
+        batch=num_sentences,
         threads=options.threads,
         versions=environment.versions(peers),
         timings=timings,
@@ -106,6 +113,7 @@ def run(options: argparse.Namespace) -> Report:
         notes=notes,
         warning=others.warning(),
         device=options.device,
+        words=float(words),
     )
 
 

@@ -6,11 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 
 from benchmarks.measure import Contender
-from benchmarks.networks import Array, Seq2SeqSizes, Sizes, TaggerSizes, TreeSizes
+from benchmarks.networks import (
+    Array,
+    BertLayerSizes,
+    Seq2SeqSizes,
+    Sizes,
+    TaggerSizes,
+    TransformerSizes,
+    TreeSizes,
+)
 from benchmarks.peers.dynet_process import DynetContender, PeerUnavailable
 
 PEERS = ("pytorch-padded", "pytorch-packed", "pytorch-select", "pytorch-bucketed", "dynet")
 TREE_PEERS = ("pytorch-levels", "pytorch-nodes", "dynet")
+TRANSFORMER_PEERS = (
+    "pytorch-padded", "pytorch-bucketed", "pytorch-nested", "pytorch-by-sentence",
+)  # fmt: skip
 _NAMES = {TaggerSizes: "tagger", Seq2SeqSizes: "seq2seq", TreeSizes: "tree"}
 
 
@@ -25,7 +36,7 @@ def build_peers(
     """The peers that can run here, and for each of the others the reason why not.
 
     Args:
-        wanted:       names out of `PEERS`; for a `TreeSizes`, out of `TREE_PEERS`.
+        wanted:       names out of `PEERS`, `TREE_PEERS` or `TRANSFORMER_PEERS`, as sizes have it.
         threads:      of every PyTorch peer; DyNet's wheel has one.
         dynet_python: an interpreter that can import `dynet`; the running one if empty.
         device:       "cpu" or "cuda", of every PyTorch peer; DyNet's wheel has the CPU alone.
@@ -59,6 +70,8 @@ def _pytorch(
         forms = _tagger_forms(sizes, values, device)
     elif isinstance(sizes, TreeSizes):
         forms = _tree_forms(sizes, values, device)
+    elif isinstance(sizes, TransformerSizes | BertLayerSizes):
+        forms = _transformer_forms(sizes, values, device)
     else:
         forms = _seq2seq_forms(sizes, values, device)
     make = forms.get(name)
@@ -104,4 +117,21 @@ def _tree_forms(
     return {
         "pytorch-levels": lambda: LevelTree(sizes, values, device),
         "pytorch-nodes": lambda: NodeTree(sizes, values, device),
+    }
+
+
+def _transformer_forms(
+    sizes: TransformerSizes | BertLayerSizes, values: Mapping[str, Array], device: str
+) -> dict[str, Callable[[], Contender]]:
+    from benchmarks.peers.pytorch_transformer import (
+        BySentence,
+        NestedTransformer,
+        PaddedTransformer,
+    )
+
+    return {
+        "pytorch-padded": lambda: PaddedTransformer(sizes, values, device=device),
+        "pytorch-bucketed": lambda: PaddedTransformer(sizes, values, True, device),
+        "pytorch-nested": lambda: NestedTransformer(sizes, values, device),
+        "pytorch-by-sentence": lambda: BySentence(sizes, values, device),
     }

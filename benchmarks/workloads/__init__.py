@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.lengths import Corpus
+from benchmarks.lengths import KINDS, ONE_LONG, REAL_TEXT_SIGMA, Corpus
 from benchmarks.measure import Contender
 from benchmarks.networks import (
     Array,
+    BertLayerSizes,
     Seq2SeqSizes,
     Sizes,
     TaggerSizes,
@@ -19,7 +20,7 @@ from benchmarks.networks import (
     TreeSizes,
     initial_values,
 )
-from benchmarks.peers import PEERS, TREE_PEERS, build_peers
+from benchmarks.peers import PEERS, TRANSFORMER_PEERS, TREE_PEERS, build_peers
 from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeCorpus
 from benchmarks.workloads.contender import DynbatchContender
@@ -33,6 +34,11 @@ from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
 
 Values = Mapping[str, Array]
 
+# Word pieces of a question of SQuAD 1.1 with its paragraph, roughly: an assumption, not a count.
+QUESTIONS = {"mean": 160.0, "bounds": (24, 512)}
+QUESTIONS_SIGMA = 0.4
+ALL_FULL = {"mean": 512.0}
+
 
 @dataclass(frozen=True)
 class Workload:
@@ -43,16 +49,33 @@ class Workload:
         ours:   builds dynbatch's side from sizes, initial values and the name of the device.
         frameworks: names of the peers in other frameworks.
         rivals: build further models on dynbatch to time beside it.
+        batch:  sentences of a mini-batch.
+        sigma:  spread of the sentences' lengths.
+        lengths: their kind: see `lengths.KINDS`.
     """
 
     sizes: Sizes
     ours: Callable[[Any, Values, str], DynbatchContender]
     frameworks: tuple[str, ...] = PEERS
     rivals: Mapping[str, Callable[[Any, Values, str], Contender]] = field(default_factory=dict)
+    batch: int = 64
+    sigma: float = REAL_TEXT_SIGMA
+    lengths: str = KINDS[0]
 
     def with_hidden(self, hidden: int) -> Workload:
-        """This workload with another width of its LSTMs."""
+        """This workload with another width."""
         return replace(self, sizes=replace(self.sizes, hidden=hidden))
+
+    def with_heads(self, heads: int) -> Workload:
+        """This Transformer with another number of heads."""
+        return replace(self, sizes=replace(self.sizes, heads=heads))
+
+    def with_lengths(self, kind: str) -> Workload:
+        """This workload on sentences whose lengths are spread in another way."""
+        sizes = self.sizes
+        if kind == "one-long" and isinstance(sizes, TransformerSizes):
+            sizes = replace(sizes, longest=ONE_LONG)
+        return replace(self, sizes=sizes, lengths=kind)
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -62,14 +85,18 @@ class Workload:
     def corpus(self, sigma: float) -> Corpus:
         """The sentences that fit the network."""
         sizes = self.sizes
+        spread: dict[str, Any] = {"sigma": sigma, "kind": self.lengths}
         if isinstance(sizes, TaggerSizes):
-            return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, sigma=sigma)
+            return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, **spread)
         if isinstance(sizes, TreeSizes):
-            return TreeCorpus(sizes.vocabulary, sizes.classes, sigma=sigma)
+            return TreeCorpus(sizes.vocabulary, sizes.classes, **spread)
         if isinstance(sizes, TransformerSizes):
-            return Corpus(sizes.vocabulary, sizes.vocabulary, is_aligned=True, sigma=sigma)
+            return Corpus(sizes.vocabulary, sizes.vocabulary, is_aligned=True, **spread)
+        if isinstance(sizes, BertLayerSizes):
+            spread |= ALL_FULL if self.lengths == "equal" else QUESTIONS
+            return Corpus(sizes.vocabulary, sizes.tags, is_aligned=True, **spread)
         source, target = sizes.source_vocabulary, sizes.target_vocabulary
-        return Corpus(source, target, is_aligned=False, sigma=sigma)
+        return Corpus(source, target, is_aligned=False, **spread)
 
     def build(
         self,
@@ -116,7 +143,14 @@ WORKLOADS: Mapping[str, Workload] = {
     "seq2seq_steps": Workload(
         Seq2SeqSizes(), StepSeq2Seq, frameworks=(), rivals={"scan": DynbatchSeq2Seq}
     ),
-    "transformer": Workload(TransformerSizes(), DynbatchTransformer, frameworks=()),
+    "transformer": Workload(TransformerSizes(), DynbatchTransformer, frameworks=TRANSFORMER_PEERS),
+    "bert_layer": Workload(
+        BertLayerSizes(),
+        DynbatchTransformer,
+        frameworks=TRANSFORMER_PEERS,
+        batch=32,
+        sigma=QUESTIONS_SIGMA,
+    ),
     "tree": Workload(
         TreeSizes(), DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
     ),

@@ -36,6 +36,7 @@ class StepCost:
         build_seconds:  of the step, until all nodes are made.
         lower_bound:    the fewest batches possible; 0 unless the step was timed alone.
         cells:          applications of a cell, each a node.
+        nodes:          run forward.
 
     On a GPU nothing is waited for: the step ends when all of it is queued.
     """
@@ -51,6 +52,7 @@ class StepCost:
     build_seconds: float = 0.0
     lower_bound: int = 0
     cells: int = 0
+    nodes: int = 0
 
     @property
     def host_share(self) -> float:
@@ -66,7 +68,7 @@ class StepCost:
 def median_cost(costs: Sequence[StepCost]) -> dict[str, float]:
     """Median of each counter that reports show."""
     names = ("host_share", "host_us_per_cell", "launches", "batches", "lower_bound")
-    names += ("copied_bytes", "peak_bytes", "uploads")
+    names += ("copied_bytes", "peak_bytes", "uploads", "nodes")
     return {name: statistics.median(getattr(cost, name) for cost in costs) for name in names}
 
 
@@ -128,6 +130,7 @@ class DynbatchContender(Contender):
                 uploads=cost.uploads,
                 build_seconds=built - start,
                 cells=self.num_cells(prepared),
+                nodes=cost.nodes,
             )
         )
         self._graph = graph

@@ -1,4 +1,4 @@
-"""The Transformer in dynbatch: about ten nodes for a sentence and layer."""
+"""The Transformers in dynbatch: a language model, and a layer of BERT."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from collections.abc import Mapping
 import numpy as np
 
 import dynbatch as db
-from benchmarks.networks import Array, TransformerSizes
+from benchmarks.networks import Array, BertLayerSizes, TransformerSizes
 from benchmarks.workloads.contender import DynbatchContender, load_values
 from dynbatch import models
 from dynbatch import nodes as F
 
 
 class TransformerBlock(models.Module):
-    """One layer; the formulas stand in `TransformerSizes`."""
+    """One layer; the formulas stand in `TransformerSizes` and `BertLayerSizes`."""
 
-    def __init__(self, sizes: TransformerSizes) -> None:
+    def __init__(self, sizes: TransformerSizes | BertLayerSizes) -> None:
         hidden = sizes.hidden
         self.heads = sizes.heads
+        self.norm_first = isinstance(sizes, TransformerSizes)
         self.attention_norm = models.LayerNorm(hidden)
         self.project = models.Linear(hidden, 3 * hidden)
         self.merge = models.Linear(hidden, hidden)
@@ -27,10 +28,18 @@ class TransformerBlock(models.Module):
         self.contract = models.Linear(sizes.inner, hidden)
 
     def __call__(self, x: db.Node) -> db.Node:
-        query, keys, values = F.chunk(self.project(self.attention_norm(x)), 3)
-        seen = F.attention(query, keys, values, causal=True, heads=self.heads)
-        x = x + self.merge(seen)
-        return x + self.contract(F.gelu(self.expand(self.inner_norm(x))))
+        if self.norm_first:
+            x = x + self._seen(self.attention_norm(x), causal=True)
+            return x + self._inner(self.inner_norm(x))
+        x = self.attention_norm(x + self._seen(x, causal=False))
+        return self.inner_norm(x + self._inner(x))
+
+    def _seen(self, x: db.Node, causal: bool) -> db.Node:
+        query, keys, values = F.chunk(self.project(x), 3)
+        return self.merge(F.attention(query, keys, values, causal=causal, heads=self.heads))
+
+    def _inner(self, x: db.Node) -> db.Node:
+        return self.contract(F.gelu(self.expand(x)))
 
 
 class Transformer(models.Module):
@@ -51,13 +60,33 @@ class Transformer(models.Module):
         return F.cross_entropy(self.output(self.norm(x)), targets, reduction="sum")
 
 
+class BertLayer(models.Module):
+    """Words, a layer of BERT-base, and a tag for each word; one sentence's loss."""
+
+    def __init__(self, sizes: BertLayerSizes) -> None:
+        self.word = models.Embedding(sizes.vocabulary, sizes.hidden)
+        self.blocks = [TransformerBlock(sizes) for _ in range(sizes.layers)]
+        self.output = models.Linear(sizes.hidden, sizes.tags)
+
+    def loss(self, graph: db.Graph, words: Array, tags: Array) -> db.Node:
+        """Cross-entropy summed over the words."""
+        x = self.word(graph, words)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.output(x), tags, reduction="sum")
+
+
 class DynbatchTransformer(DynbatchContender):
-    """The language model as a user writes it."""
+    """The language model, or BERT's layer, as a user writes them."""
 
     def __init__(
-        self, sizes: TransformerSizes, values: Mapping[str, Array], device: str = "cpu"
+        self,
+        sizes: TransformerSizes | BertLayerSizes,
+        values: Mapping[str, Array],
+        device: str = "cpu",
     ) -> None:
-        self._model = Transformer(sizes)
+        causal = isinstance(sizes, TransformerSizes)
+        self._model = Transformer(sizes) if causal else BertLayer(sizes)
         load_values(self._model, values)
         super().__init__(self._model.parameters(), device)
 

@@ -1,7 +1,15 @@
 import numpy as np
 import pytest
 
-from benchmarks.lengths import LONGEST, SHORTEST, Batch, Corpus, draw_lengths, mean_padding_ratio
+from benchmarks.lengths import (
+    LONGEST,
+    ONE_LONG,
+    SHORTEST,
+    Batch,
+    Corpus,
+    draw_lengths,
+    mean_padding_ratio,
+)
 
 CORPUS = Corpus(source_vocabulary=50, target_vocabulary=7, is_aligned=False)
 
@@ -57,3 +65,12 @@ def test_shuffling_keeps_pairs_together():
 def test_padding_ratio_counts_both_sides():
     batch = Batch([np.zeros(1), np.zeros(3)], [np.zeros(2), np.zeros(2)])
     assert batch.padding_ratio == (6 + 4) / 8
+
+
+def test_other_kinds_of_lengths_are_all_alike_or_with_one_long_in_64():
+    alike = Corpus(50, 7, is_aligned=True, mean=16.0, kind="equal").lengths(rng(), 5)
+    assert alike.tolist() == [[16, 16]] * 5
+    mixed = Corpus(50, 7, is_aligned=True, kind="one-long").lengths(rng(), 130)
+    assert np.flatnonzero(mixed[:, 0] == ONE_LONG).tolist() == [63, 127]
+    bounded = Corpus(50, 7, is_aligned=True, mean=160.0, bounds=(24, 512)).lengths(rng(), 3_000)
+    assert bounded.min() >= 24 and bounded.max() == 512

@@ -12,6 +12,7 @@ REPORT = Report(
     costs={
         "host_share": 0.081,
         "launches": 40.0,
+        "nodes": 640.0,
         "batches": 12.0,
         "lower_bound": 11.0,
         "host_us_per_cell": 1.5,
@@ -20,6 +21,7 @@ REPORT = Report(
     },
     peers=("pytorch-padded", "dynet"),
     skipped={"dynet": "not installed"},
+    words=1415.25,
     notes=("numpy      OpenBLAS",),
 )
 
@@ -36,6 +38,8 @@ def test_json_has_exactly_the_promised_keys():
         "peers_ms": {"pytorch-padded": 200.0, "dynet": None},
         "host_share": 0.081,
         "launches": 40,
+        "nodes_per_sentence": 10.0,
+        "tokens": 1415.2,
         "batches": 12,
         "lower_bound": 11,
         "host_us_per_cell": 1.5,
@@ -56,6 +60,7 @@ def test_what_did_not_run_is_said_with_the_reason():
     assert "dynet           not run: not installed" in REPORT.as_text()
     assert "numpy      OpenBLAS" in REPORT.as_text()
     said = (
-        "host 8.1 % of the step (1.50 µs a cell node), 40 launches in 12 batches (lower bound 11)"
+        "host 8.1 % of the step (1.50 µs a cell node), 10.0 nodes a sentence, 40 launches in 12 "
+        "batches (lower bound 11)"
     )
     assert said in REPORT.as_text()

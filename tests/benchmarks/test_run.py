@@ -8,13 +8,21 @@ import pytest
 from benchmarks import run
 from benchmarks.lengths import Corpus
 from benchmarks.measure import require_agreement
-from benchmarks.networks import Seq2SeqSizes, TaggerSizes, TreeSizes, initial_values
-from benchmarks.peers import TREE_PEERS
+from benchmarks.networks import (
+    BertLayerSizes,
+    Seq2SeqSizes,
+    TaggerSizes,
+    TransformerSizes,
+    TreeSizes,
+    initial_values,
+)
+from benchmarks.peers import TRANSFORMER_PEERS, TREE_PEERS
 from benchmarks.workloads import WORKLOADS, Workload
 from benchmarks.workloads.contender import StepCost, median_cost
 from benchmarks.workloads.seq2seq import DynbatchSeq2Seq
 from benchmarks.workloads.steps import StepSeq2Seq, StepTagger
 from benchmarks.workloads.tagger import DynbatchTagger
+from benchmarks.workloads.transformer import DynbatchTransformer
 from benchmarks.workloads.tree import DynbatchTree
 from benchmarks.workloads.tree_by_hand import HandBatchedTree
 from benchmarks.workloads.user_cell import FourMatrixTagger, UserCellTagger
@@ -33,6 +41,11 @@ SMALL = {
         TREE, DynbatchTree, frameworks=TREE_PEERS, rivals={"by-hand": HandBatchedTree}
     ),
 }
+for name, sizes in (
+    ("transformer", TransformerSizes(30, 8, 12, 2, 1)),
+    ("bert_layer", BertLayerSizes(30, 8, 12, 2, 1, 4)),
+):
+    SMALL[name] = Workload(sizes, DynbatchTransformer, frameworks=TRANSFORMER_PEERS, batch=5)
 QUICK = ["--batch", "8", "--rounds", "1", "--batches", "1", "--threads", "1"]
 KEYS = [
     "workload",
@@ -44,7 +57,16 @@ KEYS = [
     "peers_ms",
     "host_share",
 ]
-KEYS += ["launches", "batches", "lower_bound", "host_us_per_cell", "copied_bytes", "peak_bytes"]
+KEYS += [
+    "launches",
+    "nodes_per_sentence",
+    "tokens",
+    "batches",
+    "lower_bound",
+    "host_us_per_cell",
+    "copied_bytes",
+    "peak_bytes",
+]
 
 
 pytestmark = pytest.mark.usefixtures("same_threads")
@@ -68,6 +90,7 @@ def test_json_alone_goes_to_standard_output(small, capsys, workload):
     assert ran == {"pytorch-packed", "pytorch-bucketed"}
     assert found["dynbatch_ms"] > 0 and 0 < found["host_share"] < 1
     assert found["launches"] >= found["batches"] > 0
+    assert found["nodes_per_sentence"] > 3 and 8 * 3 <= found["tokens"] <= 8 * 80
     assert "checked with pytorch-packed, pytorch-bucketed" in printed.err
 
 
@@ -80,6 +103,21 @@ def test_trees_report_what_the_host_takes_a_cell_and_the_fewest_batches(small, c
     assert {name for name, ms in found["peers_ms"].items() if ms is not None} == set(peers)
     assert found["batches"] >= found["lower_bound"] > 0 and found["host_us_per_cell"] > 0
     assert "nodes, the highest tree" in printed.err and "µs a cell node" in printed.err
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype")
+@pytest.mark.parametrize(
+    ("workload", "lengths"), [("transformer", "lognormal"), ("bert_layer", "equal")]
+)
+def test_transformers_run_beside_four_forms_of_pytorch(small, capsys, workload, lengths):
+    pytest.importorskip("torch", reason="the peers are PyTorch's")
+    options = [workload, "--json", *QUICK[2:], "--lengths", lengths, "--heads", "4"]
+    assert run.main(options) == 0
+    printed = capsys.readouterr()
+    found = json.loads(printed.out)
+    assert list(found["peers_ms"]) == list(TRANSFORMER_PEERS)
+    assert all(ms > 0 for ms in found["peers_ms"].values())
+    assert found["batch"] == 5 and f"lengths {lengths}" in printed.err
 
 
 def test_the_table_needs_no_peer(small, capsys):
@@ -174,6 +212,8 @@ def test_the_workloads_have_the_sizes_that_the_readme_states():
     assert WORKLOADS["user_cell"].sizes == TaggerSizes(10_000, 128, 256, 45)
     assert WORKLOADS["tree"].sizes == TreeSizes(10_000, 300, 150, 5)
     assert WORKLOADS["seq2seq"].sizes == Seq2SeqSizes(8_000, 8_000, 256, 256)
+    assert WORKLOADS["bert_layer"].sizes == BertLayerSizes(1_000, 768, 3_072, 12, 1, 45)
+    assert WORKLOADS["bert_layer"].batch == 32
 
 
 def test_host_share_is_what_neither_kernels_nor_update_used():
