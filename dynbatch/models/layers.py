@@ -85,6 +85,17 @@ class Linear(Module):
         self.weight = uniform(rng, (out_features, in_features), in_features)
         self.bias = uniform(rng, (out_features,), in_features) if bias else None
 
+    @classmethod
+    def of(cls, weight: Parameter, bias: Parameter | None = None) -> Linear:
+        """The linear map of given parameters: of an embedding's table, or with other first values.
+
+        Args:
+            weight, bias: (O, I) and (O,), or None for no bias.
+        """
+        made = cls.__new__(cls)
+        made.weight, made.bias = weight, bias
+        return made
+
     def __call__(self, x: Node) -> Node:
         return F.linear(x, self.weight, self.bias)
 

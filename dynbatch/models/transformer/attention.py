@@ -10,7 +10,7 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, size, sizes
-from dynbatch.models.initial import Rng, generator, glorot, zeros
+from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node
@@ -79,9 +79,8 @@ class MultiHeadAttention(Module):
             memory_dim = size(self, "memory_dim", memory_dim)
             self.q_proj = _projection(rng, dim, self.inner, bias)
             self.kv_proj = _projection(rng, memory_dim, 2 * self.inner, bias)
-        self.out_proj = Linear(self.inner, dim, bias, rng=rng)
-        if self.out_proj.bias is not None:
-            self.out_proj.bias.value[...] = 0
+        weight = uniform(rng, (dim, self.inner), self.inner)
+        self.out_proj = Linear.of(weight, zeros(dim) if bias else None)
 
     def __call__(
         self,
@@ -142,9 +141,4 @@ class MultiHeadAttention(Module):
 
 
 def _projection(rng: np.random.Generator, inputs: int, outputs: int, bias: bool) -> Linear:
-    """A linear map with PyTorch's initial values of attention: Glorot's, and biases of zero."""
-    made = Linear(inputs, outputs, bias, rng=rng)
-    made.weight = glorot(rng, (outputs, inputs))
-    if made.bias is not None:
-        made.bias.value[...] = 0
-    return made
+    return Linear.of(glorot(rng, (outputs, inputs)), zeros(outputs) if bias else None)

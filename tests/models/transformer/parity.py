@@ -35,7 +35,7 @@ def random_case(torch: Any, seed: int, longest: int) -> Case:
     rng = np.random.default_rng(seed)
     kind = KINDS[seed % len(KINDS)]
     heads = int(rng.choice([1, 2, 4]))
-    dim = heads * int(rng.choice([2, 4, 8]))
+    dim = heads * int(rng.choice([8, 16] if heads == 1 else [4, 8]))
     memory_dim = dim + 3 if kind == "cross-attention" and rng.random() < 0.5 else dim
     ours, theirs = _modules(torch.nn, rng, kind, (dim, heads, memory_dim))
     theirs.double()
@@ -43,9 +43,9 @@ def random_case(torch: Any, seed: int, longest: int) -> Case:
     sentences, masks = [], []
     lengths = sorted({0, 1, *rng.integers(0, longest, size=3).tolist(), longest})
     for length in rng.permutation(lengths):
-        given = [rng.standard_normal((length, dim))]
+        given = [_exact(rng, (length, dim))]
         if kind in WITH_MEMORY:
-            given.append(rng.standard_normal((rng.integers(1, longest + 1), memory_dim)))
+            given.append(_exact(rng, (rng.integers(1, longest + 1), memory_dim)))
         sentences.append(given)
         masks.append(None)
         if kind != "transformer" and rng.random() < 0.5:  # every query sees some key: PyTorch's NaN
@@ -53,8 +53,13 @@ def random_case(torch: Any, seed: int, longest: int) -> Case:
             masks[-1] = rng.random((length, keys)) < 0.6
             masks[-1][:, :1] = True
     causal = kind == "transformer" or (kind != "cross-attention" and bool(rng.random() < 0.5))
-    weights = [rng.standard_normal(given[0].shape) for given in sentences]
+    weights = [_exact(rng, given[0].shape) for given in sentences]
     return Case(kind, ours, theirs, sentences, masks, causal, weights)
+
+
+def _exact(rng: Any, shape: tuple[int, ...], scale: float = 1.0) -> np.ndarray:
+    """Normally distributed numbers that are the same in both precisions."""
+    return (scale * rng.standard_normal(shape)).astype(np.float32).astype(np.float64)
 
 
 def _modules(nn: Any, rng: Any, kind: str, sizes: tuple[int, ...]) -> tuple[models.Module, Any]:
@@ -89,9 +94,9 @@ def _random_values(torch: Any, rng: Any, theirs: Any, dim: int) -> dict[str, np.
     """Values for all parameters, also where PyTorch begins with zeros or copies of a layer."""
     state = {}
     for name, tensor in theirs.named_parameters():
-        drawn = rng.standard_normal(tensor.shape)
         is_scale = "norm" in name and name.endswith("weight")
-        state[name] = 1 + 0.3 * drawn if is_scale else drawn / dim**0.5
+        low, scale = (1.0, 0.3) if is_scale else (0.0, dim**-0.5)
+        state[name] = (low + _exact(rng, tensor.shape, scale)).astype(np.float32)
         tensor.data[...] = torch.tensor(state[name])
     return state
 
