@@ -30,17 +30,18 @@ class MultiHeadAttention(Module):
         dim:        D, features of x and of the result.
         heads:      of the queries; they divide `dim`, or have `head_dim` features each.
         memory_dim: features of a memory to attend to; None for self-attention.
+        kv_heads:   of keys and values, as many as `heads` by default; with fewer, heads share them.
         head_dim:   features of a head, dim / heads by default.
         bias:       whether the linear maps have biases.
         scale:      of the scores; 1/√head_dim by default.
         rng:        generator or seed of the initial values, distributed as PyTorch's.
 
-    Parameters: with I = heads · head_dim, of self-attention in_proj_weight (3 I, D) and
-        in_proj_bias (3 I,), whose rows are those of q, k and v in turn; of attention to a memory
-        q_proj.weight (I, D), q_proj.bias (I,), kv_proj.weight (2 I, memory_dim), kv_proj.bias
-        (2 I,); of both out_proj.weight (D, I), out_proj.bias (D,). `load_state_dict` takes the
-        names of PyTorch for these too: in_proj_weight, or q_proj_weight, k_proj_weight and
-        v_proj_weight, with in_proj_bias.
+    Parameters: with I = heads · head_dim and K = kv_heads · head_dim, of self-attention
+        in_proj_weight (I + 2 K, D) and in_proj_bias (I + 2 K,), whose rows are those of q, k and v
+        in turn; of attention to a memory q_proj.weight (I, D), q_proj.bias (I,), kv_proj.weight
+        (2 K, memory_dim), kv_proj.bias (2 K,); of both out_proj.weight (D, I), out_proj.bias (D,).
+        `load_state_dict` takes PyTorch's names for all of these: in_proj_weight, or q_proj_weight,
+        k_proj_weight and v_proj_weight, with in_proj_bias.
 
     Raises:
         ArgumentError: heads do not divide `dim`, or called with a memory and made without, or
@@ -55,6 +56,7 @@ class MultiHeadAttention(Module):
         heads: int,
         *,
         memory_dim: int | None = None,
+        kv_heads: int | None = None,
         head_dim: int | None = None,
         bias: bool = True,
         scale: float | None = None,
@@ -68,17 +70,23 @@ class MultiHeadAttention(Module):
             )  # fmt: skip
         head_dim = dim // heads if head_dim is None else size(self, "head_dim", head_dim)
         self.heads = heads
-        self.inner = heads * head_dim
+        self.kv_heads = heads if kv_heads is None else size(self, "kv_heads", kv_heads)
+        if heads % self.kv_heads:
+            raise refused(
+                "MultiHeadAttention", f"{heads} heads for {kv_heads} of keys and values",
+                "kv_heads divides heads", "choose a divisor; 1 lets all heads share one",
+            )  # fmt: skip
+        self.inner, self.kv_inner = heads * head_dim, self.kv_heads * head_dim
         self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
         rng = generator(rng)
         self.has_memory = memory_dim is not None
         if memory_dim is None:
-            self.in_proj_weight = glorot(rng, (3 * self.inner, dim))
-            self.in_proj_bias = zeros(3 * self.inner) if bias else None
+            self.in_proj_weight = glorot(rng, (self.inner + 2 * self.kv_inner, dim))
+            self.in_proj_bias = zeros(self.inner + 2 * self.kv_inner) if bias else None
         else:
             memory_dim = size(self, "memory_dim", memory_dim)
             self.q_proj = _projection(rng, dim, self.inner, bias)
-            self.kv_proj = _projection(rng, memory_dim, 2 * self.inner, bias)
+            self.kv_proj = _projection(rng, memory_dim, 2 * self.kv_inner, bias)
         weight = uniform(rng, (dim, self.inner), self.inner)
         self.out_proj = Linear.of(weight, zeros(dim) if bias else None)
 
@@ -103,7 +111,7 @@ class MultiHeadAttention(Module):
         queries, keys, values = self._projected(x, memory)
         seen = F.attention(
             queries, keys, values, scale=self.scale, causal=causal, window=window, mask=mask,
-            heads=self.heads,
+            heads=self.heads, kv_heads=self.kv_heads,
         )  # fmt: skip
         return self.out_proj(seen)
 
@@ -115,7 +123,8 @@ class MultiHeadAttention(Module):
                 "attention(x, memory)" if self.has_memory else "give memory_dim when it is made",
             )  # fmt: skip
         if memory is None:
-            return F.chunk(F.linear(x, self.in_proj_weight, self.in_proj_bias), 3)
+            joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)
+            return F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
         return self.q_proj(x), *F.chunk(self.kv_proj(memory), 2)
 
     def own_names(self, state: dict[str, Array], prefix: str) -> None:

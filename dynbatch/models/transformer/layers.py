@@ -26,6 +26,7 @@ class LayerOptions(TypedDict, total=False):
     norm_first: bool
     eps: float
     bias: bool
+    kv_heads: int | None
     head_dim: int | None
     scale: float | None
     rng: Rng
@@ -51,6 +52,10 @@ def norm_of(owner: Module, dim: int, options: LayerOptions) -> Norm:
     )  # fmt: skip
 
 
+ATTENTION = ("bias", "head_dim", "kv_heads", "rng", "scale")
+"""The options that are those of `MultiHeadAttention` too."""
+
+
 class TransformerEncoderLayer(Module):
     """Self-attention and a feed-forward part, each added to its input: one layer, (T, D) -> (T, D).
 
@@ -70,7 +75,7 @@ class TransformerEncoderLayer(Module):
         norm_first:      pre-norm; post-norm by default, as in PyTorch.
         eps:             of the norms.
         bias:            whether linear maps and LayerNorms have biases.
-        head_dim, scale: of `MultiHeadAttention`.
+        kv_heads, head_dim, scale: of `MultiHeadAttention`.
         rng:             generator or seed of the initial values.
 
     Parameters: under PyTorch's names, self_attn.in_proj_weight (3 D, D), self_attn.in_proj_bias,
@@ -94,6 +99,7 @@ class TransformerEncoderLayer(Module):
         norm_first: bool = False,
         eps: float = 1e-5,
         bias: bool = True,
+        kv_heads: int | None = None,
         head_dim: int | None = None,
         scale: float | None = None,
         rng: Rng = None,
@@ -102,8 +108,9 @@ class TransformerEncoderLayer(Module):
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.norm_first = switch(self, "norm_first", norm_first)
         self.self_attn = MultiHeadAttention(
-            dim, heads, head_dim=head_dim, bias=switch(self, "bias", bias), scale=scale, rng=rng
-        )
+            dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=switch(self, "bias", bias),
+            scale=scale, rng=rng,
+        )  # fmt: skip
         hidden = 4 * dim if hidden is None else hidden
         inner_dropout = self.dropout if inner_dropout is None else inner_dropout
         inner = FeedForward(dim, hidden, activation, bias=bias, dropout=inner_dropout, rng=rng)
@@ -153,13 +160,13 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         memory_dim: int | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
-        rng = options["rng"] = generator(options.get("rng"))
+        options["rng"] = generator(options.get("rng"))
         super().__init__(dim, heads, hidden, **options)
-        self.multihead_attn = MultiHeadAttention(
-            dim, heads, memory_dim=dim if memory_dim is None else memory_dim,
-            head_dim=options.get("head_dim"), bias=options.get("bias", True),
-            scale=options.get("scale"), rng=rng,
-        )  # fmt: skip
+        memory_dim = dim if memory_dim is None else memory_dim
+        given: dict[str, Any] = {
+            name: value for name, value in options.items() if name in ATTENTION
+        }
+        self.multihead_attn = MultiHeadAttention(dim, heads, memory_dim=memory_dim, **given)
         self.norm3 = norm_of(self, dim, options)
 
     def __call__(  # type: ignore[override]

@@ -64,6 +64,40 @@ def test_heads_may_have_a_width_of_their_own():
     check_batching(lambda graph, x: attention(x, window=1), shapes=shapes, parameters=attention)
 
 
+@pytest.mark.parametrize("widths", [{}, {"memory_dim": 6}])
+def test_heads_that_share_keys_are_heads_with_copies_of_them(widths):
+    shared = models.MultiHeadAttention(8, 4, kv_heads=2, **widths, rng=0)
+    repeated = models.MultiHeadAttention(8, 4, **widths, rng=1)
+    rows = [
+        *range(8),
+        *[
+            8 + 4 * part + 2 * (head // 2) + k
+            for part in (0, 1)
+            for head in range(4)
+            for k in (0, 1)
+        ],
+    ]
+    state = shared.state_dict()
+    if widths:
+        for name in ("kv_proj.weight", "kv_proj.bias"):
+            state[name] = state[name][np.array(rows[8:]) - 8]
+    else:
+        for name in ("in_proj_weight", "in_proj_bias"):
+            state[name] = state[name][rows]
+    repeated.load_state_dict(state)
+    rng = np.random.default_rng(0)
+    with db.Graph() as graph:
+        given = [F.input(graph, rng.standard_normal((n, d))) for n, d in ((3, 8), (5, 6))]
+        given = given if widths else given[:1]
+        one, other = shared(*given).value, repeated(*given).value
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_heads_of_keys_divide_heads():
+    with pytest.raises(ArgumentError, match="4 heads for 3 of keys"):
+        models.MultiHeadAttention(8, 4, kv_heads=3)
+
+
 def test_a_memory_is_given_if_and_only_if_the_module_was_made_for_one():
     with db.Graph() as graph:
         x = F.constant(graph, 1.0, (2, 4))
