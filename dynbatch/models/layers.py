@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes, switch
-from dynbatch.models.initial import Rng, generator, normal, uniform, zeros
+from dynbatch.models.initial import Rng, generator, normal, ones, uniform, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
-from dynbatch.parameter import Parameter
 
 MISSING: Any = object()
 """Stands for an argument that was not given."""
@@ -113,7 +111,7 @@ class LayerNorm(Module):
 
     def __init__(self, features: int, eps: float = 1e-5, bias: bool = True) -> None:
         sizes(self, features=features)
-        self.weight = Parameter(np.ones(features, np.float32))
+        self.weight = ones(features)
         self.bias = zeros(features) if switch(self, "bias", bias) else None
         self.eps = number(self, "eps", eps, "[0, inf)")
 

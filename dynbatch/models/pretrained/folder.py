@@ -1,0 +1,124 @@
+"""The files of a checkpoint's folder: which there are, and their JSON.
+
+A folder may come from anywhere. Nothing in it is executed, no path in it leads out of it, and what
+is allocated grows with the size of its files, not with the numbers that they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dynbatch.errors import CheckpointError
+
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+
+_CONVERT = (
+    "import torch, safetensors.torch as s\n"
+    '        s.save_file({k: v.clone() for k, v in torch.load("pytorch_model.bin", '
+    'weights_only=True).items()}, "model.safetensors", {"format": "pt"})'
+)
+
+
+def fault(path: Path, problem: str, fix: str) -> CheckpointError:
+    """The error for a file that cannot be read."""
+    return CheckpointError.at_caller(f"{path}: {problem}; nothing was loaded.\n  fix:  {fix}")
+
+
+def damaged(path: Path, problem: str) -> CheckpointError:
+    """The error for a file that is not what a writer of checkpoints makes."""
+    return fault(path, problem, "it was cut short, damaged or made to harm; take another copy")
+
+
+def shorten(text: object, most: int = 60) -> str:
+    """Text out of a file, as errors quote it."""
+    whole = repr(text) if not isinstance(text, int) or abs(text) < 1 << 200 else "a large number"
+    return whole if len(whole) <= most else f"{whole[:most]}…"
+
+
+def file_of(folder: Path, name: str) -> Path:
+    """A regular file of the folder.
+
+    A link may lead to another file of the folder, or to the `blobs` of Hugging Face's cache, where
+    the folder is one of its snapshots.
+
+    Raises:
+        CheckpointError: it is absent, not a regular file, or elsewhere.
+    """
+    path = folder / name
+    if name in ("", ".", "..") or "\0" in name or Path(name).name != name or "\\" in name:
+        raise damaged(folder, f"{shorten(name)} is not the name of a file in the folder")
+    try:
+        place, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+        if not place.is_file():
+            raise fault(path, "there is no such file", "check the folder")
+    except OSError as error:  # a name too long, no permission
+        raise fault(path, f"it cannot be opened ({error.strerror})", "check the folder") from error
+    blobs = home.parent.parent / "blobs"
+    if place.parent != home and not (home.parent.name == "snapshots" and place.parent == blobs):
+        raise fault(path, "a link that leads out of the folder", "put the file itself there")
+    return path
+
+
+def weight_files(folder: Path) -> tuple[list[Path], dict[str, str] | None]:
+    """The safetensors files of a folder, and the file of each tensor if there is an index.
+
+    A single file comes before an index, as in `transformers`.
+
+    Raises:
+        CheckpointError: there is none, or only what pickle wrote, or the index is wrong.
+    """
+    if (folder / WEIGHTS).exists():
+        return [file_of(folder, WEIGHTS)], None
+    if not (folder / INDEX).exists():
+        for name in PICKLES:
+            if (folder / name).exists():
+                raise fault(
+                    folder / name, "a pickle, which can execute anything when it is read",
+                    f"convert it once, in a place that you trust:\n        {_CONVERT}",
+                )  # fmt: skip
+        raise fault(folder, f"neither {WEIGHTS} nor {INDEX} is there", "check the folder")
+    path = file_of(folder, INDEX)
+    files = read_json(path, 1 << 26).get("weight_map")
+    if not isinstance(files, dict) or not all([isinstance(n, str) for n in files.values()]):
+        raise damaged(path, "'weight_map' does not give the file of each tensor")
+    names = sorted(set(files.values()))
+    for name in names:
+        if not name.endswith(".safetensors"):
+            raise damaged(path, f"{shorten(name)} is not the name of a safetensors file")
+    return [file_of(folder, name) for name in names], files
+
+
+def read_json(path: Path, most: int) -> dict[str, Any]:
+    """The object in a JSON file of at most `most` bytes.
+
+    Raises:
+        CheckpointError: it is larger, or not the text of an object, or a key stands there twice.
+    """
+    try:
+        if path.stat().st_size > most:
+            raise damaged(path, f"larger than {most:,} bytes")
+        value = json.loads(path.read_bytes(), object_pairs_hook=distinct)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"not JSON ({shorten(str(error))})") from error
+    except OSError as error:
+        raise fault(path, f"it cannot be read ({error.strerror})", "check the folder") from error
+    if not isinstance(value, dict):
+        raise damaged(path, "not a JSON object")
+    return value
+
+
+def distinct(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dict.
+
+    Raises:
+        ValueError: two have one key.
+    """
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands twice in an object")
+    return made

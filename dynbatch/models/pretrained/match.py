@@ -1,0 +1,134 @@
+"""Compares the tensors of a checkpoint with the parameters of a model, by names and shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dynbatch.backend import Array
+from dynbatch.errors import CheckpointError
+from dynbatch.models.pretrained.folder import INDEX, damaged, shorten
+from dynbatch.models.pretrained.table import Shape, Stored, find, matches
+from dynbatch.models.pretrained.tensors import FLOATS, Mapped, Tensor, tensors_of
+
+if TYPE_CHECKING:
+    from dynbatch.models.pretrained.model import PretrainedModel
+
+_MOST_NAMES = 20
+_OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in BERT's first files
+
+
+class Match:
+    """The tensor of a file for each parameter.
+
+    Args:
+        model: whose parameters are meant; shapes are all that is read of them.
+        files: of the weights.
+        index: the file of each tensor, if there are several.
+
+    Attributes:
+        missing: names of parameters for which tensors are missing.
+
+    Raises:
+        CheckpointError: a file is damaged, or the index and the files do not agree.
+    """
+
+    def __init__(
+        self, model: PretrainedModel, files: Sequence[Path], index: Mapping[str, str] | None
+    ) -> None:
+        self._kind = type(model)
+        self._stored: dict[str, Stored] = {}
+        self._wanted: dict[str, Shape] = {}
+        table = model.table()
+        for name, parameter in model.named_parameters():
+            stored = self._stored[name] = find(table, name)
+            self._wanted |= zip(
+                map(self._plain, stored.names), stored.shapes(parameter.shape), strict=True
+            )
+        self._aliases = {self._plain(k): self._plain(v) for k, v in model.tied().items()}
+        self._found: dict[str, Tensor] = {}
+        self._unexpected: list[str] = []  # the first of them: a file may have millions
+        self._wrong: list[str] = []
+        for file in files:
+            self._look_into(file, index)
+        self._resolve_ties()
+        self.missing = [
+            name
+            for name, stored in self._stored.items()
+            if not all([self._plain(one) in self._found for one in stored.names])
+        ]
+
+    def parts(self, name: str, array: Array) -> Iterator[tuple[Tensor, Array]]:
+        """The tensors of a parameter, each with the part of the parameter's array that it fills."""
+        stored = self._stored[name]
+        for one, part in zip(stored.names, stored.parts(array), strict=True):
+            yield self._found[self._plain(one)], part
+
+    def require_all_but(self, fresh: set[str], folder: Path) -> None:
+        """Raise an error unless the folder has every parameter but these, and nothing else.
+
+        Raises:
+            CheckpointError: it has not; all differences are named.
+        """
+        missing = [
+            one
+            for name in self.missing
+            if name not in fresh
+            for one in self._stored[name].names
+            if self._plain(one) not in self._found
+        ]
+        lists = {"missing": missing, "unexpected": self._unexpected, "wrong": self._wrong}
+        if any(lists.values()):
+            said = [f"\n  {kind}: {', '.join(names)}" for kind, names in lists.items() if names]
+            raise CheckpointError.at_caller(
+                f"{folder}: its tensors do not fit this {self._kind.__name__}; nothing was loaded."
+                f"{''.join(said)}\n  fix:  choose the class that wrote them; with new=[…] "
+                "parameters of ours keep initial values"
+            )
+
+    def _look_into(self, file: Path, index: Mapping[str, str] | None) -> None:
+        listed = 0
+        for name, tensor in tensors_of(file):
+            if index is not None:
+                if index.get(name) != file.name:
+                    raise damaged(file, f"it has {shorten(name)}, which {INDEX} does not say")
+                listed += 1
+            plain = self._plain(name)
+            if plain in self._found:
+                raise damaged(file, f"{shorten(name)} is there twice")
+            if plain in self._wanted or plain in self._aliases:
+                self._take(name, plain, tensor)
+            elif not matches(self._kind.skipped, plain) and not matches(self._kind.skipped, name):
+                self._add_unexpected(name)
+        if index is not None and listed != sum([1 for one in index.values() if one == file.name]):
+            raise damaged(file, f"tensors that {INDEX} lists are not there")
+
+    def _add_unexpected(self, name: str) -> None:
+        if len(self._unexpected) < _MOST_NAMES:
+            self._unexpected.append(shorten(name))
+        elif len(self._unexpected) == _MOST_NAMES:
+            self._unexpected.append("and more")
+
+    def _take(self, name: str, plain: str, tensor: Tensor) -> None:
+        self._found[plain] = tensor
+        shape = self._wanted[self._aliases.get(plain, plain)]
+        if tensor.shape != shape:
+            self._wrong.append(f"{shorten(name)} {tensor.shape}, for {shape}")
+        elif tensor.dtype not in FLOATS:
+            self._wrong.append(f"{shorten(name)} of {tensor.dtype}, for one of {', '.join(FLOATS)}")
+
+    def _resolve_ties(self) -> None:
+        """Give each tensor its name of the table; one with both names has to be the same."""
+        for alias, name in self._aliases.items():
+            other = self._found.pop(alias, None)
+            if other is None or self._wrong:
+                continue
+            one = self._found.setdefault(name, other)
+            if one is not other and not Mapped(one.path).equal(one, Mapped(other.path), other):
+                self._wrong.append(f"{alias!r} differs from {name!r}, to which it is tied")
+
+    def _plain(self, name: str) -> str:
+        """A tensor's name without the optional prefix, an old name replaced."""
+        above, dot, last = name.removeprefix(self._kind.prefix).rpartition(".")
+        return f"{above}{dot}{_OLD_NAMES.get(last, last)}"

@@ -1,0 +1,135 @@
+"""`PretrainedModel`: from a checkpoint's folder into a model, and out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from dynbatch.errors import ArgumentError
+from dynbatch.models.initial import Draws, Rng, unfilled
+from dynbatch.models.module import Module
+from dynbatch.models.pretrained.config import ModelConfig, unusable
+from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
+from dynbatch.models.pretrained.match import Match
+from dynbatch.models.pretrained.table import Table, matches
+from dynbatch.models.pretrained.tensors import Mapped, tensors_of
+from dynbatch.models.pretrained.writing import write_folder
+
+
+class PretrainedModel(Module):
+    """Base of the families: a model made from a configuration, and a table of names.
+
+    A family's `__init__(self, config, *, rng=None)` takes all initial values from
+    `models.initial` and leaves them alone: while a checkpoint is read they are not there yet.
+
+    Class attributes:
+        config_type:  its `ModelConfig`.
+        architecture: the class in `transformers`; config.json names it.
+        prefix:       with which names in a file may begin or not, such as "bert.".
+        skipped:      names in a file that are not read, with `*` and `**` as in a table: buffers,
+                      and heads that the model does without.
+    """
+
+    config_type: ClassVar[type[ModelConfig]] = ModelConfig
+    architecture: ClassVar[str] = ""
+    prefix: ClassVar[str] = ""
+    skipped: ClassVar[tuple[str, ...]] = ()
+
+    config: Any
+
+    def __init__(self, config: Any, *, rng: Rng = None) -> None:
+        raise NotImplementedError
+
+    def table(self) -> Table:
+        """Where each parameter is in a file: see `dynbatch.models.pretrained.table`."""
+        raise NotImplementedError
+
+    def tied(self) -> Mapping[str, str]:
+        """Further names of tensors in a file, and the names under which the table has them.
+
+        A file may hold either or both, which are then equal; the table's names are written.
+        """
+        return {}
+
+    @classmethod
+    def from_pretrained(
+        cls, folder: str | Path, *, new: Sequence[str] = (), **changes: Any
+    ) -> Self:
+        """The model of a folder: config.json with model.safetensors, or sharded with an index.
+
+        Its values are float32, whatever the file's (float32, float16, bfloat16 or float64), and it
+        is in evaluation mode, as in `transformers`: `model.train()` turns dropout on. Nothing is
+        executed. Besides the model itself little memory is used: a file is memory-mapped, and its
+        shapes are compared with the model's before anything is allocated.
+
+        Args:
+            folder:  of the checkpoint.
+            new:     parameters that keep initial values if the folder has none for them, such as
+                     ["classifier.{}"]: with `*` for a number, `{}` for weight or bias, and `**` at
+                     the end for any rest.
+            changes: fields of the configuration in place of those in config.json.
+
+        Raises:
+            CheckpointError: a file is absent, damaged, or a pickle; or tensors are missing,
+                unexpected or of other shapes than the configuration says: all are named.
+            ArgumentError: a change is not a field of the configuration.
+        """
+        folder = Path(folder)
+        path = file_of(folder, CONFIG)
+        config = cls.config_type.read(path, changes)
+        files, index = weight_files(folder)
+        count = sum([1 for file in files for _ in tensors_of(file)])
+        model, draws = cls._without_values(config, path, 2 * count + 64, changes)
+        match = Match(model, files, index)
+        fresh = {name for name in match.missing if matches(tuple(new), name)}
+        match.require_all_but(fresh, folder)
+        mapped = {file: Mapped(file) for file in files}
+        for name, parameter in model.named_parameters():
+            if name in fresh:
+                parameter.replace(draws[parameter.uid]())
+                continue
+            array = np.empty(parameter.shape, np.float32)
+            for tensor, part in match.parts(name, array):
+                mapped[tensor.path].read(tensor, part)
+            parameter.replace(array)
+        return model.eval()
+
+    @classmethod
+    def _without_values(
+        cls, config: ModelConfig, path: Path, most: int, changes: Mapping[str, Any]
+    ) -> tuple[Self, Draws]:
+        """A model whose parameters have shapes only, and what would draw their values."""
+        try:
+            with unfilled(most) as draws:
+                return cls(config), draws
+        except (ValueError, ArithmeticError) as error:
+            if changes and isinstance(error, ArgumentError):
+                raise
+            raise unusable(cls, path, error) from error
+
+    def save_pretrained(
+        self,
+        folder: str | Path,
+        *,
+        dtype: str = "float32",
+        max_shard_size: int | str | None = None,
+    ) -> None:
+        """Write config.json and model.safetensors, under the names that `transformers` reads.
+
+        All files are written beside the old ones before they take their places. Tokenizers are not
+        written.
+
+        Args:
+            folder:         made if it is not there.
+            dtype:          "float32", "float16" or "bfloat16", rounded to the nearest.
+            max_shard_size: bytes of a file, such as "2GB"; with more tensors than that, there are
+                            several files and an index. A tensor is never split.
+
+        Raises:
+            CheckpointError: the disk is full, or the folder cannot be written.
+            ArgumentError:   another dtype, or not a size.
+        """
+        write_folder(self, Path(folder), dtype, max_shard_size)

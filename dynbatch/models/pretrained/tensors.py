@@ -1,0 +1,195 @@
+"""Reads a safetensors file: 8 bytes with the length of a header, the header in JSON, the tensors.
+
+    {"__metadata__": {…}, "a.bias": {"dtype": "BF16", "shape": [4], "data_offsets": [0, 8]}, …}
+
+The file is memory-mapped. Its header is gone through entry by entry, so that one made to harm takes
+no more memory than its own text.
+
+Source: https://github.com/huggingface/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import re
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.errors import CheckpointError
+from dynbatch.models.pretrained.folder import damaged, distinct, fault, shorten
+
+ITEM_BYTES = {
+    "BOOL": 1, "U8": 1, "I8": 1, "F8_E5M2": 1, "F8_E4M3": 1, "F8_E8M0": 1, "I16": 2, "U16": 2,
+    "F16": 2, "BF16": 2, "I32": 4, "U32": 4, "F32": 4, "F64": 8, "I64": 8, "U64": 8, "C64": 8,
+}  # fmt: skip
+FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
+"""What a parameter can be read from. NumPy has no bfloat16: it is the upper half of a float32."""
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_DECODER = json.JSONDecoder(object_pairs_hook=distinct)
+_MARKS = re.compile(r'"(?:[^"\\]*+(?:\\.[^"\\]*+)*+)"|[{}]', re.DOTALL)
+_LONGEST = 2000  # characters of an entry: eight dimensions take some 200
+
+
+class Tensor(NamedTuple):
+    """A tensor's place in a file: its bytes from `start` to `stop`."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+def tensors_of(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a file with their names, in the order of its header.
+
+    Raises:
+        CheckpointError: the file is no safetensors file, or tensors overlap or leave bytes between
+            them. That shows at the end, after all were given.
+    """
+    size, text = _header(path)
+    start, places = 8 + len(text), array("q")
+    try:
+        for name, place in _entries(text):
+            found = _tensor(path, name, _DECODER.decode(text[place]), start, size)
+            places.extend((found.start, found.stop))
+            yield name, found
+    except (ValueError, RecursionError) as error:
+        raise damaged(
+            path, f"its header is not what it should be ({shorten(str(error))})"
+        ) from error
+    bounds = np.frombuffer(places, np.int64).reshape(-1, 2)
+    bounds = bounds[np.lexsort(bounds.T[::-1])]
+    ends = np.concatenate([[start], bounds[:, 1]])
+    if not np.array_equal(ends, np.concatenate([bounds[:, 0], [size]])):
+        raise damaged(path, "its tensors overlap, or leave bytes that belong to none")
+
+
+def _header(path: Path) -> tuple[int, str]:
+    """The size of the file, and the text of its header, a character for each byte."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, 2)
+            file.seek(0)
+            length = int.from_bytes(file.read(8), "little")
+            if size < 8 or length > size - 8:
+                raise damaged(path, f"a header of {length:,} bytes in a file of {size:,}")
+            return size, str(file.read(length), "latin-1")
+    except OSError as error:
+        if isinstance(error, CheckpointError):
+            raise
+        raise fault(path, f"it cannot be read ({error.strerror})", "check the folder") from error
+
+
+def _entries(text: str) -> Iterator[tuple[str, slice]]:
+    """The keys of the object that the text is, and where their values are. Metadata is passed over.
+
+    Raises:
+        ValueError: it is not such an object, or a value is too long for a tensor's entry.
+    """
+    place = _past(text, 0, "{")
+    while text[place : place + 1] == '"':
+        key, place = _DECODER.raw_decode(text, place)
+        place = _past(text, place, ":")
+        is_metadata = key == "__metadata__"
+        stop = _end(text, place) if is_metadata else text.find("}", place, place + _LONGEST) + 1
+        if text[place : place + 1] != "{" or not stop:
+            raise ValueError(f"{shorten(key)} is not described by an object")
+        if not is_metadata:
+            yield key.encode("latin-1", "replace").decode("utf-8", "replace"), slice(place, stop)
+        place = _SPACE.match(text, stop).end()  # type: ignore[union-attr]
+        if text[place : place + 1] != ",":
+            break
+        place = _past(text, place, ",")
+        if text[place : place + 1] != '"':
+            raise ValueError(f"a name expected at {place}")
+    if _past(text, place, "}") != len(text):
+        raise ValueError("something follows the object")
+
+
+def _past(text: str, place: int, mark: str) -> int:
+    """The place after a mark, and after the spaces around it."""
+    place = _SPACE.match(text, place).end()  # type: ignore[union-attr]
+    if text[place : place + 1] != mark:
+        raise ValueError(f"{mark!r} expected at {place}")
+    return _SPACE.match(text, place + 1).end()  # type: ignore[union-attr]
+
+
+def _end(text: str, place: int) -> int:
+    """Where the object that begins at `place` ends; 0 if it does not."""
+    depth = 0
+    for mark in _MARKS.finditer(text, place):
+        if text[mark.start()] != '"':
+            depth += 1 if mark[0] == "{" else -1
+        if depth == 0:
+            return mark.end()
+    return 0
+
+
+def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
+    if not isinstance(entry, dict) or entry.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{shorten(name)} has other fields than dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    width = ITEM_BYTES.get(dtype) if isinstance(dtype, str) else None
+    if width is None:
+        raise ValueError(f"{shorten(name)} is of dtype {shorten(dtype)}")
+    if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
+        raise ValueError(f"{shorten(name)} has shape {shorten(shape)} at {shorten(offsets)}")
+    count = width
+    for extent in shape:
+        count *= extent
+    first, last = offsets[0] + start, offsets[1] + start
+    if last > size or last - first != count:
+        raise ValueError(
+            f"{shorten(name)} of {count:,} bytes at {offsets} in {size - start:,} bytes"
+        )
+    return Tensor(path, dtype, tuple(shape), first, last)
+
+
+def _are_counts(value: object) -> bool:
+    return isinstance(value, list) and all(
+        [type(one) is int and 0 <= one < 1 << 63 for one in value]
+    )
+
+
+class Mapped:
+    """The bytes of a file, memory-mapped: what is read of them is copied, not kept."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with open(path, "rb") as file:
+                self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise fault(path, f"it cannot be read ({error})", "check the folder") from error
+
+    def raw(self, tensor: Tensor) -> Array:
+        """A view of a tensor of floats; bfloat16 as uint16."""
+        dtype = np.dtype(FLOATS[tensor.dtype])
+        count = (tensor.stop - tensor.start) // dtype.itemsize
+        if count == 0:
+            return np.zeros(tensor.shape, dtype)
+        return np.frombuffer(self._bytes, dtype, count, tensor.start).reshape(tensor.shape)
+
+    def equal(self, tensor: Tensor, others: Mapped, other: Tensor) -> bool:
+        """Whether a tensor and another, of the same shape, are alike in every bit."""
+        one, two = self.raw(tensor), others.raw(other)
+        bits = np.dtype(f"u{one.itemsize}")
+        return one.dtype == two.dtype and np.array_equal(one.view(bits), two.view(bits))
+
+    def read(self, tensor: Tensor, out: Array) -> None:
+        """out = the tensor, converted to float32; `out` may be the transpose of such an array."""
+        raw = self.raw(tensor)
+        if tensor.dtype != "BF16":
+            with np.errstate(over="ignore", invalid="ignore"):
+                np.copyto(out, raw, casting="same_kind")
+            return
+        halves = out.view(np.dtype([("low", "<u2"), ("high", "<u2")]))
+        halves["low"] = 0
+        halves["high"] = raw

@@ -1,0 +1,147 @@
+"""Writes a model as a checkpoint's folder: config.json and safetensors, whole or sharded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dynbatch.arguments import refused
+from dynbatch.atomic import replacing
+from dynbatch.backend import Array
+from dynbatch.errors import CheckpointError
+from dynbatch.memory.sizes import parse_bytes
+from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS
+from dynbatch.models.pretrained.table import Stored, find
+from dynbatch.parameter import Parameter
+
+if TYPE_CHECKING:
+    from dynbatch.models.pretrained.model import PretrainedModel
+
+DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+_BLOCK = 1 << 20  # elements that are converted at a time
+
+
+class Part(NamedTuple):
+    """What is written as one tensor: the rows of a parameter that `stored.names[number]` has."""
+
+    name: str
+    parameter: Parameter
+    stored: Stored
+    number: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shapes(self.parameter.shape)[self.number]
+
+    def bytes_of(self, dtype: str) -> int:
+        """Bytes that it takes in a file."""
+        return int(np.prod(self.shape)) * DTYPES[dtype][1]
+
+    def blocks(self, dtype: str) -> Iterator[bytes]:
+        """Its bytes, some at a time."""
+        part = self.stored.parts(self.parameter.numpy())[self.number]
+        flat = np.ascontiguousarray(part).reshape(-1)
+        for start in range(0, flat.size, _BLOCK):
+            yield _converted(flat[start : start + _BLOCK], dtype).tobytes()
+
+
+def write_folder(
+    model: PretrainedModel, folder: Path, dtype: str, max_shard_size: int | str | None
+) -> None:
+    """`PretrainedModel.save_pretrained`."""
+    if dtype not in DTYPES:
+        raise refused(
+            "save_pretrained", f"dtype is {dtype!r}", f"one of {', '.join(DTYPES)}",
+            "choose one of these",
+        )  # fmt: skip
+    table, parts = model.table(), []
+    for name, parameter in model.named_parameters():
+        stored = find(table, name)
+        parts += [Part(one, parameter, stored, k) for k, one in enumerate(stored.names)]
+    parts.sort(key=lambda part: part.name)
+    most = None if max_shard_size is None else parse_bytes("max_shard_size", max_shard_size)
+    shards = _shards(parts, dtype, most)
+    names = [WEIGHTS]
+    if len(shards) > 1:
+        count = len(shards)
+        names = [f"model-{k:05}-of-{count:05}.safetensors" for k in range(1, count + 1)]
+    config = {**model.config.to_json(), "architectures": [model.architecture], "torch_dtype": dtype}
+    config.pop("dtype", None)  # newer than torch_dtype, for which it stands
+    try:
+        with ExitStack() as together:  # which gives the names from the last to the first
+            _write_json(together.enter_context(replacing(folder / CONFIG)), config)
+            if len(shards) > 1:
+                index = {
+                    "metadata": {"total_size": sum([part.bytes_of(dtype) for part in parts])},
+                    "weight_map": {
+                        part.name: name
+                        for name, shard in zip(names, shards, strict=True)
+                        for part in shard
+                    },
+                }
+                _write_json(together.enter_context(replacing(folder / INDEX)), index)
+            for name, shard in zip(names, shards, strict=True):
+                _write_tensors(together.enter_context(replacing(folder / name)), shard, dtype)
+        for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
+            if old.name not in (*names, *([INDEX] if len(shards) > 1 else [])):
+                old.unlink(missing_ok=True)
+    except OSError as error:
+        raise CheckpointError.at_caller(
+            f"{folder}: the model was not written ({error}).\n"
+            "  fix:  make room on the disk, or choose a folder that can be written"
+        ) from error
+
+
+def _shards(parts: Sequence[Part], dtype: str, most: int | None) -> list[list[Part]]:
+    """The parts in files of at most `most` bytes, where none alone is larger."""
+    shards: list[list[Part]] = [[]]
+    room = most
+    for part in parts:
+        size = part.bytes_of(dtype)
+        if room is not None and most is not None:
+            if size > room and shards[-1]:
+                shards.append([])
+                room = most
+            room -= size
+        shards[-1].append(part)
+    return shards
+
+
+def _write_tensors(path: Path, parts: Sequence[Part], dtype: str) -> None:
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers wants to be told
+    place = 0
+    for part in parts:
+        stop = place + part.bytes_of(dtype)
+        header[part.name] = {
+            "dtype": DTYPES[dtype][0],
+            "shape": list(part.shape),
+            "data_offsets": [place, stop],
+        }
+        place = stop
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    with open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for part in parts:
+            for block in part.blocks(dtype):
+                file.write(block)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _converted(values: Array, dtype: str) -> Array:
+    """float32 values in the dtype of a file; bfloat16 as the upper halves, rounded to even."""
+    values = values.astype("<f4", copy=False)
+    if dtype != "bfloat16":
+        with np.errstate(over="ignore"):
+            return values.astype(f"<f{DTYPES[dtype][1]}", copy=False)
+    bits = values.view("<u4")
+    halves = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")
+    return np.where(np.isnan(values), np.uint16(0x7FC0), halves)
