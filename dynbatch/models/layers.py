@@ -133,7 +133,7 @@ class RMSNorm(Module):
 
     def __init__(self, features: int, eps: float = 1e-6) -> None:
         sizes(self, features=features)
-        self.weight = Parameter(np.ones(features, np.float32))
+        self.weight = ones(features)
         self.eps = number(self, "eps", eps, "[0, inf)")
 
     def __call__(self, x: Node) -> Node:
