@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
+from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import INDEX, damaged, shorten
 from dynbatch.models.pretrained.table import Shape, Stored, find, matches
 from dynbatch.models.pretrained.tensors import FLOATS, Mapped, Tensor, tensors_of
-
-if TYPE_CHECKING:
-    from dynbatch.models.pretrained.model import PretrainedModel
 
 _MOST_NAMES = 20
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in BERT's first files
@@ -35,7 +32,7 @@ class Match:
     """
 
     def __init__(
-        self, model: PretrainedModel, files: Sequence[Path], index: Mapping[str, str] | None
+        self, model: Family, files: Sequence[Path], index: Mapping[str, str] | None
     ) -> None:
         self._kind = type(model)
         self._stored: dict[str, Stored] = {}

@@ -4,55 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
 from dynbatch.errors import ArgumentError
-from dynbatch.models.initial import Draws, Rng, unfilled
-from dynbatch.models.module import Module
+from dynbatch.models.initial import Draws, unfilled
 from dynbatch.models.pretrained.config import ModelConfig, unusable
+from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, file_of, weight_files
 from dynbatch.models.pretrained.match import Match
-from dynbatch.models.pretrained.table import Table, matches
+from dynbatch.models.pretrained.table import matches
 from dynbatch.models.pretrained.tensors import Mapped, tensors_of
 from dynbatch.models.pretrained.writing import write_folder
 
 
-class PretrainedModel(Module):
-    """Base of the families: a model made from a configuration, and a table of names.
+class PretrainedModel(Family):
+    """A model that is read from a checkpoint's folder and written to one.
 
-    A family's `__init__(self, config, *, rng=None)` takes all initial values from
-    `models.initial` and leaves them alone: while a checkpoint is read they are not there yet.
-
-    Class attributes:
-        config_type:  its `ModelConfig`.
-        architecture: the class in `transformers`; config.json names it.
-        prefix:       with which names in a file may begin or not, such as "bert.".
-        skipped:      names in a file that are not read, with `*` and `**` as in a table: buffers,
-                      and heads that the model does without.
+    A family is a class of its own, with what `Family` declares.
     """
-
-    config_type: ClassVar[type[ModelConfig]] = ModelConfig
-    architecture: ClassVar[str] = ""
-    prefix: ClassVar[str] = ""
-    skipped: ClassVar[tuple[str, ...]] = ()
-
-    config: Any
-
-    def __init__(self, config: Any, *, rng: Rng = None) -> None:
-        raise NotImplementedError
-
-    def table(self) -> Table:
-        """Where each parameter is in a file: see `dynbatch.models.pretrained.table`."""
-        raise NotImplementedError
-
-    def tied(self) -> Mapping[str, str]:
-        """Further names of tensors in a file, and the names under which the table has them.
-
-        A file may hold either or both, which are then equal; the table's names are written.
-        """
-        return {}
 
     @classmethod
     def from_pretrained(

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,12 +15,10 @@ from dynbatch.atomic import replacing
 from dynbatch.backend import Array
 from dynbatch.errors import CheckpointError
 from dynbatch.memory.sizes import parse_bytes
+from dynbatch.models.pretrained.family import Family
 from dynbatch.models.pretrained.folder import CONFIG, INDEX, WEIGHTS
 from dynbatch.models.pretrained.table import Stored, find
 from dynbatch.parameter import Parameter
-
-if TYPE_CHECKING:
-    from dynbatch.models.pretrained.model import PretrainedModel
 
 DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
 _BLOCK = 1 << 20  # elements that are converted at a time
@@ -50,9 +48,7 @@ class Part(NamedTuple):
             yield _converted(flat[start : start + _BLOCK], dtype).tobytes()
 
 
-def write_folder(
-    model: PretrainedModel, folder: Path, dtype: str, max_shard_size: int | str | None
-) -> None:
+def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | str | None) -> None:
     """`PretrainedModel.save_pretrained`."""
     if dtype not in DTYPES:
         raise refused(
