@@ -11,6 +11,7 @@ from dynbatch.arguments import number, refused, sizes, switch
 from dynbatch.models.initial import Rng, generator, normal, ones, uniform, zeros
 from dynbatch.models.module import Module
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.parameter import Parameter
 
 MISSING: Any = object()
 """Stands for an argument that was not given."""
