@@ -31,6 +31,7 @@ class OwnedNodes:
         form_ids: integers for the forms of what calls are given.
         programs: what cells were compiled to.
         inlined:  calls that are not nodes of their own, and parameters.
+        signatures: of the nodes so far, by what follows from them: see `Operation.signature`.
     """
 
     is_trace = False
@@ -44,6 +45,7 @@ class OwnedNodes:
         self.totals: dict[int, Any] = {}
         self.form_ids = FormIds()
         self.programs: dict[Any, Any] = {}
+        self.signatures: dict[Any, int] = {}
         self.inlined: dict[Any, Any] = {}
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
@@ -61,10 +63,12 @@ class OwnedNodes:
 
     def add(self, node: Node) -> int:
         """Own a node; its index is its position in creation order."""
-        self._require_open(type(node).__name__)
-        index = len(self._nodes)
-        self._nodes.append(node)
-        if self._nodes[index] is not node:
+        if self._closed:
+            self._require_open(type(node).__name__)
+        nodes = self._nodes
+        index = len(nodes)
+        nodes.append(node)
+        if nodes[index] is not node:
             raise self._two_at_once(node)
         self._pending.append(node)
         return index
@@ -122,6 +126,7 @@ class OwnedNodes:
         self.tables.clear()
         self.totals.clear()
         self.programs.clear()
+        self.signatures.clear()
         self.inlined.clear()
 
     def _require_open(self, what: str) -> None:

@@ -69,6 +69,7 @@ class TraceGraph:
         self.dtype: DType = np.dtype(dtype)
         self.nodes: list[Operation] = []
         self.programs: dict[Any, Any] = {}
+        self.signatures: dict[Any, int] = {}
 
     def add(self, node: Node) -> int:
         assert isinstance(node, Operation)

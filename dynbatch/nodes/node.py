@@ -28,6 +28,7 @@ class Owner(Protocol):
     dtype: DType
     uid: int
     programs: dict[Any, Any]  # what cells were compiled to, looked up for this graph
+    signatures: dict[Any, int]  # of its nodes, by what they are derived from
 
     is_trace: bool
 

@@ -8,7 +8,7 @@ Batching itself is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, ClassVar, NoReturn
@@ -30,8 +30,6 @@ LENGTH = "length"
 
 # Multiply-adds of a product that take about as long as a function of one element.
 ELEMENT = 32
-
-_shape_of, _width_of = attrgetter("shape"), attrgetter("width")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +114,7 @@ class Operation(Node):
     splits: ClassVar[bool]
     _infers_ragged: ClassVar[bool]
     _names_widths: ClassVar[bool]
+    _static_values: ClassVar[Callable[[Any], Any] | None]
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
@@ -131,8 +130,9 @@ class Operation(Node):
         cls.takes_lengths = cls.any_shape or cls.any_length
         cls.saves = cls._overrides("saved")
         cls.splits = not cls._overrides("sources")
-        cls._infers_ragged = cls.takes_lengths or cls._overrides("infer_ragged")
+        cls._infers_ragged = cls._overrides("infer_ragged")
         cls._names_widths = cls.any_length or cls._overrides("signature_widths")
+        cls._static_values = attrgetter(*cls.static) if cls.static else None
 
     @classmethod
     def _overrides(cls, hook: str) -> bool:
@@ -143,26 +143,33 @@ class Operation(Node):
         for name, value in attributes.items():
             setattr(self, name, value)
         self.inputs = inputs
-        phase = 0
+        node_type = type(self)
+        phase = ragged = 0
+        shapes = []
         try:
             owner = inputs[0].graph if graph is None else graph
-            for node in inputs:
-                if node.graph is not owner:
+            for x in inputs:
+                if x.graph is not owner:
                     self._refuse_inputs(owner)
-                waits = node.phase
-                if waits > phase:
-                    phase = waits
+                if x.phase > phase:
+                    phase = x.phase
+                ragged |= x.ragged
+                shapes.append(x.shape)
         except (AttributeError, IndexError):
             self._refuse_inputs(graph)
             raise
         self.graph = owner
         self.phase = phase
-        shape = self.infer_shape(*map(_shape_of, inputs))
+        shape = self.infer_shape(*shapes)
         ndim = self.ndim = len(shape)
-        self.width = shape[-1] if ndim else 1
+        self.width = width = shape[-1] if ndim else 1
         self.rows = shape[0] if ndim == 2 else 1
-        self.ragged = self.infer_ragged() if self._infers_ragged else ROWS
-        if not self.width and not (self.ragged & WIDTH and self.takes_lengths):
+        if node_type._infers_ragged:
+            ragged = self.infer_ragged()
+        elif not (inputs and node_type.takes_lengths):
+            ragged = ROWS
+        self.ragged = ragged
+        if not width and not (ragged & WIDTH and node_type.takes_lengths):
             self._refuse_no_features(f"the value would have shape {shape}")
         self.sig = self.signature()
         self._block = None
@@ -223,24 +230,36 @@ class Operation(Node):
         It holds the type, the `static` attributes (parameters by identity) and, unless
         `any_shape`, the widths of inputs and output. Never lengths, never the batch.
         """
+        node_type, inputs = type(self), self.inputs
+        values = node_type._static_values
+        static = None if values is None else values(self)
+        key: tuple[Any, ...]
+        if node_type.any_shape:
+            key = node_type, static, len(inputs)
+        elif node_type._names_widths:
+            key = node_type, static, *self.signature_widths()
+        else:
+            key = node_type, static, self.width, *[x.width for x in inputs]
+        known = self.graph.signatures.get(key)
+        if known is None:
+            known = self.graph.signatures[key] = self._new_signature(key[2:])
+        return known
+
+    def _new_signature(self, widths: Sequence[int | str]) -> int:
+        """The signature where the graph has met none of these attributes and widths."""
         node_type = type(self)
+        if 0 in widths and not (node_type.any_shape or node_type._names_widths):
+            self._refuse_no_features("it reads a value without features")
         key: list[Any] = [node_type]
         for name in node_type.static:
             value = getattr(self, name)
             key.append(("parameter", value.uid) if isinstance(value, Parameter) else value)
-        inputs = self.inputs
-        widths: Sequence[int | str]
-        if node_type.any_shape:
-            widths = ()
-        elif node_type._names_widths:
-            widths = self.signature_widths()
-        else:
-            widths = (self.width, *map(_width_of, inputs))
-            if 0 in widths:
-                self._refuse_no_features("it reads a value without features")
-        key += widths[:1]
+        if not node_type.any_shape:
+            key += widths[:1]
         if not node_type.variadic:
-            key += (len(inputs), *widths[1:])
+            key.append(len(self.inputs))
+            if not node_type.any_shape:
+                key += widths[1:]
         return intern_signature(tuple(key))
 
     def signature_widths(self) -> list[int | str]:

@@ -63,3 +63,25 @@ def test_static_attributes_enter_and_numbers_of_single_nodes_do_not():
 
 def test_signatures_are_the_same_in_every_graph():
     assert signatures(lambda g: F.tanh(matrix(g, 1))) == signatures(lambda g: F.tanh(matrix(g, 2)))
+
+
+def test_a_signature_that_the_graph_knows_is_the_one_that_another_graph_derives():
+    """A graph looks signatures up; whatever tells two of them apart is part of what it looks up."""
+    w, u, bias = weight(4, 4), weight(4, 4), weight(4)
+    builds = [
+        lambda g: F.linear(matrix(g, 3), w),
+        lambda g: F.linear(matrix(g, 3), u),
+        lambda g: F.linear(matrix(g, 3), w, bias),
+        lambda g: F.sum(matrix(g, 3), dim=0),
+        lambda g: F.sum(matrix(g, 3), dim=-1),
+        lambda g: F.sum(matrix(g, 3, 5), dim=0),
+        lambda g: F.softmax(matrix(g, 3) @ F.transpose(matrix(g, 5))),
+        lambda g: F.softmax(matrix(g, 3, 5)),
+        lambda g: matrix(g, 2, 3) @ matrix(g, 3, 5),
+        lambda g: F.concat([matrix(g, 3)]),
+        lambda g: F.concat([matrix(g, 3)] * 3),
+        lambda g: F.parameter(g, bias),
+    ]
+    apart = [signatures(build)[0] for build in builds]
+    assert signatures(*builds, *reversed(builds)) == apart + apart[::-1]
+    assert len(set(apart)) == len(builds) - 1  # any number of inputs may be joined at once
