@@ -503,6 +503,12 @@ CASES = [
          {"Rotary": 1}),
     Case("rotary of positions", lambda graph, x, ids: F.rotary(x, 2, positions=ids % 50),
          matrix_and_ids, (), None, {"Rotary": 1}),
+    Case("positions", lambda graph, x, table: F.positions(x, table, offset=2), matrix, [(13, 3)],
+         lambda torch, x, table: table[2 : 2 + len(x)], {"PositionRows": 1}),
+    Case("sinusoidal", lambda graph, x: F.sinusoidal(x, layout="halves", offset=x.rows), matrix,
+         (), None, {"Sinusoids": 1}),
+    Case("sinusoidal of positions", lambda graph, x, ids: F.sinusoidal(x, positions=ids % 50),
+         matrix_and_ids, (), None, {"Sinusoids": 1}),
     Case("dropout", lambda graph, x: F.dropout(x, 0.1 + 0.05 * x.rows), matrix, (), None,
          {"InvertedDropout": 1}),
     # Attention

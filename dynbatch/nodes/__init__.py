@@ -20,6 +20,7 @@ from dynbatch.nodes.losses.elementwise import (
     nll_loss,
 )
 from dynbatch.nodes.losses.pointer import pointer_loss
+from dynbatch.nodes.positions.absolute import positions, sinusoidal
 from dynbatch.nodes.positions.rotary import rotary
 from dynbatch.nodes.reduce import logsumexp, mean, sum
 from dynbatch.nodes.selection import (
@@ -54,9 +55,9 @@ __all__ = [
     "greater", "greater_equal", "input", "kl_div", "layer_norm", "less", "less_equal", "linear",
     "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool", "maximum", "mean",
     "mean_pool", "min", "minimum", "mse_loss", "multiply", "nll_loss", "not_equal", "parameter",
-    "pick", "pointer_loss", "pow", "repeat", "reshape", "reverse", "rms_norm", "rotary", "slice",
-    "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "transpose", "unsqueeze",
-    "var", "viterbi", "where", "windows",
+    "pick", "pointer_loss", "positions", "pow", "repeat", "reshape", "reverse", "rms_norm",
+    "rotary", "sinusoidal", "slice", "softmax", "split", "squeeze", "stack", "std", "subtract",
+    "sum", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

@@ -39,6 +39,17 @@ def test_the_inverse_turns_back_in_place(is_interleaved):
     np.testing.assert_allclose(out, x, rtol=1e-13)
 
 
+@pytest.mark.parametrize("width", [1, 5, 8])
+def test_sinusoids_are_sines_and_cosines(width):
+    angles = np.outer(POSITIONS, Angles(width, 100.0).frequencies())
+    sines, cosines = np.sin(angles), np.cos(angles)[:, : width // 2]
+    out = np.empty((7, width))
+    kernels.sinusoidal(OFFSETS, STARTS, Angles(width, 100.0), False, out)
+    assert np.array_equal(out, np.hstack((sines, cosines)))
+    kernels.sinusoidal(OFFSETS, STARTS, Angles(width, 100.0), True, out)
+    assert np.array_equal(out[:, 0::2], sines) and np.array_equal(out[:, 1::2], cosines)
+
+
 def test_no_rows():
     nothing = np.empty((0, 4))
     for offsets in (np.array([0]), np.array([0, 0, 0])):

@@ -42,6 +42,17 @@ def test_rotary_in_place(cupy, dtype, is_interleaved):
     np.testing.assert_allclose(on_device.get(), out, rtol=1e-5, atol=1e-6)
 
 
+@RUNS
+@LAYOUT
+@pytest.mark.parametrize("width", [1, 4, 33])
+def test_sinusoidal(cupy, dtype, offsets, is_interleaved, width):
+    out = normal(dtype, offsets[-1], width)
+    with launches(bool(offsets[-1])):
+        assert_versions_agree(
+            kernels.sinusoidal, *runs(offsets), Angles(width, 100.0), is_interleaved, out
+        )
+
+
 def test_the_table_of_angles_is_brought_up_once_a_flush(cupy, dtype):
     angles = Angles(8, 100.0)
     x = cupy.asarray(normal(dtype, 41, 8).array)

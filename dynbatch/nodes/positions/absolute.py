@@ -1,0 +1,184 @@
+"""Vectors of positions, to be added to the words': sinusoids, or learned rows of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dynbatch.arguments import number, size
+from dynbatch.errors import VocabularyError
+from dynbatch.kernels import positions as kernels
+from dynbatch.kernels.move import row_index
+from dynbatch.kernels.segment import gather_rows
+from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.elementwise import detach
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
+from dynbatch.nodes.positions.base import Positioned, position_attributes
+from dynbatch.parameter import Array, Parameter
+from dynbatch.ragged import Ragged
+
+
+class Sinusoids(Positioned):
+    """Sines and cosines of position · frequency; of x it reads the shape alone.
+
+    Shape:  x (T, D) or (D,) -> y of x's shape.
+    Batches with:  every other one of its width, layout and base, whatever lengths and offsets.
+    """
+
+    __slots__ = ()
+    static = ("layout", "angles", "has_positions")
+    differentiable = False
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        _require_features(self, shape)
+        self.check_positions(shape[0] if len(shape) == 2 else 1)
+        return shape
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        node, runs = batch.first, cls.runs(batch, y)
+        kernels.sinusoidal(*runs, node.angles, node.layout == "interleaved", y.values)
+
+
+class PositionRows(Operation):
+    """Rows `offset`, `offset` + 1, … of a table for the tokens of x, of which it reads the length.
+
+    Shape:  x (T, D), table (V, E) -> y (T, E);  x (D,) -> y (E,).
+    Batches with:  every other one in the same table. Its gradient is row-sparse (`RowSparse`).
+    """
+
+    __slots__ = ("offset", "table")
+    static = ("table",)
+    table: Parameter
+    offset: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        _require_features(self, shape)
+        table, rows = self.table.shape, shape[0] if len(shape) == 2 else 1
+        self.require(
+            len(table) == 2,
+            f"the table {self.table.name!r} has shape {table}",
+            "a table is (V, D)",
+            "give the parameter two dimensions",
+        )
+        self.require(
+            self.offset + rows <= table[0],
+            f"{rows} tokens from position {self.offset} on, in a table of {table[0]} rows",
+            "offset + tokens <= rows of the table",
+            "cut the sentence, or give the table more rows",
+            VocabularyError,
+        )
+        return (*shape[:-1], table[1])
+
+    @classmethod
+    def operations(cls, batch: Batch) -> int:
+        return ELEMENT * batch.elements
+
+    @classmethod
+    def index_bytes(cls, batch: Batch) -> int:
+        return super().index_bytes(batch) + INDEX_BYTES * batch.rows
+
+    @classmethod
+    def ids(cls, batch: Batch, y: Ragged) -> Array:
+        """The row of the table for each token."""
+        return row_index(batch.array("offset", np.int64), np.diff(y.offsets))
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        gather_rows(batch.first.table.value, cls.ids(batch, y), y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        table = batch.first.table
+        if not table.frozen:
+            batch.parameter_gradients().rows(table, cls.ids(batch, dy), dy.values)
+
+
+def _require_features(node: Operation, shape: Shape) -> None:
+    node.require(
+        bool(shape),
+        "a scalar has no tokens",
+        "x is (T, D), or (D,) for one token",
+        "give the sentence whose positions these are",
+    )
+
+
+def positions(x: Node, table: Parameter, offset: int = 0) -> Node:
+    """Learned positions: the first T rows of a table for the T tokens of x, (T, E).
+
+    Only the length of x is read, and no gradient reaches it:
+    `x + F.positions(x, table)` adds a vector to each word.
+
+    Args:
+        x:      (T, D), or (D,) for one token.
+        table:  parameter (V, E). Its gradient is row-sparse, as `lookup`'s.
+        offset: the row of the first token: 2 in RoBERTa; in generation, the length of what is
+                cached.
+
+    For positions that do not follow each other write `F.lookup(graph, table, ids)`.
+
+    Raises:
+        VocabularyError: offset + T is more than the table's rows.
+        ShapeError:      the table is not a matrix, or x is a scalar.
+        ArgumentError:   the offset is not an integer, or below 0.
+
+    Source: Gehring et al. 2017, arXiv:1705.03122, section 3.1.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> table = db.Parameter([[0.0], [1.0], [2.0], [3.0]])
+        >>> with db.Graph() as graph:
+        ...     x = F.input(graph, [[10.0], [20.0]])
+        ...     (x + F.positions(x, table, offset=2)).value.tolist()
+        [[12.0], [23.0]]
+    """
+    require_nodes("positions", x)
+    check_parameter("positions", table, x.graph)
+    return PositionRows(detach(x), table=table, offset=size("positions", "offset", offset, 0))
+
+
+def sinusoidal(
+    x: Node,
+    base: float = 10000.0,
+    *,
+    layout: str = "interleaved",
+    offset: int = 0,
+    positions: Any = None,
+) -> Node:
+    """Sinusoidal positions of the tokens of x, of x's shape: sin pf_i and cos pf_i at position p.
+
+    The frequencies are f_i = base^(-2i / D). Only the shape of x is read, and no gradient reaches
+    it: `x * D**0.5 + F.sinusoidal(x)` is what the paper feeds to its first layer.
+
+    Args:
+        x:         (T, D), or (D,) for one token.
+        layout:    "interleaved" has sin pf_0, cos pf_0, sin pf_1, … (the paper); "halves" all sines
+                   before all cosines (Marian).
+        offset:    the position of the first token: in generation, the length of what is cached.
+        positions: T integers, instead of an offset.
+
+    Raises:
+        VocabularyError: a position is below 0, or 2^20 or more.
+        ShapeError:      x is a scalar, or there is not one position for each token.
+        ArgumentError:   the layout is unknown, or a number is out of range.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.5. fairseq and tensor2tensor have
+        frequencies base^(-i / (D / 2 - 1)) instead.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph(dtype="float64") as graph:
+        ...     F.sinusoidal(F.input(graph, [[7.0, 7.0], [7.0, 7.0]])).value.round(2).tolist()
+        [[0.0, 1.0], [0.84, 0.54]]
+    """
+    require_nodes("sinusoidal", x)
+    angles = kernels.Angles(x.width, number("sinusoidal", "base", base, "(0, inf)"))
+    placed = position_attributes("sinusoidal", layout, offset, positions)
+    return Sinusoids(x, angles=angles, **placed)
