@@ -133,7 +133,7 @@ def positions(x: Node, table: Parameter, offset: int = 0) -> Node:
         >>> import dynbatch as db
         >>> from dynbatch import nodes as F
         >>> table = db.Parameter([[0.0], [1.0], [2.0], [3.0]])
-        >>> with db.Graph() as graph:
+        >>> with db.Graph(dtype="float64") as graph:
         ...     x = F.input(graph, [[10.0], [20.0]])
         ...     (x + F.positions(x, table, offset=2)).value.tolist()
         [[12.0], [23.0]]
