@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,8 @@ class MultiHeadAttention(Module):
         head_dim:   features of a head, dim / heads by default.
         bias:       whether the linear maps have biases.
         scale:      of the scores; 1/√head_dim by default.
+        rotary:     arguments of `F.rotary`, which then turns queries and keys of self-attention:
+                    {} for its defaults, or {"base": 5e5, "layout": "interleaved"}.
         rng:        generator or seed of the initial values, distributed as PyTorch's.
 
     Parameters: with I = heads · head_dim and K = kv_heads · head_dim, of self-attention
@@ -45,7 +47,7 @@ class MultiHeadAttention(Module):
 
     Raises:
         ArgumentError: heads do not divide `dim`, or called with a memory and made without, or
-            made for a memory and called without.
+            made for a memory and called without; or `rotary` is given for a memory.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
     """
@@ -60,6 +62,7 @@ class MultiHeadAttention(Module):
         head_dim: int | None = None,
         bias: bool = True,
         scale: float | None = None,
+        rotary: Mapping[str, Any] | None = None,
         rng: Rng = None,
     ) -> None:
         sizes(self, dim=dim, heads=heads)
@@ -78,8 +81,14 @@ class MultiHeadAttention(Module):
             )  # fmt: skip
         self.inner, self.kv_inner = heads * head_dim, self.kv_heads * head_dim
         self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
-        rng = generator(rng)
         self.has_memory = memory_dim is not None
+        if rotary is not None and self.has_memory:
+            raise refused(
+                "MultiHeadAttention", "rotary positions and a memory",
+                "positions of a sentence and of a memory are not compared", "leave rotary out",
+            )  # fmt: skip
+        self.rotary = None if rotary is None else dict(rotary)
+        rng = generator(rng)
         if memory_dim is None:
             self.in_proj_weight = glorot(rng, (self.inner + 2 * self.kv_inner, dim))
             self.in_proj_bias = zeros(self.inner + 2 * self.kv_inner) if bias else None
@@ -124,7 +133,11 @@ class MultiHeadAttention(Module):
             )  # fmt: skip
         if memory is None:
             joined = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-            return F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
+            if self.rotary is None:
+                return F.split(joined, [self.inner, self.kv_inner, self.kv_inner])
+            turned, values = F.split(joined, [self.inner + self.kv_inner, self.kv_inner])
+            turned = F.rotary(turned, self.heads + self.kv_heads, **self.rotary)
+            return *F.split(turned, [self.inner, self.kv_inner]), values
         return self.q_proj(x), *F.chunk(self.kv_proj(memory), 2)
 
     def own_names(self, state: dict[str, Array], prefix: str) -> None:

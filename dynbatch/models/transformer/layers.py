@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
@@ -29,6 +29,7 @@ class LayerOptions(TypedDict, total=False):
     kv_heads: int | None
     head_dim: int | None
     scale: float | None
+    rotary: Mapping[str, Any] | None
     rng: Rng
 
 
@@ -53,7 +54,7 @@ def norm_of(owner: Module, dim: int, options: LayerOptions) -> Norm:
 
 
 ATTENTION = ("bias", "head_dim", "kv_heads", "rng", "scale")
-"""The options that are those of `MultiHeadAttention` too."""
+"""The options that are those of attention to a memory too."""
 
 
 class TransformerEncoderLayer(Module):
@@ -75,7 +76,7 @@ class TransformerEncoderLayer(Module):
         norm_first:      pre-norm; post-norm by default, as in PyTorch.
         eps:             of the norms.
         bias:            whether linear maps and LayerNorms have biases.
-        kv_heads, head_dim, scale: of `MultiHeadAttention`.
+        kv_heads, head_dim, scale, rotary: of `MultiHeadAttention`.
         rng:             generator or seed of the initial values.
 
     Parameters: under PyTorch's names, self_attn.in_proj_weight (3 D, D), self_attn.in_proj_bias,
@@ -102,6 +103,7 @@ class TransformerEncoderLayer(Module):
         kv_heads: int | None = None,
         head_dim: int | None = None,
         scale: float | None = None,
+        rotary: Mapping[str, Any] | None = None,
         rng: Rng = None,
     ) -> None:
         rng = generator(rng)
@@ -109,7 +111,7 @@ class TransformerEncoderLayer(Module):
         self.norm_first = switch(self, "norm_first", norm_first)
         self.self_attn = MultiHeadAttention(
             dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=switch(self, "bias", bias),
-            scale=scale, rng=rng,
+            scale=scale, rotary=rotary, rng=rng,
         )  # fmt: skip
         hidden = 4 * dim if hidden is None else hidden
         inner_dropout = self.dropout if inner_dropout is None else inner_dropout

@@ -93,6 +93,27 @@ def test_heads_that_share_keys_are_heads_with_copies_of_them(widths):
     np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("shared", [1, 2])
+def test_rotary_turns_queries_and_keys_and_no_values(shared):
+    rotary = {"base": 100.0, "layout": "interleaved", "rotary_dim": 2}
+    attention = models.MultiHeadAttention(8, 2, kv_heads=2 // shared, rotary=rotary, rng=0)
+    x = np.random.default_rng(0).standard_normal((5, 8))
+    with db.Graph() as graph:
+        found = attention(F.input(graph, x), causal=True).value
+        joined = F.linear(F.input(graph, x), attention.in_proj_weight, attention.in_proj_bias)
+        q, k, v = F.split(joined, [8, 8 // shared, 8 // shared])
+        q, k = F.rotary(q, 2, **rotary), F.rotary(k, 2 // shared, **rotary)
+        seen = F.attention(q, k, v, heads=2, kv_heads=2 // shared, causal=True)
+        np.testing.assert_allclose(found, attention.out_proj(seen).value, rtol=1e-5, atol=1e-6)
+    with pytest.raises(ArgumentError, match="rotary positions and a memory"):
+        models.MultiHeadAttention(8, 2, memory_dim=8, rotary={})
+
+
+def test_a_decoder_layer_turns_its_own_attention_alone():
+    layer = models.TransformerDecoderLayer(8, 2, rotary={}, rng=0)
+    assert layer.self_attn.rotary == {} and layer.multihead_attn.rotary is None
+
+
 def test_heads_of_keys_divide_heads():
     with pytest.raises(ArgumentError, match="4 heads for 3 of keys"):
         models.MultiHeadAttention(8, 4, kv_heads=3)
