@@ -1,6 +1,32 @@
 """Pretrained models: checkpoint folders that Hugging Face's `transformers` reads too."""
 
+from dynbatch.models.pretrained.bert import Bert, BertConfig
+from dynbatch.models.pretrained.bert_heads import (
+    BertForClassification,
+    BertForMaskedWords,
+    BertForTokens,
+)
 from dynbatch.models.pretrained.config import ModelConfig
 from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.roberta import (
+    Roberta,
+    RobertaConfig,
+    RobertaForClassification,
+    RobertaForMaskedWords,
+    RobertaForTokens,
+)
 
-__all__ = ["ModelConfig", "PretrainedModel"]
+__all__ = [
+    "Bert",
+    "BertConfig",
+    "BertForClassification",
+    "BertForMaskedWords",
+    "BertForTokens",
+    "ModelConfig",
+    "PretrainedModel",
+    "Roberta",
+    "RobertaConfig",
+    "RobertaForClassification",
+    "RobertaForMaskedWords",
+    "RobertaForTokens",
+]

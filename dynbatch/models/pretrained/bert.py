@@ -1,0 +1,198 @@
+"""BERT: an encoder of whole sentences, trained to fill in masked words.
+
+    x_t = norm(word[id_t] + position[t] + type[type_t]);   layers, each part post-norm:
+    x ← norm(x + attention(x)), x ← norm(x + W_2 gelu(W_1 x))
+
+Source: Devlin et al. 2019, arXiv:1810.04805, section 3.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch import nodes as F
+from dynbatch.arguments import refused
+from dynbatch.models.initial import Rng, generator
+from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
+from dynbatch.models.module import Module
+from dynbatch.models.pretrained.activations import activation_of
+from dynbatch.models.pretrained.config import ModelConfig
+from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.table import Table, joined
+from dynbatch.models.transformer.stacks import TransformerEncoder
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.node import Node, Owner
+from dynbatch.parameter import Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class BertConfig(ModelConfig):
+    """Sizes and choices of a BERT; the fields are those of config.json.
+
+    Args:
+        vocab_size:              ids.
+        hidden_size:             features D.
+        num_hidden_layers, num_attention_heads: layers, and heads in each.
+        intermediate_size:       features inside the feed-forward part.
+        max_position_embeddings: the longest sentence.
+        type_vocab_size:         types of tokens: 0 in a first sentence, 1 in a second.
+        hidden_act:              "gelu", "gelu_new", "relu" or "silu".
+        hidden_dropout_prob, attention_probs_dropout_prob: dropout of what each part adds, and of
+            attention's weights.
+        classifier_dropout:      dropout before a classifier; hidden_dropout_prob if it is None.
+        layer_norm_eps:          added to the variance.
+        initializer_range:       deviation of the tables' initial values.
+        id2label:                names of the classes, by number; None for two classes.
+        position_embedding_type: "absolute"; other types are refused.
+    """
+
+    model_types: ClassVar[tuple[str, ...]] = ("bert",)
+
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    intermediate_size: int = 3072
+    max_position_embeddings: int = 512
+    type_vocab_size: int = 2
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    classifier_dropout: float | None = None
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+    id2label: dict[str, Any] | None = None
+    position_embedding_type: str = "absolute"
+    is_decoder: bool = False
+
+    def __post_init__(self) -> None:
+        if self.position_embedding_type != "absolute" or self.is_decoder:
+            raise refused(
+                type(self).__name__, "relative positions, or a decoder, are asked for",
+                "position_embedding_type is 'absolute', is_decoder False",
+                "choose a checkpoint of an encoder with absolute positions",
+            )  # fmt: skip
+
+    @property
+    def first_position(self) -> int:
+        """The row of the table of positions for a sentence's first token."""
+        return 0
+
+    @property
+    def num_labels(self) -> int:
+        """Classes of a classifier."""
+        return 2 if self.id2label is None else len(self.id2label)
+
+    @property
+    def dropout_of_classifier(self) -> float:
+        """Dropout before a classifier."""
+        given = self.classifier_dropout
+        return self.hidden_dropout_prob if given is None else given
+
+
+class BertEmbeddings(Module):
+    """norm(word[id] + position[t] + type[type]) of one sentence's tokens, T ids -> (T, D)."""
+
+    def __init__(self, config: BertConfig, rng: np.random.Generator) -> None:
+        size, scale = config.hidden_size, config.initializer_range
+        self.word = Embedding(config.vocab_size, size, scale=scale, rng=rng)
+        self.position = Embedding(config.max_position_embeddings, size, scale=scale, rng=rng)
+        self.token_type = Embedding(config.type_vocab_size, size, scale=scale, rng=rng)
+        self.norm = LayerNorm(size, config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def __call__(self, graph: Owner, ids: Array, positions: Array, types: Array) -> Node:
+        x = self.word(graph, ids) + self.position(graph, positions) + self.token_type(graph, types)
+        return self.dropout(self.norm(x))
+
+
+class Bert(PretrainedModel):
+    """The encoder: `bert(graph, ids)` is the last layer's values, T ids -> (T, D).
+
+    It is `BertModel` in `transformers`. A checkpoint without a pooler loads with
+    `new=["pooler.{}"]`.
+
+    Args:
+        config: its sizes.
+        rng:    generator or seed of the initial values.
+
+    Raises:
+        ArgumentError: sizes do not fit, or the configuration asks for a variant that is not here.
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch.models.pretrained.bert import Bert, BertConfig
+        >>> sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+        >>> bert = Bert(BertConfig(vocab_size=10, intermediate_size=12, **sizes)).eval()
+        >>> with db.Graph() as graph:
+        ...     [bert(graph, ids).value.shape for ids in ([3, 1, 2], [], [7])]
+        [(3, 8), (0, 8), (1, 8)]
+    """
+
+    config_type = BertConfig
+    architecture = "BertModel"
+    prefix = "bert."
+    skipped: ClassVar[tuple[str, ...]] = ("embeddings.position_ids", "cls.**", "classifier.**")
+    has_pooler = True
+
+    def __init__(self, config: BertConfig, *, rng: Rng = None) -> None:
+        rng = generator(rng)
+        self.config = config
+        self.embeddings = BertEmbeddings(config, rng)
+        self.encoder = TransformerEncoder(
+            config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
+            config.intermediate_size, dropout=config.hidden_dropout_prob, inner_dropout=0.0,
+            activation=activation_of("BertConfig", config.hidden_act), eps=config.layer_norm_eps,
+            rng=rng,
+        )  # fmt: skip
+        if self.has_pooler:
+            self.pooler = Linear(config.hidden_size, config.hidden_size, rng=rng)
+
+    def __call__(self, graph: Owner, ids: ArrayLike, types: ArrayLike | None = None) -> Node:
+        """The last layer's values, (T, D).
+
+        Args:
+            ids:   of the T tokens, with [CLS] and [SEP] if the tokenizer has them.
+            types: of the tokens; 0 by default.
+        """
+        ids = as_ids("Bert", ids)
+        types = np.zeros_like(ids) if types is None else as_ids("Bert", types)
+        positions = self.config.first_position + np.arange(ids.size)
+        return self.encoder(self.embeddings(graph, ids, positions, types))
+
+    def pooled(self, hidden: Node) -> Node:
+        """tanh(W h + b) of the first token's h, (T, D) -> (D,)."""
+        return F.tanh(self.pooler(hidden[0]))
+
+    def vector(self, graph: Owner, ids: ArrayLike, types: ArrayLike | None = None) -> Node:
+        """A sentence's vector (D,): the mean of its tokens' last values, as Sentence-BERT's.
+
+        Source: Reimers & Gurevych 2019, arXiv:1908.10084, section 3.
+        """
+        return F.mean(self(graph, ids, types), dim=0)
+
+    def table(self) -> Table:
+        return encoder_table("", "pooler.dense.{}")
+
+
+def encoder_table(prefix: str, pooler: str | None = None) -> Table:
+    """Names of the encoder in files where they begin with `prefix`, and of the pooler."""
+    ours, theirs = "encoder.layers.*", f"{prefix}encoder.layer.*"
+    projected = [f"{theirs}.attention.self.{name}.{{}}" for name in ("query", "key", "value")]
+    return {
+        "embeddings.word.weight": f"{prefix}embeddings.word_embeddings.weight",
+        "embeddings.position.weight": f"{prefix}embeddings.position_embeddings.weight",
+        "embeddings.token_type.weight": f"{prefix}embeddings.token_type_embeddings.weight",
+        "embeddings.norm.{}": f"{prefix}embeddings.LayerNorm.{{}}",
+        f"{ours}.self_attn.in_proj_{{}}": joined(*projected),
+        f"{ours}.self_attn.out_proj.{{}}": f"{theirs}.attention.output.dense.{{}}",
+        f"{ours}.norm1.{{}}": f"{theirs}.attention.output.LayerNorm.{{}}",
+        f"{ours}.linear1.{{}}": f"{theirs}.intermediate.dense.{{}}",
+        f"{ours}.linear2.{{}}": f"{theirs}.output.dense.{{}}",
+        f"{ours}.norm2.{{}}": f"{theirs}.output.LayerNorm.{{}}",
+        **({} if pooler is None else {"pooler.{}": pooler}),
+    }
