@@ -6,11 +6,21 @@ sum does not depend on the rows beside it, as it may in one matrix-vector produc
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import blocks
+
+Normals = Callable[[slice], Array]
+"""Gives n, what `layer_norm` multiplies by the weight, for some of the rows, as a new array."""
+
+# n follows from y = n ⊙ weight + bias to a few roundings where |bias| is up to so many |weight|.
+MAX_SHIFT = 8.0
+SMALLEST_WEIGHT = 1e-20  # below it y loses digits
 
 
 @has_cuda()
@@ -60,18 +70,8 @@ def layer_norm_backward(
 
     Memory: n and g of a block of rows.
     """
-    width = x.shape[1]
-    ones = np.ones(width, x.dtype)
-    for part in blocks(*x.shape):
-        normal = _normal(x, mean, rstd, part)
-        g = dy[part] if weight is None else dy[part] * weight
-        along = np.vecdot(g, normal) / -width
-        np.multiply(normal, along[:, None], out=normal)
-        if mean is not None:
-            level = np.vecdot(g, ones) / width
-            np.subtract(normal, level[:, None], out=normal)
-        np.add(normal, g, out=normal)
-        np.multiply(normal, rstd[part, None], out=out[part])
+    normals = partial(_normal, x, mean, rstd)
+    normal_backward(dy, normals, weight, rstd, mean is not None, out)
 
 
 @has_cuda()
@@ -85,17 +85,7 @@ def layer_norm_parameters(
         mean, rstd:     (N,), left by `layer_norm`.
         dweight, dbias: (D,), overwritten; None where it is not wanted.
     """
-    for array in (dweight, dbias):
-        if array is not None:
-            array[...] = 0
-    for part in blocks(*x.shape):
-        # A vector times the matrix: twice as fast as `np.add.reduce` down the columns.
-        ones = np.ones(part.stop - part.start, dy.dtype)
-        if dweight is not None:
-            normal = _normal(x, mean, rstd, part)
-            np.add(dweight, ones @ np.multiply(normal, dy[part], out=normal), out=dweight)
-        if dbias is not None:
-            np.add(dbias, ones @ dy[part], out=dbias)
+    normal_parameters(dy, partial(_normal, x, mean, rstd), dweight, dbias)
 
 
 def _normal(x: Array, mean: Array | None, rstd: Array, part: slice) -> Array:
@@ -107,3 +97,76 @@ def _normal(x: Array, mean: Array | None, rstd: Array, part: slice) -> Array:
         normal = x[part] - mean[part, None]
         np.multiply(normal, rstd[part, None], out=normal)
     return normal
+
+
+# From the output, without x ---------------------------------------------------------------------
+
+
+def lost_columns(weight: Array | None, bias: Array | None, width: int) -> Array:
+    """Columns whose n does not follow from y, as their weight is 0 or small beside their bias."""
+    scale = np.ones(width) if weight is None else np.abs(weight)
+    shift = np.zeros(width) if bias is None else np.abs(bias)
+    kept = (MAX_SHIFT * scale >= shift) & (scale > SMALLEST_WEIGHT)  # false for NaN
+    return np.flatnonzero(~kept)
+
+
+def normals_of_columns(x: Array, mean: Array | None, rstd: Array, columns: Array) -> Array:
+    """(N, K) n of some columns, for `normals_of_output`."""
+    return _normal(x[:, columns], mean, rstd, slice(None))
+
+
+def normals_of_output(
+    y: Array, weight: Array | None, bias: Array | None, lost: tuple[Array, Array] | None
+) -> Normals:
+    """n = (y - bias) / weight.
+
+    Args:
+        lost: the columns where that is not so, and n there; None where there are none.
+    """
+
+    def normals(part: slice) -> Array:
+        normal: Array = y[part].copy() if bias is None else y[part] - bias
+        if weight is not None:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                np.divide(normal, weight, out=normal)
+        if lost is not None:
+            columns, values = lost
+            normal[:, columns] = values[part]
+        return normal
+
+    return normals
+
+
+def normal_backward(
+    dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array
+) -> None:
+    """`layer_norm_backward` from n; without `is_centred`, mean(g) does not appear."""
+    width = dy.shape[1]
+    ones = np.ones(width, dy.dtype)
+    for part in blocks(*dy.shape):
+        normal = normals(part)
+        g = dy[part] if weight is None else dy[part] * weight
+        along = np.vecdot(g, normal) / -width
+        np.multiply(normal, along[:, None], out=normal)
+        if is_centred:
+            level = np.vecdot(g, ones) / width
+            np.subtract(normal, level[:, None], out=normal)
+        np.add(normal, g, out=normal)
+        np.multiply(normal, rstd[part, None], out=out[part])
+
+
+def normal_parameters(
+    dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None
+) -> None:
+    """`layer_norm_parameters` from n."""
+    for array in (dweight, dbias):
+        if array is not None:
+            array[...] = 0
+    for part in blocks(*dy.shape):
+        # A vector times the matrix: twice as fast as `np.add.reduce` down the columns.
+        ones = np.ones(part.stop - part.start, dy.dtype)
+        if dweight is not None:
+            normal = normals(part)
+            np.add(dweight, ones @ np.multiply(normal, dy[part], out=normal), out=dweight)
+        if dbias is not None:
+            np.add(dbias, ones @ dy[part], out=dbias)

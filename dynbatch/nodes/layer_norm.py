@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
+import numpy as np
+
+from dynbatch.kernels import arrays
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.batch import Batch
@@ -18,10 +22,15 @@ class FeatureNormalization(Operation):
 
     Shape:  x (T, D) or (D,), weight (D,), bias (D,) -> y of x's shape.
     Batches with:  every other one of its type, weight, bias and eps: all tokens at once.
+    Keeps:  y, which a linear map behind it keeps anyway, and one number a token. Backward makes
+        n = (y - bias) / weight of it. Features whose weight is 0, or whose bias is beyond
+        `kernels.MAX_SHIFT` weights, do not give n back: theirs is kept beside the arena.
+
+    Source: `memory_efficient` of FusedLayerNorm in NVIDIA's Apex, which clamps small weights.
     """
 
     __slots__ = ()
-    retains = Retain(inputs=True)
+    retains = Retain(output=True)
     rowwise = True
     inplace_backward = True
     statistics: ClassVar[tuple[str, ...]]
@@ -47,47 +56,73 @@ class FeatureNormalization(Operation):
         return shape
 
     @classmethod
-    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        return dict.fromkeys(cls.statistics, (batch.rows, 1))
+    def keeps_input(cls, batch: Batch) -> bool:
+        """Whether backward reads a copy of x instead of making its normals from y.
 
-    @staticmethod
-    def columns(saved: dict[str, Array]) -> tuple[Array | None, Array]:
-        """Mean and 1/√(variance + eps) of each row; RMS normalisation has no mean."""
-        mean = saved.get("mean")
-        return None if mean is None else mean[:, 0], saved["rstd"][:, 0]
+        It does on a GPU, where the host does not know the weights, and in a scan, whose steps share
+        one batch.
+        """
+        return batch.xp is not np or batch.cache is not None
+
+    @classmethod
+    def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
+        if not cls.keeps_input(batch):
+            return {"rstd": (batch.rows, 1)}
+        return dict.fromkeys(cls.statistics, (batch.rows, 1)) | {
+            "input": (batch.rows, batch.first.width)
+        }
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node, x = batch.first, xs[0].values
-        saved = batch.saved
-        if not batch.keeps:
-            saved = {name: batch.xp.empty((x.shape[0], 1), x.dtype) for name in cls.statistics}
-        weight = None if node.weight is None else node.weight.value
-        bias = None if node.bias is None else node.bias.value
-        kernels.layer_norm(x, weight, bias, node.eps, y.values, *cls.columns(saved))
+        saved = batch.saved if batch.keeps else {}
+        columns = {
+            name: saved[name][:, 0] if name in saved else batch.xp.empty(x.shape[0], x.dtype)
+            for name in cls.statistics
+        }
+        mean, rstd = columns.get("mean"), columns["rstd"]
+        weight, bias = cls.weight_and_bias(node)
+        kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd)
+        if "input" in saved:
+            arrays.copy(x, saved["input"])
+        elif batch.keeps:
+            lost = kernels.lost_columns(weight, bias, x.shape[1])
+            if lost.size:
+                batch.memo["lost"] = lost, kernels.normals_of_columns(x, mean, rstd, lost)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
-        node, x, (dx,) = batch.first, batch.input(0).values, dxs
-        mean, rstd = cls.columns(batch.saved)
+        node, (dx,), saved = batch.first, dxs, batch.saved
+        weight, bias = cls.weight_and_bias(node)
+        rstd = saved["rstd"][:, 0]
+        if "input" in saved:
+            x, mean = saved["input"], saved["mean"][:, 0] if "mean" in saved else None
+            of_parameters = partial(kernels.layer_norm_parameters, dy.values, x, mean, rstd)
+            of_input = partial(kernels.layer_norm_backward, dy.values, x, weight, mean, rstd)
+        else:
+            y, centred = batch.result().values, "mean" in cls.statistics
+            normals = kernels.normals_of_output(y, weight, bias, batch.memo.get("lost"))
+            of_parameters = partial(kernels.normal_parameters, dy.values, normals)
+            of_input = partial(kernels.normal_backward, dy.values, normals, weight, rstd, centred)
         if node.parameters():
             gradients = batch.parameter_gradients()
             pair = [None if p is None or p.frozen else p for p in (node.weight, node.bias)]
             # One parameter may be both: each of its buffers is written before the next is given.
             turns = [pair] if pair[0] is not pair[1] else [[pair[0], None], [None, pair[1]]]
             for turn in turns:
-                targets = [None if p is None else gradients.buffer(p) for p in turn]
-                kernels.layer_norm_parameters(dy.values, x, mean, rstd, *targets)
+                of_parameters(*[None if p is None else gradients.buffer(p) for p in turn])
         if dx is not None:  # last: it may be written over dy
-            weight = None if node.weight is None else node.weight.value
-            kernels.layer_norm_backward(dy.values, x, weight, mean, rstd, dx.values)
+            of_input(dx.values)
+
+    @staticmethod
+    def weight_and_bias(node: FeatureNormalization) -> tuple[Array | None, Array | None]:
+        """Their arrays."""
+        weight, bias = node.weight, node.bias
+        return None if weight is None else weight.value, None if bias is None else bias.value
 
 
 class LayerNormalization(FeatureNormalization):
-    """y = (x - mean) / √(variance + eps) ⊙ weight + bias, mean and variance over the features.
-
-    Keeps:  two numbers a token (mean and 1/√(variance + eps)) beside x.
-    """
+    """y = (x - mean) / √(variance + eps) ⊙ weight + bias, mean and variance over the features."""
 
     stream_name = "LayerNorm"
     __slots__ = ("bias", "eps", "weight")
@@ -96,10 +131,7 @@ class LayerNormalization(FeatureNormalization):
 
 
 class RmsNormalization(FeatureNormalization):
-    """y = x / √(mean(x ⊙ x) + eps) ⊙ weight, the mean over the features.
-
-    Keeps:  one number a token (1/√(mean(x ⊙ x) + eps)) beside x.
-    """
+    """y = x / √(mean(x ⊙ x) + eps) ⊙ weight, the mean over the features."""
 
     __slots__ = ("eps", "weight")
     static = ("weight", "eps")

@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.layer_norm import lost_columns
 from dynbatch.nodes.batch import Batch
 from dynbatch.testing import check_batching, check_gradient
 from tests.torch_parity import assert_equals_torch, import_torch
@@ -85,6 +86,40 @@ def test_batches_and_differentiates():
         check_gradient(
             lambda graph, x, given=given: F.layer_norm(x, *given), shapes=[(3, 6)], parameters=used
         )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_features_that_the_output_does_not_show_have_their_gradients(dtype):
+    weight = np.array([0.0, 1e-30, 0.01, -0.5, 1.0, 3.0])
+    bias = np.array([1.0, 0.0, 5.0, 4.1, -7.9, 100.0])
+    torch = import_torch()
+    assert lost_columns(weight, bias, 6).tolist() == [0, 1, 2, 3, 5]
+    x, dy = np.random.default_rng(0).standard_normal((2, 20, 6))
+    leaves = [torch.tensor(a.astype(dtype), requires_grad=True) for a in (x, weight, bias)]
+    torch.layer_norm(leaves[0], (6,), *leaves[1:]).backward(torch.tensor(dy.astype(dtype)))
+    parameters = [db.Parameter(a.astype(dtype)) for a in (weight, bias)]
+    with db.Graph(dtype=dtype) as graph:
+        nodes = [F.input(graph, part.astype(dtype)).keep() for part in (x[:3], x[3:])]
+        y = [F.layer_norm(node, *parameters) for node in nodes]
+        graph.backward(y, gradient=[dy[:3].astype(dtype), dy[3:].astype(dtype)])
+        found = [np.concatenate([node.gradient for node in nodes]), *[p.grad for p in parameters]]
+    for gradient, leaf in zip(found, leaves, strict=True):
+        tolerance = {"float32": 1e-5, "float64": 1e-13}[dtype] * np.abs(leaf.grad.numpy()).max()
+        assert np.abs(gradient - leaf.grad.numpy()).max() <= tolerance
+
+
+def test_a_layer_between_linear_maps_keeps_one_matrix_a_sentence():
+    weight, bias = [db.Parameter(p.value.astype(np.float32)) for p in weights(64)]
+    matrices = [db.Parameter(np.ones((64, 64), np.float32)) for _ in range(2)]
+    with db.Graph() as graph:
+        h = F.linear(F.input(graph, np.ones((8, 64), np.float32)), matrices[0])
+        loss = F.sum(F.linear(F.layer_norm(h, weight, bias), matrices[1]))
+        stages = graph.estimate(loss).stages
+    matrix, number = 8 * 64 * 4, 4
+    begins = [label for label, _ in stages].index("backward LinearMap")
+    activations = stages[begins][1]["activations"]
+    assert activations == 2 * matrix + number  # the first input, what lies between, and the loss
+    assert stages[begins][1]["kept for backward"] == 8 * number
 
 
 def test_frozen_parameters_get_no_gradient():
