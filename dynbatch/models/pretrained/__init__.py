@@ -7,6 +7,7 @@ from dynbatch.models.pretrained.bert_heads import (
     BertForTokens,
 )
 from dynbatch.models.pretrained.config import ModelConfig
+from dynbatch.models.pretrained.marian import Marian, MarianConfig
 from dynbatch.models.pretrained.model import PretrainedModel
 from dynbatch.models.pretrained.roberta import (
     Roberta,
@@ -22,6 +23,8 @@ __all__ = [
     "BertForClassification",
     "BertForMaskedWords",
     "BertForTokens",
+    "Marian",
+    "MarianConfig",
     "ModelConfig",
     "PretrainedModel",
     "Roberta",

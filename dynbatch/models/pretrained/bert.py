@@ -104,10 +104,12 @@ class BertEmbeddings(Module):
         self.token_type = Embedding(config.type_vocab_size, size, scale=scale, rng=rng)
         self.norm = LayerNorm(size, config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
+        self.first_position = config.first_position
 
-    def __call__(self, graph: Owner, ids: Array, positions: Array, types: Array) -> Node:
-        x = self.word(graph, ids) + self.position(graph, positions) + self.token_type(graph, types)
-        return self.dropout(self.norm(x))
+    def __call__(self, graph: Owner, ids: Array, types: Array) -> Node:
+        x = self.word(graph, ids)
+        x = x + F.positions(x, self.position.weight, self.first_position)
+        return self.dropout(self.norm(x + self.token_type(graph, types)))
 
 
 class Bert(PretrainedModel):
@@ -161,8 +163,7 @@ class Bert(PretrainedModel):
         """
         ids = as_ids("Bert", ids)
         types = np.zeros_like(ids) if types is None else as_ids("Bert", types)
-        positions = self.config.first_position + np.arange(ids.size)
-        return self.encoder(self.embeddings(graph, ids, positions, types))
+        return self.encoder(self.embeddings(graph, ids, types))
 
     def pooled(self, hidden: Node) -> Node:
         """tanh(W h + b) of the first token's h, (T, D) -> (D,)."""

@@ -120,9 +120,11 @@ def t5_of_version_1_1(state: State, config: dict[str, Any]) -> None:
 
 def marian_of_2020(state: State, config: dict[str, Any]) -> None:
     """Names for the tied table everywhere, and the sinusoids stored: Opus-MT's files."""
+    frequencies = 10000.0 ** (-torch.arange(0, WIDTH, 2) / WIDTH)
+    angles = torch.arange(LONGEST)[:, None] * frequencies
     for side in ("encoder", "decoder"):
         state[f"model.{side}.embed_tokens.weight"] = state["model.shared.weight"]
-        state[f"model.{side}.embed_positions.weight"] = torch.zeros(LONGEST, WIDTH)
+        state[f"model.{side}.embed_positions.weight"] = torch.cat([angles.sin(), angles.cos()], 1)
     state["lm_head.weight"] = state["model.shared.weight"]
     for key in ("tie_word_embeddings", "share_encoder_decoder_embeddings", "decoder_vocab_size"):
         config.pop(key)
