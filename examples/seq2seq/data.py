@@ -13,13 +13,29 @@ from functools import partial
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.seq2seq.corpus import Corpus, Example, Units, load_tsv, split
+from examples.corpora import libreoffice
+from examples.seq2seq.corpus import Corpus, Example, Tokens, Units, load_tsv, split
 from examples.seq2seq.pronunciations import load_cmudict
 from examples.seq2seq.scan import load_scan
 from examples.seq2seq.vocabulary import Array, Vocabulary
 
+
+def load_libreoffice() -> Corpus:
+    """LibreOffice's messages, English to German, in words and punctuation marks.
+
+    Raises:
+        DataError: the package is not here and cannot be fetched (see `corpora.libreoffice`).
+    """
+    references: dict[Tokens, list[Tokens]] = {}
+    for english, german in libreoffice.load():
+        references.setdefault(english, []).append(german)
+    examples = [Example(source, tuple(targets)) for source, targets in references.items()]
+    return split("LibreOffice, English to German", examples, "word", "message")
+
+
 CORPORA: dict[str, Callable[[], Corpus]] = {
     "cmudict": load_cmudict,
+    "libreoffice": load_libreoffice,
     "cmudict-stress": partial(load_cmudict, stress=True),
     "scan-simple": partial(load_scan, "simple"),
     "scan-length": partial(load_scan, "length"),

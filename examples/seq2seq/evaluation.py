@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from statistics import mean
 
 from dynbatch.train.metrics import Record
@@ -18,6 +19,27 @@ def evaluate(
     sources = [example.source for example in examples]
     found = [best.tokens for best, *_ in translator.translate(sources, beam_size)]
     return error_rates(found, [example.references for example in examples]), found
+
+
+def bleu(found: Sequence[Tokens], examples: Sequence[Example]) -> str:
+    """BLEU of generated sentences against all references of each, or why it is not known.
+
+    The tokens are the corpus's own, so that only scores of one corpus compare.
+
+    Source: Papineni et al. 2002; Post 2018, arXiv:1804.08771 (sacrebleu).
+    """
+    if find_spec("sacrebleu") is None:
+        return "not measured: pip install 'dynbatch[translation]'"
+    from sacrebleu import corpus_bleu
+
+    most = max([len(example.references) for example in examples])
+    streams = [
+        [" ".join(e.references[k]) if k < len(e.references) else None for e in examples]
+        for k in range(most)
+    ]
+    texts = [" ".join(tokens) for tokens in found]
+    score = corpus_bleu(texts, streams, tokenize="none", force=True).score
+    return f"{score:.1f}"
 
 
 def memory_saved(records: Iterable[Record]) -> str:

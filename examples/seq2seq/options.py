@@ -22,6 +22,7 @@ class Settings:
     """All that the result of a run depends on. A checkpoint keeps it, so that --resume needs none.
 
     Args:
+        model:      "lstm", with `embed` and kinds of `attention`; or "transformer", with `heads`.
         limit:      examples to train on, drawn at random; None for all.
         batch_size: sentences in a mini-batch; unused where `max_tokens` is given.
         max_tokens: tokens of both sides in a mini-batch.
@@ -31,6 +32,7 @@ class Settings:
     """
 
     data: str = "cmudict"
+    model: str = "lstm"
     source_units: Units = "words"
     target_units: Units = "words"
     limit: int | None = None
@@ -41,6 +43,7 @@ class Settings:
     hidden: int = 256
     layers: int = 1
     attention: str = "additive"
+    heads: int = 4
     dropout: float = 0.2
     label_smoothing: float = 0.0
     lr: float = 2e-3
@@ -59,6 +62,19 @@ DEMO: dict[str, Any] = {
     "lr": 4e-3,
 }
 """A small model that learns CMUdict in minutes on two cores: about 11 % of phonemes are wrong."""
+
+
+TRANSFORMER: dict[str, Any] = {
+    "epochs": 15,
+    "max_tokens": 2048,
+    "layers": 2,
+    "dropout": 0.1,
+    "label_smoothing": 0.1,
+    "lr": 1e-3,
+    "warmup": 1000,
+    "clip": 1.0,
+}
+"""What suits a Transformer; the usual settings suit an LSTM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +100,34 @@ class Options:
 def parse(argv: Sequence[str] | None = None) -> Options:
     """The options of `train.py`. Prints and exits where argparse does."""
     parser = _parser()
-    if parser.parse_known_args(argv)[0].demo:
+    asked = parser.parse_known_args(argv)[0]
+    if asked.demo:
         parser.set_defaults(**DEMO)
+    if asked.model == "transformer":
+        parser.set_defaults(**TRANSFORMER)
     found: dict[str, Any] = vars(parser.parse_args(argv))
     names = [field.name for field in fields(Settings)]
     settings = Settings(**{name: found[name] for name in names})
     name = "demo" if found["demo"] else Path(settings.data).stem
+    if settings.model == "transformer":
+        name += "-transformer"
     others = ("resume", "data_changed", "demo", "threads", "device", "quiet")
     parser.set_defaults(**dict.fromkeys(names, _NOT_GIVEN))
     named = vars(parser.parse_args(argv))
+    given = {name: named[name] for name in names if named[name] is not _NOT_GIVEN}
+    if settings.model == "transformer" and (found["demo"] or given.keys() & _OF_LSTM):
+        unfit = ["demo"] * found["demo"] + [name for name in _OF_LSTM if name in given]
+        parser.error(f"--{unfit[0]} is of --model lstm, not of a Transformer")
     return Options(
         settings=settings,
-        given={name: named[name] for name in names if named[name] is not _NOT_GIVEN},
+        given=given,
         output=found["output"] or Path("runs", name),
         **{key: found[key] for key in others},
     )
 
 
 _NOT_GIVEN = object()
+_OF_LSTM = ("embed", "attention")
 
 
 def saved_settings(checkpoint: Path, saved: object) -> Settings:
@@ -144,7 +170,7 @@ def _checked(saved: object) -> Settings:
     return Settings(**{name: found[name] for name in usual})
 
 
-_TEXTS = ("data", "source_units", "target_units", "attention")
+_TEXTS = ("data", "model", "source_units", "target_units", "attention")
 
 
 class _Raising(argparse.ArgumentParser):
@@ -184,15 +210,18 @@ def _parser(
 
 
 def _add_model(group: argparse._ArgumentGroup) -> None:
+    what = "LSTMs with attention, or a Transformer, with settings that suit it (%(default)s)"
+    group.add_argument("--model", choices=("lstm", "transformer"), help=what)
     numbers = {
-        "embed": "features of the embeddings",
-        "hidden": "units of a layer, in each direction of the encoder",
+        "embed": "features of the embeddings of an LSTM",
+        "hidden": "units of an LSTM in each direction, features of a Transformer",
         "layers": "layers of encoder and decoder",
+        "heads": "heads of a Transformer's attention",
     }
     for name, what in numbers.items():
         group.add_argument(f"--{name}", type=positive, metavar="N", help=f"{what} (%(default)s)")
     kinds = ("additive", "general")
-    group.add_argument("--attention", choices=kinds, help="scores (%(default)s)")
+    group.add_argument("--attention", choices=kinds, help="scores of an LSTM's (%(default)s)")
     group.add_argument("--dropout", type=share, metavar="P", help="probability (%(default)s)")
 
 

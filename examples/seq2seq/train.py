@@ -16,7 +16,6 @@ from tqdm import tqdm
 import dynbatch as db
 from dynbatch import Node, backend, optim
 from dynbatch.errors import CheckpointError
-from dynbatch.models import Seq2Seq
 from dynbatch.padding import padded_peak
 from dynbatch.train import (
     SentenceBatches,
@@ -30,9 +29,11 @@ from dynbatch.train.batching import epoch_order
 from examples.arguments import exit_status
 from examples.seq2seq.corpus import Corpus, Tokens
 from examples.seq2seq.data import Pair, build_vocabularies, load_corpus, number
-from examples.seq2seq.evaluation import evaluate, memory_saved
+from examples.seq2seq.evaluation import bleu, evaluate, memory_saved
 from examples.seq2seq.options import COMMAND, Options, Settings, parse
 from examples.seq2seq.resume import Earlier, earlier_run, unknown_share
+from examples.seq2seq.sizes import SIZES, Model
+from examples.seq2seq.transformer import TransformerTranslation, padded_pair
 from examples.seq2seq.translator import Translator
 
 CHECKPOINT, METRICS = "model.safetensors", "metrics.jsonl"
@@ -100,15 +101,15 @@ def prepare(settings: Settings, earlier: Earlier | None = None) -> Task:
         translator = earlier.translator
     else:
         longest = max([pair.target.size for pair in pairs], default=0)
-        sizes = ("embed", "hidden", "layers", "attention", "dropout", "label_smoothing")
         translator = Translator(
-            {name: getattr(settings, name) for name in sizes},
+            {name: getattr(settings, name) for name in SIZES[settings.model]},
             source,
             target,
             corpus.source_units,
             corpus.target_units,
             max_length=2 * longest + 10,
             seed=settings.seed,
+            kind=settings.model,
         )
     batches: SentenceBatches[Pair] | TokenBatches[Pair]
     if settings.max_tokens is None:
@@ -123,12 +124,15 @@ def prepare(settings: Settings, earlier: Earlier | None = None) -> Task:
 def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
     """Adam under a warm-up and a cosine; validation by greedy decoding where there is a dev set."""
     model = task.translator.model
-    optimizer = optim.Adam(model, lr=settings.lr)
+    betas = (0.9, 0.98 if settings.model == "transformer" else 0.999)
+    optimizer = optim.Adam(model, settings.lr, betas)
     updates = sum([task.batches.num_batches(epoch) for epoch in range(settings.epochs)])
     warmup = min(settings.warmup, updates - 1)
     dev = task.corpus.dev[:MOST_VALIDATED]
     checkpoint = options.output / CHECKPOINT
     padded = padded_peak(model, model.loss)
+    if isinstance(model, TransformerTranslation):
+        padded = padded_peak(model, model.loss, padded_pair, model.padded_loss)
 
     def sequence_error(model: Any) -> float:
         rates, _ = evaluate(task.translator, dev)
@@ -157,7 +161,7 @@ def make_trainer(task: Task, settings: Settings, options: Options) -> Trainer:
     )
 
 
-def pair_loss(graph: db.Graph, model: Seq2Seq, pair: Pair) -> Node:
+def pair_loss(graph: db.Graph, model: Model, pair: Pair) -> Node:
     """Cross-entropy of one pair, summed over the target and its end."""
     return model.loss(graph, pair.source, pair.target)
 
@@ -188,6 +192,8 @@ def _report_test(task: Task) -> None:
     values = (rates.token, rates.sequence, 1 - rates.sequence)
     for name, value in zip(names, values, strict=True):
         print(f"  {name:<{width}}  {value:7.2%}")
+    if corpus.token == "word":
+        print(f"  {'BLEU':<{width}}  {bleu(found, corpus.test)}")
     lines = _examples(task, found)
     print(f"\n{len(lines)} {corpus.sequence}s that were not in the training data")
     for line in lines:

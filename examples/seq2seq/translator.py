@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dynbatch.arguments import is_count, is_number
 from dynbatch.backend import Device
 from dynbatch.errors import CheckpointError
-from dynbatch.models import Seq2Seq, beam_search, greedy_search
+from dynbatch.models import beam_search, greedy_search
 from dynbatch.train import CheckpointInfo, load_checkpoint, read_checkpoint
-from dynbatch.train.checkpoint_file import wrong_field
 from examples.seq2seq.corpus import Tokens, Units, join, tokenize
+from examples.seq2seq.sizes import DESCRIPTION, MODELS, wrong_description
 from examples.seq2seq.vocabulary import MARKS, Vocabulary
 
 
@@ -31,11 +29,13 @@ class Translator:
     """What turns a source into targets.
 
     Args:
-        sizes:         the arguments of `Seq2Seq`, vocabularies apart.
+        sizes:         the arguments of the model, vocabularies apart: of `models.Seq2Seq` or of
+                       `TransformerTranslation`.
         source, target: the vocabularies.
         source_units, target_units: how sources are cut into tokens and targets joined.
         max_length:    most tokens of a target, `</s>` included.
         seed:          of the model's initial values.
+        kind:          of the model: "lstm" or "transformer".
     """
 
     sizes: dict[str, Any]
@@ -45,9 +45,10 @@ class Translator:
     target_units: Units
     max_length: int
     seed: int = 0
+    kind: str = "lstm"
 
     def __post_init__(self) -> None:
-        self.model = Seq2Seq(
+        self.model = MODELS[self.kind](
             source_vocab=len(self.source),
             target_vocab=len(self.target),
             begin=Vocabulary.begin,
@@ -64,6 +65,7 @@ class Translator:
     def description(self) -> dict[str, Any]:
         """All but the parameters, for the `extra` of a checkpoint."""
         return {
+            "model": self.kind,
             "sizes": self.sizes,
             "source": self.source.tokens[len(MARKS) :],
             "target": self.target.tokens[len(MARKS) :],
@@ -85,16 +87,17 @@ class Translator:
                 f"{info.path}: a checkpoint, but not of this example.\n"
                 "  fix: give a file that examples/seq2seq/train.py wrote."
             )
-        problem = wrong_field(description, _DESCRIPTION)
-        problem = problem or wrong_field(description["sizes"], _SIZES)
-        problem = problem or _wrong_size(description, info.shapes)
+        if isinstance(description, dict):  # an older one has no kind
+            description = {"model": "lstm", **description}
+        problem = wrong_description(description, info.shapes)
         if problem is None:
             try:
                 vocabularies = {
                     name: Vocabulary(description[name]) for name in ("source", "target")
                 }
-                given = {name: description[name] for name in _DESCRIPTION}
-                return cls(**{**given, **vocabularies})
+                given = {name: description[name] for name in DESCRIPTION}
+                kind = given.pop("model")
+                return cls(**{**given, **vocabularies}, kind=kind)
             except (ValueError, TypeError) as error:  # a kind of attention that there is not, say
                 problem = str(error)
         raise CheckpointError(
@@ -151,47 +154,3 @@ class Translator:
                     Translation(tuple(self.target.decode(one.tokens)), one.score)
                     for one in hypotheses
                 ]
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
-
-
-def _is_share(value: object) -> bool:
-    return is_number(value) and 0 <= float(value) < 1  # type: ignore[arg-type]
-
-
-_UNITS = ("words", "characters")
-_DESCRIPTION: dict[str, Callable[[Any], bool]] = {
-    "sizes": lambda value: isinstance(value, dict),
-    "source": _is_texts,
-    "target": _is_texts,
-    "source_units": lambda value: value in _UNITS,
-    "target_units": lambda value: value in _UNITS,
-    "max_length": lambda value: is_count(value) and value > 0,
-}
-_SIZES: dict[str, Callable[[Any], bool]] = {"embed": is_count, "hidden": is_count}
-
-
-def _wrong_size(description: dict[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """What does not fit the tensors that were saved, before a model of such sizes is made."""
-    sizes = description["sizes"]
-    layers = len([name for name in shapes if _LAYER.fullmatch(name)])
-    if sizes.get("layers", 1) != layers:
-        return f"{sizes.get('layers', 1)!r} layers where {layers} were saved"
-    for share in ("dropout", "label_smoothing"):
-        if not _is_share(sizes.get(share, 0.0)):
-            return f"{sizes[share]!r} for {share!r}"
-    vocabularies = {name: len(description[name]) + len(MARKS) for name in ("source", "target")}
-    wanted = {
-        "model/source_embedding.weight": (vocabularies["source"], sizes["embed"]),
-        "model/target_embedding.weight": (vocabularies["target"], sizes["embed"]),
-        "model/output.weight": (vocabularies["target"], sizes["hidden"]),
-    }
-    for name, shape in wanted.items():
-        if shapes.get(name) != shape:
-            return f"sizes of {shape} for {name!r}, saved as {shapes.get(name)}"
-    return None
-
-
-_LAYER = re.compile(r"model/decoder\.layers\.\d+\.bias")

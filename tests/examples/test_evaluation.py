@@ -2,8 +2,9 @@
 
 import pytest
 
+from examples.seq2seq import evaluation
 from examples.seq2seq.corpus import Example
-from examples.seq2seq.evaluation import evaluate, memory_saved
+from examples.seq2seq.evaluation import bleu, evaluate, memory_saved
 from examples.seq2seq.translator import Translator
 from examples.seq2seq.vocabulary import Vocabulary
 
@@ -34,3 +35,19 @@ def test_the_memory_of_a_training_is_told_beside_that_of_padded_batches():
         "2 of 2 looked at took what was planned before they ran"
     )
     assert memory_saved(records[1:2]) == ""
+
+
+def test_bleu_is_that_of_sacrebleu_on_tokens_with_all_references():
+    pytest.importorskip("sacrebleu", reason="scores translations, and is not installed")
+    examples = [
+        Example(("x",), (("the", "cat", "sat", "down", "."), ("a", "cat", "sat", "down", "!"))),
+        Example(("y",), (("it", "is", "on", "the", "mat"),)),
+    ]
+    right = [example.references[-1] for example in examples]
+    assert bleu(right, examples) == "100.0"
+    assert 0 < float(bleu([right[0], ("it", "is", "on", "a", "mat")], examples)) < 100
+
+
+def test_bleu_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(evaluation, "find_spec", lambda name: None)
+    assert bleu([], []) == "not measured: pip install 'dynbatch[translation]'"

@@ -1,0 +1,135 @@
+"""A Transformer for pairs of sentences, with the loss and the search of `models.Seq2Seq`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch import Node, models
+from dynbatch import nodes as F
+from dynbatch.nodes.node import Owner
+from dynbatch.padding.padded_model import lengthened
+from dynbatch.padding.targets import ignored_after
+from dynbatch.parameter import Array
+
+State = tuple[Node, ...]
+Ids = tuple[ArrayLike, ArrayLike]
+
+
+class TransformerTranslation(models.Module):
+    """Embeddings with sinusoidal positions, encoder and decoder, and a softmax over tokens.
+
+    The norms stand before the parts (pre-norm), so that no long warm-up is needed. The table of the
+    target's tokens also gives their scores.
+
+    Args:
+        source_vocab, target_vocab: numbers of ids.
+        hidden:          features of a token; inside the feed-forward parts four times as many.
+        layers, heads:   of the encoder and of the decoder.
+        dropout:         of embeddings and of the layers' parts.
+        label_smoothing: ε of the loss while training.
+        begin, end:      ids of the marks around target sentences.
+        rng:             seed of the initial values.
+
+    Source: Vaswani et al. 2017, arXiv:1706.03762; pre-norm Xiong et al. 2020, arXiv:2002.04745.
+    """
+
+    def __init__(
+        self, source_vocab: int, target_vocab: int, hidden: int, layers: int = 2, heads: int = 4,
+        dropout: float = 0.1, *, label_smoothing: float = 0.0, begin: int = 0, end: int = 1,
+        rng: int | None = None,
+    ) -> None:  # fmt: skip
+        generator = np.random.default_rng(rng)
+        self.begin, self.end = begin, end
+        self.label_smoothing = label_smoothing
+        self.scale = hidden**0.5
+        embedding = {"scale": 1 / self.scale, "rng": generator}
+        self.source_embedding = models.Embedding(source_vocab, hidden, **embedding)
+        self.target_embedding = models.Embedding(target_vocab, hidden, **embedding)
+        self.dropout = models.Dropout(dropout)
+        self.transformer = models.Transformer(
+            hidden, heads, encoder_layers=layers, decoder_layers=layers, dropout=dropout,
+            norm_first=True, rng=generator,
+        )  # fmt: skip
+
+    def loss(self, graph: Owner, source: ArrayLike, target: ArrayLike) -> Node:
+        """Cross-entropy of one pair in nats, summed over the target's tokens and `</s>`."""
+        ids = np.asarray(target, np.int64)
+        states = self.decode(graph, self.opened(ids), self.encode(graph, source))
+        return self._loss(states, np.append(ids, self.end))
+
+    def opened(self, ids: Array) -> Array:
+        """What the decoder reads: `<s>` and the tokens."""
+        return np.concatenate(([self.begin], ids))
+
+    def _loss(self, states: Node, targets: Array) -> Node:
+        smoothing = self.label_smoothing if self.training else 0.0
+        scores = F.linear(states, self.target_embedding.weight)
+        return F.cross_entropy(scores, targets, label_smoothing=smoothing, reduction="sum")
+
+    def encode(self, graph: Owner, source: ArrayLike, mask: Array | None = None) -> Node:
+        """The encoder's values, (S, hidden)."""
+        return self.transformer.encoder(
+            self._embed(graph, self.source_embedding, source), mask=mask
+        )
+
+    def decode(
+        self, graph: Owner, read: ArrayLike, memory: Node, memory_mask: Array | None = None
+    ) -> Node:
+        """The decoder's values after each of the tokens that it has read, (T, hidden)."""
+        x = self._embed(graph, self.target_embedding, read)
+        return self.transformer.decoder(x, memory, memory_mask=memory_mask)
+
+    def _embed(self, graph: Owner, table: models.Embedding, ids: ArrayLike) -> Node:
+        x = table(graph, ids)
+        return self.dropout(x * self.scale + F.sinusoidal(x))
+
+    # For the memory of a padded mini-batch --------------------------------------------------------
+
+    def padded_loss(
+        self, graph: Owner, source: Array, target: Array, num_source: int, num_target: int
+    ) -> Node:
+        """The loss of a pair that is padded behind its last tokens: keys are masked, and targets
+        that do not count ignored."""
+        mask = np.arange(len(source)) < num_source
+        memory = self.encode(graph, source, mask)
+        states = self.decode(graph, self.opened(target), memory, mask)
+        written = np.append(target, self.end)
+        written[num_target] = self.end
+        return self._loss(states, ignored_after(written, num_target + 1))
+
+    # For `models.greedy_search` and `models.beam_search` ------------------------------------------
+
+    def start(self, graph: Owner, source: ArrayLike) -> tuple[State, State]:
+        """State and memory before the first token. The state is what was read so far, in ids that
+        stand for themselves, behind a 0 as no state is empty."""
+        return (F.constant(graph, 0.0, (1,)),), (self.encode(graph, source),)
+
+    def step(
+        self, graph: Owner, tokens: Array, state: State, memories: Sequence[State],
+        counts: Sequence[int],
+    ) -> tuple[Node, State]:  # fmt: skip
+        """Scores (N, V) of the next token and the next state of N hypotheses.
+
+        All that was read is read again: as many tokens as twice the target's length squared, which
+        for words and short sentences costs less than training does.
+        """
+        read = np.column_stack([state[0].value, tokens])
+        owned = [
+            memory for (memory,), count in zip(memories, counts, strict=True) for _ in range(count)
+        ]
+        last = [
+            self.decode(graph, ids, memory)[-1]
+            for ids, memory in zip(read[:, 1:].astype(np.int64), owned, strict=True)
+        ]
+        return F.linear(F.stack(last), self.target_embedding.weight), (F.input(graph, read),)
+
+
+def padded_pair(pair: Ids, longest: tuple[int, ...]) -> tuple[Array, Array, int, int]:
+    """A pair with both sides lengthened, and their lengths: what `padded_loss` takes."""
+    source, target = [
+        lengthened(side, length, 0) for side, length in zip(pair, longest, strict=True)
+    ]
+    return source, target, len(np.asarray(pair[0])), len(np.asarray(pair[1]))
