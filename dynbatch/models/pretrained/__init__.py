@@ -7,6 +7,8 @@ from dynbatch.models.pretrained.bert_heads import (
     BertForTokens,
 )
 from dynbatch.models.pretrained.config import ModelConfig
+from dynbatch.models.pretrained.gpt2 import GPT2, GPT2Config
+from dynbatch.models.pretrained.llama import Llama, LlamaConfig
 from dynbatch.models.pretrained.marian import Marian, MarianConfig
 from dynbatch.models.pretrained.model import PretrainedModel
 from dynbatch.models.pretrained.roberta import (
@@ -18,11 +20,15 @@ from dynbatch.models.pretrained.roberta import (
 )
 
 __all__ = [
+    "GPT2",
     "Bert",
     "BertConfig",
     "BertForClassification",
     "BertForMaskedWords",
     "BertForTokens",
+    "GPT2Config",
+    "Llama",
+    "LlamaConfig",
     "Marian",
     "MarianConfig",
     "ModelConfig",

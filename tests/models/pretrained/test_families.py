@@ -1,0 +1,99 @@
+"""All families: batched as one by one, trained, and read by `transformers` when written."""
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch import optim
+from dynbatch.models import pretrained
+from tests.models.pretrained import fixtures
+
+FAMILIES = {
+    "bert": pretrained.BertForMaskedWords,
+    "bert-encoder-bfloat16": pretrained.Bert,
+    "bert-of-2018": pretrained.BertForMaskedWords,
+    "bert-classes": pretrained.BertForClassification,
+    "bert-token-classes": pretrained.BertForTokens,
+    "roberta": pretrained.RobertaForMaskedWords,
+    "roberta-classes-bfloat16": pretrained.RobertaForClassification,
+    "roberta-of-2019": pretrained.RobertaForMaskedWords,
+    "gpt2": pretrained.GPT2,
+    "gpt2-bfloat16": pretrained.GPT2,
+    "gpt2-of-2019": pretrained.GPT2,
+    "llama": pretrained.Llama,
+    "llama-head-dim": pretrained.Llama,
+    "llama-tied-bfloat16": pretrained.Llama,
+    "marian": pretrained.Marian,
+    "marian-bfloat16": pretrained.Marian,
+    "marian-of-2020": pretrained.Marian,
+}
+TRAINED = [name for name in FAMILIES if (fixtures.FOLDER / name / "gradients.safetensors").exists()]
+
+
+def read(name):
+    return FAMILIES[name].from_pretrained(fixtures.FOLDER / name)
+
+
+def values(graph, model, sentence):
+    """The model's logits for a sentence of a fixture, or of a bare encoder the last values."""
+    names = ("input_ids", "token_type_ids", "decoder_input_ids")
+    given = [sentence[name] for name in names if name in sentence]
+    return model.logits(graph, *given) if "logits" in sentence else model(graph, *given)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_batch_of_all_lengths_gives_what_transformers_gives_for_each_sentence(name):
+    model, sentences = read(name), fixtures.sentences(name)
+    with db.Graph() as graph:
+        together = [values(graph, model, sentence) for sentence in sentences]
+        graph.forward()
+        together = [node.value for node in together]
+    for found, sentence in zip(together, sentences, strict=True):
+        with db.Graph() as graph:
+            alone = values(graph, model, sentence).value
+        expected = sentence.get("logits", sentence["hidden"])
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+        np.testing.assert_allclose(found, alone, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_few_steps_of_adam_lower_the_loss(name):
+    model, sentences = read(name).train(), fixtures.sentences(name)
+    optimizer, losses = optim.Adam(model.parameters(), lr=0.01), []
+    for _ in range(5):
+        with db.Graph() as graph:
+            loss = F.sum(
+                [
+                    F.cross_entropy(values(graph, model, one), one["labels"], reduction="sum")
+                    for one in sentences
+                ]
+            )
+            graph.backward(loss)
+            losses.append(float(loss.value))
+        optimizer.step()
+    assert losses[-1] < 0.9 * losses[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_transformers_reads_what_is_written_with_no_name_missing_or_left_over(
+    name, dtype, tmp_path
+):
+    reason = "reads our files with transformers, which is not installed"
+    transformers = pytest.importorskip("transformers", reason=reason)
+    torch = pytest.importorskip("torch", reason=reason)
+    model = read(name)
+    model.save_pretrained(tmp_path, dtype=dtype, max_shard_size="16KB")
+    model = type(model).from_pretrained(tmp_path)
+    kind = getattr(transformers, model.architecture)
+    theirs, report = kind.from_pretrained(tmp_path, output_loading_info=True, dtype=torch.float32)
+    assert not any(report.values()), report
+    for sentence in fixtures.sentences(name):
+        given = {key: torch.tensor(x)[None] for key, x in sentence.items() if key.endswith("_ids")}
+        with torch.no_grad():
+            result = theirs.eval()(**given)
+        expected = result["logits" if "logits" in sentence else "last_hidden_state"][0].numpy()
+        with db.Graph() as graph:
+            found = values(graph, model, sentence).value
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
