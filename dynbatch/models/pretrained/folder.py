@@ -54,10 +54,11 @@ def file_of(folder: Path, name: str) -> Path:
         raise damaged(folder, f"{shorten(name)} is not the name of a file in the folder")
     try:
         place, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
-        if not place.is_file():
-            raise fault(path, "there is no such file", "check the folder")
+        is_file = place.is_file()
     except OSError as error:  # a name too long, no permission
         raise fault(path, f"it cannot be opened ({error.strerror})", "check the folder") from error
+    if not is_file:
+        raise fault(path, "there is no such file", "check the folder")
     blobs = home.parent.parent / "blobs"
     if place.parent != home and not (home.parent.name == "snapshots" and place.parent == blobs):
         raise fault(path, "a link that leads out of the folder", "put the file itself there")
@@ -100,13 +101,17 @@ def read_json(path: Path, most: int) -> dict[str, Any]:
         CheckpointError: it is larger, or not the text of an object, or a key stands there twice.
     """
     try:
-        if path.stat().st_size > most:
-            raise damaged(path, f"larger than {most:,} bytes")
-        value = json.loads(path.read_bytes(), object_pairs_hook=distinct)
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"not JSON ({shorten(str(error))})") from error
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            text = file.read(min(size, most))
     except OSError as error:
         raise fault(path, f"it cannot be read ({error.strerror})", "check the folder") from error
+    if size > most:
+        raise damaged(path, f"larger than {most:,} bytes")
+    try:
+        value = json.loads(text, object_pairs_hook=distinct)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"not JSON ({shorten(str(error))})") from error
     if not isinstance(value, dict):
         raise damaged(path, "not a JSON object")
     return value
