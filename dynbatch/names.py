@@ -6,18 +6,23 @@ import difflib
 import inspect
 from collections.abc import Iterable
 from functools import cache
-from typing import Self
+from typing import Self, get_args, get_type_hints, is_typeddict
 
 from dynbatch.arguments import refused
 
 # Names of one thing, ours and those of PyTorch, Keras and papers.
 ALIKE = (
     ("layers", "num_layers", "n_layers", "nlayers", "depth"),
-    ("hidden_size", "hidden", "hidden_dim", "hidden_features", "units"),
+    ("encoder_layers", "num_encoder_layers"),
+    ("decoder_layers", "num_decoder_layers"),
+    ("heads", "num_heads", "nhead", "n_head"),
+    ("kv_heads", "num_kv_heads", "num_key_value_heads"),
+    ("hidden_size", "hidden", "hidden_dim", "hidden_features", "units", "dim_feedforward"),
+    ("memory_dim", "kdim", "vdim"),
     ("input_size", "in_features", "features", "input_dim", "in_dim", "normalized_shape", "states"),
     ("out_features", "output_size", "output_dim", "out_dim", "num_classes", "num_tags",
      "num_labels"),
-    ("embed", "dim", "embedding_dim", "embed_dim", "emb_dim"),
+    ("embed", "dim", "embedding_dim", "embed_dim", "emb_dim", "d_model"),
     ("source_vocab", "target_vocab", "num_embeddings", "vocab_size", "num_words"),
     ("p", "dropout", "rate", "drop", "dropout_p", "dropout_rate", "drop_prob"),
     ("sizes", "kernel_sizes", "kernel_size", "filter_sizes"),
@@ -29,7 +34,7 @@ ALIKE = (
     ("lr", "learning_rate", "step_size"),
     ("betas", "momentum", "beta", "beta1", "beta2", "beta_1", "beta_2"),
     ("alpha", "rho", "decay_rate"),
-    ("eps", "epsilon"),
+    ("eps", "epsilon", "layer_norm_eps"),
     ("weight_decay", "l2", "decay", "wd"),
     ("clip_norm", "clip_grad", "clip_grad_norm", "max_grad_norm", "gradient_clip_val"),
     ("parameters", "params", "model"),
@@ -56,10 +61,16 @@ def names_taken(cls: type) -> tuple[str, ...]:
     init = cls.__init__  # type: ignore[misc]
     if not init.__module__.startswith("dynbatch."):
         return ()
-    parameters = list(inspect.signature(init).parameters.values())[1:]
-    if any([p.kind is p.VAR_KEYWORD for p in parameters]):
-        return ()
-    return tuple([p.name for p in parameters])
+    names: list[str] = []
+    for parameter in list(inspect.signature(init).parameters.values())[1:]:
+        if parameter.kind is not parameter.VAR_KEYWORD:
+            names.append(parameter.name)
+            continue
+        options = get_args(get_type_hints(init).get(parameter.name))  # of Unpack[…]
+        if not options or not is_typeddict(options[0]):
+            return ()
+        names += get_type_hints(options[0])
+    return tuple(names)
 
 
 def check_names(cls: type, given: Iterable[str]) -> None:

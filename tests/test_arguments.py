@@ -59,6 +59,14 @@ SIZED = {
     models.CRF: ("num_tags",),
     models.TextCNN: ("input_size", "num_classes", "filters"),
     models.Seq2Seq: ("source_vocab", "target_vocab", "embed", "hidden", "layers"),
+    models.RMSNorm: ("features",),
+    models.MultiHeadAttention: ("dim", "heads"),
+    models.FeedForward: ("dim", "hidden"),
+    models.TransformerEncoderLayer: ("dim", "heads"),
+    models.TransformerDecoderLayer: ("dim", "heads"),
+    models.TransformerEncoder: ("layers", "dim", "heads"),
+    models.TransformerDecoder: ("layers", "dim", "heads"),
+    models.Transformer: ("dim", "heads", "encoder_layers", "decoder_layers"),
 }
 WITHOUT_SIZES = {models.Dropout, models.DotAttention, models.Attention, models.Module}
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from dynbatch import nodes as F
-from dynbatch.arguments import number, refused, switch
+from dynbatch.arguments import number, refused, sizes, switch
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import LayerNorm, RMSNorm
 from dynbatch.models.module import Module
@@ -106,6 +106,7 @@ class TransformerEncoderLayer(Module):
         rotary: Mapping[str, Any] | None = None,
         rng: Rng = None,
     ) -> None:
+        sizes(self, dim=dim, heads=heads)
         rng = generator(rng)
         self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.norm_first = switch(self, "norm_first", norm_first)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from dynbatch.arguments import size
+from dynbatch.arguments import sizes
 from dynbatch.models.initial import generator
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.layers import (
@@ -51,10 +51,10 @@ class TransformerEncoder(Module):
         final_norm: bool | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
+        sizes(self, layers=layers, dim=dim, heads=heads)
         options["rng"] = generator(options.get("rng"))
         self.layers = [
-            TransformerEncoderLayer(dim, heads, hidden, **options)
-            for _ in range(size(self, "layers", layers, 0))
+            TransformerEncoderLayer(dim, heads, hidden, **options) for _ in range(layers)
         ]
         self.norm = _final_norm(self, dim, final_norm, options)
 
@@ -93,10 +93,11 @@ class TransformerDecoder(Module):
         final_norm: bool | None = None,
         **options: Unpack[LayerOptions],
     ) -> None:
+        sizes(self, layers=layers, dim=dim, heads=heads)
         options["rng"] = generator(options.get("rng"))
         self.layers = [
             TransformerDecoderLayer(dim, heads, hidden, memory_dim=memory_dim, **options)
-            for _ in range(size(self, "layers", layers, 0))
+            for _ in range(layers)
         ]
         self.norm = _final_norm(self, dim, final_norm, options)
 
@@ -144,6 +145,8 @@ class Transformer(Module):
         final_norm: bool | None = True,
         **options: Unpack[LayerOptions],
     ) -> None:
+        counts = {"encoder_layers": encoder_layers, "decoder_layers": decoder_layers}
+        sizes(self, dim=dim, heads=heads, **counts)
         options["rng"] = generator(options.get("rng"))
         self.encoder = TransformerEncoder(
             encoder_layers, dim, heads, hidden, final_norm=final_norm, **options

@@ -31,6 +31,7 @@ def assert_gradients(
         total = F.sum([loss(graph, sentence) for sentence in fixtures.sentences(name)])
         graph.backward(total)
         assert float(total) == pytest.approx(fixtures.loss(name), rel=1e-5)
+        assert "LinearCrossEntropy +grad" in graph.explain()  # logits are not stored
     found = {}
     for own, parameter in model.named_parameters():
         stored, gradient = find(model.table(), own), parameter.grad

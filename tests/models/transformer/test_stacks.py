@@ -6,6 +6,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError
 from dynbatch.testing import check_batching
 from tests.torch_parity import import_torch
 
@@ -47,3 +48,18 @@ def test_an_encoder_and_decoder_batch_over_sentences_of_any_lengths():
     model = models.Transformer(4, 2, 6, encoder_layers=1, decoder_layers=1, norm_first=True, rng=0)
     shapes = [[(3, 4), (2, 4)], [(0, 4), (1, 4)], [(1, 4), (0, 4)], [(0, 4), (0, 4)]]
     check_batching(lambda graph, *xs: model(*xs), shapes=shapes, parameters=model)
+
+
+@pytest.mark.parametrize(
+    ("given", "ours"),
+    [
+        ({"num_layers": 2}, "layers="), ({"d_model": 4}, "dim="), ({"nhead": 2}, "heads="),
+        ({"dim_feedforward": 4}, "hidden="), ({"layer_norm_eps": 1e-5}, "eps="),
+        ({"batch_first": True}, "one sentence"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stack", [models.TransformerEncoder, models.TransformerDecoder])
+def test_pytorchs_names_of_arguments_are_answered_with_ours(stack, given, ours):
+    with pytest.raises(ArgumentError, match=ours) as caught:
+        stack(**{"layers": 2, "dim": 4, "heads": 2} | given)
+    assert stack.__name__ in str(caught.value)
