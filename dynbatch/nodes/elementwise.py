@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from dynbatch.arguments import refused
 from dynbatch.kernels import elementwise, unary
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node, Shape
@@ -225,8 +226,24 @@ def elu(x: Node, alpha: float = 1.0) -> Node:
     return NODE_TYPES[unary.elu](x, alpha=float(alpha))
 
 
+def require_approximation(approximate: object) -> None:
+    """Raise `ArgumentError` unless a GELU has such a form."""
+    if approximate not in ("none", "tanh"):
+        raise refused(
+            "a GELU", f"approximate is {approximate!r}", 'approximate is "none" or "tanh"',
+            '"tanh" is what others call gelu_new or gelu_pytorch_tanh',
+        )  # fmt: skip
+
+
 def gelu(x: Node, approximate: str = "none") -> Node:
-    """x Φ(x); `approximate="tanh"` for the tanh form."""
+    """x Φ(x), as `torch.nn.functional.gelu`; `approximate="tanh"` for the tanh form of GPT-2.
+
+    Raises:
+        ArgumentError: `approximate` is neither "none" nor "tanh".
+
+    Source: Hendrycks & Gimpel 2016, arXiv:1606.08415.
+    """
+    require_approximation(approximate)
     return NODE_TYPES[unary.gelu](x, approximate=approximate)
 
 

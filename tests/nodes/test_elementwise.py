@@ -12,8 +12,10 @@ import pytest
 
 import dynbatch
 from dynbatch import nodes as F
+from dynbatch.errors import ArgumentError
 from dynbatch.kernels import unary
 from dynbatch.nodes import elementwise
+from tests.messages import raised
 
 PACKAGE = Path(dynbatch.__file__).parent
 
@@ -46,12 +48,12 @@ def plain(name: str) -> str:
 def test_an_activation_is_named_four_times_at_most(activation):
     """Once each: its function, its node function, that function's export, and the link of them.
 
-    Models and random graphs use it besides.
+    Models, gated units and random graphs use it besides.
     """
     found = [
         path.name
         for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.cu")]
-        if not {"models", "testing"} & {*path.parts} and mentions(path, activation)
+        if not {"models", "testing", "gated.py"} & {*path.parts} and mentions(path, activation)
         for name in names(path)
         if plain(name) == plain(activation)
     ]
@@ -69,3 +71,9 @@ def test_each_function_has_a_node_type_which_a_dump_finds_by_name():
 def test_a_function_of_the_user_has_its_own_signature_and_help():
     assert str(inspect.signature(F.gelu)) == "(x: 'Node', approximate: 'str' = 'none') -> 'Node'"
     assert all([inspect.getdoc(getattr(F, name)) for name in elementwise.__all__])
+
+
+def test_an_unknown_form_of_gelu_is_refused():
+    with dynbatch.Graph() as graph:
+        x = F.input(graph, [1.0])
+        raised(ArgumentError, lambda: F.gelu(x, "new"), "a GELU: approximate is 'new'", "rule: ")
