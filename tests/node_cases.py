@@ -5,7 +5,7 @@ fails for a node type that has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -201,6 +201,17 @@ def elementwise(name: str, build: Any, twin: Any, arguments: Any = matrix) -> Ca
     """A row for a function of one matrix, which is one batch whatever the lengths."""
     return Case(name, lambda graph, x: build(x), arguments, (), twin)
 
+
+# Gated units, and PyTorch's function of the gate.
+GATED = {
+    "swiglu": (F.swiglu, lambda functional, x: functional.silu(x)),
+    "geglu": (F.geglu, lambda functional, x: functional.gelu(x)),
+    "geglu of tanh": (
+        partial(F.geglu, approximate="tanh"),
+        lambda functional, x: functional.gelu(x, approximate="tanh"),
+    ),
+    "reglu": (F.reglu, lambda functional, x: functional.relu(x)),
+}
 
 CASES = [
     # Sources
@@ -496,6 +507,15 @@ CASES = [
     Case("rms_norm", lambda graph, x, w: F.rms_norm(x, w), matrix, [(4,)],
          lambda torch, x, w: torch.nn.functional.rms_norm(x, (4,), w, 1e-6),
          {"RmsNormalization": 1}),
+    # Gated units
+    *[Case(f"{name} of two", lambda graph, a, b, unit=unit: unit(a, b), pair, (),
+           lambda torch, a, b, f=f: f(torch.nn.functional, a) * b, {"GatedUnit": 1})
+      for name, (unit, f) in GATED.items()],
+    *[Case(f"{name} of halves", lambda graph, x, unit=unit: unit(x), matrix, (),
+           lambda torch, x, f=f: f(torch.nn.functional, x[:, :2]) * x[:, 2:], {"GatedHalves": 1})
+      for name, (unit, f) in GATED.items()],
+    Case("glu", lambda graph, x: F.glu(x), matrix, (),
+         lambda torch, x: torch.nn.functional.glu(x, -1), {"GatedHalves": 1}),
     # Positions
     Case("rotary", lambda graph, x: F.rotary(x, heads=2), matrix, (), torch_rotary, {"Rotary": 1}),
     Case("rotary, interleaved", lambda graph, x: F.rotary(

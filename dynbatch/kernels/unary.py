@@ -41,6 +41,7 @@ class UnaryFunction:
         reads:         "input", "output", or "none".
         inplace:       whether `out` of backward may be dy.
         slope:         (saved, out), out = f'(x), where backward is a product with it.
+        with_slope:    (x, *arguments) -> f(x) and f'(x), of functions that may be a gate's.
         cuda_forward:  a call of the CUDA function with its name, unless declared.
         cuda_backward: the gradient of x.
         cuda_variants: both expressions for a text argument, of which each has its own kernel.
@@ -53,6 +54,7 @@ class UnaryFunction:
     reads: ClassVar[str]
     inplace: ClassVar[bool] = False
     slope: ClassVar[Callable[..., object] | None] = None
+    with_slope: ClassVar[Callable[..., tuple[Array, Array]]]
     cuda_forward: ClassVar[str]
     cuda_backward: ClassVar[str]
     cuda_variants: ClassVar[Mapping[str, tuple[str, str]]] = {}
@@ -78,6 +80,14 @@ class SlopeFunction(UnaryFunction, is_base=True):
         assert cls.slope is not None
         cls.slope(saved, out)
         np.multiply(out, dy, out=out)
+
+    @classmethod
+    def with_slope(cls, x: Array) -> tuple[Array, Array]:
+        assert cls.slope is not None and cls.reads == "output"
+        y, slope = np.empty_like(x), np.empty_like(x)
+        cls.forward(x, y)
+        cls.slope(y, slope)
+        return y, slope
 
 
 def negate(x: Array, out: Array) -> None:
@@ -308,18 +318,20 @@ class gelu(UnaryFunction):
             below, _ = normal.distribution(x)
         np.multiply(x, below, out=out)
 
+    @classmethod
+    def backward(cls, dy: Array, x: Array, out: Array, approximate: str) -> None:
+        np.multiply(dy, cls.with_slope(x, approximate)[1], out=out)
+
     @staticmethod
-    def backward(dy: Array, x: Array, out: Array, approximate: str) -> None:
+    def with_slope(x: Array, approximate: str) -> tuple[Array, Array]:
         if approximate == "tanh":
             near = np.clip(x, -GELU_RANGE, GELU_RANGE)  # beyond, the slope is 0 or 1
             u = 2 * _inner(near)
             inner = 2 * ROOT_2_OVER_PI * (1 + 3 * GELU_CUBIC * near * near)
             below = _logistic(u)
-            slope = below * (1 + near * _logistic(-u) * inner)
-        else:
-            below, density = normal.distribution(x)
-            slope = below + x * (density / normal.ROOT_2_PI)
-        np.multiply(dy, slope, out=out)
+            return x * below, below * (1 + near * _logistic(-u) * inner)
+        below, density = normal.distribution(x)
+        return x * below, below + x * (density / normal.ROOT_2_PI)
 
 
 def _inner(x: Array) -> Array:
@@ -334,10 +346,15 @@ class silu(UnaryFunction):
     cuda_forward, cuda_backward = "x * sigmoid(x)", "dy * silu_slope(s)"
     forward = staticmethod(lambda x, out: np.multiply(x, _logistic(x), out=out))
 
+    @classmethod
+    def backward(cls, dy: Array, x: Array, out: Array) -> None:
+        np.multiply(dy, cls.with_slope(x)[1], out=out)
+
     @staticmethod
-    def backward(dy: Array, x: Array, out: Array) -> None:
+    def with_slope(x: Array) -> tuple[Array, Array]:
         gate = _logistic(x)
-        np.multiply(dy, gate * (1 + x * (1 - gate)), out=out)
+        y = x * gate
+        return y, gate + y * (1 - gate)
 
 
 class softplus(UnaryFunction):

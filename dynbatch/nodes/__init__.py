@@ -9,6 +9,7 @@ from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import *  # noqa: F403
 from dynbatch.nodes.elementwise import __all__  # type checkers follow it so
 from dynbatch.nodes.extremum import argmax, max, min
+from dynbatch.nodes.gated import geglu, glu, reglu, swiglu
 from dynbatch.nodes.layer_norm import layer_norm, rms_norm
 from dynbatch.nodes.linear import affine, dot, linear, matmul
 from dynbatch.nodes.losses.crf import crf, viterbi
@@ -51,13 +52,14 @@ from dynbatch.nodes.syntax.registry import FUNCTIONS
 __all__ = [
     *__all__, "add", "additive_attention", "affine", "argmax", "attention",
     "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "crf", "cross_entropy",
-    "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows", "general_attention",
-    "greater", "greater_equal", "input", "kl_div", "layer_norm", "less", "less_equal", "linear",
-    "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool", "maximum", "mean",
-    "mean_pool", "min", "minimum", "mse_loss", "multiply", "nll_loss", "not_equal", "parameter",
-    "pick", "pointer_loss", "positions", "pow", "repeat", "reshape", "reverse", "rms_norm",
-    "rotary", "sinusoidal", "slice", "softmax", "split", "squeeze", "stack", "std", "subtract",
-    "sum", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
+    "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows", "geglu",
+    "general_attention", "glu", "greater", "greater_equal", "input", "kl_div", "layer_norm", "less",
+    "less_equal", "linear", "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool",
+    "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multiply", "nll_loss",
+    "not_equal", "parameter", "pick", "pointer_loss", "positions", "pow", "reglu", "repeat",
+    "reshape", "reverse", "rms_norm", "rotary", "sinusoidal", "slice", "softmax", "split",
+    "squeeze", "stack", "std", "subtract", "sum", "swiglu", "transpose", "unsqueeze", "var",
+    "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

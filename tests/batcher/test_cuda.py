@@ -45,6 +45,7 @@ OPERATIONS = {
     "softmax": (lambda graph, n: F.softmax(matrix(graph, n, 3)), 1 + 1),
     "layer_norm": (lambda graph, n: F.layer_norm(matrix(graph, n, 3)), 1 + 1),
     "rotary": (lambda graph, n: F.rotary(matrix(graph, n, 4), heads=2, offset=n), 1 + 1),
+    "swiglu": (lambda graph, n: F.swiglu(matrix(graph, n, 4)), 1 + 1),
     "rms_norm": (lambda graph, n: F.rms_norm(matrix(graph, n, 3)), 1 + 1),
 }
 

@@ -103,6 +103,8 @@ CASES = {
     **{f"{kind.__name__}, features": unary(kind, dim=-1)
        for kind in (F.sum, F.mean, F.max, F.min, F.logsumexp)},
     "argmax": lambda g: F.argmax(g.x(), dim=0) * F.sum(g.x(), dim=0),
+    "swiglu": unary(F.swiglu),
+    "geglu of two": lambda g: F.geglu(g.x(), g.x()),
     "rotary": unary(F.rotary, heads=4, layout="interleaved"),
     "layer_norm of two": lambda g: F.layer_norm(g.x(), *[g.parameter(g.width)] * 2),
     "linear": lambda g: F.linear(g.x(), g.parameter(8, g.width)),

@@ -1,0 +1,177 @@
+"""Gated linear units: one half of the features, through a function, is a gate for the other."""
+
+from __future__ import annotations
+
+from typing import Never
+
+from dynbatch.kernels import gated as kernels
+from dynbatch.kernels import unary
+from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.elementwise import require_approximation
+from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.operation import Operation, Retain
+from dynbatch.nodes.shape.axes import FEATURES, axis
+from dynbatch.ragged import Ragged
+
+
+class Gated(Operation):
+    """Base of both: y = f(gate) ⊙ value, with `function` and `arguments` naming f."""
+
+    __slots__ = ("arguments", "function")
+    rowwise = True
+    retains = Retain(inputs=True)
+    function: str
+    arguments: tuple[unary.Argument, ...]
+
+    @classmethod
+    def gate(cls, batch: Batch) -> tuple[type[unary.UnaryFunction], tuple[unary.Argument, ...]]:
+        """The function of the gate, and its arguments."""
+        return unary.FUNCTIONS[batch.first.function], batch.first.arguments
+
+
+class GatedUnit(Gated):
+    """y = f(gate) ⊙ value, elementwise over equal shapes.
+
+    Batches with:  every other one of its function, whatever the shapes.
+    """
+
+    __slots__ = ()
+    static = ("function", "arguments")
+    any_shape = True
+    inplace_forward = True
+    inplace_backward = True
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        gate, value = shapes
+        self.require(
+            gate == value,
+            f"shapes {gate} and {value} differ",
+            "gate and value have one shape",
+            "make both by linear maps of one input to the same number of features",
+        )
+        return gate
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        kernels.gated(*cls.gate(batch), (xs[0].flat, xs[1].flat), False, y.flat)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        xs = batch.input(0).flat, batch.input(1).flat
+        wanted = tuple([None if dx is None else dx.flat for dx in dxs])
+        kernels.gated_backward(*cls.gate(batch), dy.flat, xs, False, wanted)
+
+
+class GatedHalves(Gated):
+    """y = f(gate) ⊙ value, which are the halves of the features of x.
+
+    Shape:  x (T, 2D) or (2D,) -> y (T, D) or (D,).
+    Batches with:  every other one of its width, function and order of the halves.
+    """
+
+    __slots__ = ("value_first",)
+    static = ("function", "arguments", "value_first")
+    value_first: bool
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (shape,) = shapes
+        self.require(
+            bool(shape) and shape[-1] % 2 == 0,
+            f"x of shape {shape} has no halves",
+            "x is (T, 2D) or (2D,): a gate and a value of D features",
+            "give an even number of features, or gate and value as two nodes",
+        )
+        return (*shape[:-1], shape[-1] // 2)
+
+    @classmethod
+    def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
+        kernels.gated(*cls.gate(batch), (xs[0].values,), batch.first.value_first, y.values)
+
+    @classmethod
+    def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
+        if dxs[0] is not None:
+            x, dx = batch.input(0).values, dxs[0].values
+            value_first = batch.first.value_first
+            kernels.gated_backward(*cls.gate(batch), dy.values, (x,), value_first, (dx,))
+
+
+def _gated(
+    what: str, f: type[unary.UnaryFunction], gate: Node, value: Node | None, *arguments: str
+) -> Node:
+    if value is None:
+        require_nodes(what, gate)
+        return GatedHalves(gate, function=f.name, arguments=arguments, value_first=False)
+    require_nodes(what, gate, value)
+    return GatedUnit(gate, value, function=f.name, arguments=arguments)
+
+
+def glu(x: Node, dim: int = -1, **habits: Never) -> Node:
+    """Gated linear unit, as `torch.nn.functional.glu`: with x = [a, b] it is a ⊙ σ(b).
+
+    The value comes before the gate, unlike in `swiglu` and the others.
+
+    Args:
+        x: (T, 2D) or (2D,) -> (T, D) or (D,).
+
+    Raises:
+        ShapeError: x has an odd number of features, or dim is not that of features.
+
+    Source: Dauphin et al. 2017, arXiv:1612.08083.
+    """
+    over = axis("glu", x, dim, habits)
+    x.require(
+        over == FEATURES,
+        f"glu over dim {dim}",
+        "gate and value are halves of the features, dim=-1",
+        "F.chunk(x, 2, dim=0) cuts the tokens in two",
+    )
+    return GatedHalves(x, function=unary.sigmoid.name, arguments=(), value_first=True)
+
+
+def swiglu(gate: Node, value: Node | None = None) -> Node:
+    """silu(gate) ⊙ value, in one kernel that keeps the inputs alone.
+
+    Args:
+        gate:  of any shape; without a value, x (T, 2D) or (2D,), of which the first half is the
+               gate and the second the value, as where one linear map makes both.
+        value: of the gate's shape.
+
+    Raises:
+        ShapeError: the shapes differ, or x has an odd number of features.
+
+    Source: Shazeer 2020, arXiv:2002.05202, equation 5 (Swish with β = 1).
+
+    Example:
+        >>> import dynbatch as db
+        >>> from dynbatch import nodes as F
+        >>> with db.Graph() as graph:
+        ...     gate, value = F.input(graph, [0.0, 40.0]), F.input(graph, [5.0, 2.0])
+        ...     F.swiglu(gate, value).value.tolist()
+        [0.0, 80.0]
+    """
+    return _gated("swiglu", unary.silu, gate, value)
+
+
+def geglu(gate: Node, value: Node | None = None, approximate: str = "none") -> Node:
+    """gelu(gate) ⊙ value, with arguments as `swiglu`; `approximate="tanh"` is that of T5 1.1.
+
+    Raises:
+        ShapeError:    the shapes differ, or x has an odd number of features.
+        ArgumentError: `approximate` is neither "none" nor "tanh".
+
+    Source: Shazeer 2020, arXiv:2002.05202, equation 5.
+    """
+    require_approximation(approximate)
+    return _gated("geglu", unary.gelu, gate, value, approximate)
+
+
+def reglu(gate: Node, value: Node | None = None) -> Node:
+    """relu(gate) ⊙ value, with arguments as `swiglu`.
+
+    Raises:
+        ShapeError: the shapes differ, or x has an odd number of features.
+
+    Source: Shazeer 2020, arXiv:2002.05202, equation 5.
+    """
+    return _gated("reglu", unary.relu, gate, value)

@@ -1,0 +1,62 @@
+import numpy as np
+import pytest
+
+from dynbatch.kernels import gated as kernels
+from dynbatch.kernels import unary
+
+pytestmark = pytest.mark.usefixtures("block")
+GATES = [
+    (unary.sigmoid, ()),
+    (unary.silu, ()),
+    (unary.relu, ()),
+    (unary.gelu, ("none",)),
+    (unary.gelu, ("tanh",)),
+]
+FUNCTION = pytest.mark.parametrize(
+    "function", GATES, ids=["_".join([gate.name, *words]) for gate, words in GATES]
+)
+
+
+def arrays(rows=9, width=3):
+    return np.random.default_rng(0).standard_normal((3, rows, width))
+
+
+@FUNCTION
+def test_halves_are_the_two_arrays(function):
+    gate, value, dy = arrays()
+    out, dgate, dvalue, halves = np.empty((4, *gate.shape))
+    kernels.gated(*function, (gate, value), False, out)
+    kernels.gated_backward(*function, dy, (gate, value), False, (dgate, dvalue))
+    for value_first in (False, True):
+        order = slice(None, None, -1 if value_first else 1)
+        x, dx = np.hstack((gate, value)[order]), np.empty((9, 6))
+        kernels.gated(*function, (x,), value_first, halves)
+        assert np.array_equal(halves, out)
+        kernels.gated_backward(*function, dy, (x,), value_first, (dx,))
+        assert np.array_equal(dx, np.hstack((dgate, dvalue)[order]))
+
+
+@FUNCTION
+def test_the_gradient_is_the_functions_own(function):
+    kernel, arguments = function
+    gate, value, dy = arrays()
+    y, dgate, dvalue = np.empty_like(gate), np.empty_like(gate), np.empty_like(gate)
+    kernel.forward(gate, y, *arguments)
+    saved = y if kernel.reads == "output" else gate
+    kernel.backward(dy * value, saved, dgate, *arguments)
+    alone, found = np.empty((2, *gate.shape))
+    for dxs in ((found, dvalue), (found, None)):
+        kernels.gated_backward(*function, dy, (gate, value), False, dxs)
+        np.testing.assert_allclose(found, dgate, rtol=1e-12)
+    kernels.gated_backward(*function, dy, (gate, value), False, (None, alone))
+    assert np.array_equal(alone, dvalue)
+    np.testing.assert_allclose(dvalue, dy * y, rtol=1e-14)
+
+
+def test_no_rows():
+    for xs, out in (
+        ((np.empty((0, 4)),), np.empty((0, 2))),
+        ((np.empty(0), np.empty(0)), np.empty(0)),
+    ):
+        kernels.gated(unary.silu, (), xs, False, out)
+        kernels.gated_backward(unary.silu, (), out, xs, False, xs)
