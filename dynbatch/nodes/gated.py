@@ -44,12 +44,12 @@ class GatedUnit(Gated):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         gate, value = shapes
-        self.require(
-            gate == value,
-            f"shapes {gate} and {value} differ",
-            "gate and value have one shape",
-            "make both by linear maps of one input to the same number of features",
-        )
+        if gate != value:
+            self.refuse(
+                f"shapes {gate} and {value} differ",
+                "gate and value have one shape",
+                "make both by linear maps of one input to the same number of features",
+            )
         return gate
 
     @classmethod
@@ -76,12 +76,12 @@ class GatedHalves(Gated):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            bool(shape) and shape[-1] % 2 == 0,
-            f"x of shape {shape} has no halves",
-            "x is (T, 2D) or (2D,): a gate and a value of D features",
-            "give an even number of features, or gate and value as two nodes",
-        )
+        if not shape or shape[-1] % 2:
+            self.refuse(
+                f"x of shape {shape} has no halves",
+                "x is (T, 2D) or (2D,): a gate and a value of D features",
+                "give an even number of features, or gate and value as two nodes",
+            )
         return (*shape[:-1], shape[-1] // 2)
 
     @classmethod
@@ -119,13 +119,12 @@ def glu(x: Node, dim: int = -1, **habits: Never) -> Node:
 
     Source: Dauphin et al. 2017, arXiv:1612.08083.
     """
-    over = axis("glu", x, dim, habits)
-    x.require(
-        over == FEATURES,
-        f"glu over dim {dim}",
-        "gate and value are halves of the features, dim=-1",
-        "F.chunk(x, 2, dim=0) cuts the tokens in two",
-    )
+    if axis("glu", x, dim, habits) != FEATURES:
+        x.refuse(
+            f"glu over dim {dim}",
+            "gate and value are halves of the features, dim=-1",
+            "F.chunk(x, 2, dim=0) cuts the tokens in two",
+        )
     return GatedHalves(x, function=unary.sigmoid.name, arguments=(), value_first=True)
 
 

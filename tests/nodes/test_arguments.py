@@ -52,6 +52,7 @@ FUNCTIONS = {
     "reshape": [lambda x, it: F.reshape(it, (3,))],
     "slice": [lambda x, it: F.slice(it, 0, 1)],
     "split": [lambda x, it: F.split(it, 1)],
+    "positions": [lambda x, it: F.positions(it, SQUARE)],
     "stack": [lambda x, it: F.stack([x[0], it]), lambda x, it: F.stack([it, x[0]])],
     **{
         name: [

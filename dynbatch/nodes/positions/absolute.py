@@ -60,19 +60,19 @@ class PositionRows(Operation):
         (shape,) = shapes
         _require_features(self, shape)
         table, rows = self.table.shape, shape[0] if len(shape) == 2 else 1
-        self.require(
-            len(table) == 2,
-            f"the table {self.table.name!r} has shape {table}",
-            "a table is (V, D)",
-            "give the parameter two dimensions",
-        )
-        self.require(
-            self.offset + rows <= table[0],
-            f"{rows} tokens from position {self.offset} on, in a table of {table[0]} rows",
-            "offset + tokens <= rows of the table",
-            "cut the sentence, or give the table more rows",
-            VocabularyError,
-        )
+        if len(table) != 2:
+            self.refuse(
+                f"the table {self.table.name!r} has shape {table}",
+                "a table is (V, D)",
+                "give the parameter two dimensions",
+            )
+        if self.offset + rows > table[0]:
+            self.refuse(
+                f"{rows} tokens from position {self.offset} on, in a table of {table[0]} rows",
+                "offset + tokens <= rows of the table",
+                "cut the sentence, or give the table more rows",
+                VocabularyError,
+            )
         return (*shape[:-1], table[1])
 
     @classmethod
@@ -100,12 +100,12 @@ class PositionRows(Operation):
 
 
 def _require_features(node: Operation, shape: Shape) -> None:
-    node.require(
-        bool(shape),
-        "a scalar has no tokens",
-        "x is (T, D), or (D,) for one token",
-        "give the sentence whose positions these are",
-    )
+    if not shape:
+        node.refuse(
+            "a scalar has no tokens",
+            "x is (T, D), or (D,) for one token",
+            "give the sentence whose positions these are",
+        )
 
 
 def positions(x: Node, table: Parameter, offset: int = 0) -> Node:

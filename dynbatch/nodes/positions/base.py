@@ -33,20 +33,20 @@ class Positioned(Operation):
         first, last = self.offset, self.offset + rows - 1
         if self.positions is not None:
             given = self.positions.size
-            self.require(
-                given == rows,
-                f"{given} position{'' if given == 1 else 's'} for {rows} tokens",
-                "each token has one position",
-                "give as many positions as tokens, or an offset",
-            )
+            if given != rows:
+                self.refuse(
+                    f"{given} position{'' if given == 1 else 's'} for {rows} tokens",
+                    "each token has one position",
+                    "give as many positions as tokens, or an offset",
+                )
             first, last = self.positions.min(initial=0), self.positions.max(initial=0)
-        self.require(
-            0 <= first and last < MOST_POSITIONS,
-            f"position {first if first < 0 else last}",
-            f"0 <= position < {MOST_POSITIONS}",
-            "count positions from the beginning of the sentence",
-            VocabularyError,
-        )
+        if first < 0 or last >= MOST_POSITIONS:
+            self.refuse(
+                f"position {first if first < 0 else last}",
+                f"0 <= position < {MOST_POSITIONS}",
+                "count positions from the beginning of the sentence",
+                VocabularyError,
+            )
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

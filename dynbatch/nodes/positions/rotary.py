@@ -39,19 +39,19 @@ class Rotary(Positioned):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        self.require(
-            bool(shape) and shape[-1] % self.heads == 0,
-            f"x {shape} for {self.heads} heads",
-            "x is (T, heads · d) or (heads · d,)",
-            "give the number of heads that this matrix has; keys may have fewer than queries",
-        )
+        if not shape or shape[-1] % self.heads:
+            self.refuse(
+                f"x {shape} for {self.heads} head{'' if self.heads == 1 else 's'}",
+                "x is (T, heads · d) or (heads · d,)",
+                "give the number of heads that this matrix has; keys may have fewer than queries",
+            )
         features, rotated = shape[-1] // self.heads, self.angles.width
-        self.require(
-            0 < rotated <= features and rotated % 2 == 0,
-            f"{rotated} rotated features in heads of {features}",
-            "rotary_dim is even, and at most the features of a head",
-            "give another number of heads, or rotary_dim",
-        )
+        if not 0 < rotated <= features or rotated % 2:
+            self.refuse(
+                f"{rotated} rotated features in heads of {features}",
+                "rotary_dim is even, and at most the features of a head",
+                "give another number of heads, or rotary_dim",
+            )
         self.check_positions(shape[0] if len(shape) == 2 else 1)
         return shape
 
