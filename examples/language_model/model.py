@@ -52,7 +52,8 @@ class LanguageModel(models.Module):
 
     def features(self, graph: db.Graph, ids: Array) -> Node:
         """What the layers make of a sentence, (T, width)."""
-        x = self.tokens(graph, ids) + self.places(graph, np.arange(ids.size))
+        x = self.tokens(graph, ids)
+        x = x + F.positions(x, self.places.weight)
         return self.encoder(self.dropout(x), causal=True)
 
     def scores(self, features: Node) -> Node:

@@ -65,7 +65,7 @@ DEMO: dict[str, Any] = {
 
 
 TRANSFORMER: dict[str, Any] = {
-    "epochs": 15,
+    "epochs": 12,
     "max_tokens": 2048,
     "layers": 2,
     "dropout": 0.1,

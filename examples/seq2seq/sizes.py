@@ -58,13 +58,11 @@ def _wanted_shapes(description: Mapping[str, Any]) -> dict[str, tuple[int, int]]
     sizes = description["sizes"]
     source, target = [len(description[name]) + len(MARKS) for name in ("source", "target")]
     width = sizes["embed" if description["model"] == "lstm" else "hidden"]
-    wanted = {
+    return {
         "model/source_embedding.weight": (source, width),
         "model/target_embedding.weight": (target, width),
+        "model/output.weight": (target, sizes["hidden"]),
     }
-    if description["model"] == "lstm":
-        wanted["model/output.weight"] = (target, sizes["hidden"])
-    return wanted
 
 
 def _is_texts(value: object) -> bool:

@@ -21,8 +21,7 @@ Ids = tuple[ArrayLike, ArrayLike]
 class TransformerTranslation(models.Module):
     """Embeddings with sinusoidal positions, encoder and decoder, and a softmax over tokens.
 
-    The norms stand before the parts (pre-norm), so that no long warm-up is needed. The table of the
-    target's tokens also gives their scores.
+    The norms stand before the parts (pre-norm), so that no long warm-up is needed.
 
     Args:
         source_vocab, target_vocab: numbers of ids.
@@ -53,6 +52,7 @@ class TransformerTranslation(models.Module):
             hidden, heads, encoder_layers=layers, decoder_layers=layers, dropout=dropout,
             norm_first=True, rng=generator,
         )  # fmt: skip
+        self.output = models.Linear(hidden, target_vocab, rng=generator)
 
     def loss(self, graph: Owner, source: ArrayLike, target: ArrayLike) -> Node:
         """Cross-entropy of one pair in nats, summed over the target's tokens and `</s>`."""
@@ -66,8 +66,9 @@ class TransformerTranslation(models.Module):
 
     def _loss(self, states: Node, targets: Array) -> Node:
         smoothing = self.label_smoothing if self.training else 0.0
-        scores = F.linear(states, self.target_embedding.weight)
-        return F.cross_entropy(scores, targets, label_smoothing=smoothing, reduction="sum")
+        return F.cross_entropy(
+            self.output(states), targets, label_smoothing=smoothing, reduction="sum"
+        )
 
     def encode(self, graph: Owner, source: ArrayLike, mask: Array | None = None) -> Node:
         """The encoder's values, (S, hidden)."""
@@ -124,7 +125,7 @@ class TransformerTranslation(models.Module):
             self.decode(graph, ids, memory)[-1]
             for ids, memory in zip(read[:, 1:].astype(np.int64), owned, strict=True)
         ]
-        return F.linear(F.stack(last), self.target_embedding.weight), (F.input(graph, read),)
+        return self.output(F.stack(last)), (F.input(graph, read),)
 
 
 def padded_pair(pair: Ids, longest: tuple[int, ...]) -> tuple[Array, Array, int, int]:

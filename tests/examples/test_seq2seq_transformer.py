@@ -35,7 +35,7 @@ def log_prob(model, source, tokens, is_finished):
             return -float(model.loss(graph, source, tokens).value)
         with_end = float(model.loss(graph, source, tokens).value)
         states = model.decode(graph, model.opened(tokens), model.encode(graph, source))
-        scores = states.value[-1].astype(np.float64) @ model.target_embedding.weight.value.T
+        scores = model.output(states[-1]).value.astype(np.float64)
         return -with_end - (scores[model.end] - np.log(np.exp(scores).sum()))
 
 
