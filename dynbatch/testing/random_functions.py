@@ -109,6 +109,10 @@ FUNCTIONS: dict[str, Callable[[Node, SentenceProgram], Node]] = {
     "softmax": lambda x, program: F.softmax(x),
     "log_softmax": lambda x, program: F.log_softmax(x),
     "layer_norm": lambda x, program: F.layer_norm(x),
+    "rms_norm": lambda x, program: F.rms_norm(x),
+    "rotary": lambda x, program: F.rotary(x, rotary_dim=2, offset=x.rows) if x.width > 1 else x,
+    "sinusoidal": lambda x, program: x + F.sinusoidal(x),
+    "swiglu": lambda x, program: F.swiglu(x, F.reverse(x)),
     "reverse": lambda x, program: F.reverse(x),
     "softmax over tokens": lambda x, program: F.softmax(x, dim=0),
     "dropout": lambda x, program: F.dropout(x, 0.3),
@@ -133,8 +137,8 @@ FUNCTIONS: dict[str, Callable[[Node, SentenceProgram], Node]] = {
 
 
 NEED_FEATURES = (
-    "layer_norm", "attention", "logsumexp", "max", "gather_rows", "scan", "scan from a state",
-    "scan backwards", "scan side by side",
+    "layer_norm", "rms_norm", "rotary", "sinusoidal", "attention", "logsumexp", "max",
+    "gather_rows", "scan", "scan from a state", "scan backwards", "scan side by side",
 )  # fmt: skip
 """Functions that a matrix without features is not given to."""
 
