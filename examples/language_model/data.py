@@ -1,9 +1,9 @@
-"""The text of a language model: documents in bytes, none cropped and none padded.
+"""The text of a language model: documents in tokens, none cropped and none padded.
 
 A document is one sentence of the mini-batch, at its own length. One that is longer than the model
 looks back is cut into pieces that overlap: a piece begins with the end of the one before, which is
-read and not predicted again. So each byte of the text is predicted once an epoch, with its document
-before it as far as the model looks back, and never less than the overlap.
+read and not predicted again. So each token of the text is predicted once an epoch, with its
+document before it as far as the model looks back, and never less than the overlap.
 """
 
 from __future__ import annotations
@@ -17,13 +17,12 @@ import numpy as np
 
 from dynbatch.errors import DataError
 from dynbatch.parameter import Array
+from dynbatch.text import ByteTokenizer, CharacterTokenizer
 from examples.corpora import fortunes, shakespeare
 from examples.seq2seq.corpus import hold_out
 
-MARK = 256
-"""What stands before and after each document, beside the 256 bytes."""
-
-NUM_TOKENS = 257
+Tokenizer = ByteTokenizer | CharacterTokenizer
+"""Its ids, and one more, of the mark that stands before and after each document."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,15 +102,15 @@ def split(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return parts
 
 
-def encode(text: str) -> Array:
-    """A document's bytes between two marks, (bytes + 2,) int64."""
-    content = np.frombuffer(text.encode("utf-8"), np.uint8)
-    return np.concatenate(([MARK], content, [MARK])).astype(np.int64)
+def encode(tokenizer: Tokenizer, text: str) -> Array:
+    """A document's tokens between two marks, (T + 2,) int64."""
+    mark = [len(tokenizer)]
+    return np.concatenate((mark, tokenizer.encode(text), mark))
 
 
-def decode(ids: Sequence[int]) -> str:
-    """Bytes as text for a terminal: what is no UTF-8 or cannot be printed is �."""
-    text = bytes(ids).decode("utf-8", "replace").expandtabs()
+def decode(tokenizer: Tokenizer, ids: Sequence[int]) -> str:
+    """Tokens as text for a terminal: what is no UTF-8 or cannot be printed is �."""
+    text = tokenizer.decode(ids).expandtabs()
     return "".join([each if each.isprintable() or each == "\n" else "�" for each in text])
 
 

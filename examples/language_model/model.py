@@ -10,14 +10,14 @@ import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
 from dynbatch.parameter import Array
-from examples.language_model.data import MARK, Piece
+from examples.language_model.data import Piece
 
 
 class LanguageModel(models.Module):
     """Vectors of tokens and of their places, layers, and scores of each next token.
 
     Args:
-        num_tokens:    different tokens.
+        num_tokens:    different tokens; the last is the mark around documents.
         longest:       most tokens that it reads of a sentence.
         width:         features of a token; the heads divide it.
         layers, heads: of the Transformer.
@@ -74,8 +74,8 @@ def sample(
     Each token is drawn from the model's distribution, and each time the whole document is read
     again, or what it looks back to: for some lines after an epoch, not for generating in earnest.
     """
-    longest = model.places.weight.shape[0]
-    found: list[list[int]] = [[MARK] for _ in range(count)]
+    longest, mark = model.places.weight.shape[0], model.tokens.weight.shape[0] - 1
+    found: list[list[int]] = [[mark] for _ in range(count)]
     live = found
     for _ in range(length):
         with db.Graph(model.tokens.weight.device, grad=False) as graph:
@@ -84,7 +84,7 @@ def sample(
         for ids, each in zip(live, scores, strict=True):
             noise = rng.gumbel(size=each.size)
             ids.append(int(np.argmax(each + noise)))  # a draw from softmax(each)
-        live = [ids for ids in live if ids[-1] != MARK]
+        live = [ids for ids in live if ids[-1] != mark]
         if not live:
             break
-    return [[token for token in ids if token != MARK] for ids in found]
+    return [[token for token in ids if token != mark] for ids in found]

@@ -1,4 +1,4 @@
-"""Train a GPT of bytes on a text file, by document: nothing is cropped, nothing is padded.
+"""Train a GPT on a text file, by document: nothing is cropped, nothing is padded.
 
 python examples/language_model/train.py                # Debian's fortunes
 python examples/language_model/train.py book.txt       # blank lines between its documents
@@ -16,9 +16,18 @@ from tqdm import tqdm
 
 import dynbatch as db
 from dynbatch import Node, optim
+from dynbatch.text import ByteTokenizer, CharacterTokenizer
 from dynbatch.train import padding_ratio
 from examples.arguments import above_zero, not_negative, option, passes, share
-from examples.language_model.data import NUM_TOKENS, Piece, decode, encode, load, pieces, split
+from examples.language_model.data import (
+    Piece,
+    Tokenizer,
+    decode,
+    encode,
+    load,
+    pieces,
+    split,
+)
 from examples.language_model.model import LanguageModel, sample
 from examples.training import TrainingSettings, command, place, train, values
 from examples.training import sample as drawn
@@ -29,34 +38,36 @@ class Settings(TrainingSettings):
     """The language model's own settings."""
 
     data: str = option("fortunes", "fortunes, shakespeare, or a file of text", str, is_first=True)
+    characters: bool = option(False, "a token is a character, not a byte")
     epochs: int = option(5, "passes over the data", passes)
-    max_tokens: int = option(4096, "bytes in a mini-batch, of documents as they come")
-    longest: int = option(1024, "bytes that the model looks back; longer documents are cut")
-    overlap: int = option(256, "bytes of a cut document that are read once more", not_negative)
-    width: int = option(128, "features of a byte")
+    max_tokens: int = option(4096, "tokens in a mini-batch, of documents as they come")
+    longest: int = option(1024, "tokens that the model looks back; longer documents are cut")
+    overlap: int = option(256, "tokens of a cut document that are read once more", not_negative)
+    width: int = option(128, "features of a token")
     layers: int = option(4, "layers")
     heads: int = option(4, "heads of attention")
     dropout: float = option(0.0, "probability that a feature is dropped while training", share)
     lr: float = option(2e-3, "peak of AdamW's learning rate", above_zero)
     clip: float = option(1.0, "largest norm of the gradient", above_zero)
     samples: int = option(3, "documents made up after each epoch", not_negative)
-    sample_length: int = option(200, "most bytes of each")
+    sample_length: int = option(200, "most tokens of each")
     output: str | None = option("runs/language-model", "folder for checkpoint and metrics", str)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train and report. The exit status is that of `exit_status`."""
-    what = "Train a GPT of bytes on the documents of a text, without padding."
+    what = "Train a GPT on the documents of a text, without padding."
     return command(Settings, run, argv, "examples.language_model.train", what)
 
 
 def run(settings: Settings) -> None:
     """Train what the settings say; after each epoch print bits per byte, and samples."""
     texts, held_out = split(load(settings.data))
+    tokenizer = CharacterTokenizer([*texts, *held_out]) if settings.characters else ByteTokenizer()
     texts = drawn(texts, settings)
-    known, held = [cut(part, settings) for part in (texts, held_out)]
+    known, held = [cut(part, tokenizer, settings) for part in (texts, held_out)]
     model = LanguageModel(
-        NUM_TOKENS, settings.longest, settings.width, settings.layers, settings.heads,
+        len(tokenizer) + 1, settings.longest, settings.width, settings.layers, settings.heads,
         settings.dropout, settings.seed,
     )  # fmt: skip
     num_bytes = sum([len(text.encode()) for text in held_out])
@@ -67,7 +78,8 @@ def run(settings: Settings) -> None:
     def validate(model: LanguageModel) -> float:
         bits = sum([float(x) for x in values(model, model.loss, held)]) / log(2) / num_bytes
         made_up = [
-            decode(ids) for ids in sample(model, settings.samples, settings.sample_length, rng)
+            decode(tokenizer, ids)
+            for ids in sample(model, settings.samples, settings.sample_length, rng)
         ]
         shown = [line for text in made_up for line in [*text.splitlines(), "%"]]
         tqdm.write("\n  | ".join([f"validation: {bits:.4f} bits per byte", *shown]))
@@ -81,10 +93,10 @@ def run(settings: Settings) -> None:
     )  # fmt: skip
 
 
-def cut(texts: Sequence[str], settings: Settings) -> list[Piece]:
+def cut(texts: Sequence[str], tokenizer: Tokenizer, settings: Settings) -> list[Piece]:
     """All documents in pieces; most are one."""
     longest, overlap = settings.longest, min(settings.overlap, settings.longest // 2)
-    return [piece for text in texts for piece in pieces(encode(text), longest, overlap)]
+    return [piece for text in texts for piece in pieces(encode(tokenizer, text), longest, overlap)]
 
 
 def piece_loss(graph: db.Graph, model: LanguageModel, piece: Piece) -> Node:

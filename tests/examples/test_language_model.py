@@ -7,11 +7,11 @@ import pytest
 
 import dynbatch as db
 from dynbatch.errors import DataError
+from dynbatch.text import ByteTokenizer, CharacterTokenizer
 from dynbatch.train import read_checkpoint
 from examples.corpora import fortunes, shakespeare
 from examples.corpora.brown import cache_folder
 from examples.language_model.data import (
-    MARK,
     Piece,
     decode,
     documents,
@@ -22,6 +22,8 @@ from examples.language_model.data import (
 )
 from examples.language_model.model import LanguageModel, sample
 from examples.language_model.train import main
+
+BYTES, MARK = ByteTokenizer(), 256
 
 pytestmark = pytest.mark.usefixtures("same_threads")
 
@@ -43,7 +45,11 @@ def made(longest=20):
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 5, 17])
 @pytest.mark.parametrize("overlap", [0, 1, 3])
 def test_every_token_of_a_cut_document_is_predicted_once_with_context(length, overlap):
-    ids = encode("x" * length) if length < 2 else encode("".join(map(chr, range(40, 40 + length))))
+    ids = (
+        encode(BYTES, "x" * length)
+        if length < 2
+        else encode(BYTES, "".join(map(chr, range(40, 40 + length))))
+    )
     found = list(pieces(ids, 4, overlap))
     predicted = [piece.ids[1 + piece.context :] for piece in found]
     assert np.concatenate(predicted).tolist() == ids[1:].tolist()
@@ -54,7 +60,7 @@ def test_every_token_of_a_cut_document_is_predicted_once_with_context(length, ov
 
 def test_a_piece_counts_only_what_no_piece_before_it_has():
     model = made()
-    ids = encode("an old joke")
+    ids = encode(BYTES, "an old joke")
     with db.Graph(grad=False) as graph:
         whole, first, rest = graph.values(
             [model.loss(graph, p) for p in (Piece(ids, 0), Piece(ids[:6], 0), Piece(ids, 5))]
@@ -63,9 +69,11 @@ def test_a_piece_counts_only_what_no_piece_before_it_has():
 
 
 def test_documents_stand_between_marks_and_come_back():
-    ids = encode("naïve\n")
-    assert ids[0] == ids[-1] == MARK and decode(ids[1:-1].tolist()) == "naïve\n"
-    assert decode(b"\x1b[2J\xff") == "�[2J�"  # nothing that a terminal would obey
+    for tokenizer, length in ((BYTES, 9), (CharacterTokenizer("naïve\n"), 8)):
+        ids = encode(tokenizer, "naïve\n")
+        assert ids[0] == ids[-1] == len(tokenizer) and len(ids) == length
+        assert decode(tokenizer, ids[1:-1].tolist()) == "naïve\n"
+    assert decode(BYTES, list(b"\x1b[2J\xff")) == "�[2J�"  # nothing that a terminal would obey
 
 
 def test_equal_documents_are_on_one_side():
@@ -109,6 +117,19 @@ def test_a_model_learns_a_text_and_shows_what_it_makes_up(text, tmp_path, capsys
     bits = [float(x) for x in re.findall(r"validation: ([\d.]+) bits per byte", printed)]
     assert len(bits) == 3 and bits[-1] < 0.6 < bits[0]  # letters alone would be 1.2 bits
     assert re.search(r"(ab){4,}", printed.split("validation")[-1]), printed
+
+
+def test_bits_of_characters_are_told_by_bytes_too(tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(["é" * (3 + k % 40) for k in range(80)]))
+    found = []
+    for more in ([], ["--characters"]):
+        run = ["--output", str(tmp_path / f"run{len(more)}"), "--epochs", "1", "--lr", "1e-9"]
+        assert main([str(path), *SMALL, *run, *more]) == 0
+        found += re.findall(r"([\d.]+) bits per byte", capsys.readouterr().out)
+    bytes_apiece, characters_apiece = map(float, found)  # of a model that knows nothing
+    assert bytes_apiece == pytest.approx(np.log2(257) * 1.03, rel=0.02)
+    assert 0.4 < characters_apiece < 0.6  # a bit a character of two bytes, and the mark
 
 
 def test_a_run_that_was_stopped_ends_with_the_same_bits_and_samples(text, tmp_path, capsys):

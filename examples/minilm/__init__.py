@@ -1,0 +1,1 @@
+"""MiniLM: vectors of sentences from published weights, and fine-tuning."""
