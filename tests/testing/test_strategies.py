@@ -52,7 +52,7 @@ def test_a_random_graph_is_the_same_every_time(random_graph):
 def test_every_operation_occurs():
     operations = {
         instruction.operation
-        for random_graph in examples(strategies.random_graphs(), count=200)
+        for random_graph in examples(strategies.random_graphs(), count=300)
         for sentence in random_graph.sentences
         for instruction in sentence.program
     }
