@@ -31,11 +31,17 @@ def attend(scores, values, seen):
     return out
 
 
-def dot(q, k, v, scale, heads=1, seen=None):
-    """Dot-product attention of one sentence."""
+def dot(q, k, v, scale, heads=1, seen=None, bias=None):
+    """Dot-product attention of one sentence; `bias(head, distance)` is added to the scores."""
     seen = visible(len(q), len(k)) if seen is None else seen
     parts = zip(*[np.split(x, heads, axis=1) for x in (q, k, v)], strict=True)
-    return np.concatenate([attend(scale * a @ b.T, c, seen) for a, b, c in parts], axis=1)
+    outputs = []
+    for head, (a, b, c) in enumerate(parts):
+        scores = scale * a @ b.T
+        for i, j in np.ndindex(scores.shape if bias else (0, 0)):
+            scores[i, j] += bias(head, j - i)
+        outputs.append(attend(scores, c, seen))
+    return np.concatenate(outputs, axis=1)
 
 
 def additive(q, k, v, vector, seen=None):

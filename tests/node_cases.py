@@ -545,6 +545,16 @@ CASES = [
     Case("attention, grouped queries",
          lambda graph, q, k, v: F.attention(q, k, v, heads=4, kv_heads=2, window=2),
          grouped_memory, (), None, {"DotProductAttention": 1}),
+    Case("attention, relative bias",
+         lambda graph, q, k, v, table: F.attention(
+             q, k, v, heads=2, bias=F.relative_bias(table), causal=True),
+         query_and_memory, [(5, 2)], None, {"DotProductAttention": 1}),
+    Case("attention, T5's bias",
+         lambda graph, q, k, v, table: F.attention(
+             q, k, v, heads=4, kv_heads=2, bias=F.t5_bias(table, 9), scale=1.0),
+         grouped_memory, [(8, 4)], None, {"DotProductAttention": 1}),
+    Case("attention, ALiBi", lambda graph, x: F.attention(x, x, heads=2, bias=F.alibi(2)), matrix,
+         (), None, {"DotProductAttention": 1}),
     Case("attention, general", lambda graph, q, k, v, w: F.general_attention(q, k, v, w),
          query_and_memory, [(4, 4)]),
     Case("attention, additive", lambda graph, q, k, v, w: F.additive_attention(q, k, v, w),

@@ -16,14 +16,15 @@ PUBLIC = {
         set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """
-        abs add additive_attention affine argmax attention binary_cross_entropy_with_logits chunk
-        clamp clip concat constant crf cross_entropy cumsum detach divide dot dropout elu equal exp
-        expand gather_rows geglu gelu general_attention glu greater greater_equal input kl_div
-        layer_norm leaky_relu less less_equal linear log log_softmax logsigmoid logsumexp lookup
-        matmul max max_pool maximum mean mean_pool min minimum mse_loss multiply negative nll_loss
-        not_equal parameter pick pointer_loss positions pow reglu relu repeat reshape reverse
-        rms_norm rotary sigmoid sign silu sinusoidal slice softmax softplus split sqrt squeeze stack
-        std subtract sum swiglu tanh transpose unsqueeze var viterbi where windows
+        abs add additive_attention affine alibi argmax attention binary_cross_entropy_with_logits
+        chunk clamp clip concat constant crf cross_entropy cumsum detach divide dot dropout elu
+        equal exp expand gather_rows geglu gelu general_attention glu greater greater_equal input
+        kl_div layer_norm leaky_relu less less_equal linear log log_softmax logsigmoid logsumexp
+        lookup matmul max max_pool maximum mean mean_pool min minimum mse_loss multiply negative
+        nll_loss not_equal parameter pick pointer_loss positions pow reglu relative_bias relu repeat
+        reshape reverse rms_norm rotary sigmoid sign silu sinusoidal slice softmax softplus split
+        sqrt squeeze stack std subtract sum swiglu t5_bias tanh transpose unsqueeze var viterbi
+        where windows
     """,
     "dynbatch.testing": """
         FailingMemory NanPool Probe check_batching check_device check_gradient check_policies

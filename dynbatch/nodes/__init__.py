@@ -4,6 +4,7 @@ from typing import NoReturn
 
 from dynbatch.nodes.arithmetic import add, divide, multiply, pow, subtract
 from dynbatch.nodes.attention.additive import additive_attention
+from dynbatch.nodes.attention.bias import alibi, relative_bias, t5_bias
 from dynbatch.nodes.attention.dot_product import attention, general_attention
 from dynbatch.nodes.dropout import dropout
 from dynbatch.nodes.elementwise import *  # noqa: F403
@@ -50,16 +51,16 @@ from dynbatch.nodes.syntax.other_names import missing as _missing
 from dynbatch.nodes.syntax.registry import FUNCTIONS
 
 __all__ = [
-    *__all__, "add", "additive_attention", "affine", "argmax", "attention",
+    *__all__, "add", "additive_attention", "affine", "alibi", "argmax", "attention",
     "binary_cross_entropy_with_logits", "chunk", "concat", "constant", "crf", "cross_entropy",
     "cumsum", "divide", "dot", "dropout", "equal", "expand", "gather_rows", "geglu",
-    "general_attention", "glu", "greater", "greater_equal", "input", "kl_div", "layer_norm", "less",
-    "less_equal", "linear", "log_softmax", "logsumexp", "lookup", "matmul", "max", "max_pool",
-    "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multiply", "nll_loss",
-    "not_equal", "parameter", "pick", "pointer_loss", "positions", "pow", "reglu", "repeat",
-    "reshape", "reverse", "rms_norm", "rotary", "sinusoidal", "slice", "softmax", "split",
-    "squeeze", "stack", "std", "subtract", "sum", "swiglu", "transpose", "unsqueeze", "var",
-    "viterbi", "where", "windows",
+    "general_attention", "glu", "greater", "greater_equal", "input", "kl_div", "layer_norm",
+    "less", "less_equal", "linear", "log_softmax", "logsumexp", "lookup", "matmul", "max",
+    "max_pool", "maximum", "mean", "mean_pool", "min", "minimum", "mse_loss", "multiply",
+    "nll_loss", "not_equal", "parameter", "pick", "pointer_loss", "positions", "pow", "reglu",
+    "relative_bias", "repeat", "reshape", "reverse", "rms_norm", "rotary", "sinusoidal",
+    "slice", "softmax", "split", "squeeze", "stack", "std", "subtract", "sum", "swiglu",
+    "t5_bias", "transpose", "unsqueeze", "var", "viterbi", "where", "windows",
 ]  # fmt: skip
 
 FUNCTIONS.update({name: globals()[name] for name in __all__})

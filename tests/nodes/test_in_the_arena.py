@@ -9,7 +9,7 @@ import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.kernels import blas, dropout, segment
 from dynbatch.kernels.attention import additive as additive_attention
-from dynbatch.kernels.attention import dot_product as attention
+from dynbatch.kernels.attention import blocks as attention
 from dynbatch.kernels.losses import crf, cross_entropy
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 
@@ -126,6 +126,12 @@ CASES = {
     "attention, causal": attending(heads=4, causal=True),
     "attention, window": attending(heads=4, window=5),
     "attention, cross": lambda g: F.attention(g.x(), g.x(rows=2 * g.rows)),
+    "attention, grouped queries": lambda g: F.attention(
+        g.x(), g.x(width=g.width // 2), heads=4, kv_heads=2
+    ),
+    "attention, bias": lambda g: F.attention(
+        g.x(), g.x(), heads=4, bias=F.t5_bias(g.parameter(16, 4))
+    ),
     "attention, one query": lambda g: F.attention(g.vector(), g.x()),
     "general_attention": lambda g: F.general_attention(
         g.x(width=8), g.x(), None, g.parameter(g.width, 8)

@@ -33,6 +33,7 @@ class AttentionGradients(NamedTuple):
     deferred: where a kernel may leave what it would add, for the end of a scan.
     vectors: on a GPU, a row for each sentence of a scan, to which additive attention adds its
         queries' parts of the vector's gradient, for the end of the scan.
+    bias: (rows, heads), of the table that a bias by distance is looked up in.
     """
 
     queries: Array | None
@@ -41,6 +42,7 @@ class AttentionGradients(NamedTuple):
     accumulate: bool = False
     deferred: DeferredGradients | None = None
     vectors: Array | None = None
+    bias: Array | None = None
 
 
 class PackedPairs(Protocol):

@@ -8,36 +8,42 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.arguments import shown
+from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import Mask
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
+from dynbatch.nodes.attention.bias import BiasRule, DistanceBias, score_bias
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.linear import linear
-from dynbatch.nodes.node import Node, Shape
+from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 
 class DotProductAttention(AttentionBase):
-    """y_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j), in each of `heads` heads.
+    """y_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j + b_j-i), in each of `heads` heads.
 
     Shape:  q (T_q, heads · d) or (heads · d,), k (T_k, kv_heads · d), v (T_k, kv_heads · e)
         -> y (T_q, heads · e) or (heads · e,). A query that sees no key (all masked, or T_k = 0)
         gives zeros.
-    Batches with:  every other one of the same heads and widths, whatever the lengths, scales and
-        masks.
+    Batches with:  every other one of the same heads, widths and bias, whatever the lengths, scales
+        and masks.
     Cost:  keeps log Σ exp(score) of each query and head; scores are recomputed in backward, for a
         bounded block of one sentence at a time.
     """
 
     stream_name = "DotAttention"
-    __slots__ = ("heads", "kv_heads", "scale")
-    static = ("heads", "kv_heads")
+    __slots__ = ("bias", "heads", "kv_heads", "scale", "table")
+    static = ("heads", "kv_heads", "bias", "table")
     heads: int
     kv_heads: int
     scale: float
+    bias: BiasRule | None
+    table: Parameter | None
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         heads, kv_heads = self.heads, self.kv_heads
@@ -55,6 +61,12 @@ class DotProductAttention(AttentionBase):
                 "heads divides the features of keys and of values",
                 "choose a number of heads that divides both",
             )
+        if self.bias is not None and DistanceBias(self.bias, self.table).heads() != heads:
+            self.refuse(
+                f"a bias of {DistanceBias(self.bias, self.table).heads()} heads for {heads}",
+                "the bias has a number for each head of queries",
+                "give F.alibi the number of heads, or a table as many columns",
+            )
         return shape
 
     def shared_by(self) -> int:
@@ -68,18 +80,18 @@ class DotProductAttention(AttentionBase):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        masks, heads = cls.masks(batch), batch.first.heads
-        if heads == 1 and cls.is_single_query(batch, queries, keys, masks):
+        masks = cls.masks(batch)
+        if cls.is_single_query(batch, queries, keys, masks):
             return single_query.dot_workspace(batch.scratch, keys)
-        return kernels.workspace(batch.scratch, queries, keys, heads, masks)
+        return kernels.workspace(batch.scratch, queries, keys, cls.scoring(batch, masks))
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
         queries, keys = cls.lengths(batch)
-        masks, heads = cls.masks(batch), batch.first.heads
-        if heads == 1 and cls.is_single_query(batch, queries, keys, masks):
+        masks = cls.masks(batch)
+        if cls.is_single_query(batch, queries, keys, masks):
             return single_query.workspace_backward(batch.scratch, keys, cls.widest(batch))
-        return kernels.workspace_backward(batch.scratch, queries, keys, heads, masks)
+        return kernels.workspace_backward(batch.scratch, queries, keys, cls.scoring(batch, masks))
 
     @classmethod
     def scales(cls, batch: Batch) -> Array:
@@ -89,38 +101,56 @@ class DotProductAttention(AttentionBase):
         return batch.array("scale", batch.dtype)
 
     @classmethod
-    def scoring(cls, batch: Batch, scales: Array, masks: Sequence[Mask]) -> kernels.Scoring:
+    def scoring(cls, batch: Batch, masks: Sequence[Mask]) -> Scoring:
         """How scores are computed, as the kernels take it."""
         first = batch.first
-        return kernels.Scoring(first.heads, scales, masks, first.shared_by())
+        scales = np.broadcast_to(cls.scales(batch), len(masks))
+        bias = score_bias(first.bias, first.table, batch.dtype)
+        return Scoring(first.heads, scales, masks, first.shared_by(), bias)
+
+    @classmethod
+    def is_single_query(
+        cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
+    ) -> bool:
+        first = batch.first
+        if first.bias is not None and batch.cache is not None:
+            raise GraphError(
+                "attention in a cell: a bias goes by positions, and a step has one query.\n"
+                "  fix:  attend without bias in the cell, or to the whole sentence outside of it"
+            )
+        if first.heads > 1 or first.bias is not None:
+            return False
+        return super().is_single_query(batch, queries, keys, masks)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         q, k, _ = xs
-        masks, heads = cls.masks(batch), batch.first.heads
-        packed, scales, scratch = cls.packed(xs), cls.scales(batch), batch.scratch
+        masks = cls.masks(batch)
+        packed, scratch = cls.packed(xs), batch.scratch
         log_sums = batch.saved["log_sums"] if batch.keeps else None
-        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, masks):
-            sentences, scores = cls.sentence_of_rows(batch, k), scratch[: k.values.shape[0]]
+        if cls.is_single_query(batch, q.lengths, k.lengths, masks):
+            scales, sentences = cls.scales(batch), cls.sentence_of_rows(batch, k)
+            scores = scratch[: k.values.shape[0]]
             single_query.dot_attention(packed, scales, sentences, y.values, log_sums, scores)
         else:
-            scoring = cls.scoring(batch, np.broadcast_to(scales, len(k)), masks)
+            scoring = cls.scoring(batch, masks)
             kernels.dot_attention(packed, scoring, y.values, log_sums, scratch)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         q, k, _ = xs = cls.retained(batch)
-        masks, heads = cls.masks(batch), batch.first.heads
-        packed, wanted, scales = cls.packed(xs), cls.wanted(batch, dxs), cls.scales(batch)
+        masks, table = cls.masks(batch), batch.first.table
+        packed, wanted = cls.packed(xs), cls.wanted(batch, dxs)
         log_sums = batch.saved["log_sums"]
-        if heads == 1 and cls.is_single_query(batch, q.lengths, k.lengths, masks):
-            sentences = cls.sentence_of_rows(batch, k)
+        if cls.is_single_query(batch, q.lengths, k.lengths, masks):
+            scales, sentences = cls.scales(batch), cls.sentence_of_rows(batch, k)
             single_query.dot_attention_backward(
                 packed, scales, sentences, log_sums, dy.values, wanted, cls.scratch(batch)
             )
         else:
-            scratch = cls.scratch(batch)
-            scoring = cls.scoring(batch, np.broadcast_to(scales, len(k)), masks)
+            if table is not None and not table.frozen:
+                wanted = wanted._replace(bias=batch.parameter_gradients().buffer(table))
+            scratch, scoring = cls.scratch(batch), cls.scoring(batch, masks)
             kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
 
 
@@ -134,6 +164,7 @@ def attention(
     mask: Any = None,
     heads: int = 1,
     kv_heads: int | None = None,
+    bias: DistanceBias | None = None,
 ) -> Node:
     """Dot-product attention of one sentence, as `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -149,6 +180,10 @@ def attention(
         kv_heads: heads of keys and values, as many as `heads` by default. With fewer, called
             grouped queries, head h reads head h // (heads / kv_heads) of keys (T_k, D/heads ·
             kv_heads) and of values. It is PyTorch's `enable_gqa`; nothing is repeated.
+        bias:     added to the scaled scores, for each head a number for each distance j - i:
+            `F.relative_bias(table)`, `F.t5_bias(table)` or `F.alibi(heads)`.
+
+    Query i stands at position i, key j at position j, for `causal`, `window` and `bias` alike.
 
     Returns:
         (T_q, E) or (E,), with heads / kv_heads times the features of values. A query that sees no
@@ -156,8 +191,9 @@ def attention(
 
     Raises:
         ShapeError: shapes do not fit, heads does not divide the features, kv_heads does not divide
-            heads, or window < 0.
-        DtypeError: the mask is not boolean, or the window no integer.
+            heads, the bias is for another number of heads, or window < 0.
+        DtypeError: the mask is not boolean, the window no integer, the bias no such value, or its
+            table not of the graph's dtype.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped queries: Ainslie et al. 2023,
         arXiv:2305.13245, section 2.2.
@@ -168,9 +204,24 @@ def attention(
     if scale is None:
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0
     kv_heads = heads if kv_heads is None else kv_heads
+    rule, table = (None, None) if bias is None else _checked(bias, query.graph)
     return DotProductAttention(
-        query, keys, values, heads=heads, kv_heads=kv_heads, scale=float(scale), mask=mask
-    )
+        query, keys, values, heads=heads, kv_heads=kv_heads, scale=float(scale), mask=mask,
+        bias=rule, table=table,
+    )  # fmt: skip
+
+
+def _checked(bias: DistanceBias, graph: Owner) -> DistanceBias:
+    """The bias, once it is known to be one whose table suits the graph."""
+    if not isinstance(bias, DistanceBias):
+        raise DtypeError.at_caller(
+            f"attention: the bias is {shown(bias)}.\n"
+            "  rule: a number for each head and distance; no matrix of a sentence's pairs\n"
+            "  fix:  make it with F.relative_bias, F.t5_bias or F.alibi; hide keys with `mask`"
+        )
+    if bias.table is not None:
+        check_parameter("attention", bias.table, graph)
+    return bias
 
 
 def general_attention(

@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
 
+from dynbatch.kernels.attention import blocks as score_blocks
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention.dot_product import Scoring
+from dynbatch.kernels.attention.bias import ScoreBias
+from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.runtime import parallel
@@ -29,30 +31,30 @@ def packed_of(dtype=np.float64):
     return PackedAttention(*[x.astype(dtype) for x in (q, k, v)], query_offsets, key_offsets)
 
 
-def forward(packed, heads, masks, shared=1):
-    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), masks, shared)
+def forward(packed, heads, masks, shared=1, bias=None):
+    scoring = Scoring(heads, SCALES.astype(packed.queries.dtype), masks, shared, bias)
     width = packed.values.shape[1] * shared
     out = np.full((packed.queries.shape[0], width), np.nan, packed.queries.dtype)
     log_sums = np.full((packed.queries.shape[0], heads), np.nan, packed.queries.dtype)
-    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, heads, masks), out.dtype)
+    scratch = np.empty(attention.workspace(out, QUERIES, KEYS, scoring), out.dtype)
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
     return out, log_sums
 
 
-def backward(packed, heads, masks, log_sums, dout, wanted, shared=1):
-    scoring = Scoring(heads, SCALES.astype(dout.dtype), masks, shared)
-    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, heads, masks), dout.dtype)
+def backward(packed, heads, masks, log_sums, dout, wanted, shared=1, bias=None):
+    scoring = Scoring(heads, SCALES.astype(dout.dtype), masks, shared, bias)
+    scratch = np.empty(attention.workspace_backward(dout, QUERIES, KEYS, scoring), dout.dtype)
     attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
-def written_out(packed, heads, masks):
+def written_out(packed, heads, masks, bias=None):
     rows = []
     for k, (queries, keys) in enumerate(LENGTHS):
         q = sentence(packed.queries, packed.query_offsets, k)
         key, value = [sentence(x, packed.key_offsets, k) for x in packed[1:3]]
         left, right, mask = masks[k]
         seen = visible(queries, keys, left, right, mask)
-        rows.append(dot(q, key, value, SCALES[k], heads, seen))
+        rows.append(dot(q, key, value, SCALES[k], heads, seen, bias))
     return np.concatenate(rows)
 
 
@@ -60,10 +62,10 @@ def written_out(packed, heads, masks):
 def blocks(request, monkeypatch):
     """However the work is cut, the numbers are the same."""
     if request.param != "one block":
-        monkeypatch.setattr(attention, "BLOCK_ELEMENTS", 50)
-        monkeypatch.setattr(attention, "BAND_ROWS", 3)
+        monkeypatch.setattr(score_blocks, "BLOCK_ELEMENTS", 50)
+        monkeypatch.setattr(score_blocks, "BAND_ROWS", 3)
     if request.param == "two threads":
-        monkeypatch.setattr(attention, "WORTH_A_THREAD", 0)
+        monkeypatch.setattr(score_blocks, "WORTH_A_THREAD", 0)
         monkeypatch.setattr(parallel, "num_threads", lambda: 2)
 
 
@@ -94,6 +96,58 @@ def test_gradients_equal_central_differences(heads, masks, blocks):
         directions[which] = rng.standard_normal(directions[which].shape)
         expected = slope(loss, packed[:3], directions)
         assert np.isclose((gradients[which] * directions[which]).sum(), expected, rtol=1e-7)
+
+
+class TwoAway:
+    """Rows 0 … 4 of a table for distances -2 … 2, and beyond."""
+
+    @staticmethod
+    def rows(distances):
+        return np.clip(distances, -2, 2) + 2
+
+
+TABLE = np.random.default_rng(4).standard_normal((5, 2))
+
+
+def by_table(table):
+    return lambda head, distance: table[min(max(distance, -2), 2) + 2, head]
+
+
+@pytest.mark.parametrize("masks", ["all", "causal", "window", "mixed"])
+def test_a_bias_is_added_by_distance(masks, blocks):
+    packed, masks = packed_of(), masks_of(masks)
+    out, _ = forward(packed, 2, masks, bias=ScoreBias(TABLE, TwoAway))
+    expected = written_out(packed, 2, masks, by_table(TABLE))
+    assert np.allclose(out, expected, rtol=1e-12, atol=1e-12)
+    slopes = np.array([[-0.5, -0.25]])
+    out, _ = forward(packed, 2, masks, bias=ScoreBias(slopes, None))
+    expected = written_out(packed, 2, masks, lambda head, far: slopes[0, head] * abs(far))
+    assert np.allclose(out, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("masks", ["all", "mixed"])
+def test_gradients_of_a_bias_equal_central_differences(masks, blocks):
+    packed, masks, bias = packed_of(), masks_of(masks), ScoreBias(TABLE, TwoAway)
+    out, log_sums = forward(packed, 2, masks, bias=bias)
+    rng = np.random.default_rng(7)
+    dout = rng.standard_normal(out.shape)
+    found = [np.full_like(x, np.nan) for x in (*packed[:3], TABLE)]
+    wanted = AttentionGradients(*found[:3], bias=found[3])
+    backward(packed, 2, masks, log_sums, dout, wanted, bias=bias)
+
+    def loss(q, k, v, table):
+        changed = PackedAttention(q, k, v, *packed[3:])
+        return (written_out(changed, 2, masks, by_table(table)) * dout).sum()
+
+    for which, gradient in enumerate(found):
+        directions = [np.zeros_like(x) for x in found]
+        directions[which] = rng.standard_normal(gradient.shape)
+        expected = slope(loss, (*packed[:3], TABLE), directions)
+        assert np.isclose((gradient * directions[which]).sum(), expected, rtol=1e-7)
+    alone = np.full_like(TABLE, np.nan)
+    wanted = AttentionGradients(None, None, None, bias=alone)
+    backward(packed, 2, masks, log_sums, dout, wanted, bias=bias)
+    assert (alone == found[3]).all()
 
 
 @pytest.mark.parametrize("masks", ["all", "mixed"])
@@ -175,16 +229,22 @@ def test_each_gradient_can_be_asked_for_alone(wanted):
 
 
 def test_scratch_is_bounded_for_long_sentences():
+    def scratch(length, heads, mask, bias=None):
+        scoring = Scoring(heads, np.ones(1), [mask], 1, bias)
+        return attention.workspace(HOST, [length], [length], scoring)
+
     one_row = 8 * 100_000
-    assert attention.workspace(HOST, [100_000], [100_000], 8, [NO_MASK]) == one_row
-    assert attention.workspace(HOST, [5000], [5000], 1, [NO_MASK]) <= attention.BLOCK_ELEMENTS
-    narrow = attention.workspace(HOST, [100_000], [100_000], 8, [Mask(64, 64)])
-    assert narrow <= attention.BLOCK_ELEMENTS
+    assert scratch(100_000, 8, NO_MASK) == one_row
+    assert scratch(5000, 1, NO_MASK) <= score_blocks.BLOCK_ELEMENTS
+    assert scratch(100_000, 8, Mask(64, 64)) <= score_blocks.BLOCK_ELEMENTS
+    distances = 2 * 100_000 - 1
+    slopes = ScoreBias(np.ones((1, 8)), None)
+    assert scratch(100_000, 8, NO_MASK, slopes) == one_row + 8 * distances
 
 
 def test_a_batch_without_sentences_is_no_work():
     empty = PackedAttention(
         *[np.empty((0, 4)) for _ in range(3)], *[np.zeros(1, np.int64) for _ in range(2)]
     )
-    assert attention.workspace(HOST, [], [], 1, []) == 0
+    assert attention.workspace(HOST, [], [], Scoring(1, np.empty(0), [])) == 0
     attention.dot_attention(empty, Scoring(1, np.empty(0), []), np.empty((0, 4)), None, np.empty(0))

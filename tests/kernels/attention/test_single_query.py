@@ -7,8 +7,8 @@ from dynbatch.kernels import segment
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import dot_product as attention
 from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.deferred import DeferredGradients, StepProducts
-from dynbatch.kernels.attention.dot_product import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from tests.attention_reference import pack
@@ -53,7 +53,7 @@ def test_dot_attention_equals_the_general_kernel(scales, blocks):
     packed = inputs()
     sentences = single_query.sentence_of_rows(packed.key_offsets)
     scoring = Scoring(1, np.broadcast_to(scales, COUNT), [NO_MASK] * COUNT)
-    scratch = np.empty(attention.workspace_backward(HOST, [1] * COUNT, KEYS, 1, scoring.masks))
+    scratch = np.empty(attention.workspace_backward(HOST, [1] * COUNT, KEYS, scoring))
     expected = [np.empty((COUNT, VALUE_WIDTH)), np.empty((COUNT, 1))]
     attention.dot_attention(packed, scoring, *expected, scratch)
     found = [np.full_like(x, np.nan) for x in expected]

@@ -3,7 +3,8 @@
 
 #include "dot_product.cuh"
 
-// Up to 32 queries of a sentence with several.
+// Up to 32 queries of a sentence.
+template <bool EXTENDED>
 __device__ __forceinline__ void attend(const Work& work) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
@@ -20,7 +21,8 @@ __device__ __forceinline__ void attend(const Work& work) {
 #pragma unroll 1
         for (int r = 0; r < ROWS; ++r) {
             const bool sees = work.sees(row + r, start + lane);
-            const REAL score = sees ? p.of[r] * work.scale : -infinity();
+            const REAL score =
+                sees ? work.score<EXTENDED>(p.of[r], row + r, start + lane) : -infinity();
             const REAL highest = Max::combine(peak[own + r], warp_reduce<Max>(score));
             p.of[r] = exp(score - shift_of(highest));
             const REAL sum = warp_reduce<Add>(p.of[r]);
@@ -85,20 +87,38 @@ __device__ __forceinline__ void attend_alone(const Work& work) {
     if (threadIdx.x == 0 && work.log_sums) work.log_sums[0] = log_sum_of(peak, total);
 }
 
+template <bool EXTENDED>
+__device__ __forceinline__ void attend_block(const REAL* queries, const REAL* keys,
+    const REAL* values, REAL* out, REAL* log_sums, Tables tables, Extension extension) {
+    __shared__ Work work;
+    if (threadIdx.x == 0) {
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        if (EXTENDED) tables.find_bias(work, extension, blockIdx.y);
+        work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
+    }
+    __syncthreads();
+    if (!EXTENDED && work.queries == 1) attend_alone(work);
+    else attend<EXTENDED>(work);
+}
+
 // out = Σ_j p_ij v_j and log Σ_j exp(score_ij), unless log_sums is NULL.
 extern "C" __global__ void __launch_bounds__(512, 2)
     dot_attention(const REAL* queries, const REAL* keys, const REAL* values, REAL* out,
         REAL* log_sums, const long long* tiles, const long long* query_offsets,
         const long long* key_offsets, const REAL* scales, const long long* masks,
         const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
-    __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
-    if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
-        work.y = tables.head_of(out, work.query, value_width, blockIdx.y, heads);
-    }
-    __syncthreads();
-    if (work.queries == 1) attend_alone(work);
-    else attend(work);
+    attend_block<false>(queries, keys, values, out, log_sums, tables, {});
+}
+
+// The same with a bias.
+extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_extended(const REAL* queries,
+    const REAL* keys, const REAL* values, REAL* out, REAL* log_sums, const long long* tiles,
+    const long long* query_offsets, const long long* key_offsets, const REAL* scales,
+    const long long* masks, const bool* visible, int sentences, int heads, int shared,
+    int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width};
+    attend_block<true>(queries, keys, values, out, log_sums, tables, {bias, rows, zero});
 }

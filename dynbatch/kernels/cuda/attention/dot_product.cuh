@@ -27,6 +27,9 @@
 // Source: Dao et al. 2022 (FlashAttention), arXiv:2205.14135: running maximum and sum of a row of
 // scores, and scores made again in backward.
 
+//
+// The kernels named `…_extended` also have a bias; the others are compiled without.
+
 constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
 constexpr int LOADED = AT_ONCE / 2;  // rows of both factors, at once
 constexpr int CHUNK = WARPS * WARP;  // keys of a lone query whose scores are kept at a time
@@ -39,6 +42,17 @@ struct __align__(16) Four {
 typedef Rows<const REAL> Input;
 typedef Rows<REAL> Output;
 
+// What is added to the scores of a head: a number for each distance from query to key.
+struct Bias {
+    const REAL* numbers;  // of the head, `heads` from row to row of a table; NULL: no bias
+    const int* rows;      // of the table, from distance 0; NULL: one number is times |distance|
+    int heads;
+
+    __device__ __forceinline__ REAL of(int distance) const {
+        return rows ? numbers[(long long)rows[distance] * heads] : numbers[0] * abs(distance);
+    }
+};
+
 // One head of one sentence, and the tile that this block does: in shared memory, to save registers.
 // Rows of a matrix that is NULL begin at NULL.
 struct Work {
@@ -47,6 +61,7 @@ struct Work {
     REAL *log_sums, *means;  // of the sentence's first query; `heads` from query to query
     REAL scale;
     Mask mask;
+    Bias bias;
     long long query, key;  // first rows of the sentence
     int queries, keys, heads;
     int first;  // row of the sentence in the tile
@@ -58,6 +73,22 @@ struct Work {
     __device__ __forceinline__ bool sees(int i, int j) const {
         return i < queries && j < keys && mask.sees(i, j);
     }
+
+    // The score of a query and a key that it sees, from their product.
+    template <bool EXTENDED>
+    __device__ __forceinline__ REAL score(REAL product, int i, int j) const {
+        const REAL score = product * scale;
+        if constexpr (EXTENDED)
+            if (bias.numbers) return score + bias.of(j - i);
+        return score;
+    }
+};
+
+// What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0.
+struct Extension {
+    const REAL* bias;
+    const int* rows;
+    int zero;
 };
 
 // The tables, and the sizes that go with them.
@@ -112,12 +143,18 @@ struct Tables {
         work.means = means + work.query * heads + head;
     }
 
+    __device__ __forceinline__ void find_bias(Work& work, Extension extension, int head) const {
+        const auto [bias, rows, zero] = extension;
+        work.bias = {bias ? bias + head : nullptr, rows ? rows + zero : nullptr, heads};
+    }
+
     // From one head of queries to the next, which reads the same keys.
     __device__ __forceinline__ void next_head(Work& work) const {
         work.q.first += key_width;
         work.dy.first += value_width;
         ++work.log_sums;
         ++work.means;
+        if (work.bias.numbers) ++work.bias.numbers;
     }
 };
 

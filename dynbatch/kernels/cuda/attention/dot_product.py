@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.attention.dot_product import Scoring
+from dynbatch.kernels.attention.bias import distances_of
+from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
+from dynbatch.kernels.cuda.segment import reduce_segments
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256
@@ -20,11 +22,16 @@ UNBOUNDED = 1 << 30  # a distance that no sentence reaches, in 32 bits
 
 
 def workspace_backward(
-    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int],
-    heads: int, masks: Sequence[Mask],
-) -> int:  # fmt: skip
-    """Elements of scratch of `dot_attention_backward`: Σ_j p_ij dp_ij of each query and head."""
-    return sum(query_lengths) * heads
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+) -> int:
+    """Elements of scratch of `dot_attention_backward`.
+
+    Σ_j p_ij dp_ij of each query and head, and what each tile of queries adds to a bias's gradient.
+    """
+    means, bias = sum(query_lengths) * scoring.heads, scoring.bias
+    if bias is None or bias.rule is None:
+        return means
+    return means + sum([-(-count // TILE) for count in query_lengths]) * bias.numbers.size
 
 
 def dot_attention(
@@ -40,9 +47,10 @@ def dot_attention_backward(
 ) -> None:  # fmt: skip
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
-    For sentences with one query the first launch does everything, unless heads share keys.
+    For sentences with one query the first launch does everything, unless heads share keys or there
+    is a bias. The gradient of a bias takes a launch and a sum.
     """
-    attend_backward(packed, scoring, log_sums, dout, wanted, scratch[: log_sums.size])
+    attend_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
 def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array) -> None:
@@ -50,33 +58,46 @@ def attend(packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Arra
     queries = np.diff(packed.query_offsets)
     tiles, blocks = tile_table(queries)
     arrays = (packed.queries, packed.keys, packed.values, out, log_sums)
-    args = (*arrays, tiles, *_tables(packed, scoring))
-    launch(out, "dot_attention", (blocks, scoring.heads), _block(queries), args)
+    kind, extension = _extension(packed, scoring)
+    args = (*arrays, tiles, *_tables(packed, scoring), *extension)
+    block = (THREADS,) if kind else _block(queries)
+    launch(out, f"dot_attention{kind}", (blocks, scoring.heads), block, args)
 
 
 def attend_backward(
     packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
-    wanted: AttentionGradients, means: Array | None,
+    wanted: AttentionGradients, scratch: Array | None,
 ) -> None:  # fmt: skip
     """`dot_attention_backward`; without masks every query sees every key.
 
     Args:
-        means: (N_q · heads,) scratch, or None where every sentence has one query and one head.
+        scratch: `workspace_backward` elements, or None where every sentence has one query and head.
     """
     queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+    means = None if scratch is None else scratch[: log_sums.size]
     arrays = (packed.queries, packed.keys, packed.values, log_sums, dout, means)
-    tables = _tables(packed, scoring)
     tiles, blocks = tile_table(queries)
-    of_keys = (wanted.keys, wanted.values)
-    args = (*arrays, wanted.queries, *of_keys, wanted.accumulate, tiles, *tables)
-    block = _block(queries) if scoring.shared == 1 else (THREADS,)
-    launch(dout, "dot_attention_backward", (blocks, scoring.heads), block, args)
-    rest = np.where(queries == 1, 0, keys) if scoring.shared == 1 else keys
+    kind, extension = _extension(packed, scoring)
+    tables = (*_tables(packed, scoring), *extension)
+    of_keys = (wanted.keys, wanted.values, wanted.accumulate)
+    alone = not kind and scoring.shared == 1
+    own: tuple[Argument, ...] = () if kind else of_keys
+    args: tuple[Argument, ...] = (*arrays, wanted.queries, *own, tiles, *tables)
+    block = _block(queries) if alone else (THREADS,)
+    launch(dout, f"dot_attention_backward{kind}", (blocks, scoring.heads), block, args)
+    if wanted.bias is not None and scratch is not None:
+        sums = scratch[log_sums.size :]
+        sums = sums[: blocks * wanted.bias.size].reshape(blocks, wanted.bias.size)
+        args = (*arrays, sums, wanted.bias.shape[0], tiles, *tables)
+        launch(dout, "dot_attention_backward_bias", (blocks, scoring.heads), (THREADS,), args)
+        total = wanted.bias.reshape(1, wanted.bias.size)
+        reduce_segments(np.add, sums, np.array([0, blocks]), total, 0)
+    rest = np.where(queries == 1, 0, keys) if alone else keys
     if rest.any() and not (wanted.keys is None and wanted.values is None):
         tiles, blocks = tile_table(rest)
-        args = (*arrays, *of_keys, wanted.accumulate, tiles, *tables)
         grid = (blocks, scoring.heads // scoring.shared)
-        launch(dout, "dot_attention_backward_keys", grid, (THREADS,), args)
+        args = (*arrays, *of_keys, tiles, *tables)
+        launch(dout, f"dot_attention_backward_keys{kind}", grid, (THREADS,), args)
 
 
 def tile_table(lengths: Array) -> tuple[Array | None, int]:
@@ -116,6 +137,18 @@ def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
     heads, shared = scoring.heads, scoring.shared
     widths = [x.shape[1] // (heads // shared) for x in (packed.keys, packed.values)]
     return (*tables, count, heads, shared, *widths)
+
+
+def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[str, tuple[Argument, ...]]:
+    """What is added to a kernel's name and parameters where scores have a bias."""
+    bias = scoring.bias
+    if bias is None:
+        return "", ()
+    if bias.rule is None:
+        return "_extended", (bias.numbers, None, 0)
+    distances = distances_of(np.diff(packed.query_offsets), np.diff(packed.key_offsets))
+    rows = bias.rule.rows(np.arange(distances.start, distances.stop))
+    return "_extended", (bias.numbers, rows, -distances.start)
 
 
 def _block(queries: Array) -> tuple[int]:

@@ -9,7 +9,8 @@ __device__ __forceinline__ REAL slope(REAL p, REAL dp, REAL mean, REAL scale) {
     return scale * (p * (dp - mean));
 }
 
-// means, and dq = ds k unless it is not wanted, of up to 32 queries of a sentence with several.
+// means, and dq = ds k unless it is not wanted, of up to 32 queries of a sentence.
+template <bool EXTENDED>
 __device__ __forceinline__ void slopes_of_queries(const Work& work) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.queries - work.first), row = work.first + own;
@@ -26,7 +27,8 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
                 for (int r = 0; r < ROWS; ++r) {
                     const int i = row + r;
                     p.of[r] = work.sees(i, start + lane)
-                                  ? exp(p.of[r] * work.scale - work.log_sums[i * work.heads])
+                                  ? exp(work.score<EXTENDED>(p.of[r], i, start + lane) -
+                                        work.log_sums[i * work.heads])
                                   : (REAL)0;
                 }
             }
@@ -105,6 +107,7 @@ __device__ __forceinline__ void slopes_alone(const Work& work, bool accumulate) 
 
 // dv = pᵀ dout and dk = dsᵀ q, where wanted, of up to 32 keys of a sentence with several queries,
 // or with none.
+template <bool EXTENDED>
 __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate) {
     const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
     const int count = min(SIDE, work.keys - work.first), row = work.first + own;
@@ -123,9 +126,10 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
         p = products(work.k.from(work.first), count, work.q.from(start), seen);
 #pragma unroll 1
         for (int r = 0; r < ROWS; ++r)
-            p.of[r] = work.sees(i, row + r)
-                          ? exp(p.of[r] * work.scale - work.log_sums[i * work.heads])
-                          : (REAL)0;
+            p.of[r] =
+                work.sees(i, row + r)
+                    ? exp(work.score<EXTENDED>(p.of[r], i, row + r) - work.log_sums[i * work.heads])
+                    : (REAL)0;
         if (work.dv.first) add(work.dv, work.dy.from(start));
         if (!work.dk.first) continue;
         const Four dp = products(work.v.from(work.first), count, work.dy.from(start), seen);
@@ -140,6 +144,22 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
     }
 }
 
+template <bool EXTENDED>
+__device__ __forceinline__ void queries_block(const REAL* queries, const REAL* keys,
+    const REAL* values, REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, REAL* dkeys,
+    REAL* dvalues, bool accumulate, Tables tables, Extension extension) {
+    __shared__ Work work;
+    if (threadIdx.x == 0) {
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
+        if (EXTENDED) tables.find_bias(work, extension, blockIdx.y);
+        work.dq = tables.head_of(dqueries, work.query, tables.key_width, blockIdx.y, tables.heads);
+    }
+    __syncthreads();
+    if (!EXTENDED && work.queries == 1 && tables.shared == 1) slopes_alone(work, accumulate);
+    else slopes_of_queries<EXTENDED>(work);
+}
+
 // Gradients of queries; where a sentence has one query, of its keys and values too, unless heads of
 // queries share these. Those that are NULL are not wanted; dkeys and dvalues are added to if
 // `accumulate`, and may then be the same. Overwrites means.
@@ -149,17 +169,43 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         bool accumulate, const long long* tiles, const long long* query_offsets,
         const long long* key_offsets, const REAL* scales, const long long* masks,
         const bool* visible, int sentences, int heads, int shared, int key_width, int value_width) {
-    __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
+    queries_block<false>(queries, keys, values, log_sums, dout, means, dqueries, dkeys, dvalues,
+        accumulate, tables, {});
+}
+
+// Gradients of queries, with a bias. Overwrites means.
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_backward_extended(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, const long long* tiles,
+        const long long* query_offsets, const long long* key_offsets, const REAL* scales,
+        const long long* masks, const bool* visible, int sentences, int heads, int shared,
+        int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width};
+    queries_block<true>(queries, keys, values, log_sums, dout, means, dqueries, nullptr, nullptr,
+        false, tables, {bias, rows, zero});
+}
+
+template <bool EXTENDED>
+__device__ __forceinline__ void keys_block(const REAL* queries, const REAL* keys,
+    const REAL* values, REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues,
+    bool accumulate, Tables tables, Extension extension) {
+    __shared__ Work work;
     if (threadIdx.x == 0) {
-        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
-        tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
-        work.dq = tables.head_of(dqueries, work.query, key_width, blockIdx.y, heads);
+        const int head = blockIdx.y * tables.shared;
+        tables.find(work, queries, keys, values, log_sums, head);
+        tables.find_gradients(work, dout, means, dkeys, dvalues, head);
+        tables.find_bias(work, extension, head);
     }
-    __syncthreads();
-    if (work.queries == 1 && shared == 1) slopes_alone(work, accumulate);
-    else slopes_of_queries(work);
+    for (int part = 0; part < tables.shared; ++part) {
+        __syncthreads();
+        slopes_of_keys<EXTENDED>(work, accumulate || part > 0);
+        if (part + 1 == tables.shared) return;
+        __syncthreads();  // all have read the head before
+        if (threadIdx.x == 0) tables.next_head(work);
+    }
 }
 
 // Gradients of keys and values of the sentences that have tiles; tiles are 32 keys here. A block sums
@@ -170,19 +216,86 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
         int shared, int key_width, int value_width) {
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width};
+    keys_block<false>(
+        queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate, tables, {});
+}
+
+// The same with a bias.
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_backward_keys_extended(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
+        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+    const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
+        heads, shared, key_width, value_width};
+    keys_block<true>(queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate,
+        tables, {bias, rows, zero});
+}
+
+// The gradient of a bias's table: row r of `sums` becomes the sum of the slopes of all scores that row r of the table was added to, of
+// up to 32 queries of a sentence in one head. A row lies `heads` after the one before.
+__device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int rows) {
+    constexpr int DIAGONALS = 2 * SIDE - 1;  // of a tile: pairs of one distance
+    __shared__ REAL slopes[SIDE][SIDE + 1], diagonals[DIAGONALS];
+    __shared__ int row_of[DIAGONALS];
+    const int lane = threadIdx.x % WARP, own = threadIdx.x / WARP * ROWS;
+    const int count = min(SIDE, work.queries - work.first), row = work.first + own;
+    const int low = work.low(work.first), high = work.high(work.first + count);
+    for (int r = threadIdx.x; r < rows; r += blockDim.x) sums[(long long)r * work.heads] = 0;
+    for (int start = low; start < high; start += SIDE) {
+        const int seen = min(SIDE, high - start);
+        const Four p = products(work.q.from(work.first), count, work.k.from(start), seen);
+        const Four dp = products(work.dy.from(work.first), count, work.v.from(start), seen);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) {
+            const int i = row + r, j = start + lane;
+            REAL slope = 0;
+            if (work.sees(i, j)) {
+                slope = exp(work.score<true>(p.of[r], i, j) - work.log_sums[i * work.heads]) *
+                        (dp.of[r] - work.means[i * work.heads]);
+            }
+            slopes[own + r][lane] = slope;
+        }
+        __syncthreads();
+        if (threadIdx.x < DIAGONALS) {
+            const int shift = (int)threadIdx.x - (SIDE - 1);
+            const int distance = start - work.first + shift;
+            REAL sum = 0;
+            for (int i = max(0, -shift); i < min(SIDE, SIDE - shift); ++i)
+                sum += slopes[i][i + shift];
+            diagonals[threadIdx.x] = sum;
+            row_of[threadIdx.x] =
+                distance > -work.queries && distance < work.keys ? work.bias.rows[distance] : -1;
+        }
+        __syncthreads();
+        for (int r = threadIdx.x; r < rows; r += blockDim.x) {
+            REAL sum = 0;
+            for (int n = 0; n < DIAGONALS; ++n)
+                if (row_of[n] == r) sum += diagonals[n];
+            sums[(long long)r * work.heads] += sum;
+        }
+    }
+}
+
+// sums (tiles, rows, heads): what each tile of 32 queries adds to the gradient of the table of `rows`
+// rows. means as dot_attention_backward_extended leaves them. Grid (tiles, heads). Block 256.
+extern "C" __global__ void __launch_bounds__(256, 4)
+    dot_attention_backward_bias(const REAL* queries, const REAL* keys, const REAL* values,
+        REAL* log_sums, const REAL* dout, REAL* means, REAL* sums, int count,
+        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
+        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
+        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
     if (threadIdx.x == 0) {
-        const int head = blockIdx.y * shared;
-        tables.find(work, queries, keys, values, log_sums, head);
-        tables.find_gradients(work, dout, means, dkeys, dvalues, head);
+        tables.find(work, queries, keys, values, log_sums, blockIdx.y);
+        tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
+        tables.find_bias(work, {bias, rows, zero}, blockIdx.y);
     }
-    for (int part = 0; part < shared; ++part) {
-        __syncthreads();
-        slopes_of_keys(work, accumulate || part > 0);
-        if (part + 1 == shared) return;
-        __syncthreads();  // all have read the head before
-        if (threadIdx.x == 0) tables.next_head(work);
-    }
+    __syncthreads();
+    slopes_of_rows(work, sums + (long long)blockIdx.x * count * heads + blockIdx.y, count);
 }

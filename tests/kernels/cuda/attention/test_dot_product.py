@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dynbatch.kernels.attention import dot_product as attention
-from dynbatch.kernels.attention.dot_product import Scoring
+from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
 from dynbatch.kernels.cuda.runtime.queue import queue
@@ -25,17 +25,23 @@ def exercise(kernels):
             fake_cupy.zeros((rows, width), np.float32)
             for rows, width in [(queries, 33 * heads)] * 4 + [(keys, 33)] * 4
         ]
-        sums, means = [fake_cupy.zeros((queries, heads), np.float32) for _ in range(2)]
+        log_sums, means = [fake_cupy.zeros((queries, heads), np.float32) for _ in range(2)]
         offsets = [fake_cupy.asarray(np.array([0, n])) for n in (queries, keys)]
         first = fake_cupy.asarray(np.array([0]))
         scales = fake_cupy.asarray(np.ones(1, np.float32))
         tables = (first, *offsets, scales, None, None, 1, heads, heads, 33, 33)
         tiles = -(-queries // 32)
-        kernels.launch("dot_attention", (tiles, heads), (256,), (q, k, v, out, sums, *tables))
-        args = (q, k, v, sums, dout, means, dq, dk, dv, False, *tables)
+        kernels.launch("dot_attention", (tiles, heads), (256,), (q, k, v, out, log_sums, *tables))
+        args = (q, k, v, log_sums, dout, means, dq, dk, dv, False, *tables)
         kernels.launch("dot_attention_backward", (tiles, heads), (256,), args)
-        args = (q, k, v, sums, dout, means, dk, dv, False, *tables)
+        args = (q, k, v, log_sums, dout, means, dk, dv, False, *tables)
         kernels.launch("dot_attention_backward_keys", (-(-keys // 32), 1), (256,), args)
+        table = fake_cupy.zeros((300, heads), np.float32)  # more rows than threads
+        sums = fake_cupy.zeros((tiles, 300, heads), np.float32)
+        row_of = fake_cupy.asarray(np.arange(queries + keys - 1, dtype=np.int32))
+        bias = (table, row_of, queries - 1)
+        args = (q, k, v, log_sums, dout, means, sums, 300, *tables, *bias)
+        kernels.launch("dot_attention_backward_bias", (tiles, heads), (256,), args)
 
 
 def packed_of(dtype, lengths, widths, shared=1):
@@ -78,19 +84,19 @@ def lengths_of(packed):
 
 def forward(packed, scoring, out, log_sums):
     """The kernel, with as much scratch as it asks for."""
-    sizes = (*lengths_of(packed), scoring.heads, scoring.masks)
-    scratch = room(out, attention.workspace(out, *sizes))
+    scratch = room(out, attention.workspace(out, *lengths_of(packed), scoring))
     attention.dot_attention(packed, scoring, out, log_sums, scratch)
 
 
 def backward(packed, scoring, log_sums, dout, wanted):
-    sizes = (*lengths_of(packed), scoring.heads, scoring.masks)
-    scratch = room(dout, attention.workspace_backward(dout, *sizes))
+    scratch = room(dout, attention.workspace_backward(dout, *lengths_of(packed), scoring))
     attention.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
 
 def log_sums_of(packed, scoring):
     """As the NumPy kernel leaves them."""
+    if scoring.bias is not None and isinstance(scoring.bias.numbers, Values):
+        scoring = scoring._replace(bias=scoring.bias._replace(numbers=scoring.bias.numbers.array))
     log_sums = np.empty((packed.queries.shape[0], scoring.heads), packed.queries.dtype)
     out = np.empty((packed.queries.shape[0], out_width(packed, scoring)), packed.queries.dtype)
     forward(packed, scoring, out, log_sums)

@@ -1,0 +1,61 @@
+"""A bias by distance in the kernels of dot-product attention, and its gradient."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.attention.bias import ScoreBias
+from tests.kernels.cuda.attention.test_dot_product import (
+    LONG,
+    SHORT,
+    Values,
+    assert_backward,
+    assert_forward,
+    like,
+    packed_of,
+    scoring_of,
+    wanted_of,
+)
+
+
+class Clipped:
+    """Rows of a table for distances -3 … 3, which are not in the order of distances."""
+
+    @staticmethod
+    def rows(distances):
+        return (np.clip(distances, -3, 3) * 2) % 7
+
+
+def biased(scoring, rule=Clipped):
+    rng = np.random.default_rng(3)
+    numbers = rng.standard_normal((7 if rule else 1, scoring.heads)).astype(scoring.scales.dtype)
+    return scoring._replace(bias=ScoreBias(Values(numbers) if rule else numbers, rule))
+
+
+CASES = [
+    (SHORT, 1, 1, (3, 5), "all"),
+    (SHORT, 4, 2, (8, 4), "mixed"),
+    (LONG, 2, 1, (4, 2), "causal"),
+    (LONG, 1, 1, (2, 1), "window"),
+]
+
+
+@pytest.mark.parametrize("rule", [Clipped, None])
+@pytest.mark.parametrize(("lengths", "heads", "shared", "widths", "kind"), CASES)
+def test_forward_and_backward(cupy, dtype, lengths, heads, shared, widths, kind, rule):
+    packed = packed_of(dtype, lengths, widths, shared)
+    scoring = biased(scoring_of(dtype, lengths, heads, kind, widths[0], shared), rule)
+    assert_forward(packed, scoring)
+    assert_backward(packed, scoring, wanted_of(packed))
+    assert_backward(packed, scoring, wanted_of(packed, accumulate=True))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize(("lengths", "heads", "shared", "widths", "kind"), CASES)
+def test_the_gradient_of_the_table(cupy, dtype, lengths, heads, shared, widths, kind, alone):
+    packed = packed_of(dtype, lengths, widths, shared)
+    scoring = biased(scoring_of(dtype, lengths, heads, kind, widths[0], shared))
+    wanted = wanted_of(packed)
+    if alone:
+        wanted = wanted._replace(queries=None, keys=None, values=None)
+    wanted = wanted._replace(bias=like(scoring.bias.numbers.array))
+    assert_backward(packed, scoring, wanted, count=3 if alone else 4)
