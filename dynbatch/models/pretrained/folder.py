@@ -36,7 +36,9 @@ def damaged(path: Path, problem: str) -> CheckpointError:
 
 def shorten(text: object, most: int = 60) -> str:
     """Text out of a file, as errors quote it."""
-    whole = repr(text) if not isinstance(text, int) or abs(text) < 1 << 200 else "a large number"
+    if isinstance(text, int) and abs(text) >> 200:
+        return "a large number"
+    whole = repr(text[:most] if isinstance(text, str | list) else text)
     return whole if len(whole) <= most else f"{whole[:most]}…"
 
 
@@ -55,10 +57,13 @@ def file_of(folder: Path, name: str) -> Path:
     try:
         place, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
         is_file = place.is_file()
-    except OSError as error:  # a name too long, no permission
-        raise fault(path, f"it cannot be opened ({error.strerror})", "check the folder") from error
+    except (OSError, ValueError) as error:  # a name too long, or with what no name has
+        raise damaged(
+            folder, f"{shorten(name)} cannot be opened ({shorten(str(error))})"
+        ) from error
     if not is_file:
-        raise fault(path, "there is no such file", "check the folder")
+        problem = "not a regular file" if os.path.lexists(path) else "there is no such file"
+        raise fault(path, problem, "check the folder")
     blobs = home.parent.parent / "blobs"
     if place.parent != home and not (home.parent.name == "snapshots" and place.parent == blobs):
         raise fault(path, "a link that leads out of the folder", "put the file itself there")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import re
 from array import array
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.errors import CheckpointError
 from dynbatch.models.pretrained.folder import damaged, distinct, fault, shorten
 
 ITEM_BYTES = {
@@ -33,8 +33,11 @@ FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "F64": "<f8"}
 
 _SPACE = re.compile(r"[ \t\n\r]*")
 _DECODER = json.JSONDecoder(object_pairs_hook=distinct)
-_MARKS = re.compile(r'"(?:[^"\\]*+(?:\\.[^"\\]*+)*+)"|[{}]', re.DOTALL)
-_LONGEST = 2000  # characters of an entry: eight dimensions take some 200
+_STRING = r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"[ \t\n\r]*+'
+_PAIR = rf"{_STRING}:[ \t\n\r]*+{_STRING}"
+_METADATA = re.compile(rf"{{[ \t\n\r]*+(?:{_PAIR}(?:,[ \t\n\r]*+{_PAIR})*+)?+}}")
+_MOST_HEADER = 100_000_000  # bytes, the format's own limit
+_LONGEST = 2000  # characters of a name, or an entry: eight dimensions take some 200
 
 
 class Tensor(NamedTuple):
@@ -76,16 +79,15 @@ def _header(path: Path) -> tuple[int, str]:
     """The size of the file, and the text of its header, a character for each byte."""
     try:
         with open(path, "rb") as file:
-            size = file.seek(0, 2)
-            file.seek(0)
+            size = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(8), "little")
-            if size < 8 or length > size - 8:
-                raise damaged(path, f"a header of {length:,} bytes in a file of {size:,}")
-            return size, str(file.read(length), "latin-1")
-    except OSError as error:
-        if isinstance(error, CheckpointError):
-            raise
-        raise fault(path, f"it cannot be read ({error.strerror})", "check the folder") from error
+            if 8 <= size and length <= min(size - 8, _MOST_HEADER):
+                with mmap.mmap(file.fileno(), 8 + length, access=mmap.ACCESS_READ) as mapped:
+                    with memoryview(mapped) as view:
+                        return size, str(view[8:], "latin-1")
+    except (OSError, ValueError) as error:
+        raise fault(path, f"it cannot be read ({error})", "check the folder") from error
+    raise damaged(path, f"a header of {length:,} bytes in a file of {size:,}")
 
 
 def _entries(text: str) -> Iterator[tuple[str, slice]]:
@@ -96,10 +98,13 @@ def _entries(text: str) -> Iterator[tuple[str, slice]]:
     """
     place = _past(text, 0, "{")
     while text[place : place + 1] == '"':
-        key, place = _DECODER.raw_decode(text, place)
-        place = _past(text, place, ":")
-        is_metadata = key == "__metadata__"
-        stop = _end(text, place) if is_metadata else text.find("}", place, place + _LONGEST) + 1
+        key, length = _DECODER.raw_decode(text[place : place + _LONGEST])
+        place = _past(text, place + length, ":")
+        if is_metadata := key == "__metadata__":
+            found = _METADATA.match(text, place)
+            stop = found.end() if found else 0
+        else:
+            stop = text.find("}", place, place + _LONGEST) + 1
         if text[place : place + 1] != "{" or not stop:
             raise ValueError(f"{shorten(key)} is not described by an object")
         if not is_metadata:
@@ -120,17 +125,6 @@ def _past(text: str, place: int, mark: str) -> int:
     if text[place : place + 1] != mark:
         raise ValueError(f"{mark!r} expected at {place}")
     return _SPACE.match(text, place + 1).end()  # type: ignore[union-attr]
-
-
-def _end(text: str, place: int) -> int:
-    """Where the object that begins at `place` ends; 0 if it does not."""
-    depth = 0
-    for mark in _MARKS.finditer(text, place):
-        if text[mark.start()] != '"':
-            depth += 1 if mark[0] == "{" else -1
-        if depth == 0:
-            return mark.end()
-    return 0
 
 
 def _tensor(path: Path, name: str, entry: Any, start: int, size: int) -> Tensor:
