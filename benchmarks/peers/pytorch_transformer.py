@@ -31,9 +31,10 @@ Attend = Callable[[Any], Tensor]
 class Layer(nn.Module):
     """One layer of `TransformerSizes` or `BertLayerSizes`."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, dropout: float = 0.0) -> None:
         super().__init__()
         hidden = sizes.hidden
+        self.dropout = nn.Dropout(dropout)
         self.norm_first = isinstance(sizes, TransformerSizes)
         self.attention_norm = nn.LayerNorm(hidden)
         self.project = nn.Linear(hidden, 3 * hidden)
@@ -44,14 +45,18 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         if self.norm_first:
-            x = x + self.merge(attend(self.project(self.attention_norm(x))))
+            x = x + self.seen(self.attention_norm(x), attend)
             return x + self.inner(self.inner_norm(x))
-        x = self.attention_norm(x + self.merge(attend(self.project(x))))
+        x = self.attention_norm(x + self.seen(x, attend))
         normal: Tensor = self.inner_norm(x + self.inner(x))
         return normal
 
+    def seen(self, x: Tensor, attend: Attend) -> Tensor:
+        merged: Tensor = self.dropout(self.merge(attend(self.project(x))))
+        return merged
+
     def inner(self, x: Tensor) -> Tensor:
-        contracted: Tensor = self.contract(gelu(self.expand(x)))
+        contracted: Tensor = self.dropout(self.contract(gelu(self.expand(x))))
         return contracted
 
 
