@@ -13,6 +13,7 @@ from dynbatch.arguments import number, refused, size, sizes
 from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
+from dynbatch.nodes.attention.bias import DistanceBias
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
@@ -36,6 +37,8 @@ class MultiHeadAttention(Module):
         scale:      of the scores; 1/√head_dim by default.
         rotary:     arguments of `F.rotary`, which then turns queries and keys of self-attention:
                     {} for its defaults, or {"base": 5e5, "layout": "interleaved"}.
+        position_bias: added to the scores of self-attention by the distance of query and key, an
+                    `F.relative_bias`, `F.t5_bias` or `F.alibi`; layers may share one.
         rng:        generator or seed of the initial values, distributed as PyTorch's.
 
     Parameters: with I = heads · head_dim and K = kv_heads · head_dim, of self-attention
@@ -47,7 +50,8 @@ class MultiHeadAttention(Module):
 
     Raises:
         ArgumentError: heads do not divide `dim`, or called with a memory and made without, or
-            made for a memory and called without; or `rotary` is given for a memory.
+            made for a memory and called without; or `rotary` or `position_bias` is given for a
+            memory.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2.
     """
@@ -63,6 +67,7 @@ class MultiHeadAttention(Module):
         bias: bool = True,
         scale: float | None = None,
         rotary: Mapping[str, Any] | None = None,
+        position_bias: DistanceBias | None = None,
         rng: Rng = None,
     ) -> None:
         sizes(self, dim=dim, heads=heads)
@@ -82,12 +87,14 @@ class MultiHeadAttention(Module):
         self.inner, self.kv_inner = heads * head_dim, self.kv_heads * head_dim
         self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
         self.has_memory = memory_dim is not None
-        if rotary is not None and self.has_memory:
+        if self.has_memory and not (rotary is None and position_bias is None):
             raise refused(
-                "MultiHeadAttention", "rotary positions and a memory",
-                "positions of a sentence and of a memory are not compared", "leave rotary out",
+                "MultiHeadAttention", "positions and a memory",
+                "positions of a sentence and of a memory are not compared",
+                "leave rotary and position_bias out",
             )  # fmt: skip
         self.rotary = None if rotary is None else dict(rotary)
+        self.position_bias = position_bias
         rng = generator(rng)
         if memory_dim is None:
             self.in_proj_weight = glorot(rng, (self.inner + 2 * self.kv_inner, dim))
@@ -120,7 +127,7 @@ class MultiHeadAttention(Module):
         queries, keys, values = self._projected(x, memory)
         seen = F.attention(
             queries, keys, values, scale=self.scale, causal=causal, window=window, mask=mask,
-            heads=self.heads, kv_heads=self.kv_heads,
+            heads=self.heads, kv_heads=self.kv_heads, bias=self.position_bias,
         )  # fmt: skip
         return self.out_proj(seen)
 

@@ -13,6 +13,7 @@ from dynbatch.models.layers import LayerNorm, RMSNorm
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.attention import MultiHeadAttention
 from dynbatch.models.transformer.feed_forward import FeedForward
+from dynbatch.nodes.attention.bias import DistanceBias
 from dynbatch.nodes.node import Node
 
 
@@ -30,6 +31,7 @@ class LayerOptions(TypedDict, total=False):
     head_dim: int | None
     scale: float | None
     rotary: Mapping[str, Any] | None
+    position_bias: DistanceBias | None
     rng: Rng
 
 
@@ -76,7 +78,7 @@ class TransformerEncoderLayer(Module):
         norm_first:      pre-norm; post-norm by default, as in PyTorch.
         eps:             of the norms.
         bias:            whether linear maps and LayerNorms have biases.
-        kv_heads, head_dim, scale, rotary: of `MultiHeadAttention`.
+        kv_heads, head_dim, scale, rotary, position_bias: of `MultiHeadAttention`.
         rng:             generator or seed of the initial values.
 
     Parameters: under PyTorch's names, self_attn.in_proj_weight (3 D, D), self_attn.in_proj_bias,
@@ -104,6 +106,7 @@ class TransformerEncoderLayer(Module):
         head_dim: int | None = None,
         scale: float | None = None,
         rotary: Mapping[str, Any] | None = None,
+        position_bias: DistanceBias | None = None,
         rng: Rng = None,
     ) -> None:
         sizes(self, dim=dim, heads=heads)
@@ -112,7 +115,7 @@ class TransformerEncoderLayer(Module):
         self.norm_first = switch(self, "norm_first", norm_first)
         self.self_attn = MultiHeadAttention(
             dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=switch(self, "bias", bias),
-            scale=scale, rotary=rotary, rng=rng,
+            scale=scale, rotary=rotary, position_bias=position_bias, rng=rng,
         )  # fmt: skip
         hidden = 4 * dim if hidden is None else hidden
         inner_dropout = self.dropout if inner_dropout is None else inner_dropout

@@ -105,13 +105,34 @@ def test_rotary_turns_queries_and_keys_and_no_values(shared):
         q, k = F.rotary(q, 2, **rotary), F.rotary(k, 2 // shared, **rotary)
         seen = F.attention(q, k, v, heads=2, kv_heads=2 // shared, causal=True)
         np.testing.assert_allclose(found, attention.out_proj(seen).value, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ArgumentError, match="rotary positions and a memory"):
-        models.MultiHeadAttention(8, 2, memory_dim=8, rotary={})
 
 
-def test_a_decoder_layer_turns_its_own_attention_alone():
-    layer = models.TransformerDecoderLayer(8, 2, rotary={}, rng=0)
-    assert layer.self_attn.rotary == {} and layer.multihead_attn.rotary is None
+def test_a_bias_by_distance_is_added_to_scores_and_trained_through_all_layers_that_share_it():
+    table = db.Parameter(np.random.default_rng(0).standard_normal((5, 2)).astype(np.float32))
+    bias = F.relative_bias(table)
+    encoder = models.TransformerEncoder(2, 8, 2, position_bias=bias, dropout=0.0, rng=0)
+    plain = models.TransformerEncoder(2, 8, 2, dropout=0.0, rng=0)
+    assert sum([parameter is table for parameter in encoder.parameters()]) == 1
+    attention = encoder.layers[0].self_attn
+    x = np.random.default_rng(1).standard_normal((4, 8))
+    with db.Graph() as graph:
+        joined = F.linear(F.input(graph, x), attention.in_proj_weight, attention.in_proj_bias)
+        seen = F.attention(*F.chunk(joined, 3), heads=2, bias=bias)
+        expected = attention.out_proj(seen).value
+        np.testing.assert_allclose(attention(F.input(graph, x)).value, expected, rtol=1e-5)
+        assert not np.allclose(encoder(F.input(graph, x)).value, plain(F.input(graph, x)).value)
+        graph.backward(F.sum(encoder(F.input(graph, x))))
+    assert np.abs(table.grad).max() > 0
+
+
+@pytest.mark.parametrize("positions", [{"rotary": {}}, {"position_bias": F.alibi(2)}])
+def test_positions_are_those_of_attention_of_a_sentence_to_itself(positions):
+    layer = models.TransformerDecoderLayer(8, 2, **positions, rng=0)
+    (name,) = positions
+    assert getattr(layer.self_attn, name) is not None
+    assert getattr(layer.multihead_attn, name) is None
+    with pytest.raises(ArgumentError, match="positions and a memory"):
+        models.MultiHeadAttention(8, 2, memory_dim=8, **positions)
 
 
 def test_heads_of_keys_divide_heads():
