@@ -21,7 +21,7 @@ from typing import Any
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
-from dynbatch.arguments import refused
+from dynbatch.arguments import number, refused
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Embedding, Linear
 from dynbatch.models.pretrained.config import ModelConfig
@@ -30,6 +30,7 @@ from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.nodes.positions.rotary import scaling_numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +78,19 @@ class LlamaConfig(ModelConfig):
                 "hidden_act is 'silu', attention_bias and mlp_bias are False",
                 "choose a checkpoint of a published Llama",
             )  # fmt: skip
-        if isinstance(given := self.others.get("rope_parameters"), dict):
-            others = {name: value for name, value in self.others.items() if value is not given}
-            scaling = {name: value for name, value in given.items() if name != "rope_theta"}
+        others = dict(self.others)
+        if (given := others.pop("rope_parameters", None)) is not None:
+            if not isinstance(given, dict):
+                raise refused(
+                    "LlamaConfig", f"rope_parameters is {given!r:.60}", "it is a dict, or None",
+                    'give {"rope_theta": 10000.0, "rope_type": "default"}, say',
+                )  # fmt: skip
+            scaling = dict(given)
             object.__setattr__(self, "others", others)
-            object.__setattr__(self, "rope_theta", given.get("rope_theta", self.rope_theta))
+            object.__setattr__(self, "rope_theta", scaling.pop("rope_theta", self.rope_theta))
             object.__setattr__(self, "rope_scaling", scaling)
+        number("LlamaConfig", "rope_theta", self.rope_theta, "(0, inf)")
+        scaling_numbers(self.rope_scaling)
 
 
 class Llama(PretrainedModel):

@@ -125,13 +125,18 @@ def rotary(
     require_nodes("rotary", x)
     heads = size("rotary", "heads", heads)
     given = x.width // heads if rotary_dim is None else size("rotary", "rotary_dim", rotary_dim, 2)
-    angles = kernels.Angles(given, number("rotary", "base", base, "(0, inf)"), _scaling(scaling))
+    base = number("rotary", "base", base, "(0, inf)")
+    angles = kernels.Angles(given, base, scaling_numbers(scaling))
     placed = position_attributes("rotary", layout, offset, positions)
     return Rotary(x, heads=heads, angles=angles, **placed)
 
 
-def _scaling(given: Mapping[str, Any] | None) -> tuple[float, ...]:
-    """The numbers of a scaling, as `Angles` takes them."""
+def scaling_numbers(given: Mapping[str, Any] | None) -> tuple[float, ...]:
+    """The numbers of a scaling, as `Angles` takes them.
+
+    Raises:
+        ArgumentError: its type is unknown, or its numbers are not those of the type.
+    """
     if given is None:
         return ()
     if not isinstance(given, Mapping):
