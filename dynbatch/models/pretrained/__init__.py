@@ -18,9 +18,11 @@ from dynbatch.models.pretrained.roberta import (
     RobertaForMaskedWords,
     RobertaForTokens,
 )
+from dynbatch.models.pretrained.t5 import T5, T5Config
 
 __all__ = [
     "GPT2",
+    "T5",
     "Bert",
     "BertConfig",
     "BertForClassification",
@@ -38,4 +40,5 @@ __all__ = [
     "RobertaForClassification",
     "RobertaForMaskedWords",
     "RobertaForTokens",
+    "T5Config",
 ]

@@ -32,6 +32,10 @@ FAMILIES = {
     "marian": pretrained.Marian,
     "marian-bfloat16": pretrained.Marian,
     "marian-of-2020": pretrained.Marian,
+    "t5": pretrained.T5,
+    "t5-of-2021": pretrained.T5,
+    "t5-v1_1": pretrained.T5,
+    "t5-v1_1-bfloat16": pretrained.T5,
 }
 TRAINED = [name for name in FAMILIES if (fixtures.FOLDER / name / "gradients.safetensors").exists()]
 
