@@ -96,3 +96,11 @@ def test_the_page_on_memory_compares_padding_exactly(tmp_path, monkeypatch, caps
 def test_the_page_on_threads_encodes_in_four_of_them(capsys):
     run_blocks("threads.md")
     assert capsys.readouterr().out == "[3, 3, 3, 3]\n"
+
+
+def test_the_page_on_pretrained_models_reads_trains_and_writes_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = run_blocks("pretrained.md")
+    assert namespace["classifier"].classifier.weight.grad is not None
+    folders = [path.name for path in sorted(tmp_path.iterdir())]
+    assert folders == ["tiny-bert", "tiny-gpt2", "tiny-gpt2-trained"]
