@@ -15,6 +15,7 @@ from typing import Any
 from dynbatch import errors, memory, models, nodes, optim, testing
 from dynbatch.batcher.planning.memory_use import MemoryUse
 from dynbatch.batcher.schedule.policies import Policy
+from dynbatch.blocks.block import block
 from dynbatch.cells import Cell, cell, initial_state, scan, stack, total
 from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
@@ -41,6 +42,7 @@ __all__ = [
     "Ragged",
     "Retain",
     "RowSparse",
+    "block",
     "cell",
     "drive",
     "errors",

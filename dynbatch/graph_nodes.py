@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +33,7 @@ class OwnedNodes:
         programs: what cells were compiled to.
         inlined:  calls that are not nodes of their own, and parameters.
         signatures: of the nodes so far, by what follows from them: see `Operation.signature`.
+        inlined_blocks: calls of blocks that are not one node, by the block's name and the reason.
     """
 
     is_trace = False
@@ -47,6 +49,7 @@ class OwnedNodes:
         self.programs: dict[Any, Any] = {}
         self.signatures: dict[Any, int] = {}
         self.inlined: dict[Any, Any] = {}
+        self.inlined_blocks: Counter[tuple[str, str]] = Counter()
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
         self._folds = Folds()
@@ -96,6 +99,10 @@ class OwnedNodes:
     def absorb(self, node: Node, reader: Node) -> None:
         """Note that `reader` can be computed without `node`, its one input."""
         self._folds.add(node, reader)
+
+    def note_inlined(self, block: str, reason: str) -> None:
+        """Count a call of a block whose operators are nodes of the graph."""
+        self.inlined_blocks[block, reason] += 1
 
     @cached_property
     def _streams(self) -> RandomStreams:

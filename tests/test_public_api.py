@@ -12,7 +12,7 @@ import dynbatch as db
 PUBLIC = {
     "dynbatch": """
         Cell DynbatchError Graph MemoryUse Node Operation Parameter Policy Ragged Retain RowSparse
-        cell drive errors initial_state memory models nodes num_threads optim scan seed
+        block cell drive errors initial_state memory models nodes num_threads optim scan seed
         set_gc_threshold set_num_threads stack testing total train
     """,
     "dynbatch.nodes": """

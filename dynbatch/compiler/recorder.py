@@ -106,7 +106,7 @@ class Recorder:
     def __call__(self, *arguments: object, **named: object) -> object:
         params = _params_of(self)
         function = type(params).__call__
-        if isinstance(function, FunctionType):
+        if isinstance(function, FunctionType) or hasattr(function, "__wrapped__"):  # of a block
             return function(self, *arguments, **named)
         reads_of(self)[_path_of(self)] = params
         return params(*arguments, **named)

@@ -103,6 +103,9 @@ class TraceGraph:
     def stream(self, node: Node) -> int:
         return 0
 
+    def note_inlined(self, block: str, reason: str) -> None:
+        """A block inside a trace is a part of it."""
+
     def sentence(self, node: Node) -> int | None:
         return None
 

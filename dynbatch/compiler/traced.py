@@ -130,6 +130,14 @@ class Traced(Generic[T]):
                 ]
         return entry[1]
 
+    def fitting(self, begin: Key, params: object) -> list[T]:
+        """The traces that fit whose key begins so, the last used at the end."""
+        return [
+            made
+            for key, made in self._kept
+            if key[: len(begin)] == begin and is_unchanged(params, made.reads)
+        ]
+
     def add(self, key: Key, params: object, made: T) -> T:
         """Keep a trace; returns the one to use, since another thread may have been first."""
         while True:

@@ -7,7 +7,6 @@ of a scan as the operators that it was traced to.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -139,13 +138,13 @@ def runs_of(
     """
     runs: list[tuple[int, int, list[int] | int]] = [(before, 1, loss) for before, loss in backwards]
     start = 0
-    for plan in plans:
-        end = start + len(plan.steps)
+    for number, plan in enumerate(plans):
+        members = [step for step in steps[start:] if step.planned[0] == number]
         # Else it is that backward's forward, or the forward of one of its parts.
         if not plan.part and start not in [before for before, _ in backwards]:
-            nodes = [node for step in steps[start:end] for node in step.nodes]
-            runs.append((start, 0, sorted(itertools.chain(*map(_indices, nodes)))))
-        start = end
+            indices = {index for step in members for node in step.nodes for index in _indices(node)}
+            runs.append((start, 0, sorted(indices)))
+        start += len(members)
     return [run for _, _, run in sorted(runs, key=lambda each: each[:2])]
 
 

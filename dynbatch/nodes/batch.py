@@ -98,28 +98,68 @@ class Batch:
         """The first node: its static attributes and widths are those of all."""
         return self.nodes[0]
 
+    def column(self, name: str) -> list[Any]:
+        """One attribute of each node."""
+        column = getattr(self.nodes, "column", None)
+        return [getattr(node, name) for node in self.nodes] if column is None else column(name)
+
     def array(self, name: str, dtype: Any = None) -> Array:
         """One per-node attribute as an array (K,)."""
-        return np.array([getattr(node, name) for node in self.nodes], dtype)
+        return np.array(self.column(name), dtype)
 
     def concat(self, name: str) -> Array:
         """Per-node arrays, one after the other."""
-        arrays = [getattr(node, name) for node in self.nodes]
+        arrays = self.column(name)
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
     def sizes(self, name: str) -> list[int]:
         """The number of elements of each node's attribute `name`, an array."""
-        return [getattr(node, name).size for node in self.nodes]
+        return [array.size for array in self.column(name)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The number of rows of each output."""
+        lengths: list[int] | None = getattr(self.nodes, "lengths", None)
+        return [node.rows for node in self.nodes] if lengths is None else lengths
+
+    @property
+    def widths(self) -> list[int]:
+        """The width of each output."""
+        widths: list[int] | None = getattr(self.nodes, "widths", None)
+        return [node.width for node in self.nodes] if widths is None else widths
+
+    def input_sizes(self, position: int) -> tuple[list[int], list[int]]:
+        """Rows and widths of what each node reads at a position."""
+        sizes = getattr(self.nodes, "input_sizes", None)
+        if sizes is not None:
+            found: tuple[list[int], list[int]] = sizes(position)
+            return found
+        read = [node.inputs[position] for node in self.nodes]
+        return [x.rows for x in read], [x.width for x in read]
+
+    @property
+    def has_one_width(self) -> bool:
+        """Whether all outputs have the same width."""
+        widths = self.widths
+        return widths.count(widths[0]) == len(widths)
 
     @property
     def rows(self) -> int:
         """The number of rows of all outputs."""
-        return sum([node.rows for node in self.nodes])
+        return sum(self.lengths)
 
     @property
     def elements(self) -> int:
         """The number of elements of all outputs."""
-        return sum([node.rows * node.width for node in self.nodes])
+        return sum([n * w for n, w in zip(self.lengths, self.widths, strict=True)])
+
+    def matrices(self) -> Sequence[Any] | None:
+        """In a block, for nodes of one input: a node for all sentences, where rows lie together.
+
+        It has the attributes that moves of rows read, and one such input. None elsewhere.
+        """
+        matrices = getattr(self.nodes, "matrices", None)
+        return None if matrices is None else matrices()
 
     def counts(self) -> list[int]:
         """The number of inputs of each node, for variadic types."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 from typing import ClassVar, Never
 
 import numpy as np
@@ -11,7 +10,7 @@ from dynbatch.kernels import arrays
 from dynbatch.kernels import reduce as kernels
 from dynbatch.kernels.segment import reduce_segments
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import Node, same_width
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.reduce import Reduction, reduced
 from dynbatch.nodes.shape.axes import segments
 from dynbatch.parameter import Array
@@ -31,10 +30,9 @@ class Extremum(Reduction):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        nodes = batch.nodes
-        if same_width(nodes):
-            return {"first": (builtins.sum([node.rows for node in nodes]), batch.first.width)}
-        return {"first": (builtins.sum([node.rows * node.width for node in nodes]), 1)}
+        if batch.has_one_width:
+            return {"first": (batch.rows, batch.first.width)}
+        return {"first": (batch.elements, 1)}
 
     @classmethod
     def first(cls, batch: Batch) -> Array:

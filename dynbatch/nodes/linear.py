@@ -104,8 +104,9 @@ class MatMul(Operation):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        each: list[int] = [node.rows * node.width * node.inputs[0].width for node in batch.nodes]
-        return sum(each) + super().operations(batch)
+        sizes = zip(batch.lengths, batch.widths, batch.input_sizes(0)[1], strict=True)
+        products = [rows * width * inner for rows, width, inner in sizes]
+        return sum(products) + super().operations(batch)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

@@ -19,7 +19,7 @@ from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.signature import intern_signature, key_of
-from dynbatch.parameter import Parameter
+from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
 INDEX_BYTES = 8
@@ -77,6 +77,8 @@ class Operation(Node):
         is_alias:  True if the value is its input's, and lies where that lies unless it is kept.
         moves_all: True if every element of every input is moved exactly once, so that its gradient
             is written rather than added to; for `Structural` types.
+        given_attributes: attributes that are an array of the sentence, and nothing else of it; see
+            `given`.
         accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
             is set; see `finish`.
         cache_type: of `Batch.cache`, what is kept from step to step of a scan.
@@ -84,6 +86,7 @@ class Operation(Node):
     Attributes that follow from the type:
         names_kernels: True for dynbatch's own types, which call kernels only. Another type may
             compute with `batch.xp`; on a GPU everything before it is therefore started first.
+        reads_ports:   whether it reads further outputs of nodes: `reads` is overridden.
         takes_lengths: whether nodes batch where widths that are lengths differ, or are 0.
         saves:         whether forward leaves arrays beside the output.
         splits:        whether a part of a batch is a batch: not if `sources` is overridden.
@@ -107,8 +110,10 @@ class Operation(Node):
     moves_all: ClassVar[bool] = False
     cache_type: ClassVar[type[ScanCache]] = ScanCache
     accumulates: ClassVar[tuple[int, ...]] = ()
+    given_attributes: ClassVar[tuple[str, ...]] = ()
 
     names_kernels: ClassVar[bool]
+    reads_ports: ClassVar[bool]
     takes_lengths: ClassVar[bool]
     saves: ClassVar[bool]
     splits: ClassVar[bool]
@@ -128,6 +133,7 @@ class Operation(Node):
             if has_own and not cls.names_kernels:
                 setattr(cls, f"inplace_{way}", False)
         cls.takes_lengths = cls.any_shape or cls.any_length
+        cls.reads_ports = cls._overrides("reads")
         cls.saves = cls._overrides("saved")
         cls.splits = not cls._overrides("sources")
         cls._infers_ragged = cls._overrides("infer_ragged")
@@ -221,6 +227,15 @@ class Operation(Node):
     def is_rowwise(self) -> bool:
         """Whether this node works row by row (see `rowwise`)."""
         return self.rowwise
+
+    def follows_sizes(self) -> bool:
+        """Whether rows, width and attributes are sums of sizes of the inputs, and of constants.
+
+        A block that was traced at some sizes then knows them for all. Types that cut, as `x[:5]`,
+        do not: the block is traced at each new size. Nor are types of users trusted, unless they
+        work row by row.
+        """
+        return self.names_kernels or self.rowwise
 
     # The signature ------------------------------------------------------------------------------
 
@@ -325,6 +340,13 @@ class Operation(Node):
         """This operation, with equal attributes, on other inputs."""
         return type(self)(*inputs, **self.attributes())
 
+    def given(self, name: str, array: Array) -> Any:
+        """The attribute `name` for another array than this node's, checked as it was.
+
+        A block asks it of its traced nodes, once for each sentence, if `given_attributes` names it.
+        """
+        raise NotImplementedError(f"{type(self).__name__}.given")
+
     def folded(self) -> Operation:
         """A node that replaces this one in a run where nothing else reads its one input.
 
@@ -392,8 +414,8 @@ class Operation(Node):
 
         Multiply-adds of its products, and `ELEMENT` for each element that it writes.
         """
-        factors = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
-        return sum([node.rows * (factors + ELEMENT * node.width) for node in batch.nodes])
+        factors: int = sum([p.size for p in batch.first.all_parameters() if p.value.ndim > 1])
+        return factors * batch.rows + ELEMENT * batch.elements
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:

@@ -34,7 +34,7 @@ class Normalised(Operation):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        return segment_bytes(batch.nodes, batch.first.over)
+        return segment_bytes(batch, batch.first.over)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]

@@ -28,7 +28,12 @@ class Input(Operation):
 
     __slots__ = ("array",)
     any_shape = True
+    given_attributes = ("array",)
     array: Array
+
+    def given(self, name: str, array: Array) -> Array:
+        _require_numbers(array)
+        return np.array(array, self.array.dtype, order="C")
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         shape: Shape = self.array.shape
@@ -47,7 +52,7 @@ class Input(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        arrays.upload(y.flat, [node.array for node in batch.nodes])
+        arrays.upload(y.flat, batch.column("array"))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
@@ -100,11 +105,15 @@ class Lookup(Operation):
 
     __slots__ = ("ids", "table")
     static = ("table",)
+    given_attributes = ("ids",)
     table: Parameter
     ids: Array
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return (self.ids.shape[0], self.table.shape[1])
+
+    def given(self, name: str, array: Array) -> Array:
+        return _ids_in(self.table, array)
 
     def content(self) -> bytes:
         return self.ids.tobytes()
@@ -248,13 +257,18 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
         VocabularyError: an id lies outside the table; names the first one and its position.
         ShapeError: the table is not a matrix, or the ids are not a list of integers.
     """
-    array = as_ids("lookup", ids)
     check_parameter("lookup", table, graph)
     if len(table.shape) != 2:
         raise ShapeError.at_caller(
             f"lookup: the table {table.name!r} has shape {table.shape}.\n"
             "  rule: a table is (V, D)\n  fix:  give the parameter two dimensions"
         )
+    return Lookup(graph=graph, table=table, ids=_ids_in(table, ids))
+
+
+def _ids_in(table: Parameter, ids: Any) -> Array:
+    """Ids of rows of a table."""
+    array = as_ids("lookup", ids)
     size = table.shape[0]
     # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
     if array.size and int(array.view(np.uint64).max()) >= size:
@@ -265,4 +279,4 @@ def lookup(graph: Owner, table: Parameter, ids: Any) -> Node:
             f"  rule: 0 <= id < {size}\n"
             "  fix:  map unknown words to one id of the vocabulary (often <unk>)"
         )
-    return Lookup(graph=graph, table=table, ids=array)
+    return array

@@ -46,7 +46,7 @@ class CumSum(Operation):
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        return segment_bytes(batch.nodes, batch.first.over)
+        return segment_bytes(batch, batch.first.over)
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         return shapes[0]
@@ -81,13 +81,13 @@ class Spread(Reduction):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """The number of means, plus the deviations of all elements."""
-        elements = [x.rows * x.width for node in batch.nodes for x in node.inputs]
+        elements = [rows * width for rows, width in zip(*batch.input_sizes(0), strict=True)]
         return cls.means(batch) + int(builtins.sum(elements))
 
     @classmethod
     def means(cls, batch: Batch) -> int:
         """The number of means: one for each output element."""
-        return builtins.sum([node.rows * node.width for node in batch.nodes])
+        return batch.elements
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from dynbatch.batcher.execution.record import RunRecord
 from dynbatch.reporting.reasons import apart, notes
 
@@ -9,8 +11,12 @@ SHOWN = 3
 """The most reasons for one batch in the table; the page has them all."""
 
 
-def report(record: RunRecord) -> str:
-    """The batches of all runs as a table with reasons, below the lower bound."""
+def report(record: RunRecord, inlined: Mapping[tuple[str, str], int]) -> str:
+    """The batches of all runs as a table with reasons, below the lower bound.
+
+    Args:
+        inlined: calls of blocks that are not one node, by the block's name and the reason.
+    """
     statistics = record.statistics
     wide = max([22, *[len(row.kind) for row in record.rows]])
     times = "host's times, no GPU is waited for" if record.is_cuda else "building not counted"
@@ -24,7 +30,7 @@ def report(record: RunRecord) -> str:
         f"{'step':>4}  {'kind':<{wide}} {'nodes':>6} {'rows':>8} {'width':>6} {'copied':>10} "
         f"{'launches':>8} {'forward ms':>10} {'backward ms':>11}  apart from",
     ]
-    beside = notes(apart(record.plans, record.known))
+    beside = notes(apart(record))
     for number, row in enumerate(record.rows):
         reasons = beside.get(number, [])
         if len(reasons) > SHOWN:
@@ -37,4 +43,6 @@ def report(record: RunRecord) -> str:
             f"{row.seconds * 1e3:>10.3f} {row.seconds_backward * 1e3:>11.3f}  {'; '.join(reasons)}"
         )
         lines.append(line.rstrip())
+    for (name, reason), count in inlined.items():
+        lines.append(f"{name}: {count} call{'s' * (count > 1)} inlined, since {reason}")
     return "\n".join(lines)

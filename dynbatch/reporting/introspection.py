@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,7 @@ class Introspection:
     grad: bool
     seed: int
     tables: list[CallTable]
+    inlined_blocks: Counter[tuple[str, str]]
     _nodes: list[Node]
     _folds: Folds
     _kept: dict[int, Node]
@@ -74,8 +76,8 @@ class Introspection:
         beside each batch those of its type that ran apart, and what kept them apart.
 
         Above it stand the number of batches, the fewest possible (lower bound), the mean batch, and
-        the host's share of the runs' time. On a GPU all times are the host's. A closed graph
-        explains as well.
+        the host's share of the runs' time; below it, which blocks are not one node, and why. On a
+        GPU all times are the host's. A closed graph explains as well.
 
         Args:
             html: also write a page to this file, with the runs on a timeline. It opens offline, and
@@ -88,7 +90,7 @@ class Introspection:
         if html is not None:
             with replacing(Path(html)) as temporary:
                 temporary.write_text(page(record), encoding="utf-8")
-        return report(record)
+        return report(record, self.inlined_blocks)
 
     def to_trace(self, path: str | os.PathLike[str]) -> None:
         """Write the runs' timeline as Chrome trace events (JSON), which ui.perfetto.dev opens.

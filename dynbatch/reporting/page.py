@@ -115,7 +115,7 @@ def _reasons(record: RunRecord) -> str:
     return _rows(
         [
             (pair.node_type, _steps(pair.first), _steps(pair.second) or "each other", pair.reason)
-            for pair in apart(record.plans, record.known)
+            for pair in apart(record)
         ],
         ("", "", "", ""),
     )
@@ -132,14 +132,13 @@ def _plans(record: RunRecord) -> str:
 
 
 def _batches(record: RunRecord, texts: Sequence[str]) -> str:
-    beside = notes(apart(record.plans, record.known))
-    plan_of = [number for number, plan in enumerate(record.plans) for _ in plan.steps]
+    beside = notes(apart(record))
     cells = []
     for number, (row, text) in enumerate(zip(record.rows, texts, strict=True)):
         cells.append(
             (
                 number,
-                plan_of[number],
+                row.planned[0],
                 text + (" with its gradient" if row.kind.endswith("+grad") else ""),
                 f"{row.nodes:,}",
                 f"{row.rows:,}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeGuard
 
-from dynbatch.batcher.execution.record import Known, Names
+from dynbatch.batcher.execution.record import Known, Names, RunRecord
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.nodes.node import Node
@@ -30,7 +30,7 @@ class Apart(NamedTuple):
 
     Args:
         node_type:     its name.
-        first, second: numbers of batch steps. Steps of one signature are all in `first`.
+        first, second: numbers of batches. Those of one signature are all in `first`.
         reason:        what keeps `first` from `second`, or the steps in `first` from each other.
     """
 
@@ -40,8 +40,22 @@ class Apart(NamedTuple):
     reason: str
 
 
-def apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
-    """The batches of one node type that ran apart, and why; numbers count through all plans."""
+def apart(record: RunRecord) -> list[Apart]:
+    """The batches of one node type that ran apart, and why; numbers are those of the rows."""
+    rows = record.row_numbers
+
+    def numbers(steps: Iterable[int]) -> tuple[int, ...]:
+        return tuple([row for row in [rows[step] for step in steps] if row is not None])
+
+    pairs = [
+        Apart(pair.node_type, numbers(pair.first), numbers(pair.second), pair.reason)
+        for pair in _batches_apart(record.plans, record.known)
+    ]
+    return [pair for pair in pairs if pair.first]
+
+
+def _batches_apart(plans: Sequence[Plan], known: Known) -> list[Apart]:
+    """The pairs, with numbers of batches through all plans."""
     steps: dict[int, list[int]] = {}
     signatures_of: dict[type[Node], list[int]] = {}
     links: dict[int, str] = {}  # a step, and why it did not run with the last of its signature

@@ -60,7 +60,7 @@ def lanes(in_order: Sequence[Bar]) -> list[int]:
 
 def signatures(record: RunRecord) -> list[int]:
     """The signature of each batch step of all runs."""
-    return [step.signature for plan in record.plans for step in plan.steps]
+    return [row.signature for row in record.rows]
 
 
 def trace(record: RunRecord) -> str:
@@ -71,7 +71,7 @@ def trace(record: RunRecord) -> str:
     known = record.known
     all_bars = bars(record)
     batches = [bar for bar in all_bars if bar.step != HOST]
-    beside = notes(batches_apart(record.plans, known))
+    beside = notes(batches_apart(record))
     signature_of = signatures(record)
     lane_of = lanes(batches)
     threads = ["host", *[f"batches {lane}" for lane in range(max(lane_of, default=-1) + 1)]]

@@ -89,7 +89,7 @@ def likely_cause(record: RunRecord) -> str:
     nodes = record.statistics.nodes
     signatures = {step.signature for plan in record.plans for step in plan.steps}
     if len(signatures) * MEAN_BATCH > nodes:
-        reasons = Counter([pair.reason for pair in apart(record.plans, record.known)])
+        reasons = Counter([pair.reason for pair in apart(record)])
         reasons.pop(DEPENDS, None)
         common = f", for instance {reasons.most_common(1)[0][0]}" if reasons else ""
         return f"they have {len(signatures)} different signatures{common}"

@@ -12,7 +12,7 @@ from dynbatch.reporting.reasons import apart
 def found(graph, kind):
     """(batches, apart from, reason) of a node type, in words."""
     record = graph._executor.record(0.0)
-    return [tuple(pair[1:]) for pair in apart(record.plans, record.known) if pair.node_type == kind]
+    return [tuple(pair[1:]) for pair in apart(record) if pair.node_type == kind]
 
 
 def reasons(build, kind, **options):
@@ -180,7 +180,7 @@ def test_batches_that_could_not_be_more_have_no_reason():
             F.tanh(F.input(graph, [[1.0]] * length))
         graph.forward()
     record = graph._executor.record(0.0)
-    assert apart(record.plans, record.known) == []
+    assert apart(record) == []
 
 
 # Calls of cells ----------------------------------------------------------------------------------

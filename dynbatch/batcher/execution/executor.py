@@ -135,6 +135,8 @@ class Executor:
             if loss is not None:
                 run.drop_gradients(self.steps)
             arena = self._allocate(plan)
+            for step in plan.preparation.steps:
+                step.planned = len(self.plans) + step.planned[0], step.planned[1]
             self.steps += plan.preparation.steps
             self.plans += plan.preparation.plans
             placed = time.perf_counter()

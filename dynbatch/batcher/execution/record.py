@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import Span, StepRun
+from dynbatch.blocks.call import RESULT
 from dynbatch.cells.calls.region_node import RegionNode
 from dynbatch.parameter import Parameter
 
@@ -67,10 +69,14 @@ class Known(NamedTuple):
 class StepRecord(NamedTuple):
     """One batch step in the table; `width` is 0 where the nodes' widths differ.
 
+    `planned` is the number of its plan, and of its batch there. An operator of a block names it.
+
     A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
     """
 
     kind: str
+    signature: int
+    planned: tuple[int, int]
     nodes: int
     rows: int
     width: int
@@ -127,17 +133,29 @@ class RunRecord(NamedTuple):
     @property
     def known(self) -> Known:
         """The parameters that the signatures of all batches stand for."""
-        steps = [step for plan in self.plans for step in plan.steps]
         return Known(
             {uid: name for row in self.rows for uid, name in row.parameters.items()},
-            {step.signature: r.parameters for step, r in zip(steps, self.rows, strict=True)},
+            {row.signature: row.parameters for row in self.rows},
         )
+
+    @property
+    def row_numbers(self) -> list[int | None]:
+        """For each batch of all plans the first of its rows; None where it has none."""
+        first: dict[tuple[int, int], int] = {}
+        for number, row in enumerate(self.rows):
+            first.setdefault(row.planned, number)
+        return [
+            first.get((place, number))
+            for place, plan in enumerate(self.plans)
+            for number in range(len(plan.steps))
+        ]
 
     @property
     def lower_bound(self) -> int:
         """The fewest batches that all runs together could have had."""
-        of_calls = sum([row.lower_bound - 1 for row in self.rows])
-        return sum([plan.lower_bound for plan in self.plans]) + of_calls
+        inside = sum([row.lower_bound - 1 for row in self.rows])
+        left = sum([_longest_chain(plan, RESULT) for plan in self.plans])  # of nothing that runs
+        return sum([plan.lower_bound for plan in self.plans]) + inside - left
 
     @property
     def host_share(self) -> float:
@@ -156,6 +174,15 @@ class RunRecord(NamedTuple):
         return self.runs[0].begin - self.begin if self.runs else 0.0
 
 
+def _longest_chain(plan: Plan, signature: int) -> int:
+    """The most nodes of a signature on a path."""
+    signatures = plan.structure.signatures
+    if signature not in signatures:
+        return 0
+    chains = zip(signatures, plan.structure.own_chains(), strict=True)
+    return max([chain for of_node, chain in chains if of_node == signature])
+
+
 def row_of(step: StepRun) -> StepRecord:
     """The row of a step in the table."""
     first = step.nodes[0]
@@ -165,6 +192,8 @@ def row_of(step: StepRun) -> StepRecord:
         rows, width = first.region.count, widths.pop() if len(widths) == 1 else 0
     return StepRecord(
         _kind_of(step),
+        first.sig,
+        step.planned,
         step.num_nodes,
         rows,
         width,
@@ -183,7 +212,10 @@ def _kind_of(step: StepRun) -> str:
     first = step.nodes[0]
     if isinstance(first, RegionNode):
         return first.label()
-    return step.node_type.__name__ + (" +grad" if step.fused else "")
+    name = step.node_type.__name__ + (" +grad" if step.fused else "")
+    if isinstance(step.nodes, Members):
+        return f"{type(step.nodes.batch.calls[0]).__name__}: {name}"
+    return name
 
 
 def names_of(parameters: Sequence[Parameter]) -> Names:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import StepRun
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
@@ -24,6 +25,8 @@ class AliasStep(StepRun):
         super().__init__(nodes, nodes[0].graph.dtype, np)
         self.block.size = 0
         self.sources = []
+        if isinstance(nodes, Members):
+            nodes.block = None  # each node lies where its input does
         for node in nodes:
             (x,) = node.inputs
             node._block, node._position, node._start = x._block.base.view(), x._position, x._start

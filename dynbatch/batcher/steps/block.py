@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from dynbatch.batcher.steps.members import Members, MembersPart, MembersParts, sizes_of
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
-from dynbatch.nodes.node import Node, in_order, same_width
+from dynbatch.nodes.node import Node, in_order
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -28,14 +29,12 @@ class Block:
     def __init__(self, nodes: Sequence[Operation], port_width: int = 0) -> None:
         self.nodes = nodes
         self.ports: list[Block] = []
-        self.lengths = [1 if port_width else node.rows for node in nodes]
-        self.width = port_width or (nodes[0].width if same_width(nodes) else 0)
-        self.widths = None if self.width else [node.width for node in nodes]
         self.offsets: Array | None = None
-        if self.width:
-            self.size = sum(self.lengths) * self.width
+        if port_width:
+            self.lengths, self.width, self.widths = [1] * len(nodes), port_width, None
+            self.size = len(nodes) * port_width
         else:
-            self.size = sum([node.rows * node.width for node in nodes])
+            self.lengths, self.width, self.widths, self.size = layout_of(nodes)
         self.array: Array | None = None
         self.start = 0
         self.gradient: Array | None = None
@@ -45,6 +44,9 @@ class Block:
         if port_width:
             return
         self.ports = [Block(nodes, width) for width in nodes[0].port_widths()]
+        if isinstance(nodes, Members):
+            nodes.lie_in(self)
+            return
         offset = 0
         for position, node in enumerate(nodes):
             node._block = self
@@ -94,6 +96,15 @@ class Block:
         return flat[node._start : node._start + node.rows * node.width].reshape(node.shape)
 
 
+def layout_of(nodes: Sequence[Node]) -> tuple[list[int], int, list[int] | None, int]:
+    """Lengths, the one width or 0, the widths where they differ, and the number of elements."""
+    lengths, widths = sizes_of(nodes)
+    width = widths[0]
+    if width and widths.count(width) == len(widths):
+        return lengths, width, None, sum(lengths) * width
+    return lengths, 0, widths, sum([n * w for n, w in zip(lengths, widths, strict=True)])
+
+
 class View:
     """The values of another block, which carry no gradient."""
 
@@ -136,9 +147,15 @@ class BatchInput:
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
+        self.packing: int | None = None
+        if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
+            self._read_members(nodes)
+            return
+        if isinstance(nodes, MembersParts):
+            self._read_parts(nodes)
+            return
         first: Block | View = nodes[0]._block
         self.is_view = in_order(nodes)
-        self.packing: int | None = None
         if self.is_view:
             self.blocks = [first.base]
             self.gradient_blocks = [] if isinstance(first, View) else self.blocks
@@ -152,10 +169,28 @@ class BatchInput:
             self.blocks = list(dict.fromkeys([block.base for block in found]))
             self.gradient_blocks = [block for block in found if not isinstance(block, View)]
             self.covers = False
-        self.lengths = [node.rows for node in nodes]
-        self.width = nodes[0].width if same_width(nodes) else 0
-        self.widths = None if self.width else [node.width for node in nodes]
-        self.size = sum([node.rows * node.width for node in nodes])
+        self.lengths, self.width, self.widths, self.size = layout_of(nodes)
+
+    def _read_members(self, nodes: Members | MembersPart) -> None:
+        """Read nodes of one step, which lie in its block in order."""
+        block: Block | View = nodes.block
+        self.is_view = True
+        self.blocks = [block.base]
+        self.gradient_blocks = [] if isinstance(block, View) else self.blocks
+        self.covers = len(nodes) == len(block.nodes)
+        if self.covers:
+            self.lengths, self.width, self.size = block.lengths, block.width, block.size
+            self.widths = block.widths
+        else:
+            self.lengths, self.width, self.widths, self.size = layout_of(nodes)
+
+    def _read_parts(self, nodes: MembersParts) -> None:
+        """Read nodes of several steps."""
+        found: list[Block | View] = list(dict.fromkeys([part.block for part in nodes.parts]))
+        self.is_view = self.covers = False
+        self.blocks = list(dict.fromkeys([block.base for block in found]))
+        self.gradient_blocks = [block for block in found if not isinstance(block, View)]
+        self.lengths, self.width, self.widths, self.size = layout_of(nodes)
 
     def view(self) -> Ragged:
         """The packed rows without a copy; only if `is_view`."""
@@ -168,7 +203,8 @@ class BatchInput:
     def _slice(self, packed: Ragged) -> Ragged:
         if self.covers:
             return packed
-        start = self.nodes[0]._start
+        nodes = self.nodes
+        start = nodes.start if isinstance(nodes, MembersPart) else nodes[0]._start
         return self._ragged(packed.flat[start : start + self.size])
 
     def _ragged(self, flat: Array) -> Ragged:
@@ -195,15 +231,15 @@ class BatchInput:
         return self._moves(arena, start, gradient=True)
 
     def _moves(self, arena: Array, start: int, gradient: bool) -> list[move.Move]:
+        if isinstance(self.nodes, MembersParts):
+            places = [(part.block, part.start, part.elements) for part in self.nodes.parts]
+        else:
+            places = [(x._block, x._start, x.rows * x.width) for x in self.nodes]
         found: list[move.Move] = []
-        for node in self.nodes:
-            size = node.rows * node.width
-            block: Block = node._block
+        for block, first, size in places:
             array: Any = block.gradient if gradient else block.array
             if array is not None:
                 base = block.gradient_start if gradient else block.start
-                found.append(
-                    move.Move(array, base + node._start, size, arena, start, size, 1, size)
-                )
+                found.append(move.Move(array, base + first, size, arena, start, size, 1, size))
             start += size
         return found

@@ -5,17 +5,21 @@ From here on nodes know their blocks; nothing is planned yet.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from typing import cast
 
 from dynbatch.backend import ArrayModule, DType
-from dynbatch.batcher.schedule.plan import Plan
+from dynbatch.batcher.schedule.plan import Plan, Structure
 from dynbatch.batcher.schedule.policies import Policy
-from dynbatch.batcher.schedule.schedule import schedule
+from dynbatch.batcher.schedule.schedule import schedule, schedule_structure
 from dynbatch.batcher.steps.alias import AliasStep
 from dynbatch.batcher.steps.block import Block
+from dynbatch.batcher.steps.members import BlockBatch, Members
 from dynbatch.batcher.steps.step_run import StepRun
+from dynbatch.blocks.call import BlockCall, BlockResult
 from dynbatch.nodes.operation import Operation
 
 
@@ -100,21 +104,68 @@ class StepMaker:
         if preparation.plans:
             plan = replace(plan, part=len(preparation.plans))
         preparation.plans.append(plan)
-        steps: list[StepRun] = []
-        begin = time.perf_counter()
-        for batch in plan.steps:
-            members = [nodes[i] for i in batch.nodes]
-            is_alias = are_aliases(members, kept)
-            step = AliasStep(members) if is_alias else StepRun(members, self._dtype, self._xp)
-            steps.append(step)
-            end = time.perf_counter()
-            step.prepare_seconds, begin = end - begin, end
-        stages = [[steps[i] for i in stage] for stage in plan.stages]
+        stages: list[list[StepRun]] = []
+        part = len(preparation.plans) - 1
+        for numbers in plan.stages:
+            groups: list[list[list[StepRun]]] = []
+            for number in numbers:
+                batch = [nodes[i] for i in plan.steps[number].nodes]
+                groups.append(self._stages_of(batch, kept))
+                for step in itertools.chain(*groups[-1]):
+                    step.planned = part, number
+            stages += side_by_side(groups)
         for stage in stages:
             for step in stage:
                 step.stage = self._stages
             self._stages += 1
         return stages
+
+    def _stages_of(self, nodes: Sequence[Operation], kept: Container[int]) -> list[list[StepRun]]:
+        """The steps of one batch: one, unless it is a batch of blocks."""
+        first = nodes[0]
+        if isinstance(first, BlockCall):
+            return self._block_stages(cast("Sequence[BlockCall]", nodes))
+        if isinstance(first, BlockResult):
+            for node in cast("Sequence[BlockResult]", nodes):
+                node.take_place()
+            return []
+        return [[self._step(nodes, are_aliases(nodes, kept))]]
+
+    def _block_stages(self, calls: Sequence[BlockCall]) -> list[list[StepRun]]:
+        """The steps of a block's operators, for all calls at once."""
+        batch = BlockBatch(calls)
+        program = batch.program
+        plan = program.plans.get(self._policy)
+        if plan is None:
+            structure = Structure(program.signatures, program.edges)
+            plan = program.plans[self._policy] = schedule_structure(structure, self._policy)
+        stages: list[list[StepRun]] = []
+        for stage in plan.stages:
+            stages.append([])
+            for number in stage:
+                operators = plan.steps[number].nodes
+                is_alias = program.operators[operators[0]].node.is_alias
+                is_alias = is_alias and not any([k in program.results for k in operators])
+                stages[-1].append(self._step(Members(batch, operators), is_alias))
+        stages[0][0].lower_bound = plan.lower_bound
+        batch.settle()
+        return stages
+
+    def _step(self, nodes: Sequence[Operation], is_alias: bool) -> StepRun:
+        begin = time.perf_counter()
+        step = AliasStep(nodes) if is_alias else StepRun(nodes, self._dtype, self._xp)
+        step.prepare_seconds = time.perf_counter() - begin
+        return step
+
+
+def side_by_side(groups: Sequence[Sequence[Sequence[StepRun]]]) -> list[list[StepRun]]:
+    """The stages of groups that do not read each other, which may run at the same time."""
+    if len(groups) == 1:
+        return [list(stage) for stage in groups[0]]
+    return [
+        [step for stage in stages for step in stage]
+        for stages in itertools.zip_longest(*groups, fillvalue=())
+    ]
 
 
 def are_aliases(nodes: Sequence[Operation], kept: Container[int]) -> bool:
@@ -164,8 +215,11 @@ def _read(steps: Iterable[StepRun]) -> list[Block]:
 
 def forget(step: StepRun) -> None:
     """Cut every reference between nodes and arrays."""
-    for node in step.nodes:
-        node._block = None
+    if isinstance(step.nodes, Members):
+        step.nodes.forget()
+    else:
+        for node in step.nodes:
+            node._block = None
     for block in step.blocks:
         block.array = block.gradient = None
     step.batch.saved.clear()

@@ -8,6 +8,7 @@ from typing import Any
 
 from dynbatch.backend import ArrayModule, DType
 from dynbatch.batcher.steps.block import BatchInput, Block, freed
+from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.parameter_gradients import StepGradients
 from dynbatch.batcher.steps.placement import BackwardPlacement, GradientTarget, Placement
 from dynbatch.cells.calls.region_node import RegionNode
@@ -25,14 +26,15 @@ Span = tuple[str, float, float]
 class StepRun:
     """A batch step: its nodes, inputs, output block, and what its kernels cost.
 
-    `prepare_seconds` is what it took to make the step; `spans` are the times its kernels ran. A
-    region of calls counts as the nodes, batches and least batches of its calls. `enter` and
+    `planned` says which batch of which plan it runs, counted from 0: a block's batch is several
+    steps. `prepare_seconds` is what it took to make the step; `spans` are the times its kernels
+    ran. A region of calls counts as the nodes, batches and least batches of its calls. `enter` and
     `enter_backward` tell it where a memory plan has put its arrays: first elements in the arena.
     """
 
     __slots__ = (
         "batch", "block", "blocks", "copied_bytes", "fused", "gradients", "is_structural",
-        "lower_bound", "node_type", "nodes", "num_batches", "num_nodes", "parameters",
+        "lower_bound", "node_type", "nodes", "num_batches", "num_nodes", "parameters", "planned",
         "prepare_seconds", "repacked", "saved", "scratch", "sources", "spans", "stage",
         "targets", "workspace", "workspace_backward",
     )  # fmt: skip
@@ -52,6 +54,7 @@ class StepRun:
         self.lower_bound = 1 if region is None else region.lower_bound
         self.fused = False
         self.stage = 0
+        self.planned = (0, 0)
         self.prepare_seconds = 0.0
         self.spans: list[Span] = []
         self.copied_bytes = 0
@@ -62,7 +65,12 @@ class StepRun:
         self.workspace_backward: tuple[int, int] | None = None
         self.targets: list[GradientTarget | None] = []
         self.repacked: list[int | None] = []
-        self.sources = [BatchInput(places) for places in self.node_type.sources(nodes)]
+        sources = (
+            nodes.sources(self.node_type)
+            if isinstance(nodes, Members)
+            else self.node_type.sources(nodes)
+        )
+        self.sources = [BatchInput(places) for places in sources]
 
     @property
     def work(self) -> int:

@@ -75,6 +75,7 @@ class AttentionBase(Operation):
     __slots__ = ("mask",)
     retains = Retain(inputs=True)
     accumulates = (1, 2)
+    given_attributes = ("mask",)
     cache_type = AttentionCache
     vector: Any = None
     mask: Mask
@@ -116,6 +117,11 @@ class AttentionBase(Operation):
             )
         return (*q[:-1], shared * v[1])
 
+    def given(self, name: str, array: Array) -> Mask:
+        if array.dtype != np.bool_:
+            raise not_boolean("attention", array)
+        return self.mask._replace(visible=array)
+
     def shared_by(self) -> int:
         """How many heads of queries share a head of keys and values."""
         return 1
@@ -124,7 +130,7 @@ class AttentionBase(Operation):
     def operations(cls, batch: Batch) -> int:
         first = batch.first
         a_pair = ELEMENT + first.inputs[0].width + first.width
-        return sum([a_pair * node.inputs[0].rows * node.inputs[1].rows for node in batch.nodes])
+        return sum([a_pair * q * k for q, k in zip(*cls.lengths(batch), strict=True)])
 
     @staticmethod
     def cache(batch: Batch) -> AttentionCache | None:
@@ -135,7 +141,7 @@ class AttentionBase(Operation):
     @classmethod
     def masks(cls, batch: Batch) -> list[Mask]:
         """The mask of each sentence."""
-        masks = [node.mask for node in batch.nodes]
+        masks = batch.column("mask")
         if batch.cache is not None and masks[0].visible is not None:
             raise GraphError(
                 f"{cls.__name__} in a cell: a mask belongs to one sentence, a cell to all.\n"
@@ -146,8 +152,7 @@ class AttentionBase(Operation):
     @classmethod
     def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:
         """T_q and T_k of each sentence."""
-        inputs = [node.inputs for node in batch.nodes]
-        return [q.rows for q, _, _ in inputs], [k.rows for _, k, _ in inputs]
+        return batch.input_sizes(0)[0], batch.input_sizes(1)[0]
 
     @classmethod
     def widest(cls, batch: Batch) -> int:
@@ -232,11 +237,7 @@ def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
     if mask is not None:
         mask = np.array(mask)
         if mask.dtype != np.bool_:
-            raise DtypeError.at_caller(
-                f"{what}: the mask is {mask.dtype} {mask.shape}; booleans are expected.\n"
-                "  rule: True lets a query see a key, False hides it\n"
-                "  fix:  pass `mask != 0`, or `mask > -inf` for an added one"
-            )
+            raise not_boolean(what, mask)
     if window is not None and not isinstance(window, (int, np.integer)):
         raise DtypeError.at_caller(
             f"{what}: window={window!r}; a whole number of tokens is expected.\n"
@@ -244,3 +245,12 @@ def mask_of(what: str, causal: bool, window: int | None, mask: Any) -> Mask:
         )
     reach = UNBOUNDED if window is None else int(window)
     return Mask(reach, 0 if causal else reach, mask)
+
+
+def not_boolean(what: str, mask: Array) -> DtypeError:
+    """The error for a mask of numbers."""
+    return DtypeError.at_caller(
+        f"{what}: the mask is {mask.dtype} {mask.shape}; booleans are expected.\n"
+        "  rule: True lets a query see a key, False hides it\n"
+        "  fix:  pass `mask != 0`, or `mask > -inf` for an added one"
+    )

@@ -74,8 +74,7 @@ class DotProductAttention(AttentionBase):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        queries = sum([node.inputs[0].rows for node in batch.nodes])
-        return {"log_sums": (queries, batch.first.heads)}
+        return {"log_sums": (sum(batch.input_sizes(0)[0]), batch.first.heads)}
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -6,7 +6,7 @@ its `dim=0` is its `dim=-1`, as in PyTorch; a scalar has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -15,7 +15,8 @@ import numpy as np
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
 from dynbatch.nodes.arguments import require_nodes
-from dynbatch.nodes.node import Node, same_width
+from dynbatch.nodes.batch import Batch
+from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import INDEX_BYTES
 from dynbatch.nodes.syntax.registry import not_an_argument
 from dynbatch.parameter import Array
@@ -76,8 +77,8 @@ def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
     return flat, np.arange(0, rows * width + 1, width)
 
 
-def segment_bytes(nodes: Sequence[Node], over: str) -> int:
+def segment_bytes(batch: Batch, over: str) -> int:
     """Bytes of the table of segment offsets; where widths differ, a segment is a row."""
-    inputs = [node.inputs[0] for node in nodes]
-    per_row = over == FEATURES and not same_width(inputs)
-    return INDEX_BYTES * (sum([x.rows for x in inputs]) + 1 if per_row else len(nodes) + 1)
+    rows, widths = batch.input_sizes(0)
+    per_row = over == FEATURES and widths.count(widths[0]) < len(widths)
+    return INDEX_BYTES * (sum(rows) + 1 if per_row else len(rows) + 1)

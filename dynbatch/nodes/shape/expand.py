@@ -99,10 +99,10 @@ class ExpandToLength(Repeated):
     @classmethod
     def segments(cls, batch: Batch) -> Segments:
         """The parts of y that are one row, or one number, of x."""
-        rows, widths = [[getattr(n, name) for n in batch.nodes] for name in ("rows", "width")]
+        rows, widths = batch.lengths, batch.widths
         if batch.first.over == TOKENS:
             return Matrices(rows, widths)
-        numbers = [node.inputs[0].rows * node.inputs[0].width for node in batch.nodes]
+        numbers = [n * width for n, width in zip(*batch.input_sizes(0), strict=True)]
         sizes = np.multiply(rows, widths)
         return ends_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
 

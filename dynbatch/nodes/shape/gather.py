@@ -13,7 +13,7 @@ from dynbatch.kernels.segment import gather_rows as gather_kernel
 from dynbatch.kernels.segment import scatter_rows
 from dynbatch.nodes.arguments import as_ids, require_nodes
 from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape, same_width
+from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
 from dynbatch.nodes.operation import INDEX_BYTES, Operation
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
@@ -34,9 +34,12 @@ class GatherRows(Operation):
     def infer_ragged(self) -> int:
         return ROWS | (self.inputs[0].ragged & WIDTH)
 
+    def follows_sizes(self) -> bool:
+        return False
+
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
-        of_elements = 0 if same_width(batch.nodes) else INDEX_BYTES * batch.elements
+        of_elements = 0 if batch.has_one_width else INDEX_BYTES * batch.elements
         return super().index_bytes(batch) + of_elements
 
     def infer_shape(self, *shapes: Shape) -> Shape:
@@ -104,13 +107,13 @@ class Transpose(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        shapes = [node.inputs[0].shape for node in batch.nodes]
+        shapes = list(zip(*batch.input_sizes(0), strict=True))
         arrays.transpose_segments(xs[0].flat, shapes, y.flat)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         if dxs[0] is not None:
-            shapes = [node.shape for node in batch.nodes]
+            shapes = list(zip(batch.lengths, batch.widths, strict=True))
             arrays.transpose_segments(dy.flat, shapes, dxs[0].flat)
 
 

@@ -42,6 +42,9 @@ class Slice(Structural):
     def is_rowwise(self) -> bool:
         return self.tokens is None
 
+    def follows_sizes(self) -> bool:
+        return self.tokens is None and not self.inputs[0].ragged & WIDTH
+
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
         if not shape or (len(shape) < 2 and self.tokens is not None):
@@ -74,6 +77,12 @@ class Slice(Structural):
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:
+        of_all = batch.column("tokens").count(None) == len(batch.nodes)
+        if of_all and (matrices := batch.matrices()) is not None:
+            for node in matrices:
+                (x,) = node.inputs
+                yield Rectangle(x, 0, 1, node.taken[1].start, node, 0, 1, 0, node.rows, node.width)
+            return
         for node in batch.nodes:
             (x,) = node.inputs
             rows, columns = node.taken

@@ -27,6 +27,9 @@ class Reshape(Structural):
     def infer_ragged(self) -> int:
         return self.lengths
 
+    def follows_sizes(self) -> bool:
+        return False
+
     def infer_shape(self, *shapes: Shape) -> Shape:
         rows, width = _extent(shapes[0])
         target_rows, target_width = _extent(self.target)

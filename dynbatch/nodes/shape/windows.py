@@ -22,6 +22,9 @@ class Windowed(Operation):
     stride: int
     padding: int
 
+    def follows_sizes(self) -> bool:
+        return False
+
     def windows(self, shape: Shape) -> int:
         """Check the attributes and return how many windows a sentence of this shape has."""
         if len(shape) != 2:
@@ -92,8 +95,7 @@ class MaxPool(PoolWindows):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        rows = sum([node.rows for node in batch.nodes])
-        return {"place": (rows, batch.first.width)}
+        return {"place": (batch.rows, batch.first.width)}
 
     @classmethod
     def place(cls, batch: Batch) -> Array:

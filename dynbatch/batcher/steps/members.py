@@ -1,0 +1,374 @@
+"""`Members`: the operators of a batch of blocks' calls, as the nodes of one batch step.
+
+A step needs lengths, widths and attributes, which follow from the sizes of the calls; node by node
+they are made only for those who look at single nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, cast, overload
+
+import numpy as np
+
+from dynbatch.blocks.call import BlockCall, ResultPlace
+from dynbatch.blocks.program import BlockProgram, Coefficients, Site, Sized
+from dynbatch.nodes.folded import Folded
+from dynbatch.nodes.node import Node
+from dynbatch.nodes.operation import Operation
+from dynbatch.parameter import Array
+
+
+class BlockBatch:
+    """Calls of one program that run together.
+
+    Attributes:
+        calls:   the calls.
+        members: for each operator the step's nodes that it is among, and which of the operators
+            there it is.
+    """
+
+    def __init__(self, calls: Sequence[BlockCall]) -> None:
+        self.calls = calls
+        self.program: BlockProgram = calls[0].program
+        self.members: dict[int, tuple[Members, int]] = {}
+        self._numbers: dict[Coefficients, list[int]] = {}
+
+    @cached_property
+    def _sizes(self) -> Array:
+        shape = len(self.calls), len(self.program.free)
+        return np.array([call.free for call in self.calls], np.int64).reshape(shape)
+
+    @cached_property
+    def streams(self) -> Array:
+        """The number of each call's random stream."""
+        return np.array([call.stream for call in self.calls], np.uint32)
+
+    def numbers(self, coefficients: Coefficients) -> list[int]:
+        """A number that follows from the sizes, for each call."""
+        known = self._numbers.get(coefficients)
+        if known is None:
+            *slopes, constant = coefficients
+            known = (self._sizes @ np.array(slopes, np.int64) + constant).tolist()
+            self._numbers[coefficients] = known
+        return known
+
+    def rows_and_widths(self, operator: int) -> tuple[list[int], list[int]]:
+        """Rows and widths of an operator's values, for each call; once where it is shared."""
+        op = self.program.operators[operator]
+        if op.rows is None or op.width is None:
+            sizes = [call.size_of(operator) for call in self.calls]
+            return [rows for rows, _ in sizes], [width for _, width in sizes]
+        rows, widths = self.numbers(op.rows), self.numbers(op.width)
+        return (rows[:1], widths[:1]) if op.is_shared else (rows, widths)
+
+    def value(self, operator: int, name: str, call: int) -> Any:
+        """An attribute of an operator that differs from call to call."""
+        bound = self.program.operators[operator].bound[name]
+        if isinstance(bound, Sized):
+            return bound.at(self.calls[call].free)
+        if isinstance(bound, Site):
+            return int(self.stream_numbers(bound)[call])
+        return self.calls[call].told.values[operator, name]
+
+    def stream_numbers(self, site: Site) -> Array:
+        """32-bit numbers of an operator's random streams, one for each call.
+
+        Source: the finalizer of MurmurHash3 (Appleby), over the call's number and the operator's.
+        """
+        x = self.streams ^ np.uint32((site.number + 1) * 0x9E3779B9 & 0xFFFFFFFF)
+        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+            x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
+        return x ^ (x >> np.uint32(16))
+
+    def nodes_of(self, operator: int) -> Sequence[Node]:
+        """The node of each call for an operator, or for a node argument where it is negative."""
+        if operator < 0:
+            return [call.inputs[-1 - operator] for call in self.calls]
+        members, place = self.members[operator]
+        if self.program.operators[operator].is_shared:
+            return [members[place]] * len(self.calls)
+        count = len(self.calls)
+        return [members[k] for k in range(place * count, (place + 1) * count)]
+
+    def inputs_of(self, operators: Sequence[int], position: int) -> Sequence[Node]:
+        """What the operators of a step read at a position: nodes of one step where they lie so."""
+        read = [self.program.operators[k].inputs[position] for k in operators]
+        if min(read) >= 0:
+            parts = [self.part_of(operator) for operator in read]
+            if None not in parts:
+                return joined(cast("list[MembersPart]", parts))
+        return [node for operator in read for node in self.nodes_of(operator)]
+
+    def part_of(self, operator: int) -> MembersPart | None:
+        """The nodes of an operator, where they lie in one block, one for each call."""
+        members, place = self.members[operator]
+        if members.block is None or members.is_shared:
+            return None
+        count = len(self.calls)
+        return MembersPart(members, place * count, (place + 1) * count)
+
+    def settle(self) -> None:
+        """Tell the calls where their results lie."""
+        program, calls = self.program, self.calls
+        places: list[list[ResultPlace]] = []
+        for operator in program.results:
+            if operator < 0:
+                places.append(places_of(self.nodes_of(operator)))
+            else:
+                members, place = self.members[operator]
+                places.append(members.places(place))
+        for k, call in enumerate(calls):
+            call.places = [of_result[k] for of_result in places]
+            call._block, call._position, call._start = call.places[program.main]
+
+
+class Members(Sequence[Any]):
+    """The nodes of one step: operators of a program, for each call of a batch.
+
+    Nodes of the first operator come first, in the order of the calls.
+
+    Attributes:
+        operators: positions in the program; all of one signature.
+        block:     where the values lie; None until there is one, or where they lie in several.
+        is_shared: whether there is one node for all calls.
+    """
+
+    def __init__(self, batch: BlockBatch, operators: Sequence[int]) -> None:
+        self.batch = batch
+        self.operators = list(operators)
+        program = batch.program
+        self.is_shared = program.operators[operators[0]].is_shared
+        self.block: Any = None
+        self._count = 1 if self.is_shared else len(batch.calls)
+        self._nodes: dict[int, Operation] = {}
+        for place, operator in enumerate(operators):
+            batch.members[operator] = (self, place)
+        sizes = [batch.rows_and_widths(operator) for operator in operators]
+        self.lengths = [n for rows, _ in sizes for n in rows] if len(sizes) > 1 else sizes[0][0]
+        self.widths = [n for _, widths in sizes for n in widths] if len(sizes) > 1 else sizes[0][1]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Any]: ...
+
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return [self[k] for k in range(*place.indices(len(self)))]
+        if place < 0:
+            place += len(self)
+        if not 0 <= place < len(self):
+            raise IndexError(place)
+        node = self._nodes.get(place)
+        if node is None:
+            node = self._nodes[place] = self._made(place)
+        return node
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[k] for k in range(len(self))])
+
+    def _made(self, place: int) -> Operation:
+        """A node as it would be if the sentence's operators were nodes of the graph."""
+        batch = self.batch
+        operator = self.operators[place // self._count]
+        k = place % self._count
+        op, call = batch.program.operators[operator], batch.calls[k]
+        node = object.__new__(type(op.node))
+        for name, value in op.constants:
+            setattr(node, name, value)
+        node.graph, node.index, node.phase = call.graph, call.index, call.phase
+        node.ndim, node.rows, node.width = op.node.ndim, self.lengths[place], self.widths[place]
+        node.ragged, node.sig = op.node.ragged, op.node.sig
+        if isinstance(node, Folded):
+            node.stands_for = _stand_in(node)
+        for name in op.bound:
+            setattr(node, name, batch.value(operator, name, k))
+        node.inputs = tuple([self._input(x, k) for x in op.inputs])
+        node._block = None
+        if self.block is not None:
+            self._place(node, place)
+        return node
+
+    def _input(self, operator: int, call: int) -> Node:
+        if operator < 0:
+            return self.batch.calls[call].inputs[-1 - operator]
+        members, place = self.batch.members[operator]
+        return members[place * members._count + (0 if members.is_shared else call)]  # type: ignore[no-any-return]
+
+    def _place(self, node: Operation, place: int) -> None:
+        node._block, node._position, node._start = self.block, place, self._starts[place]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        elements = np.multiply(self.lengths, self.widths)
+        return [0, *np.cumsum(elements).tolist()]
+
+    def lie_in(self, block: Any) -> None:
+        """Note where the values lie."""
+        self.block = block
+        for place, node in self._nodes.items():
+            self._place(node, place)
+
+    def places(self, operator: int) -> list[ResultPlace]:
+        """Where the values of one of the operators lie, for each call."""
+        if self.block is None or self.is_shared:
+            count = len(self.batch.calls)
+            if self.is_shared:
+                return places_of([self[operator]] * count)
+            return places_of(self[operator * count : (operator + 1) * count])
+        first = operator * self._count
+        starts = self._starts[first : first + self._count]
+        return [ResultPlace(self.block, first + k, start) for k, start in enumerate(starts)]
+
+    def column(self, name: str) -> list[Any]:
+        """An attribute of each node."""
+        batch, found = self.batch, []
+        for operator in self.operators:
+            op = batch.program.operators[operator]
+            bound = op.bound.get(name, op)
+            if bound is op:
+                found += [getattr(op.node, name)] * self._count
+            elif isinstance(bound, Site):
+                found += batch.stream_numbers(bound).tolist()
+            else:
+                found += [batch.value(operator, name, k) for k in range(self._count)]
+        return found
+
+    def input_sizes(self, position: int) -> tuple[list[int], list[int]]:
+        """Rows and widths of what each node reads at a position."""
+        return sizes_of(self.batch.inputs_of(self.operators, position))
+
+    def sources(self, node_type: type[Operation]) -> list[Sequence[Any]]:
+        """The values that make up each packed input, as `Operation.sources`."""
+        count = len(self.batch.program.operators[self.operators[0]].inputs)
+        if not node_type.splits or (node_type.variadic and (count != 1 or self._reads_ports)):
+            return node_type.sources(self)  # type: ignore[return-value]
+        return [self.batch.inputs_of(self.operators, position) for position in range(count)]
+
+    @property
+    def _reads_ports(self) -> bool:
+        return self.batch.program.operators[self.operators[0]].node.reads_ports
+
+    def matrices(self) -> Sequence[Any] | None:
+        """One node for all calls of each operator, which reads one for all calls; None if not so.
+
+        For operators that work row by row: it makes no difference to them.
+        """
+        batch, found = self.batch, []
+        for place, operator in enumerate(self.operators):
+            (read,) = batch.program.operators[operator].inputs
+            source = batch.part_of(read) if read >= 0 else None
+            if source is None or self.block is None or not (source.width and self.block.width):
+                return None
+            target = MembersPart(self, place * self._count, (place + 1) * self._count)
+            found.append(Matrix(target, self[place * self._count], (Matrix(source),)))
+        return found
+
+    def forget(self) -> None:
+        """Cut the references from nodes to arrays."""
+        for node in self._nodes.values():
+            node._block = None
+
+
+class MembersPart(Sequence[Any]):
+    """Some successive nodes of a step, which lie in one block."""
+
+    def __init__(self, members: Members, first: int, end: int) -> None:
+        self.members = members
+        self.first = first
+        self.end = end
+        self.block = members.block
+        self.lengths = members.lengths[first:end]
+        self.widths = members.widths[first:end]
+
+    @property
+    def start(self) -> int:
+        """The first element in the block."""
+        return self.members._starts[self.first]
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return self.members._starts[self.end] - self.start
+
+    @property
+    def width(self) -> int:
+        """The width of all rows; 0 where they differ."""
+        width: int = self.block.width
+        return width
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.members[self.first : self.end][place]
+
+
+class MembersParts(Sequence[Any]):
+    """Nodes of several steps, or the same nodes of one step several times."""
+
+    def __init__(self, parts: Sequence[MembersPart]) -> None:
+        self.parts = parts
+        self.lengths = [n for part in parts for n in part.lengths]
+        self.widths = [n for part in parts for n in part.widths]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, place: Any) -> Any:
+        return [node for part in self.parts for node in part][place]
+
+
+class Matrix:
+    """The rows of all calls as one matrix: the attributes that moves of rows read."""
+
+    __slots__ = ("_block", "_start", "attributes", "inputs", "rows", "width")
+
+    def __init__(self, part: MembersPart, node: Any = None, inputs: Sequence[Matrix] = ()) -> None:
+        self._block, self._start = part.block, part.start
+        self.rows, self.width = sum(part.lengths), part.width
+        self.attributes = node
+        self.inputs = inputs
+
+    def __getattr__(self, name: str) -> Any:
+        """All other attributes are those of the first node."""
+        return getattr(self.attributes, name)
+
+
+def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
+    """Where the values of nodes lie."""
+    return [ResultPlace(x._block, x._position, x._start) for x in nodes]
+
+
+def joined(parts: Sequence[MembersPart]) -> Members | MembersPart | MembersParts:
+    """The nodes of the parts as those of one step, where they follow each other there."""
+    first, last = parts[0], parts[-1]
+    follow = all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
+    if not follow:
+        return MembersParts(parts)
+    if first.first == 0 and last.end == len(first.members):
+        return first.members
+    return first if len(parts) == 1 else MembersPart(first.members, first.first, last.end)
+
+
+def sizes_of(nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """Rows and widths of nodes."""
+    if isinstance(nodes, Members | MembersPart | MembersParts):
+        return nodes.lengths, nodes.widths
+    return [x.rows for x in nodes], [x.width for x in nodes]
+
+
+def _stand_in(node: Folded) -> Any:
+    """What a folded node stands for, which inside a block has no value of its own."""
+    stand_in = object.__new__(Operation)
+    stand_in.graph, stand_in.index, stand_in.phase = node.graph, node.index, node.phase
+    stand_in.ndim, stand_in.rows, stand_in.width = node.ndim, node.rows, node.width
+    stand_in.ragged = node.ragged
+    return stand_in

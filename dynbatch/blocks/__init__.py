@@ -1,0 +1,1 @@
+"""Blocks: functions over a sentence's matrices, one node a sentence."""

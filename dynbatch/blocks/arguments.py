@@ -1,0 +1,133 @@
+"""`Arguments`: what a block is given, sorted into nodes, arrays, parameters and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum, IntEnum, auto
+from typing import Any
+
+import numpy as np
+
+from dynbatch.nodes.node import WIDTH, Node, Owner
+from dynbatch.parameter import Array
+
+Form = tuple[Any, ...]
+"""The form of one argument: its kind, and what must be equal for calls to share a trace."""
+
+
+class ArgumentKind(IntEnum):
+    """What an argument is to a block."""
+
+    NODE = auto()
+    ARRAY = auto()
+    """Of this sentence: ids, a mask."""
+    PARAMS = auto()
+    """A module, a parameter: known by identity, and by what the block reads of it."""
+    GRAPH = auto()
+    SETTING = auto()
+    """A number, a string, None: another value means another trace."""
+    TUPLE = auto()
+    LIST = auto()
+    DICT = auto()
+
+
+class Arguments:
+    """The arguments of one call.
+
+    Attributes:
+        forms:  of each, keyword arguments last; equal for calls that may share a trace.
+        nodes, arrays, params: those among them, in order.
+        graph:  the graph of the nodes, or the one that was given.
+    """
+
+    __slots__ = ("arrays", "forms", "graph", "names", "nodes", "params")
+
+    def __init__(self, positional: Sequence[object], named: dict[str, object]) -> None:
+        self.nodes: list[Node] = []
+        self.arrays: list[Array] = []
+        self.params: list[object] = []
+        self.graph: Owner | None = None
+        self.names = tuple(named)
+        self.forms = tuple([self._form(value) for value in (*positional, *named.values())])
+
+    def _form(self, value: Any) -> Form:
+        if isinstance(value, Node):
+            self.nodes.append(value)
+            if self.graph is None:
+                self.graph = value.graph
+            ragged = value.ragged
+            return ArgumentKind.NODE, value.ndim, None if ragged & WIDTH else value.width, ragged
+        if value is None or isinstance(value, str | bool | int | float | np.generic | Enum):
+            return ArgumentKind.SETTING, type(value), value
+        if isinstance(value, np.ndarray):
+            return self._array(np.array(value))
+        if isinstance(value, tuple):
+            return ArgumentKind.TUPLE, *map(self._form, value)
+        if isinstance(value, list):
+            if _holds_numbers(value):
+                return self._array(np.array(value, None if value else np.int64))
+            return ArgumentKind.LIST, *map(self._form, value)
+        if isinstance(value, dict):
+            return ArgumentKind.DICT, tuple(value), *map(self._form, value.values())
+        if hasattr(value, "add_light") and not isinstance(value, type):
+            self.graph = value
+            return (ArgumentKind.GRAPH,)
+        self.params.append(value)
+        return (ArgumentKind.PARAMS,)
+
+    def _array(self, array: Array) -> Form:
+        self.arrays.append(array)
+        return ArgumentKind.ARRAY, array.dtype.char, array.ndim
+
+    def with_leaves(
+        self, nodes: Sequence[Node], arrays: Sequence[Array], params: Sequence[object], graph: Owner
+    ) -> tuple[list[object], dict[str, object]]:
+        """Positional and named arguments of these forms, made of other leaves."""
+        leaves = {
+            ArgumentKind.NODE: iter(nodes),
+            ArgumentKind.ARRAY: iter(arrays),
+            ArgumentKind.PARAMS: iter(params),
+        }
+        values = [_value(form, leaves, graph) for form in self.forms]
+        first = len(values) - len(self.names)
+        return values[:first], dict(zip(self.names, values[first:], strict=True))
+
+
+def _holds_numbers(values: list[Any]) -> bool:
+    """Whether a list is an array written in Python, of one dimension or more; empty ones are."""
+    return all(
+        [
+            _holds_numbers(value)
+            if isinstance(value, list)
+            else isinstance(value, int | float | np.generic)
+            for value in values
+        ]
+    )
+
+
+def _value(form: Form, leaves: dict[ArgumentKind, Iterator[Any]], graph: Owner) -> object:
+    slot = form[0]
+    if slot in leaves:
+        return next(leaves[slot])
+    if slot is ArgumentKind.GRAPH:
+        return graph
+    if slot is ArgumentKind.SETTING:
+        return form[2]
+    if slot is ArgumentKind.DICT:
+        values = [_value(part, leaves, graph) for part in form[2:]]
+        return dict(zip(form[1], values, strict=True))
+    parts = [_value(part, leaves, graph) for part in form[1:]]
+    return tuple(parts) if slot is ArgumentKind.TUPLE else parts
+
+
+def sizes_of(nodes: Sequence[Node], arrays: Sequence[Array]) -> tuple[int, ...]:
+    """The numbers of rows, ragged widths and array dimensions, which may differ by sentence."""
+    sizes: list[int] = []
+    for node in nodes:
+        if node.ndim == 2:
+            sizes.append(node.rows)
+        if node.ragged & WIDTH and node.ndim:
+            sizes.append(node.width)
+    for array in arrays:
+        sizes += array.shape
+    return tuple(sizes)

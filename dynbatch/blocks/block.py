@@ -1,0 +1,169 @@
+"""`block`: makes a function over a sentence's matrices one node a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from types import MethodType
+from typing import Any, TypeAlias
+
+from dynbatch.arguments import refused, shown
+from dynbatch.blocks.arguments import Arguments, sizes_of
+from dynbatch.blocks.call import BlockCall, results_of
+from dynbatch.blocks.program import BlockProgram, NotOneProgram, Told
+from dynbatch.blocks.sizes import Pattern, Sizes, patterns_to_try, with_free
+from dynbatch.blocks.trace import (
+    ARRAY_NAMES,
+    NotTraceable,
+    TraceMaker,
+    may_read_lengths,
+    names_used,
+)
+from dynbatch.compiler.recorder import recorded
+from dynbatch.compiler.traced import Reads, Traced, check_reads
+from dynbatch.nodes.node import Owner
+
+CACHED_PROGRAMS = 512
+
+Program: TypeAlias = "BlockProgram | Inlined"
+
+Entry = tuple[tuple[object, ...], list[Program]]
+"""Parameters, and the programs of one graph for arguments of equal forms."""
+
+
+class Inlined:
+    """Stands for the program of a block that has none: its operators are nodes of each sentence.
+
+    Args:
+        reason:   why; for `explain()`.
+        reads:    what was read of its parameters.
+        is_known: whether that holds for other calls.
+    """
+
+    pattern: Pattern = ()
+
+    def __init__(self, reason: str, reads: Reads | None = None, is_known: bool = True) -> None:
+        self.reason = reason
+        self.reads: Reads = {} if reads is None else reads
+        self.is_known = is_known
+
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether it holds for these sizes."""
+        return self.is_known
+
+
+class BlockFunction:
+    """A function that is one node a sentence; `block` makes it."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self.__wrapped__ = function
+        name = getattr(function, "__qualname__", "block").removesuffix(".__call__")
+        self.name = name.rsplit(".", 1)[-1].strip("<>")
+        self._call_type: type[BlockCall] = type(
+            self.name, (BlockCall,), {"__slots__": (), "__module__": function.__module__}
+        )
+        self._programs: Traced[Program] = Traced(CACHED_PROGRAMS)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __call__(self, *positional: Any, **named: Any) -> Any:
+        arguments = Arguments(positional, named)
+        graph = arguments.graph
+        if graph is None:
+            raise refused(
+                f"block {self.name!r}", f"called with {shown(positional)}",
+                "a block computes a sentence's nodes from others, in their graph",
+                "give it a node, or the graph",
+            )  # fmt: skip
+        if graph.is_trace:
+            return self.__wrapped__(*positional, **named)
+        sizes = sizes_of(arguments.nodes, arguments.arrays)
+        program = self._program(arguments, graph, sizes)
+        if isinstance(program, BlockProgram):
+            told = self._told(program, arguments, graph, sizes)
+            if told is not None:
+                return results_of(self._call_type, program, arguments, sizes, told, graph)
+            program = Inlined("for some sizes or arrays it builds other operators")
+        graph.note_inlined(self.name, program.reason)
+        return self.__wrapped__(*positional, **named)
+
+    def _told(
+        self, program: BlockProgram, arguments: Arguments, graph: Owner, sizes: Sizes
+    ) -> Told | None:
+        """What the program does not know of a call; None where it does not hold for it."""
+        if not program.needs_trace(sizes):
+            return program.given(arguments.arrays)
+        maker = self._maker(arguments, recorded(tuple(arguments.params))[0], graph)
+        return program.traced(maker, sizes, arguments.arrays)
+
+    def _program(self, arguments: Arguments, graph: Owner, sizes: Sizes) -> Program:
+        """The program for arguments of these forms and sizes, looked up once a graph."""
+        params = tuple(arguments.params)
+        key = (self, arguments.forms, arguments.names, *map(id, params))
+        # With the parameters, so that their ids stay their own.
+        entry: Entry = graph.programs.setdefault(key, (params, []))
+        for program in entry[1]:
+            if program.takes(sizes):
+                return program
+        program = self._find(arguments, params, graph, sizes)
+        check_reads(self.name, program.reads, graph)
+        entry[1].append(program)
+        return program
+
+    def _find(
+        self, arguments: Arguments, params: tuple[object, ...], graph: Owner, sizes: Sizes
+    ) -> Program:
+        """A program that the block was traced to before, or a new one."""
+        begin = (arguments.forms, arguments.names, graph.dtype.char)
+        for program in self._programs.fitting(begin, params):
+            if program.takes(sizes):
+                return program
+        program = self._trace(arguments, params, graph, sizes)
+        if isinstance(program, Inlined) and not program.is_known:
+            return program
+        return self._programs.add((*begin, program.pattern), params, program)
+
+    def _trace(
+        self, arguments: Arguments, params: tuple[object, ...], graph: Owner, sizes: Sizes
+    ) -> Program:
+        """The program of the loosest pattern that holds."""
+        recorders, reads = recorded(params)
+        maker = self._maker(arguments, recorders, graph)
+        try:
+            trace, names = names_used(lambda: maker.on(sizes, arguments.arrays))
+        except NotTraceable as error:
+            return Inlined(str(error), reads)
+        except Exception:  # it fails; the function itself will raise it
+            return Inlined("it fails", reads, is_known=False)
+        careful = may_read_lengths(trace, names)
+        maker.is_touched |= bool(arguments.arrays) and not names.isdisjoint(ARRAY_NAMES)
+
+        def try_pattern(pattern: Pattern) -> BlockProgram | str:
+            try:
+                return BlockProgram(maker, pattern, sizes, careful, reads)
+            except NotOneProgram as error:
+                return str(error)
+
+        found: BlockProgram | str = ""
+        for pattern in patterns_to_try(sizes, len(sizes_of(arguments.nodes, ()))):
+            found = try_pattern(pattern)
+            if isinstance(found, BlockProgram):
+                break
+        if isinstance(found, str):
+            return Inlined(found, reads)
+        for k in range(len(sizes)):
+            pattern = with_free(found.pattern, k)
+            if pattern != found.pattern:
+                other = try_pattern(pattern)
+                found = other if isinstance(other, BlockProgram) else found
+        return found
+
+    def _maker(self, arguments: Arguments, recorders: Any, graph: Owner) -> TraceMaker:
+        return TraceMaker(self.__wrapped__, arguments, list(recorders), graph.dtype)
+
+
+def block(function: Callable[..., Any]) -> Any:
+    """..."""
+    return BlockFunction(function)

@@ -1,0 +1,148 @@
+"""`BlockCall`: a block applied to one sentence, as one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dynbatch.blocks.arguments import Arguments
+from dynbatch.blocks.program import BlockProgram, Told, affine
+from dynbatch.blocks.sizes import Sizes
+from dynbatch.nodes.node import Node, Owner, Shape
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.signature import intern_signature
+from dynbatch.parameter import Array, Parameter
+
+
+class ResultPlace(NamedTuple):
+    """Where a result lies: the packed values of its operator, its position and first element."""
+
+    block: Any
+    position: int
+    start: int
+
+
+class BlockCall(Operation):
+    """A block applied to one sentence; its value is the first result that the block computes.
+
+    It has no kernels: a batch of calls runs as the batches of its operators. Each block has a
+    subtype with its own name.
+
+    Batches with:  every other call of the same program.
+
+    Attributes:
+        program:  the operators.
+        arrays:   that it was given.
+        free:     its sizes that vary.
+        told:     what does not follow from these sizes.
+        stream:   where it is random, its number.
+        places:   of all results, once it is in a batch.
+    """
+
+    __slots__ = ("arrays", "free", "places", "program", "stream", "told")
+    any_length = True
+    program: BlockProgram
+    arrays: Sequence[Array]
+    free: Sizes
+    stream: int
+    told: Told
+    places: Sequence[ResultPlace]
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return self.shape_of(self.program.main)
+
+    def shape_of(self, result: int) -> Shape:
+        """The shape of one of its results."""
+        position = self.program.results[result]
+        operator = self.program.operators[position]
+        rows, width = self.size_of(position)
+        return ((rows, width), (width,), ())[2 - operator.node.ndim]
+
+    def size_of(self, operator: int) -> tuple[int, int]:
+        """Rows and width of the value of an operator."""
+        op = self.program.operators[operator]
+        if op.rows is None or op.width is None:
+            return self.told.sizes[operator]
+        return affine(op.rows, self.free), affine(op.width, self.free)
+
+    def infer_ragged(self) -> int:
+        return self.program.operators[self.program.results[self.program.main]].node.ragged
+
+    def signature(self) -> int:
+        return intern_signature((type(self), self.program.uid))
+
+    @classmethod
+    def signature_names(cls, values: Sequence[Any]) -> list[str]:
+        return ["program"]
+
+    def content(self) -> bytes:
+        """The arrays that it was given."""
+        return b"".join([array.tobytes() for array in self.arrays])
+
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        return self.program.all_parameters
+
+    def parameters(self) -> tuple[Parameter, ...]:
+        return tuple([p for p in self.program.all_parameters if not p.frozen])
+
+    def attributes(self) -> dict[str, Any]:
+        held = super().attributes()
+        held.pop("places", None)
+        return held
+
+
+class BlockResult(Operation):
+    """A further result of a block that returns several.
+
+    Batches with:  every other one; it is where the block has left it, and no kernel runs.
+    """
+
+    __slots__ = ("number",)
+    number: int
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        (call,) = self.inputs
+        assert isinstance(call, BlockCall)
+        return call.shape_of(self.number)
+
+    def infer_ragged(self) -> int:
+        (call,) = self.inputs
+        assert isinstance(call, BlockCall)
+        return call.program.operators[call.program.results[self.number]].node.ragged
+
+    def signature(self) -> int:
+        return RESULT
+
+    def take_place(self) -> None:
+        """Lie where the block left this result."""
+        (call,) = self.inputs
+        assert isinstance(call, BlockCall)
+        self._block, self._position, self._start = call.places[self.number]
+
+
+RESULT = intern_signature((BlockResult,))
+
+
+def results_of(
+    call_type: type[BlockCall],
+    program: BlockProgram,
+    arguments: Arguments,
+    sizes: Sizes,
+    told: Told,
+    graph: Owner,
+) -> Any:
+    """The results of a new call: a node, or a tuple of nodes as the function returned it."""
+    made: dict[int, Node] = {-1 - k: x for k, x in enumerate(arguments.nodes)}
+    if program.main >= 0:
+        call = call_type(
+            *arguments.nodes, graph=graph, program=program, arrays=arguments.arrays,
+            free=tuple([sizes[k] for k in program.free]), told=told, stream=0,
+        )  # fmt: skip
+        if program.is_random:
+            call.stream = graph.stream(call)
+        made[program.results[program.main]] = call
+        for number, position in enumerate(program.results):
+            if position not in made:
+                made[position] = BlockResult(call, number=number)
+    results = tuple([made[position] for position in program.results])
+    return results if program.returns_tuple else results[0]

@@ -1,0 +1,379 @@
+"""`BlockProgram`: the operators of a block, traced at several sizes, for sentences of any size.
+
+What differs between the traces is bound to what it follows from: the sizes of the arguments, one of
+their arrays, a random stream. What follows from nothing so simple is read from a trace at the sizes
+of the call, once for each of them; or from a trace of each call, where it follows from its arrays.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dynbatch.blocks.live import Operators, live_operators
+from dynbatch.blocks.sizes import (
+    Fit,
+    Pattern,
+    Sizes,
+    bases,
+    filled,
+    fits,
+    free_positions,
+    leaves_of,
+    points_for,
+    same,
+    skeleton,
+    with_leaves,
+)
+from dynbatch.blocks.trace import TraceMaker
+from dynbatch.compiler.traced import Reads
+from dynbatch.errors import DynbatchError
+from dynbatch.nodes.node import WIDTH
+from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.signature import intern_signature
+from dynbatch.parameter import Array, Parameter
+
+_uids = itertools.count()
+
+SHARED = "shared by all sentences"
+"""Begins the signature of an operator that runs once a mini-batch."""
+
+STREAM = "stream"
+"""The attribute in which a node type keeps the number of its random stream."""
+
+Coefficients = tuple[int, ...]
+"""Of each free size, and a constant at the end."""
+
+
+class NotOneProgram(Exception):
+    """A block builds other operators for other sizes; the text says how."""
+
+
+class Sized(NamedTuple):
+    """An attribute made of integers that follow from the sizes."""
+
+    form: Any
+    coefficients: tuple[Coefficients, ...]
+
+    def at(self, free: Sequence[int]) -> Any:
+        """Its value for these free sizes."""
+        return with_leaves(self.form, iter([affine(c, free) for c in self.coefficients]))
+
+
+class Given(NamedTuple):
+    """An attribute that is made from one of the call's arrays by `Operation.given`."""
+
+    array: int
+
+
+class Site(NamedTuple):
+    """The random stream of an operator: the call's own, and the operator's number."""
+
+    number: int
+
+
+class Told(NamedTuple):
+    """What of a call does not follow from its sizes, by what the program knows.
+
+    values: of attributes, by operator and name. sizes: rows and widths, by operator.
+    """
+
+    values: dict[tuple[int, str], Any]
+    sizes: dict[int, tuple[int, int]]
+
+
+class BlockOperator:
+    """One operator of a block, for sentences of any size.
+
+    Attributes:
+        node:     the traced node: its type, its parameters, and what is equal for all sizes.
+        inputs:   positions of operators, or -1 - k for the node argument k.
+        rows, width: of its value, as functions of the free sizes; None where a trace must tell.
+        bound:    its attributes that differ; None for those that a trace must tell.
+        constants: its other attributes.
+        is_shared: whether it reads no argument, so that it runs once a mini-batch.
+    """
+
+    __slots__ = ("bound", "constants", "inputs", "is_shared", "node", "rows", "width")
+
+    def __init__(self, node: Operation, inputs: tuple[int, ...]) -> None:
+        self.node = node
+        self.inputs = inputs
+        self.rows: Coefficients | None = None
+        self.width: Coefficients | None = None
+        self.bound: dict[str, Sized | Given | Site | None] = {}
+        self.constants: list[tuple[str, Any]] = []
+        self.is_shared = False
+
+
+class BlockProgram:
+    """What a block was traced to.
+
+    Args:
+        maker:   traces the block for the call at hand, which the program does not keep.
+        pattern: which sizes vary.
+        actual:  the sizes of the call at hand.
+        careful: whether other sizes than those that are tried may give other operators.
+        reads:   what the traces read from its parameters; it fills while they are made.
+
+    Raises:
+        NotOneProgram: what it builds differs with sizes, or it fails at those that were tried.
+    """
+
+    def __init__(
+        self, maker: TraceMaker, pattern: Pattern, actual: Sizes, careful: bool, reads: Reads
+    ) -> None:
+        self.uid = next(_uids)
+        self.pattern = pattern
+        self.free = free_positions(pattern)
+        self.reads = reads
+        self.plans: dict[Any, Any] = {}  # of its operators, by policy
+        self._careful = careful
+        points, traces = _traces(maker, pattern, [actual[k] for k in self.free])
+        first = traces[0]
+        self.results = first.results
+        self.returns_tuple = first.returns_tuple
+        computed = [number for number, position in enumerate(self.results) if position >= 0]
+        self.main = computed[0] if computed else -1
+        self.operators = [
+            BlockOperator(node, inputs)
+            for node, inputs in zip(first.nodes, first.inputs, strict=True)
+        ]
+        self.num_arguments = len(maker.arguments.nodes)
+        again: list[Operators] = []
+        if maker.arguments.arrays:
+            again = [self._like(first, maker.at(filled(pattern, points[0])))]
+        self._bind(Fit(points), traces, again)
+        self.is_random = any([STREAM in op.bound for op in self.operators])
+        self._retraces = any([None in (op.rows, op.width) for op in self.operators]) or any(
+            [bound is None for op in self.operators for bound in op.bound.values()]
+        )
+        self._given = [
+            (k, name, bound.array)
+            for k, op in enumerate(self.operators)
+            for name, bound in op.bound.items()
+            if isinstance(bound, Given)
+        ]
+        self._by_data = maker.is_touched or self._data_changes(first, again)
+        self._unsafe = self._sizes_unlike(maker, points[0])
+        self._known: dict[Sizes, Told | None] = {}
+        self.signatures = tuple(
+            [
+                intern_signature((SHARED, op.node.sig)) if op.is_shared else op.node.sig
+                for op in self.operators
+            ]
+        )
+        self.edges = tuple([tuple([k for k in op.inputs if k >= 0]) for op in self.operators])
+
+    @property
+    def all_parameters(self) -> tuple[Parameter, ...]:
+        """The parameters that its operators read, each once."""
+        found = {p.uid: p for op in self.operators for p in op.node.all_parameters()}
+        return tuple(found.values())
+
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether the sizes of a call keep to the program's pattern."""
+        return fits(self.pattern, sizes)
+
+    # How a call differs from the traces -----------------------------------------------------------
+
+    def needs_trace(self, sizes: Sizes) -> bool:
+        """Whether a call of these sizes must be traced at them, or looked up."""
+        if self._by_data or self._retraces or self._careful:
+            return True
+        return bool(self._unsafe) and any([sizes[self.free[k]] == 0 for k in self._unsafe])
+
+    def given(self, arrays: Sequence[Array]) -> Told:
+        """What a call's arrays tell, checked.
+
+        Raises:
+            DynbatchError: what the operators raise that take an array.
+        """
+        values = {
+            (k, name): self.operators[k].node.given(name, arrays[array])
+            for k, name, array in self._given
+        }
+        return Told(values, {})
+
+    def traced(self, maker: TraceMaker, sizes: Sizes, arrays: Sequence[Array]) -> Told | None:
+        """What a trace at the call's sizes tells, or None if it builds other operators."""
+        if self._by_data or sizes not in self._known:
+            try:
+                trace = live_operators(maker.on(sizes, arrays))
+            except Exception:
+                return None  # the function itself will raise it
+            found = self._read(trace, tuple([sizes[k] for k in self.free]))
+            if not self._by_data:
+                self._known[sizes] = found
+        else:
+            found = self._known[sizes]
+        if found is None or not self._given:
+            return found
+        return Told(found.values | self.given(arrays).values, found.sizes)
+
+    def _read(self, trace: Operators, free: Sizes) -> Told | None:
+        """What a trace tells; None where it is not as the program says it would be."""
+        if self._differs(trace) is not None:
+            return None
+        found = Told({}, {})
+        for k, (op, node) in enumerate(zip(self.operators, trace.nodes, strict=True)):
+            attributes = node.attributes()
+            expected = dict(op.constants)
+            for name, bound in op.bound.items():
+                if bound is None:
+                    found.values[k, name] = attributes[name]
+                elif isinstance(bound, Sized):
+                    expected[name] = bound.at(free)
+            if not all([same(attributes[name], value) for name, value in expected.items()]):
+                return None
+            if op.rows is None or op.width is None:
+                found.sizes[k] = node.rows, node.width
+            elif (affine(op.rows, free), affine(op.width, free)) != (node.rows, node.width):
+                return None
+        return found
+
+    def _differs(self, trace: Operators) -> str | None:
+        """How a trace differs from the program; None where it does not."""
+        mine = [(op.node, op.inputs) for op in self.operators]
+        theirs = list(zip(trace.nodes, trace.inputs, strict=True))
+        for (a, read), (b, other) in zip(mine, theirs, strict=False):
+            if (type(a), a.ndim, a.ragged, read) != (type(b), b.ndim, b.ragged, other):
+                return f"{type(a).__name__} at some sizes, {type(b).__name__} at others"
+            if a.sig != b.sig:
+                return f"a {type(a).__name__} that cannot share a batch with that of other sizes"
+        if len(mine) != len(theirs):
+            return f"{len(mine)} operators at some sizes, {len(theirs)} at others"
+        same_results = (self.results, self.returns_tuple) == (trace.results, trace.returns_tuple)
+        return None if same_results else "other results at other sizes"
+
+    def _like(self, first: Operators, trace: Any) -> Operators:
+        operators = live_operators(trace)
+        if (difference := self._differs(operators)) is not None:
+            raise NotOneProgram(f"it builds {difference}")
+        return operators
+
+    # Binding --------------------------------------------------------------------------------------
+
+    def _bind(self, fit: Fit, traces: Sequence[Operators], again: Sequence[Operators]) -> None:
+        for trace in traces[1:]:
+            if (difference := self._differs(trace)) is not None:
+                raise NotOneProgram(f"it builds {difference}")
+        sites = itertools.count()
+        untold: set[int] = set()  # operators whose rows only a trace at the call's sizes tells
+        for k, op in enumerate(self.operators):
+            nodes = [trace.nodes[k] for trace in (*traces, *again)]
+            of_sizes, of_data = nodes[: len(traces)], nodes[len(traces) :]
+            follows = op.node.follows_sizes() and untold.isdisjoint(op.inputs)
+            if op.node.ndim < 2:
+                op.rows = fit.constant(1)
+            elif follows and all([node.rows == nodes[0].rows for node in of_data]):
+                op.rows = fit.coefficients([node.rows for node in of_sizes])
+            if not op.node.ragged & WIDTH and all([n.width == op.node.width for n in nodes]):
+                op.width = fit.constant(op.node.width)
+            elif follows and all([node.width == nodes[0].width for node in of_data]):
+                op.width = fit.coefficients([node.width for node in of_sizes])
+            if op.rows is None or op.width is None:
+                untold.add(k)
+            tables = [node.attributes() for node in nodes]
+            for name, value in tables[0].items():
+                values = [table[name] for table in tables]
+                if name == STREAM:
+                    op.bound[name] = Site(next(sites))
+                elif isinstance(value, Operation):
+                    continue  # what a folded node stands for
+                elif all([same(value, other) for other in values[1:]]):
+                    op.constants.append((name, value))
+                else:
+                    op.bound[name] = _given(name, nodes, (*traces, *again))
+                    if op.bound[name] is None and follows:
+                        op.bound[name] = _sized(fit, values[: len(traces)], values[len(traces) :])
+            shared = all([x >= 0 and self.operators[x].is_shared for x in op.inputs])
+            sizes = (op.rows, op.width)
+            fixed = all([c is not None and not any(c[:-1]) for c in sizes])
+            op.is_shared = shared and not op.bound and fixed
+
+    def _data_changes(self, first: Operators, again: Sequence[Operators]) -> bool:
+        """Whether something that no array is bound to differs where only arrays do."""
+        return any(
+            [
+                bound is None and not same(a.attributes()[name], b.attributes()[name])
+                for other in again
+                for op, a, b in zip(self.operators, first.nodes, other.nodes, strict=True)
+                for name, bound in op.bound.items()
+            ]
+        ) or any(
+            [
+                (a.rows, a.width) != (b.rows, b.width)
+                for other in again
+                for a, b in zip(first.nodes, other.nodes, strict=True)
+            ]
+        )
+
+    def _sizes_unlike(self, maker: TraceMaker, point: Sequence[int]) -> frozenset[int]:
+        """The free sizes at whose 0 the block fails, or builds other operators."""
+        unlike: set[int] = set()
+        count = len(self.free)
+        alone = [{k} for k in range(count)]
+        for zeros in [*alone, set(range(count))] if count > 1 else alone:
+            values = [0 if k in zeros else n for k, n in enumerate(point)]
+            try:
+                trace = live_operators(maker.at(filled(self.pattern, values)))
+            except Exception:  # whatever the function raises without rows
+                trace = None
+            if trace is None or self._read(trace, tuple(values)) is None:
+                unlike |= zeros
+        return frozenset(unlike)
+
+
+def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
+    """Σ c_k s_k + c."""
+    total = coefficients[-1]
+    for factor, size in zip(coefficients, free, strict=False):
+        total += factor * size
+    return total
+
+
+def _given(name: str, nodes: Sequence[Operation], traces: Sequence[Operators]) -> Given | None:
+    """The array that the attribute is made from, if its type says how it makes it."""
+    if name not in type(nodes[0]).given_attributes:
+        return None
+    for array in range(len(traces[0].arrays)):
+        try:
+            made = [
+                same(node.given(name, trace.arrays[array]), getattr(node, name))
+                for node, trace in zip(nodes, traces, strict=True)
+            ]
+        except DynbatchError:
+            continue
+        if all(made):
+            return Given(array)
+    return None
+
+
+def _sized(fit: Fit, values: Sequence[Any], again: Sequence[Any]) -> Sized | None:
+    leaves = [leaves_of(value) for value in values]
+    if None in leaves or not all([same(values[0], value) for value in again]):
+        return None
+    forms = [skeleton(value) for value in values]
+    if not all([same(forms[0], form) for form in forms]):
+        return None
+    fitted = [fit.coefficients(column) for column in zip(*leaves, strict=True)]
+    if None in fitted:
+        return None
+    return Sized(forms[0], tuple(c for c in fitted if c is not None))
+
+
+def _traces(
+    maker: TraceMaker, pattern: Pattern, actual: Sequence[int]
+) -> tuple[list[tuple[int, ...]], list[Operators]]:
+    """Traces at the points of a `Fit`, and these points; sizes near the call's where small fail."""
+    count = len(actual)
+    error: Exception | None = None
+    for base, others in bases(actual):
+        points = points_for(count, base, others)
+        try:
+            return points, [live_operators(maker.at(filled(pattern, point))) for point in points]
+        except Exception as raised:  # whatever the function raises at sizes that it was not given
+            error = error or raised
+    raise NotOneProgram(f"at other sizes it fails: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,160 @@
+"""Which sizes of a block's arguments vary, and how what it builds follows from them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Pattern = tuple[int, ...]
+"""For each size of the arguments the position of the size that it equals; its own where it is free.
+
+A negative entry -n - 1 stands for the constant n.
+"""
+
+Sizes = tuple[int, ...]
+
+SMALL = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
+OTHERS = (8, 3, 14, 6, 21, 4, 26, 10, 33, 12, 40, 9)
+STEP = 4
+
+
+def fits(pattern: Pattern, sizes: Sizes) -> bool:
+    """Whether the sizes of a call keep to a pattern."""
+    return all(
+        [
+            size == (sizes[leader] if leader >= 0 else -leader - 1)
+            for leader, size in zip(pattern, sizes, strict=True)
+        ]
+    )
+
+
+def free_positions(pattern: Pattern) -> list[int]:
+    """The positions of the sizes that vary on their own."""
+    return [k for k, leader in enumerate(pattern) if leader == k]
+
+
+def filled(pattern: Pattern, values: Sequence[int]) -> Sizes:
+    """All sizes, from the values of the free ones."""
+    value_of = dict(zip(free_positions(pattern), values, strict=True))
+    return tuple([value_of[leader] if leader >= 0 else -leader - 1 for leader in pattern])
+
+
+def patterns_to_try(sizes: Sizes, node_sizes: int) -> list[Pattern]:
+    """Patterns that these sizes keep to: all free, then equal ones tied, then others constant.
+
+    Args:
+        node_sizes: how many of the sizes, the first ones, are those of nodes.
+    """
+    count = len(sizes)
+    tied = [sizes.index(size) for size in sizes]
+    alone = [tied.count(leader) == 1 for leader in tied]
+    arrays_fixed = [
+        -size - 1 if alone[k] and k >= node_sizes else tied[k] for k, size in enumerate(sizes)
+    ]
+    rows_fixed = [
+        -1 - 1 if size == 1 and k < node_sizes else arrays_fixed[k] for k, size in enumerate(sizes)
+    ]
+    candidates = [tuple(range(count)), tuple(tied), tuple(arrays_fixed), tuple(rows_fixed)]
+    return [p for p in dict.fromkeys(candidates) if fits(p, sizes)]
+
+
+def with_free(pattern: Pattern, size: int) -> Pattern:
+    """The pattern with one more free size, unless others are tied to it."""
+    return (*pattern[:size], size, *pattern[size + 1 :])
+
+
+class Fit:
+    """Integers as affine functions of the free sizes: n = Σ c_k s_k + c.
+
+    Args:
+        points: sizes at which the integers are known: first some point, then for each free size
+            one that is larger by `STEP` in this size alone, then others to verify with.
+    """
+
+    def __init__(self, points: Sequence[Sequence[int]]) -> None:
+        self._points = np.array(points, np.int64).reshape(len(points), -1)
+
+    def constant(self, value: int) -> tuple[int, ...]:
+        """The function that is everywhere `value`."""
+        return (*[0] * self._points.shape[1], value)
+
+    def coefficients(self, values: Sequence[int]) -> tuple[int, ...] | None:
+        """The c_k, and c at the end; None if no such function gives the values."""
+        count = self._points.shape[1]
+        given = np.array(values, np.int64)
+        steps = given[1 : 1 + count] - given[0]
+        if (steps % STEP).any():
+            return None
+        slopes = steps // STEP
+        constant = given[0] - self._points[0] @ slopes
+        if ((self._points @ slopes + constant) != given).any():
+            return None
+        return (*slopes.tolist(), int(constant))
+
+
+def points_for(count: int, base: Sequence[int], others: Sequence[int]) -> list[tuple[int, ...]]:
+    """Sizes to trace with, as `Fit` wants them."""
+    first = tuple(base[:count])
+    moved = [(*first[:k], first[k] + STEP, *first[k + 1 :]) for k in range(count)]
+    return [first, *moved, tuple(others[:count])]
+
+
+def bases(actual: Sequence[int]) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    """Sizes to begin with and sizes to verify with: small ones, smaller ones, and near a call's."""
+    yield SMALL, OTHERS
+    yield range(1, len(actual) + 1), range(len(actual) + 2, 2, -1)
+    near = [max(1, size - STEP - k) for k, size in enumerate(actual)]
+    yield near, actual
+
+
+def leaves_of(value: Any) -> list[int] | None:
+    """The integers that a value is made of, in order; None where it is not made of integers."""
+    if isinstance(value, bool) or value is None:
+        return []
+    if isinstance(value, int | np.integer):
+        return [int(value)]
+    if isinstance(value, range | slice):
+        return [n for part in (value.start, value.stop, value.step) for n in leaves_of(part) or []]
+    if isinstance(value, tuple):
+        parts = [leaves_of(part) for part in value]
+        return None if None in parts else [n for part in parts for n in part or []]
+    return None
+
+
+def with_leaves(value: Any, leaves: Iterator[int]) -> Any:
+    """A value of the same form, made of other integers."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int | np.integer):
+        return next(leaves)
+    if isinstance(value, range | slice):
+        return type(value)(
+            *[with_leaves(part, leaves) for part in (value.start, value.stop, value.step)]
+        )
+    parts = [with_leaves(part, leaves) for part in value]
+    return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two attributes of nodes are equal; arrays by their bytes."""
+    if a is b:
+        return True
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return (
+            type(a) is type(b)
+            and len(a) == len(b)
+            and all([same(x, y) for x, y in zip(a, b, strict=True)])
+        )
+    if type(a) is not type(b) or isinstance(a, np.ndarray):
+        return False
+    return bool(a == b)
+
+
+def skeleton(value: Any) -> Any:
+    """A value with every integer replaced by 1: what must be equal for affine integers."""
+    return with_leaves(value, itertools.repeat(1))
