@@ -65,7 +65,7 @@ def of_pytorch(bert: Bert, batch: int, threads: int, sorts: bool) -> Encode:
     def encode(sentences: Sequence[Array]) -> Array:
         order = np.argsort([-len(ids) for ids in sentences], kind="stable")
         order = order if sorts else np.arange(len(sentences))
-        vectors = np.empty((len(sentences), network.word.embedding_dim), np.float32)
+        vectors = np.empty((len(sentences), bert.config.hidden_size), np.float32)
         for first in range(0, len(sentences), batch):
             chosen = order[first : first + batch]
             ids = [torch.from_numpy(sentences[k]) for k in chosen]

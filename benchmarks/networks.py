@@ -116,7 +116,7 @@ class TransformerSizes:
 
     With e_t the sum of word and position embedding, x = e, and in each of the layers
         x <- x + W_out concat_h(softmax(Q_h K_hᵀ / √d_h + causal mask) V_h),  [Q K V] = W_in norm(x)
-        x <- x + W_contract gelu(W_expand norm(x))
+        x <- x + W_2 gelu(W_1 norm(x))
     and the logits are W_output norm(x) + b. Biases everywhere. Dropout is 0.
 
     Source: Radford et al. 2019, "Language models are unsupervised multitask learners", section 2.3.
@@ -136,8 +136,8 @@ class TransformerSizes:
             "word.weight": (self.vocabulary, hidden),
             "position.weight": (self.longest, hidden),
             **_layer_shapes(self.layers, hidden, self.inner),
-            "norm.weight": (hidden,),
-            "norm.bias": (hidden,),
+            "encoder.norm.weight": (hidden,),
+            "encoder.norm.bias": (hidden,),
             "output.weight": (self.vocabulary, hidden),
             "output.bias": (self.vocabulary,),
         }
@@ -148,7 +148,7 @@ class BertLayerSizes:
     """A layer of BERT-base, normalised after each part, between word vectors and a tag a word.
 
     With x the word's vector, and A attention as in `TransformerSizes`, over the whole sentence:
-        x <- norm(x + A(x)),  x <- norm(x + W_contract gelu(W_expand x))
+        x <- norm(x + A(x)),  x <- norm(x + W_2 gelu(W_1 x))
     and the logits are W_output x + b. Positions are left out; dropout is 0.
 
     Source: Devlin et al. 2019, arXiv:1810.04805, section 3.
@@ -178,7 +178,7 @@ def initial_values(sizes: Sizes, rng: np.random.Generator) -> Mapping[str, Array
     """float32 values for every parameter, uniform in ±0.08; around 1 for a norm's weight."""
     return {
         name: (
-            float(name.endswith("norm.weight"))
+            float("norm" in name and name.endswith("weight"))
             + rng.uniform(-_INITIAL_RANGE, _INITIAL_RANGE, shape)
         ).astype(np.float32)
         for name, shape in sizes.shapes().items()
@@ -199,15 +199,15 @@ def _lstm_shapes(prefix: str, inputs: int, hidden: int) -> dict[str, tuple[int, 
 
 
 def _layer_shapes(layers: int, hidden: int, inner: int) -> dict[str, tuple[int, ...]]:
-    """The layers of a Transformer; the rows of `project` are queries, keys and values."""
+    """The layers of a Transformer; the rows of `in_proj_weight` are queries, keys and values."""
     shapes: dict[str, tuple[int, ...]] = {}
-    maps = {"project": (3 * hidden, hidden), "merge": (hidden, hidden)}
-    maps |= {"expand": (inner, hidden), "contract": (hidden, inner)}
+    maps = {"self_attn.in_proj_": (3 * hidden, hidden), "self_attn.out_proj.": (hidden, hidden)}
+    maps |= {"linear1.": (inner, hidden), "linear2.": (hidden, inner)}
     for k in range(layers):
-        for name in ("attention_norm", "inner_norm"):
-            shapes[f"blocks.{k}.{name}.weight"] = (hidden,)
-            shapes[f"blocks.{k}.{name}.bias"] = (hidden,)
         for name, shape in maps.items():
-            shapes[f"blocks.{k}.{name}.weight"] = shape
-            shapes[f"blocks.{k}.{name}.bias"] = shape[:1]
+            shapes[f"encoder.layers.{k}.{name}weight"] = shape
+            shapes[f"encoder.layers.{k}.{name}bias"] = shape[:1]
+        for name in ("norm1", "norm2"):
+            shapes[f"encoder.layers.{k}.{name}.weight"] = (hidden,)
+            shapes[f"encoder.layers.{k}.{name}.bias"] = (hidden,)
     return shapes

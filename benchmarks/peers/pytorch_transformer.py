@@ -25,73 +25,110 @@ from dynbatch.padding import IGNORED
 
 Sizes = TransformerSizes | BertLayerSizes
 Attend = Callable[[Any], Tensor]
-"""From what `Layer.project` gives, queries, keys and values, to what is seen, (…, D)."""
+"""From what `SelfAttention.project` gives, queries, keys and values, to what is seen, (…, D)."""
+
+
+class SelfAttention(nn.Module):
+    """The linear maps before and behind attention, under the names of `nn.MultiheadAttention`."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.in_proj_weight = nn.Parameter(torch.empty(3 * hidden, hidden))
+        self.in_proj_bias = nn.Parameter(torch.zeros(3 * hidden))
+        self.out_proj = nn.Linear(hidden, hidden)
+        nn.init.xavier_uniform_(self.in_proj_weight)
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        seen: Tensor = self.out_proj(attend(self.project(x)))
+        return seen
+
+    def project(self, x: Tensor) -> Any:
+        """Queries, keys and values side by side."""
+        return linear(x, self.in_proj_weight, self.in_proj_bias)
+
+
+class ThreeProducts(SelfAttention):
+    """Queries, keys and values as a matrix each."""
+
+    def project(self, x: Tensor) -> Any:
+        parts = zip(self.in_proj_weight.chunk(3), self.in_proj_bias.chunk(3), strict=True)
+        return [linear(x, weight, bias) for weight, bias in parts]
 
 
 class Layer(nn.Module):
-    """One layer of `TransformerSizes` or `BertLayerSizes`."""
+    """One layer of a Transformer, under the names of `nn.TransformerEncoderLayer`."""
 
-    def __init__(self, sizes: Sizes, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        hidden: int,
+        inner: int,
+        norm_first: bool = False,
+        dropout: float = 0.0,
+        attention: type[SelfAttention] = SelfAttention,
+    ) -> None:
         super().__init__()
-        hidden = sizes.hidden
+        self.norm_first = norm_first
+        self.self_attn = attention(hidden)
+        self.linear1, self.linear2 = nn.Linear(hidden, inner), nn.Linear(inner, hidden)
+        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
         self.dropout = nn.Dropout(dropout)
-        self.norm_first = isinstance(sizes, TransformerSizes)
-        self.attention_norm = nn.LayerNorm(hidden)
-        self.project = nn.Linear(hidden, 3 * hidden)
-        self.merge = nn.Linear(hidden, hidden)
-        self.inner_norm = nn.LayerNorm(hidden)
-        self.expand = nn.Linear(hidden, sizes.inner)
-        self.contract = nn.Linear(sizes.inner, hidden)
 
     def forward(self, x: Tensor, attend: Attend) -> Tensor:
         if self.norm_first:
-            x = x + self.seen(self.attention_norm(x), attend)
-            return x + self.inner(self.inner_norm(x))
-        x = self.attention_norm(x + self.seen(x, attend))
-        normal: Tensor = self.inner_norm(x + self.inner(x))
+            x = x + self.dropout(self.self_attn(self.norm1(x), attend))
+            return x + self.inner(self.norm2(x))
+        x = self.norm1(x + self.dropout(self.self_attn(x, attend)))
+        normal: Tensor = self.norm2(x + self.inner(x))
         return normal
 
-    def seen(self, x: Tensor, attend: Attend) -> Tensor:
-        merged: Tensor = self.dropout(self.merge(attend(self.project(x))))
-        return merged
-
     def inner(self, x: Tensor) -> Tensor:
-        contracted: Tensor = self.dropout(self.contract(gelu(self.expand(x))))
-        return contracted
+        made: Tensor = self.dropout(self.linear2(gelu(self.linear1(x))))
+        return made
+
+
+class Encoder(nn.Module):
+    """Layers one after the other, and a norm behind them if they are `norm_first`."""
+
+    def __init__(self, count: int, hidden: int, inner: int, **options: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([Layer(hidden, inner, **options) for _ in range(count)])
+        self.norm = nn.LayerNorm(hidden) if options.get("norm_first") else nn.Identity()
+
+    def forward(self, x: Tensor, attend: Attend) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, attend)
+        normal: Tensor = self.norm(x)
+        return normal
+
+
+def attention(
+    projected: Tensor, heads: int, is_causal: bool = False, mask: Tensor | None = None
+) -> Tensor:
+    """(B, T, 3 D) -> (B, T, D); a mask (B, 1, 1, T) is False at padding."""
+    query, key, value = projected.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)  # type: ignore[no-untyped-call]
+    seen = scaled_dot_product_attention(query, key, value, mask, is_causal=is_causal)
+    return seen.transpose(1, 2).flatten(2)
 
 
 class Network(nn.Module):
     """The network of `TransformerSizes` or `BertLayerSizes`."""
 
-    def __init__(self, sizes: Sizes) -> None:
+    def __init__(self, sizes: Sizes, attention: type[SelfAttention] = SelfAttention) -> None:
         super().__init__()
         self.heads = sizes.heads
         self.is_causal = isinstance(sizes, TransformerSizes)
         self.word = nn.Embedding(sizes.vocabulary, sizes.hidden)
-        self.blocks = nn.ModuleList([Layer(sizes) for _ in range(sizes.layers)])
         if isinstance(sizes, TransformerSizes):
             self.position = nn.Embedding(sizes.longest, sizes.hidden)
-            self.norm = nn.LayerNorm(sizes.hidden)
-            self.output = nn.Linear(sizes.hidden, sizes.vocabulary)
-        else:
-            self.output = nn.Linear(sizes.hidden, sizes.tags)
-
-    def states(self, x: Tensor, attend: Attend) -> Tensor:
-        """All layers on embeddings."""
-        for block in self.blocks:
-            x = block(x, attend)
-        return x
-
-    def logits(self, x: Tensor) -> Tensor:
-        """Of the last layer's states."""
-        found: Tensor = self.output(self.norm(x) if self.is_causal else x)
-        return found
+        self.encoder = Encoder(
+            sizes.layers, sizes.hidden, sizes.inner, norm_first=self.is_causal, attention=attention
+        )
+        tags = sizes.vocabulary if isinstance(sizes, TransformerSizes) else sizes.tags
+        self.output = nn.Linear(sizes.hidden, tags)
 
     def attention(self, projected: Tensor, mask: Tensor | None = None) -> Tensor:
-        """(B, T, 3 D) -> (B, T, D); a mask hides the padding where later words are seen."""
-        query, key, value = projected.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(query, key, value, mask, is_causal=self.is_causal)
-        return seen.transpose(1, 2).flatten(2)
+        """The function `attention`, as the network has it."""
+        return attention(projected, self.heads, self.is_causal, mask)
 
 
 @dataclass(frozen=True)
@@ -109,9 +146,14 @@ class TransformerContender(PyTorchContender):
     model: Network
 
     def __init__(
-        self, name: str, sizes: Sizes, values: Mapping[str, Array], device: str = "cpu"
+        self,
+        name: str,
+        sizes: Sizes,
+        values: Mapping[str, Array],
+        device: str = "cpu",
+        attention: type[SelfAttention] = SelfAttention,
     ) -> None:
-        super().__init__(name, Network(sizes), values, device)
+        super().__init__(name, Network(sizes, attention), values, device)
 
 
 def total(logits: Tensor, targets: Tensor) -> Tensor:
@@ -148,7 +190,8 @@ class PaddedTransformer(TransformerContender):
         x = model.word(words)
         if model.is_causal:
             x = x + model.position.weight[: words.shape[1]]
-        logits = model.logits(model.states(x, lambda qkv: model.attention(qkv, prepared.mask)))
+        x = model.encoder(x, lambda qkv: model.attention(qkv, prepared.mask))
+        logits = model.output(x)
         return total(logits.flatten(0, 1), prepared.targets.flatten()) / len(words)
 
 
@@ -181,11 +224,12 @@ class PackedTransformer(TransformerContender):
         x = model.word(prepared.words)
         if model.is_causal:
             x = x + model.position(prepared.places)
-        return total(self.logits(x, prepared), prepared.targets) / len(prepared.lengths)
+        logits = model.output(self.states(x, prepared))
+        return total(logits, prepared.targets) / len(prepared.lengths)
 
     @abstractmethod
-    def logits(self, x: Tensor, prepared: Packed) -> Tensor:
-        """(N, D) -> logits of all words."""
+    def states(self, x: Tensor, prepared: Packed) -> Tensor:
+        """All layers, (N, D) -> (N, D)."""
 
 
 class BySentence(PackedTransformer):
@@ -194,14 +238,15 @@ class BySentence(PackedTransformer):
     def __init__(self, sizes: Sizes, values: Mapping[str, Array], device: str = "cpu") -> None:
         super().__init__("pytorch-by-sentence", sizes, values, device)
 
-    def logits(self, x: Tensor, prepared: Packed) -> Tensor:
+    def states(self, x: Tensor, prepared: Packed) -> Tensor:
         model = self.model
 
         def attend(qkv: Tensor) -> Tensor:
             parts = qkv.unsqueeze(0).split(prepared.lengths, 1)
             return torch.cat([model.attention(part) for part in parts], 1).squeeze(0)
 
-        return model.logits(model.states(x, attend))
+        states: Tensor = model.encoder(x, attend)
+        return states
 
 
 class NestedTransformer(PackedTransformer):
@@ -214,12 +259,10 @@ class NestedTransformer(PackedTransformer):
     """
 
     def __init__(self, sizes: Sizes, values: Mapping[str, Array], device: str = "cpu") -> None:
-        super().__init__("pytorch-nested", sizes, values, device)
-        for block in self.model.blocks:
-            if not self.model.is_causal:
-                block.project = ThreeProducts(block.project)
+        attention = SelfAttention if isinstance(sizes, TransformerSizes) else ThreeProducts
+        super().__init__("pytorch-nested", sizes, values, device, attention)
 
-    def logits(self, x: Tensor, prepared: Packed) -> Tensor:
+    def states(self, x: Tensor, prepared: Packed) -> Tensor:
         model, lengths = self.model, prepared.lengths
         bounds = {"min_seqlen": min(lengths), "max_seqlen": max(lengths)}
 
@@ -232,17 +275,6 @@ class NestedTransformer(PackedTransformer):
             return scaled_dot_product_attention(*heads).transpose(1, 2).flatten(-2)
 
         nested = torch.nested.nested_tensor_from_jagged(x, prepared.offsets, **bounds)
-        top = model.states(nested, attend_padded if model.is_causal else attend)
-        return model.logits(top.values())
-
-
-class ThreeProducts(nn.Module):
-    """A projection to queries, keys and values, as a matrix each."""
-
-    def __init__(self, project: nn.Linear) -> None:
-        super().__init__()
-        self.weight, self.bias = project.weight, project.bias
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        parts = zip(self.weight.chunk(3), self.bias.chunk(3), strict=True)
-        return [linear(x, weight, bias) for weight, bias in parts]
+        made = model.encoder(nested, attend_padded if model.is_causal else attend)
+        states: Tensor = made.values()
+        return states

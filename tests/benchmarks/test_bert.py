@@ -105,13 +105,14 @@ def test_the_picture_is_drawn(tmp_path):
 
 def test_bytes_of_pytorch_lie_on_a_line():
     pytest.importorskip("torch", reason="the twin is PyTorch's")
-    from benchmarks.bert.torch_twin import TorchMemory, activation_bytes
+    from benchmarks.bert.torch_twin import TorchBert, TorchMemory, activation_bytes
 
-    memory = TorchMemory(BertConfig(**SMALL))
-    state = memory.total(16, 1) - activation_bytes(memory._network, 1, 16)
-    assert memory.total(16, 5) == pytest.approx(
-        state + activation_bytes(memory._network, 5, 16), rel=0.02
-    )
+    memory, network = [make(BertConfig(**SMALL)) for make in (TorchMemory, TorchBert)]
+    state = memory.total(32, 8) - activation_bytes(network, 8, 32)
+    for sentences, length in ((16, 32), (4, 64), (7, 50)):
+        expected = state + activation_bytes(network, sentences, length)
+        assert memory.total(length, sentences) == pytest.approx(expected, rel=1e-3)
+    assert state == 16 * sum(p.numel() for p in network.parameters())
 
 
 def test_the_twin_in_pytorch_computes_the_same_loss():

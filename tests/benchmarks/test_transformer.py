@@ -9,10 +9,6 @@ from benchmarks.workloads.transformer import DynbatchTransformer
 from tests.torch_parity import import_torch
 
 SIZES = TransformerSizes(vocabulary=11, hidden=8, inner=12, heads=2, layers=2, longest=80)
-NAMES = {
-    "attention_norm": "norm1", "project.": "self_attn.in_proj_", "merge": "self_attn.out_proj",
-    "inner_norm": "norm2", "expand": "linear1", "contract": "linear2",
-}  # fmt: skip
 
 
 def of_torch(torch, values):
@@ -26,12 +22,10 @@ def of_torch(torch, values):
     ]
     tensors = {}
     for name, value in values.items():
-        if not name.startswith("blocks."):
+        if not name.startswith("encoder.layers."):
             tensors[name] = torch.tensor(value, dtype=torch.float64, requires_grad=True)
             continue
-        _, number, rest = name.split(".", 2)
-        for ours, theirs in NAMES.items():
-            rest = rest.replace(ours, theirs)
+        _, _, number, rest = name.split(".", 3)
         tensors[name] = dict(layers[int(number)].named_parameters())[rest]
         tensors[name].data[...] = torch.tensor(value, dtype=torch.float64)
     return layers, tensors
@@ -46,7 +40,9 @@ def reference_loss(torch, layers, tensors, words, targets):
     for layer in layers:
         x = layer(x, src_mask=mask, is_causal=True)
     shape = (SIZES.hidden,)
-    x = functional.layer_norm(x, shape, tensors["norm.weight"], tensors["norm.bias"])
+    x = functional.layer_norm(
+        x, shape, tensors["encoder.norm.weight"], tensors["encoder.norm.bias"]
+    )
     logits = functional.linear(x[0], tensors["output.weight"], tensors["output.bias"])
     return functional.cross_entropy(logits, torch.tensor(targets), reduction="sum")
 
