@@ -85,7 +85,7 @@ def rotary(
         is_inverse:     turn back, which is the gradient.
         out:            (N, heads · d), overwritten; may be `x`.
 
-    Memory: four times the rotated features of a block of rows, and the positions.
+    Memory: twice the rotated features of a block of rows, and the positions.
 
     Source: Su et al. 2021, arXiv:2104.09864, section 3.2.2.
     """

@@ -80,6 +80,27 @@ def test_equals_pytorch(layout, rotary_dim, scaling, dtype):
     )
 
 
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("seed", range(200))
+def test_random_configurations_equal_pytorch(seed):
+    torch = import_torch()
+    generator = np.random.default_rng(seed)
+    heads, features = int(generator.integers(1, 5)), 2 * int(generator.integers(1, 33))
+    offset = int(generator.integers(0, 100))
+    options = {
+        "layout": str(generator.choice(["halves", "interleaved"])),
+        "base": float(generator.choice([100.0, 1e4, 5e5])),
+        "rotary_dim": 2 * int(generator.integers(1, features // 2 + 1)),
+        "scaling": [None, LLAMA3, {"rope_type": "linear", "factor": 2.5}][generator.integers(3)],
+    }
+    assert_equals_torch(
+        lambda x: F.rotary(x, heads, offset=offset, **options),
+        lambda x: peer(torch, x, heads=heads, positions=range(offset, offset + len(x)), **options),
+        [(int(n), heads * features) for n in generator.integers(0, 513, 4)],
+        dtype=str(generator.choice(["float32", "float64"])),
+    )
+
+
 @pytest.mark.parametrize("layout", ["halves", "interleaved"])
 def test_batches_and_differentiates(layout):
     def build(graph, x, offset):
