@@ -12,6 +12,8 @@ from dynbatch import nodes as F
 from dynbatch import optim
 from dynbatch.errors import CheckpointError
 from dynbatch.models import pretrained
+from dynbatch.testing.precision import dense_gradient
+from tests.marks import quick
 from tests.models.pretrained import fixtures
 
 FAMILIES = {
@@ -66,22 +68,44 @@ def test_a_batch_of_all_lengths_gives_what_transformers_gives_for_each_sentence(
         np.testing.assert_allclose(found, alone, rtol=0, atol=2e-5)
 
 
+def summed(graph, model, sentences):
+    """The cross-entropy at the labels of all sentences."""
+    losses = [
+        F.cross_entropy(values(graph, model, one), one["labels"], reduction="sum")
+        for one in sentences
+    ]
+    return F.sum(losses)
+
+
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_few_steps_of_adam_lower_the_loss(name):
-    model, sentences = read(name).train(), fixtures.sentences(name)
-    optimizer, losses = optim.Adam(model.parameters(), lr=0.01), []
-    for _ in range(5):
-        with db.Graph() as graph:
-            loss = F.sum(
-                [
-                    F.cross_entropy(values(graph, model, one), one["labels"], reduction="sum")
-                    for one in sentences
-                ]
-            )
-            graph.backward(loss)
-            losses.append(float(loss.value))
+def test_a_few_steps_of_adam_with_dropout_lower_the_loss(name):
+    model, sentences = read(name), fixtures.sentences(name)
+    optimizer = optim.Adam(model.parameters(), lr=0.01)
+    for seed in range(6):
+        with db.Graph(seed=seed) as graph:
+            graph.backward(summed(graph, model.train(), sentences))
         optimizer.step()
-    assert losses[-1] < 0.95 * losses[0]
+    with db.Graph(grad=False) as graph:
+        assert float(summed(graph, model.eval(), sentences)) < 0.9 * fixtures.loss(name)
+
+
+@pytest.mark.parametrize("name", quick(["llama", "t5-v1_1"], TRAINED))
+def test_a_gpu_gives_the_same_by_as_many_launches_for_any_number_of_sentences(name, cuda):
+    def step(device, times):
+        model = read(name).to(device)
+        with db.Graph(device) as graph:
+            loss = summed(graph, model, fixtures.sentences(name) * times)
+            graph.backward(loss)
+            parameters = [p for p in model.to("cpu").parameters() if p.grad is not None]
+            return float(loss), [dense_gradient(p) for p in parameters], graph.statistics.launches
+
+    loss, gradients, launches = step("cuda", 1)
+    expected_loss, expected, _ = step("cpu", 1)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+    for found, gradient in zip(gradients, expected, strict=True):
+        largest = max(1.0, np.abs(gradient).max())
+        np.testing.assert_allclose(found, gradient, rtol=0, atol=1e-4 * largest)
+    assert step("cuda", 3)[2] == launches
 
 
 def refusals(name, folder, changes):
