@@ -21,11 +21,11 @@ def goals(parts: Parts) -> Iterator[str]:
         if name.startswith("speed") and found and SPEED[workload][0] in found["sides"]:
             peer, least = SPEED[workload]
             ratio = found["sides"][peer]["ratio"]
-            yield _line(
+            yield line(
                 f"{found['case']}: speed, times {peer}", ratio, f">= {least}", ratio >= least
             )
         if name == BUSY[0] and found and (busy := found["sides"][OURS]["busy"]) is not None:
-            yield _line(f"{found['case']}: busy", busy, f">= {BUSY[1]}", busy >= BUSY[1])
+            yield line(f"{found['case']}: busy", busy, f">= {BUSY[1]}", busy >= BUSY[1])
     used = {
         (part["found"]["case"], part["found"]["side"]): part["found"]["used_bytes"]
         for name, part in parts.items()
@@ -35,8 +35,9 @@ def goals(parts: Parts) -> Iterator[str]:
         peer, most = MEMORY.get(case.split()[0], ("", 0.0))
         if side == OURS and (case, peer) in used:
             share = ours / used[case, peer]
-            yield _line(f"{case}: peak memory, share of {peer}", share, f"<= {most}", share <= most)
+            yield line(f"{case}: peak memory, share of {peer}", share, f"<= {most}", share <= most)
 
 
-def _line(what: str, number: float, goal: str, is_reached: bool) -> str:
+def line(what: str, number: float, goal: str, is_reached: bool) -> str:
+    """Whether a goal is reached, and by what number."""
     return f"{'reached' if is_reached else 'MISSED ':8} {what} {number:.2f} (goal {goal})"
