@@ -50,6 +50,7 @@ class LanguageModel(models.Module):
                 scale = 0.02 / np.sqrt(2 * layers) if is_added else 0.02
                 parameter.assign(scale * rng.standard_normal(parameter.shape))
 
+    @db.block
     def features(self, graph: db.Graph, ids: Array) -> Node:
         """What the layers make of a sentence, (T, width)."""
         x = self.tokens(graph, ids)

@@ -132,7 +132,7 @@ def fit_output(classifier: Classifier, examples: Sequence[Example], updates: int
     """
     vectors = np.array(values(classifier, classifier.vector, examples))
     targets = np.array([example.category for example in examples])
-    optimizer = optim.AdamW(classifier.output, 1e-2, weight_decay=0.1)
+    optimizer = optim.AdamW(classifier.output, 1e-3, weight_decay=0.1)
     schedule = optim.Cosine(optimizer, updates)
     for _ in range(updates):
         with db.Graph(device=classifier.output.weight.device) as graph:

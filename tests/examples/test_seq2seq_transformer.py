@@ -141,3 +141,13 @@ def test_a_transformer_has_settings_of_its_own_and_none_of_an_lstm(capsys):
         with pytest.raises(SystemExit):
             parse(["--model", "transformer", *flags])
         assert f"{flags[0]} is of --model lstm" in capsys.readouterr().err
+
+
+def test_a_pair_is_few_nodes_however_many_layers():
+    pairs = [([3, 4], [2]), ([5], [3, 4, 5]), ([3, 3, 3], [])]
+    for layers in (1, 3):
+        model = TransformerTranslation(7, 6, 8, layers=layers, heads=2)
+        with db.Graph() as graph:
+            for pair in pairs:
+                model.loss(graph, *pair)
+            assert len(graph.nodes) <= 5 * len(pairs)
