@@ -31,6 +31,7 @@ class Sinusoids(Positioned):
     __slots__ = ()
     static = ("layout", "angles", "has_positions")
     differentiable = False
+    function = "sinusoidal"
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
@@ -59,21 +60,26 @@ class PositionRows(Operation):
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
         _require_features(self, shape)
-        table, rows = self.table.shape, shape[0] if len(shape) == 2 else 1
+        table = self.table.shape
         if len(table) != 2:
             self.refuse(
                 f"the table {self.table.name!r} has shape {table}",
                 "a table is (V, D)",
                 "give the parameter two dimensions",
             )
-        if self.offset + rows > table[0]:
+        self.check_rows(shape[0] if len(shape) == 2 else 1)
+        return (*shape[:-1], table[1])
+
+    def check_rows(self, rows: int) -> None:
+        """Raise an error if the table is too short for so many tokens."""
+        held = self.table.shape[0]
+        if self.offset + rows > held:
             self.refuse(
-                f"{rows} tokens from position {self.offset} on, in a table of {table[0]} rows",
+                f"{rows} tokens from position {self.offset} on, in a table of {held} rows",
                 "offset + tokens <= rows of the table",
                 "cut the sentence, or give the table more rows",
                 VocabularyError,
             )
-        return (*shape[:-1], table[1])
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
@@ -86,7 +92,13 @@ class PositionRows(Operation):
     @classmethod
     def ids(cls, batch: Batch, y: Ragged) -> Array:
         """The row of the table for each token."""
-        return row_index(batch.array("offset", np.int64), np.diff(y.offsets))
+        offsets, lengths = batch.array("offset", np.int64), np.diff(y.offsets)
+        ends = offsets + lengths
+        if int(ends.max(initial=0)) > batch.first.table.shape[0]:
+            # A block knows its operators at any length without asking them.
+            k = int(ends.argmax())
+            batch.nodes[k].check_rows(int(lengths[k]))
+        return row_index(offsets, lengths)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

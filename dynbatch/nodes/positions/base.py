@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,9 +19,14 @@ LAYOUTS = ("halves", "interleaved")
 
 
 class Positioned(Operation):
-    """Base of types whose token t has the position `offset` + t, or `positions[t]`."""
+    """Base of types whose token t has the position `offset` + t, or `positions[t]`.
+
+    `function` is the name of the function that makes nodes of the type.
+    """
 
     __slots__ = ("angles", "has_positions", "layout", "offset", "positions")
+    given_attributes = ("positions",)
+    function: ClassVar[str]
     angles: Angles
     layout: str
     offset: int
@@ -29,24 +34,19 @@ class Positioned(Operation):
     has_positions: bool
 
     def check_positions(self, rows: int) -> None:
-        """Raise an error unless each of so many rows has a position, and the table holds it."""
-        first, last = self.offset, self.offset + rows - 1
-        if self.positions is not None:
-            given = self.positions.size
-            if given != rows:
-                self.refuse(
-                    f"{given} position{'' if given == 1 else 's'} for {rows} tokens",
-                    "each token has one position",
-                    "give as many positions as tokens, or an offset",
-                )
-            first, last = self.positions.min(initial=0), self.positions.max(initial=0)
-        if first < 0 or last >= MOST_POSITIONS:
+        """Raise an error unless each of so many rows has a position."""
+        given = rows if self.positions is None else self.positions.size
+        if given != rows:
             self.refuse(
-                f"position {first if first < 0 else last}",
-                f"0 <= position < {MOST_POSITIONS}",
-                "count positions from the beginning of the sentence",
-                VocabularyError,
+                f"{given} position{'' if given == 1 else 's'} for {rows} tokens",
+                "each token has one position",
+                "give as many positions as tokens, or an offset",
             )
+        if self.offset + rows > MOST_POSITIONS:
+            raise outside(self.function, self.offset + rows - 1)
+
+    def given(self, name: str, array: Array) -> Array:
+        return positions_of(self.function, array)
 
     @classmethod
     def index_bytes(cls, batch: Batch) -> int:
@@ -68,9 +68,10 @@ def position_attributes(what: str, layout: str, offset: int, positions: Any) -> 
     """The attributes of a `Positioned` node, but for its angles.
 
     Raises:
-        ArgumentError: the layout is unknown, the offset is not a number of tokens, or it is given
+        ArgumentError:   the layout is unknown, the offset is not a number of tokens, or it is given
             together with positions.
-        ShapeError:    the positions are not a list of integers.
+        ShapeError:      the positions are not a list of integers.
+        VocabularyError: a position is out of range.
     """
     if layout not in LAYOUTS:
         raise refused(
@@ -86,5 +87,27 @@ def position_attributes(what: str, layout: str, offset: int, positions: Any) -> 
             "an offset is the position of the first token, and the others follow it",
             "add the offset to the positions",
         )  # fmt: skip
-    ids = as_ids(what, positions)
-    return {"layout": layout, "offset": 0, "positions": ids, "has_positions": True}
+    return {
+        "layout": layout,
+        "offset": 0,
+        "positions": positions_of(what, positions),
+        "has_positions": True,
+    }
+
+
+def positions_of(what: str, given: Any) -> Array:
+    """Given positions as int64, checked."""
+    positions = as_ids(what, given)
+    for position in (positions.min(initial=0), positions.max(initial=0)):
+        if not 0 <= position < MOST_POSITIONS:
+            raise outside(what, position)
+    return positions
+
+
+def outside(what: str, position: int) -> VocabularyError:
+    """The error for a position that no table holds."""
+    return VocabularyError.at_caller(
+        f"{what}: position {position}.\n"
+        f"  rule: 0 <= position < {MOST_POSITIONS}\n"
+        "  fix:  count positions from the beginning of the sentence"
+    )

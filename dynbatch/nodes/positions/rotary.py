@@ -35,6 +35,7 @@ class Rotary(Positioned):
     static = ("heads", "layout", "angles", "has_positions")
     inplace_forward = True
     inplace_backward = True
+    function = "rotary"
     heads: int
 
     def infer_shape(self, *shapes: Shape) -> Shape:

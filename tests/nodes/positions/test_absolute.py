@@ -95,6 +95,40 @@ def test_all_lengths_are_one_batch():
         assert kinds.count(PositionRows) == kinds.count(Sinusoids) == 1
 
 
+def test_a_block_refuses_a_sentence_that_is_too_long_for_the_table():
+    table = db.Parameter(np.ones((60, 4), np.float32), "places")
+
+    @db.block
+    def placed(x):
+        return x + F.positions(x, table)
+
+    for length in (0, 3, 60):
+        with db.Graph() as graph:
+            assert placed(F.input(graph, np.ones((length, 4)))).value.shape == (length, 4)
+    with db.Graph() as graph:
+        for length in (5, 61, 2):
+            node = placed(F.input(graph, np.ones((length, 4))))
+        raised(VocabularyError, lambda: node.value, "61 tokens", "a table of 60 rows", "rule: ")
+
+
+def test_a_block_takes_positions_of_each_sentence_and_refuses_wrong_ones():
+    @db.block
+    def placed(x, positions):
+        return F.rotary(x, positions=positions) + F.sinusoidal(x, positions=positions)
+
+    generator = np.random.default_rng(0)
+    sentences = [(generator.standard_normal((n, 4)), generator.integers(0, 99, n)) for n in LENGTHS]
+    check_batching(lambda graph, x, positions: placed(x, positions), sentences)
+    with db.Graph(dtype="float64") as graph:
+        for x, positions in sentences:
+            node = placed(F.input(graph, x), positions)
+            alone = placed.__wrapped__(F.input(graph, x), positions)
+            assert np.array_equal(node.value, alone.value)
+        x = F.input(graph, np.ones((3, 4)))
+        raised(VocabularyError, lambda: placed(x, np.array([0, -1, 2])), "rotary: position -1")
+        raised(ShapeError, lambda: placed(x, np.array([0, 1])), "2 positions for 3 tokens")
+
+
 def test_wrong_arguments_are_refused():
     table = db.Parameter(np.ones((4, 6), np.float32), "places")
     with db.Graph() as graph:
