@@ -12,8 +12,8 @@ from dynbatch import backend
 from dynbatch.arguments import float_dtype, refused, state_differences, state_of
 from dynbatch.attributes import attributes_of
 from dynbatch.backend import Device
-from dynbatch.errors import ArgumentError, CheckpointError
-from dynbatch.kernels.runtime import transfer
+from dynbatch.errors import ArgumentError, CheckpointError, DtypeError
+from dynbatch.kernels.runtime import dlpack, transfer
 from dynbatch.models.members import members
 from dynbatch.names import check_names
 from dynbatch.parameter import UNNAMED, Array, Parameter
@@ -156,11 +156,12 @@ class Module:
     def load_state_dict(self, state: Mapping[str, Array]) -> None:
         """Copy values into the parameters, wherever these are.
 
-        Checks every name and shape before it writes any. PyTorch's names are accepted where they
-        differ (see `own_names`).
+        Checks every name, shape and dtype before it writes any. PyTorch's names are accepted where
+        they differ (see `own_names`), and tensors of any library, on the host or on a GPU.
 
         Raises:
             CheckpointError: a name is missing or unknown, or a shape differs.
+            DtypeError:      values are not real numbers, or of a type that NumPy has not.
             ArgumentError:   the state is not a dict.
         """
         state = dict(state_of(self, state))
@@ -174,8 +175,9 @@ class Module:
                 f"{type(self).__name__}: the state does not fit this model; nothing was loaded.\n"
                 f"{differences}\n  fix: build the model with the sizes it was saved with."
             )
+        values = {name: _host_values(name, state[name]) for name in parameters}
         for name, parameter in parameters.items():
-            parameter.assign(state[name])
+            parameter.assign(values[name])
 
     def own_names(self, state: dict[str, Array], prefix: str) -> None:
         """Rename in `state` what PyTorch names or lays out otherwise than this module does.
@@ -236,3 +238,14 @@ class Module:
         for parameter in self.parameters():
             parameter.to(where)
         return self
+
+
+def _host_values(name: str, value: object) -> Array:
+    """Real numbers of an array of any library, on the host; shared if they are there already."""
+    array = dlpack.view(f"state {name!r}", value)
+    if array.dtype.kind not in "fiub":
+        raise DtypeError.at_caller(
+            f"state {name!r}: values of {array.dtype}.\n  rule: real numbers\n"
+            "  fix:  give what state_dict() returned"
+        )
+    return transfer.to_host(array)

@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models, optim
 from dynbatch import nodes as F
+from dynbatch.errors import DtypeError
 from dynbatch.padding.measured_models import recomputing
 from dynbatch.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -152,3 +153,42 @@ def test_a_cell_reads_nested_layers_of_its_parameters():
         "layers.0.given.0.x.weight",
         "layers.0.given.0.x.bias",
     ]
+
+
+PYTORCHS = {
+    "LSTM": ((3, 4, 2), {"bidirectional": True}),
+    "GRU": ((3, 4, 2), {"bidirectional": True}),
+    "Linear": ((3, 4), {}),
+    "Embedding": ((5, 3), {}),
+    "LayerNorm": ((5,), {}),
+    "RMSNorm": ((5,), {}),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("kind", PYTORCHS)
+def test_state_dicts_of_pytorchs_layers_go_in_and_out_as_they_are(kind, dtype):
+    torch = pytest.importorskip("torch")
+    given, options = PYTORCHS[kind]
+    theirs = getattr(torch.nn, kind)(*given, **options).to(getattr(torch, dtype))
+    ours = getattr(models, kind)(*given, **options)
+    ours.load_state_dict(theirs.state_dict())
+    assert ours.state_dict().keys() == theirs.state_dict().keys()
+    theirs.load_state_dict({name: torch.from_numpy(v) + 1 for name, v in ours.state_dict().items()})
+    for name, value in theirs.state_dict().items():
+        np.testing.assert_allclose(value.numpy(), ours.state_dict()[name] + 1, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [("bfloat16", r"state 'bias'(.|\n)*tensor.float\(\)"), ("complex64", "values of")],
+)
+def test_values_that_are_not_numbers_of_numpy_load_nothing(kind, said):
+    torch = pytest.importorskip("torch")
+    ours = models.Linear(3, 4)
+    before = ours.state_dict()
+    state = {name: torch.from_numpy(value) + 1 for name, value in before.items()}
+    state["bias"] = state["bias"].to(getattr(torch, kind))
+    with pytest.raises(DtypeError, match=said):
+        ours.load_state_dict(state)
+    assert all([(value == before[name]).all() for name, value in ours.state_dict().items()])

@@ -1,11 +1,20 @@
 """Seeds of `hostile`: each kind of damage once, and 5,000 among the exhaustive tests."""
 
+import contextlib
+import dataclasses
+import json
+import random
+import shutil
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from dynbatch.errors import CheckpointError
 from dynbatch.models.pretrained import tensors
-from tests.models.pretrained import hostile
+from tests.models.pretrained import fixtures, hostile
 from tests.models.pretrained.hostile import DAMAGES, HARMLESS
+from tests.models.pretrained.test_families import FAMILIES
 
 PARTS = 8
 
@@ -26,6 +35,30 @@ def test_5000_damaged_and_hostile_folders_are_refused_or_load_what_they_hold(fir
     harmless = {damage.__name__ for damage in HARMLESS}
     refused = {name for name, answer in answers if answer == "refused"}
     assert refused | harmless == {damage.__name__ for damage in DAMAGES}
+
+
+NUMBERS = (0, -1, 10**9, 2**63, 10**30, 1e308, float("nan"), "x", None, [], {"a": {}})
+KINDS = ("bert", "roberta", "gpt2", "llama", "t5", "marian")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_number_of_a_familys_configuration_can_do_no_harm(name, tmp_path):
+    for file in (fixtures.FOLDER / name).glob("*.*"):
+        shutil.copy(file, tmp_path)
+    kind, path = FAMILIES[name], tmp_path / "config.json"
+    config = json.loads(path.read_text())
+    fields = {one.name for one in dataclasses.fields(kind.config_type)} & config.keys()
+    tracemalloc.start()
+    try:
+        for field in sorted(fields):
+            for number in random.Random(field).sample(NUMBERS, 2):
+                path.write_text(json.dumps(config | {field: number}))
+                with contextlib.suppress(CheckpointError):
+                    kind.from_pretrained(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * sum([file.stat().st_size for file in tmp_path.iterdir()]) + 500_000
 
 
 def read_nothing(self, tensor, out):
