@@ -26,7 +26,7 @@ SMALLEST_WEIGHT = 1e-20  # below it y loses digits
 @has_cuda()
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, eps: float,
-    out: Array, mean: Array | None, rstd: Array,
+    out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
 ) -> None:  # fmt: skip
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row.
 
@@ -36,10 +36,13 @@ def layer_norm(
         eps:        added to the variance, which divides by D.
         mean, rstd: (N,), overwritten; `layer_norm_backward` reads them. Without a mean nothing is
                     subtracted, and the mean square takes the place of the variance.
+        kept:       (N, D), overwritten with x; None where no copy is wanted.
 
     Source: Ba, Kiros & Hinton 2016, arXiv:1607.06450; Zhang & Sennrich 2019, arXiv:1910.07467.
     """
     width = x.shape[1]
+    if kept is not None:
+        np.copyto(kept, x)
     centred = x
     if mean is not None:
         np.vecdot(x, np.ones(width, x.dtype), out=mean)

@@ -7,7 +7,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from dynbatch.kernels import arrays
 from dynbatch.kernels import layer_norm as kernels
 from dynbatch.nodes.arguments import check_parameter
 from dynbatch.nodes.batch import Batch
@@ -82,10 +81,9 @@ class FeatureNormalization(Operation):
         }
         mean, rstd = columns.get("mean"), columns["rstd"]
         weight, bias = cls.weight_and_bias(node)
-        kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd)
-        if "input" in saved:
-            arrays.copy(x, saved["input"])
-        elif batch.keeps:
+        kept = saved.get("input")
+        kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd, kept)
+        if batch.keeps and kept is None:
             lost = kernels.lost_columns(weight, bias, x.shape[1])
             if lost.size:
                 batch.memo["lost"] = lost, kernels.normals_of_columns(x, mean, rstd, lost)

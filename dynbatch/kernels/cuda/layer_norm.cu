@@ -28,9 +28,9 @@ __device__ __forceinline__ void over_rows(int rows, int width, Body body) {
     if (team.row < rows) body(team);
 }
 
-// out = (x - mean) * rstd * weight + bias; weight and bias may be NULL.
+// out = (x - mean) * rstd * weight + bias, and a copy of x; weight, bias and copy may be NULL.
 extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const REAL* bias, REAL eps,
-    REAL* out, REAL* mean, REAL* rstd, int rows, int width) {
+    REAL* out, REAL* mean, REAL* rstd, REAL* kept, int rows, int width) {
     over_rows(rows, width, [&](const Team& team) {
         const long long row = team.row;
         const REAL* from = x + row * width;
@@ -44,7 +44,8 @@ extern "C" __global__ void layer_norm(const REAL* x, const REAL* weight, const R
         }
         const REAL scale = (REAL)1 / sqrt(team.sum(squares) / (REAL)width + eps);
         for (int i = team.first; i < width; i += team.step) {
-            const REAL normal = (from[i] - middle) * scale;
+            const REAL value = from[i], normal = (value - middle) * scale;
+            if (kept) kept[row * width + i] = value;
             out[row * width + i] = (weight ? normal * weight[i] : normal) + (bias ? bias[i] : 0);
         }
         if (team.first == 0) {

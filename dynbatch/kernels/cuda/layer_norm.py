@@ -19,10 +19,11 @@ WIDE = 1024  # rows beyond are a block's, not a warp's, as in layer_norm.cu
 
 
 def layer_norm(
-    x: Array, weight: Array, bias: Array, eps: float, out: Array, mean: Array | None, rstd: Array
-) -> None:
+    x: Array, weight: Array, bias: Array, eps: float,
+    out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
+) -> None:  # fmt: skip
     """out = (x - mean) · rstd ⊙ weight + bias, with mean and 1/√(variance + eps) of each row."""
-    _over_rows("layer_norm", x, (x, weight, bias, eps, out, mean, rstd))
+    _over_rows("layer_norm", x, (x, weight, bias, eps, out, mean, rstd, kept))
 
 
 def layer_norm_backward(

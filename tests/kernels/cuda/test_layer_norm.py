@@ -39,12 +39,13 @@ def test_forward(cupy, dtype, rows, width, given):
 
 @SHAPE
 @pytest.mark.parametrize("weighted", [True, False])
-def test_forward_without_a_mean(cupy, dtype, rows, width, weighted):
+def test_forward_without_a_mean_and_with_a_copy(cupy, dtype, rows, width, weighted):
     weight = normal(dtype, width, seed=1) if weighted else None
     x, out, rstd = normal(dtype, rows, width), normal(dtype, rows, width), normal(dtype, rows)
+    kept = normal(dtype, rows, width, seed=3) if weighted else None
     with launches(bool(rows)):
         assert_versions_agree(
-            kernels.layer_norm, x, weight, None, EPS, out, None, rstd, rtol=1e-4, atol=5e-5
+            kernels.layer_norm, x, weight, None, EPS, out, None, rstd, kept, rtol=1e-4, atol=5e-5
         )
 
 
