@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from numbers import Number
 from types import BuiltinMethodType, FunctionType, MethodType
@@ -122,10 +123,22 @@ def is_leaf(value: object) -> bool:
     """Whether a value is returned as it is, not inside a recorder."""
     if isinstance(value, CONTAINERS):
         return False
-    if isinstance(value, LEAVES) or hasattr(value, "__name__"):
+    if isinstance(value, LEAVES) or hasattr(value, "__name__") or _is_constant(value):
         return True
     slots = any([base.__dict__.get("__slots__") for base in type(value).__mro__])
     return not (slots or hasattr(value, "__dict__"))
+
+
+def _is_constant(value: object) -> bool:
+    """Whether a value is plain, or a frozen dataclass or tuple of such: equal for good."""
+    if isinstance(value, tuple):
+        return all([_is_constant(item) for item in value])
+    if not is_dataclass(value):
+        return value is None or isinstance(value, str | Enum | Number)
+    kind = type(value)
+    if kind.__hash__ is None or not getattr(kind, "__dataclass_params__").frozen:  # noqa: B009
+        return False
+    return all([_is_constant(getattr(value, field.name)) for field in fields(value)])
 
 
 def snapshot(value: object) -> object:

@@ -205,6 +205,14 @@ class Slotted:
     v: object = None
 
 
+@dataclass(frozen=True)
+class Rule:
+    """Hashed by its value, as a static attribute of a node has to be."""
+
+    reach: int
+    sizes: tuple[object, ...] = ()
+
+
 @pytest.mark.parametrize(
     ("params", "read", "change"),
     [
@@ -218,6 +226,12 @@ class Slotted:
         (SimpleNamespace(known={1, 2}), lambda p: 1 in p.known, {"known": {2}}),
         (SimpleNamespace(a=1), lambda p: sorted(vars(p)), {"b": 1}),
         (SimpleNamespace(inner=Slotted(1)), lambda p: p.inner.W, {"inner": Slotted(2)}),
+        (SimpleNamespace(rule=Rule(1)), lambda p: {p.rule: 2}[Rule(1)], {"rule": Rule(2)}),
+        (
+            SimpleNamespace(rules=[Rule(1, (2, Rule(3)))]),
+            lambda p: {p.rules[0]: 2}[Rule(1, (2, Rule(3)))],
+            {"rules": [Rule(1, (2, Rule(4)))]},
+        ),
         (SimpleNamespace(gates=[1, 2, 3]), lambda p: tuple(p.gates[1:]), {"gates": [1, 2, 4]}),
     ],
     ids=lambda given: "" if not callable(given) else None,
@@ -228,6 +242,14 @@ def test_what_tells_one_thing_from_another(params, read, change):
     assert is_unchanged(params, reads_of(recorder))
     for name, value in change.items():
         setattr(params, name, value)
+    assert not is_unchanged(params, reads_of(recorder))
+
+
+def test_a_frozen_dataclass_with_more_than_numbers_and_text_is_read_piece_by_piece():
+    params = SimpleNamespace(rule=Rule(1, (Slotted(1), [2])))
+    recorder = Recorder(params)
+    assert (recorder.rule.reach, recorder.rule.sizes[0].W, recorder.rule.sizes[1][0]) == (1, 1, 2)
+    params.rule.sizes[0].W = 3
     assert not is_unchanged(params, reads_of(recorder))
 
 
