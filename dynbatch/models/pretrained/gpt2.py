@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.pretrained.activations import activation_of
@@ -25,6 +26,7 @@ from dynbatch.models.pretrained.table import Table, transposed
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.parameter import Array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,9 +121,13 @@ class GPT2(PretrainedModel):
 
     def __call__(self, graph: Owner, ids: ArrayLike) -> Node:
         """The last layer's values, normalised, (T, D)."""
+        return self.decoder(self.embed(graph, as_ids("GPT2", ids)), causal=True)
+
+    @block
+    def embed(self, graph: Owner, ids: Array) -> Node:
+        """Words and their positions, T ids -> (T, D)."""
         words = self.word(graph, ids)
-        x = words + F.positions(words, self.position.weight)
-        return self.decoder(self.dropout(x), causal=True)
+        return self.dropout(words + F.positions(words, self.position.weight))
 
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
