@@ -165,5 +165,48 @@ class BlockFunction:
 
 
 def block(function: Callable[..., Any]) -> Any:
-    """..."""
+    """Make a function over a sentence's matrices one node a sentence.
+
+    The function is traced a few times, on placeholders of several lengths; from then on a call is
+    one node, and a mini-batch of calls runs as the function's operators do, each once over the
+    packed rows of all sentences. Values, gradients and memory are those of the plain function; only
+    the nodes and what it costs to make and schedule them are fewer.
+
+    Args:
+        function: a function, or a module's method such as `__call__`. It takes nodes; arrays of the
+            sentence (NumPy arrays or lists of numbers: ids, masks); modules and parameters, known
+            by identity; the graph; and settings (numbers, strings, None), of which every value is
+            traced anew. It returns a node, or a tuple of nodes.
+
+    What a function builds must not depend on lengths or on values. Where it does, and where it
+    reads a value, its operators are nodes of the sentence's own as if it was not decorated, and
+    `graph.explain()` says why. A function may read lengths and look into its arrays: it is then
+    traced at every new length, or in every call, which costs as much as making its nodes. Arrays
+    that are handed on to `F.lookup`, `F.input` or as an attention's mask need none of it.
+
+    It runs several times while it is traced: side effects happen that often. Inside another block,
+    or a cell, a block is a part of it. Masks of dropout follow from the sentence, as everywhere,
+    and are others than those of the plain function.
+
+    Raises:
+        ArgumentError: a call has neither a node nor a graph among its arguments.
+
+    Example:
+        >>> import numpy as np, dynbatch as db
+        >>> from dynbatch import models
+        >>> from dynbatch import nodes as F
+        >>> class Gated(models.Module):
+        ...     def __init__(self, width):
+        ...         self.gate, self.value = models.Linear(width, width), models.Linear(width, width)
+        ...     @db.block
+        ...     def __call__(self, x):
+        ...         return x + F.sigmoid(self.gate(x)) * self.value(x)
+        >>> gated = Gated(4)
+        >>> with db.Graph() as graph:
+        ...     sentences = [F.input(graph, np.ones((length, 4))) for length in (2, 7, 3)]
+        ...     results = [gated(x) for x in sentences]
+        ...     graph.forward()
+        ...     len(graph), graph.statistics.batches
+        (6, 6)
+    """
     return BlockFunction(function)
