@@ -16,6 +16,7 @@ from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.batcher.schedule.plan import Plan
 from dynbatch.batcher.schedule.policies import Policy, policy_name
 from dynbatch.debugging.dump import Writer, runs_of, write
+from dynbatch.debugging.unrolled import unrolled
 from dynbatch.nodes.node import Node
 from dynbatch.reporting.explain import report
 from dynbatch.reporting.graphviz import dot, sentence_nodes, step_numbers
@@ -130,10 +131,10 @@ class Introspection:
     def dump(self, path: str | os.PathLike[str]) -> None:
         """Write the graph, as built so far, to a file from which it can be rebuilt.
 
-        Nodes with their attributes and arrays, parameters' values as they are now, what was kept
-        and what was run; no code. `python -m dynbatch.testing.replay path` runs it under every
-        policy, `dynbatch.testing.load_graph(path)` gives it back. It works after a run that failed,
-        inside the `with` block. The file is replaced whole or not at all.
+        Nodes with their attributes and arrays, a block as its operators, parameters' values as they
+        are now, what was kept and what was run; no code. `python -m dynbatch.testing.replay path`
+        runs it under every policy, `dynbatch.testing.load_graph(path)` gives it back. It works
+        after a run that failed, inside the `with` block. The file is replaced whole or not at all.
 
         Raises:
             GraphError: the graph is closed, or a node holds what cannot be written; it is named.
@@ -141,18 +142,23 @@ class Introspection:
         """
         self._require_open("dump")
         writer = Writer(self.tables)
-        document = {
-            "nodes": writer.nodes(self._nodes),
-            "tables": writer.calls.tables(),
-            "device": self.device.name,
-            "dtype": self.dtype.name,
-            "policy": policy_name(self.policy),
-            "grad": self.grad,
-            "seed": self.seed,
-            "folds": self._folds.pairs(),
-            "kept": sorted(self._kept),
-            "runs": runs_of(self._executor.plans, self._executor.steps, self._backwards),
-        }
+        runs = runs_of(self._executor.plans, self._executor.steps, self._backwards)
+        with unrolled(self._nodes) as (nodes, places):
+            document = {
+                "nodes": writer.nodes(nodes),
+                "tables": writer.calls.tables(),
+                "device": self.device.name,
+                "dtype": self.dtype.name,
+                "policy": policy_name(self.policy),
+                "grad": self.grad,
+                "seed": self.seed,
+                "folds": [[places[node], places[reader]] for node, reader in self._folds.pairs()],
+                "kept": sorted([places[index] for index in self._kept]),
+                "runs": [
+                    places[run] if isinstance(run, int) else [places[index] for index in run]
+                    for run in runs
+                ],
+            }
         write(Path(path), document, writer)
 
     def _record(self) -> RunRecord:

@@ -8,6 +8,7 @@ import pytest
 import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
+from dynbatch.testing import load_graph
 
 WIDTH = 8
 LENGTHS = (3, 1, 7, 2, 7, 5, 12)
@@ -420,3 +421,40 @@ def test_masks_of_equal_sentences_and_of_two_sites_differ():
     with db.Graph(seed=2) as graph:
         values = [node.value for _ in range(2) for node in twice(F.input(graph, np.ones((20, 20))))]
     assert not any([np.array_equal(a, b) for a, b in itertools.combinations(values, 2)])
+
+
+# Reports and files --------------------------------------------------------------------------------
+
+
+@every_case
+def test_a_dump_holds_the_operators_and_replays_to_the_same(name, tmp_path):
+    function, kinds, lengths, parameters, _ = CASES[name]
+    block = db.block(function)
+    generator = np.random.default_rng(0)
+    with db.Graph(dtype="float64", seed=3) as graph:
+        inputs, losses = [], []
+        for length in lengths:
+            returned = block(*arguments_of(graph, kinds, length, generator, inputs), parameters)
+            results = returned if isinstance(returned, tuple) else (returned,)
+            losses += [F.sum(F.dropout(result, 0.3)).keep() for result in results]
+        loss = F.sum(losses)
+        graph.backward(loss)
+        graph.dump(tmp_path / "graph.npz")
+        values, gradients = [y.value for y in losses], [x.gradient for x in inputs]
+        assert [node.index for node in graph.nodes] == list(range(len(graph)))
+    loaded = load_graph(tmp_path / "graph.npz")
+    kept = [node for node in loaded.nodes if node.index in loaded.graph._kept]
+    loaded.graph.backward(loaded.losses[0])
+    ours = [x for x in kept if not x.inputs], [x for x in kept if x.inputs]
+    assert all(map(np.array_equal, gradients, [x.gradient for x in ours[0]]))
+    assert all(map(np.array_equal, values, [x.value for x in ours[1]]))
+
+
+def test_a_table_names_the_block_beside_its_operators():
+    outcome = db.block(residual)
+    parameters = weights(1)
+    with db.Graph(dtype="float64") as graph:
+        x = F.input(graph, np.ones((3, WIDTH)))
+        F.sum(outcome(x, x, parameters)).value  # noqa: B018
+        kinds = [line.split()[1:3] for line in graph.explain().splitlines()[3:]]
+    assert ["residual:", "LinearMap"] in kinds and ["residual:", "LayerNormalization"] in kinds

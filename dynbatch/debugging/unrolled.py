@@ -1,0 +1,73 @@
+"""`unrolled`: a graph's nodes with the operators of blocks in place of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dynbatch.batcher.steps.members import BlockBatch, Members
+from dynbatch.blocks.call import BlockCall, BlockResult
+from dynbatch.nodes.linear import LinearMap
+from dynbatch.nodes.losses.cross_entropy import CrossEntropy, LinearCrossEntropy
+from dynbatch.nodes.node import Node
+
+
+@contextmanager
+def unrolled(nodes: Sequence[Node]) -> Iterator[tuple[list[Node], dict[int, int]]]:
+    """The nodes of a graph without blocks that computes the same, and their places by index.
+
+    Inside the context each node's index is its place there; afterwards they are as before. The
+    place of a call, or of a further result, is that of the operator that computes it.
+    """
+    found: list[Node] = []
+    stands_for: dict[Node, Node] = {}
+    results: dict[Node, Sequence[Node]] = {}
+    for node in nodes:
+        if isinstance(node, BlockCall):
+            operators = _operators(node)
+            results[node] = [
+                operators[k][-1] if k >= 0 else node.inputs[-1 - k] for k in node.program.results
+            ]
+            stands_for[node] = results[node][node.program.main]
+            found += [x for of_operator in operators for x in of_operator]
+        elif isinstance(node, BlockResult):
+            stands_for[node] = results[node.inputs[0]][node.number]
+        else:
+            found.append(node)
+    own = [node.index for node in nodes]
+    try:
+        for place, node in enumerate(found):
+            node.index = place
+        for node, other in stands_for.items():
+            node.index = other.index
+        yield found, {index: node.index for index, node in zip(own, nodes, strict=True)}
+    finally:
+        for index, node in zip(own, nodes, strict=True):
+            node.index = index
+
+
+def _operators(call: BlockCall) -> list[list[Any]]:
+    """The nodes of each operator of a call, as they would be in a graph; the last has its value."""
+    batch = BlockBatch([call])
+    nodes: list[list[Any]] = []
+    for k, operator in enumerate(call.program.operators):
+        node = Members(batch, [k])[0]
+        node.inputs = tuple(
+            [nodes[x][-1] if x >= 0 else call.inputs[-1 - x] for x in operator.inputs]
+        )
+        nodes.append(_unfolded(node) if isinstance(node, LinearCrossEntropy) else [node])
+    return nodes
+
+
+def _unfolded(node: LinearCrossEntropy) -> list[Any]:
+    """The projection and the loss that a folded loss stands for."""
+    attributes = node.attributes()
+    projection, loss = object.__new__(LinearMap), object.__new__(CrossEntropy)
+    for name in LinearMap.static:
+        setattr(projection, name, attributes[name])
+    for name in CrossEntropy.__slots__:
+        setattr(loss, name, attributes[name])
+    projection.graph = loss.graph = node.graph
+    projection.inputs, loss.inputs = node.inputs, (projection,)
+    return [projection, loss]
