@@ -32,7 +32,8 @@ class OwnedNodes:
         form_ids: integers for the forms of what calls are given.
         programs: what cells were compiled to.
         inlined:  calls that are not nodes of their own, and parameters.
-        signatures: of the nodes so far, by what follows from them: see `Operation.signature`.
+        signatures: of the nodes so far, by what they follow from; see `Operation.signature`.
+        widths:   with the signature, of those that keep the rows of their input.
         inlined_blocks: calls of blocks that are not one node, by the block's name and the reason.
     """
 
@@ -48,6 +49,7 @@ class OwnedNodes:
         self.form_ids = FormIds()
         self.programs: dict[Any, Any] = {}
         self.signatures: dict[Any, int] = {}
+        self.widths: dict[Any, tuple[int, int]] = {}
         self.inlined: dict[Any, Any] = {}
         self.inlined_blocks: Counter[tuple[str, str]] = Counter()
         self._nodes: list[Node] = []
@@ -134,6 +136,7 @@ class OwnedNodes:
         self.totals.clear()
         self.programs.clear()
         self.signatures.clear()
+        self.widths.clear()
         self.inlined.clear()
 
     def _require_open(self, what: str) -> None:

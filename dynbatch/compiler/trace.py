@@ -70,6 +70,7 @@ class TraceGraph:
         self.nodes: list[Operation] = []
         self.programs: dict[Any, Any] = {}
         self.signatures: dict[Any, int] = {}
+        self.widths: dict[Any, tuple[int, int]] = {}
 
     def add(self, node: Node) -> int:
         assert isinstance(node, Operation)

@@ -65,6 +65,9 @@ def not_a_graph(what: str, given: object) -> ArgumentError:
     return refused(what, f"graph is {shown(given)}", "the graph comes first", fix)
 
 
+IDS = np.dtype(np.int64)
+
+
 def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Array:
     """Ids as a one-dimensional int64 array, or an error that names `what`."""
     try:
@@ -81,7 +84,13 @@ def as_ids(what: str, ids: Any, error: type[DynbatchError] = ShapeError) -> Arra
         raise error.at_caller(
             f"{what}: a one-dimensional sequence of integers expected, got {given}.\n  fix:  {fix}"
         )
-    return array.astype(np.int64, copy=False)
+    return array if array.dtype == IDS else array.astype(IDS)
+
+
+def are_below(ids: Array, count: int) -> bool:
+    """Whether 0 <= id < count for all ids (T,) int64, as one comparison."""
+    # Negative ids become huge as unsigned numbers.
+    return not ids.size or int(np.maximum.reduce(ids.view(np.uint64))) < count
 
 
 def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
@@ -100,14 +109,15 @@ def check_parameter(what: str, source: Parameter, graph: Owner) -> None:
         dtype = graph.dtype
     except AttributeError:
         raise not_a_graph(what, graph) from None
-    if source.dtype != dtype:
+    value = source.value
+    if value.dtype != dtype:
         own, theirs = str(source.dtype), str(dtype)
         raise DtypeError.at_caller(
             f"{what}: parameter {source.name!r} is {own}, the graph {theirs}.\n"
             f"  fix:  db.Graph(dtype={own!r}), or model.astype({theirs!r})"
         )
     device = graph.device
-    if device is not None and isinstance(source.value, np.ndarray) is device.is_cuda:
+    if device is not None and isinstance(value, np.ndarray) is device.is_cuda:
         own, theirs = source.device.name, device.name
         raise BackendError.at_caller(
             f"{what}: parameter {source.name!r} is on the {own}, the graph on {theirs}.\n"

@@ -27,6 +27,7 @@ class Scalar(Operation):
     __slots__ = ("number",)
     any_shape = True
     rowwise = True
+    keeps_rows = True
     inplace_forward = True
     inplace_backward = True
     number: float
@@ -197,7 +198,8 @@ class RaiseTo(Binary):
 
 def combined(node_type: type[Binary], a: Node, b: Node) -> Node:
     """Apply a node type to two nodes, repeated to one shape."""
-    return node_type(a, b) if a.shape == b.shape else node_type(*matched([a, b]))
+    alike = a.ndim == b.ndim and a.rows == b.rows and a.width == b.width
+    return node_type(a, b) if alike else node_type(*matched([a, b]))
 
 
 def beside(node: Any, value: Any) -> Any:

@@ -27,6 +27,7 @@ class InvertedDropout(Operation):
     __slots__ = ("p", "stream")
     any_shape = True
     rowwise = True
+    keeps_rows = True
     inplace_forward = True
     inplace_backward = True
     p: float

@@ -49,6 +49,7 @@ class Unary(Operation):
     __slots__ = ()
     any_shape = True
     rowwise = True
+    keeps_rows = True
     inplace_forward = True
     inplace_backward = True
     kernel: ClassVar[type[unary.UnaryFunction]]

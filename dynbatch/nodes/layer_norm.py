@@ -31,6 +31,7 @@ class FeatureNormalization(Operation):
     __slots__ = ()
     retains = Retain(output=True)
     rowwise = True
+    keeps_rows = True
     inplace_backward = True
     statistics: ClassVar[tuple[str, ...]]
     weight: Parameter | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dynbatch.kernels import arrays, blas
-from dynbatch.nodes.arguments import check_parameter, require_nodes
+from dynbatch.nodes.arguments import check_parameter, not_a_node, require_nodes
 from dynbatch.nodes.arithmetic import multiply
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape
@@ -27,16 +27,17 @@ class LinearMap(Operation):
     static = ("weight", "bias")
     retains = Retain(inputs=True)
     rowwise = True
+    keeps_rows = True
     weight: Parameter
     bias: Parameter | None
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (x,) = shapes
-        weight, bias = self.weight.shape, None if self.bias is None else self.bias.shape
-        fits = len(weight) == 2 and x[-1:] == weight[1:] and bias in (None, weight[:1])
-        if not fits:
+        weight, bias = self.weight.shape, self.bias
+        fits = x and len(weight) == 2 and x[-1] == weight[1]
+        if not fits or (bias is not None and bias.shape != weight[:1]):
             self._explain(x)
-        return (*x[:-1], weight[0])
+        return (x[0], weight[0]) if len(x) == 2 else (weight[0],)
 
     def _explain(self, x: Shape) -> None:
         if len(self.weight.shape) != 2:
@@ -143,10 +144,12 @@ def linear(x: Node, weight: Parameter, bias: Parameter | None = None) -> Node:
     Raises:
         ShapeError: the last dimension of x is not the weight's second.
     """
-    require_nodes("linear", x)
-    check_parameter("linear", weight, x.graph)
+    if not isinstance(x, Node):
+        raise not_a_node("linear", x)
+    graph = x.graph
+    check_parameter("linear", weight, graph)
     if bias is not None:
-        check_parameter("linear", bias, x.graph)
+        check_parameter("linear", bias, graph)
     return LinearMap(x, weight=weight, bias=bias)
 
 

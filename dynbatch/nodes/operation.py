@@ -8,9 +8,8 @@ Batching itself is decided elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, ClassVar, NoReturn
 
 from dynbatch.attributes import attributes_of
@@ -19,6 +18,7 @@ from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.signature import intern_signature, key_of
+from dynbatch.nodes.traits import Traits
 from dynbatch.parameter import Array, Parameter
 from dynbatch.ragged import Ragged
 
@@ -65,6 +65,9 @@ class Operation(Node):
             values are flat where the widths differ: see `Ragged`.
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
+        keeps_rows: True if a value has the rows and dimensions of its one input, and a width that
+                   follows from that input's and from `static`. Then shape and signature are those
+                   of an earlier node of the graph. A subclass with rules of its own inherits False.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
         differentiable: False if no gradient flows through it.
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider
@@ -99,6 +102,7 @@ class Operation(Node):
     any_shape: ClassVar[bool] = False
     any_length: ClassVar[bool] = False
     rowwise: ClassVar[bool] = False
+    keeps_rows: ClassVar[bool] = False
     variadic: ClassVar[bool] = False
     differentiable: ClassVar[bool] = True
     strided: ClassVar[tuple[int, ...]] = ()
@@ -117,9 +121,7 @@ class Operation(Node):
     takes_lengths: ClassVar[bool]
     saves: ClassVar[bool]
     splits: ClassVar[bool]
-    _infers_ragged: ClassVar[bool]
-    _names_widths: ClassVar[bool]
-    _static_values: ClassVar[Callable[[Any], Any] | None]
+    _traits: ClassVar[Traits]
 
     def __init_subclass__(cls, **named: object) -> None:
         super().__init_subclass__(**named)
@@ -136,9 +138,17 @@ class Operation(Node):
         cls.reads_ports = cls._overrides("reads")
         cls.saves = cls._overrides("saved")
         cls.splits = not cls._overrides("sources")
-        cls._infers_ragged = cls._overrides("infer_ragged")
-        cls._names_widths = cls.any_length or cls._overrides("signature_widths")
-        cls._static_values = attrgetter(*cls.static) if cls.static else None
+        rules = ("infer_shape", "infer_ragged", "signature", "signature_widths")
+        if "keeps_rows" not in cls.__dict__ and any([rule in cls.__dict__ for rule in rules]):
+            cls.keeps_rows = False
+        cls._traits = Traits(
+            any_shape=cls.any_shape,
+            infers_ragged=cls._overrides("infer_ragged"),
+            keeps_rows=cls.keeps_rows,
+            names_widths=cls.any_length or cls._overrides("signature_widths"),
+            static=cls.static,
+            takes_lengths=cls.takes_lengths,
+        )
 
     @classmethod
     def _overrides(cls, hook: str) -> bool:
@@ -148,38 +158,7 @@ class Operation(Node):
     def __init__(self, *inputs: Node, graph: Owner | None = None, **attributes: Any) -> None:
         for name, value in attributes.items():
             setattr(self, name, value)
-        self.inputs = inputs
-        node_type = type(self)
-        phase = ragged = 0
-        shapes = []
-        try:
-            owner = inputs[0].graph if graph is None else graph
-            for x in inputs:
-                if x.graph is not owner:
-                    self._refuse_inputs(owner)
-                if x.phase > phase:
-                    phase = x.phase
-                ragged |= x.ragged
-                shapes.append(x.shape)
-        except (AttributeError, IndexError):
-            self._refuse_inputs(graph)
-            raise
-        self.graph = owner
-        self.phase = phase
-        shape = self.infer_shape(*shapes)
-        ndim = self.ndim = len(shape)
-        self.width = width = shape[-1] if ndim else 1
-        self.rows = shape[0] if ndim == 2 else 1
-        if node_type._infers_ragged:
-            ragged = self.infer_ragged()
-        elif not (inputs and node_type.takes_lengths):
-            ragged = ROWS
-        self.ragged = ragged
-        if not width and not (ragged & WIDTH and node_type.takes_lengths):
-            self._refuse_no_features(f"the value would have shape {shape}")
-        self.sig = self.signature()
-        self._block = None
-        self.index = owner.add(self)
+        self._traits.complete(self, inputs, graph)
 
     def _refuse_no_features(self, problem: str) -> NoReturn:
         self.refuse(
@@ -246,12 +225,13 @@ class Operation(Node):
         `any_shape`, the widths of inputs and output. Never lengths, never the batch.
         """
         node_type, inputs = type(self), self.inputs
-        values = node_type._static_values
+        traits = self._traits
+        values = traits.static_values
         static = None if values is None else values(self)
         key: tuple[Any, ...]
-        if node_type.any_shape:
+        if traits.any_shape:
             key = node_type, static, len(inputs)
-        elif node_type._names_widths:
+        elif traits.names_widths:
             key = node_type, static, *self.signature_widths()
         else:
             key = node_type, static, self.width, *[x.width for x in inputs]
@@ -263,7 +243,7 @@ class Operation(Node):
     def _new_signature(self, widths: Sequence[int | str]) -> int:
         """The signature where the graph has met none of these attributes and widths."""
         node_type = type(self)
-        if 0 in widths and not (node_type.any_shape or node_type._names_widths):
+        if 0 in widths and not (node_type.any_shape or node_type._traits.names_widths):
             self._refuse_no_features("it reads a value without features")
         key: list[Any] = [node_type]
         for name in node_type.static:

@@ -24,6 +24,7 @@ class Normalised(Operation):
     static = ("over",)
     any_length = True
     retains = Retain(output=True)
+    keeps_rows = True
     inplace_forward = True
     over: str
     kernel: ClassVar[staticmethod[..., None]]

@@ -10,7 +10,7 @@ from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyErro
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.segment import gather_rows
-from dynbatch.nodes.arguments import as_ids, check_parameter, not_a_graph
+from dynbatch.nodes.arguments import are_below, as_ids, check_parameter, not_a_graph
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
 from dynbatch.nodes.operation import ELEMENT, INDEX_BYTES, Operation
@@ -270,8 +270,7 @@ def _ids_in(table: Parameter, ids: Any) -> Array:
     """Ids of rows of a table."""
     array = as_ids("lookup", ids)
     size = table.shape[0]
-    # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
-    if array.size and int(array.view(np.uint64).max()) >= size:
+    if not are_below(array, size):
         position = int(np.flatnonzero((array < 0) | (array >= size))[0])
         raise VocabularyError.at_caller(
             f"lookup in {table.name!r}: id {array[position]} at position {position} of "

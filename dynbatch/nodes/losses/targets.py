@@ -9,7 +9,7 @@ import numpy as np
 from dynbatch.errors import ArgumentError, DynbatchError, NumericError, VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.nodes.arguments import as_ids, require_nodes
+from dynbatch.nodes.arguments import are_below, as_ids, require_nodes
 from dynbatch.nodes.node import Node
 from dynbatch.parameter import Array
 
@@ -41,7 +41,7 @@ def class_targets(
     """
     require_nodes(what, x)
     check_reduction(what, reduction, ("mean", "sum"))
-    ids = as_ids(what, [targets] if isinstance(targets, int | np.integer) else targets)
+    ids = as_ids(what, [targets] if isinstance(targets, (int, np.integer)) else targets)
     if x.rows != ids.size or not x.ndim:
         x.refuse(
             f"{ids.size} targets for {what} of shape {x.shape}",
@@ -49,11 +49,11 @@ def class_targets(
             "give the sentence's own targets, unpadded",
         )
     dtype, classes = x.graph.dtype, x.width if classes is None else classes
-    # Negative ids become huge as unsigned numbers, so one comparison finds both kinds.
     ignores_a_class = ignore_index is not None and 0 <= ignore_index < classes
-    if ids.size and not ignores_a_class and int(ids.view(np.uint64).max()) < classes:
-        scale = 1 / ids.size if reduction == "mean" else 1
-        return ids, np.full(ids.size, scale, dtype)
+    if ids.size and not ignores_a_class and are_below(ids, classes):
+        weights = np.empty(ids.size, dtype)
+        weights.fill(1 / ids.size if reduction == "mean" else 1)
+        return ids, weights
     counted = np.ones(ids.size, bool) if ignore_index is None else ids != ignore_index
     wrong = np.flatnonzero(counted & ((ids < 0) | (ids >= classes)))
     if wrong.size:
@@ -83,7 +83,7 @@ def distributions(
         NumericError:  a probability is not finite.
         ArgumentError: a probability is below 0; unknown reduction; or there is an `ignore_index`.
     """
-    if isinstance(targets, Node | int | np.integer):
+    if isinstance(targets, (Node, int, np.integer)):
         return None
     try:
         is_array = isinstance(targets, np.ndarray)

@@ -14,7 +14,7 @@ import numpy as np
 
 from dynbatch.errors import DtypeError, ShapeError
 from dynbatch.kernels.matrices import Matrices, Segments, ends_of
-from dynbatch.nodes.arguments import require_nodes
+from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import INDEX_BYTES
@@ -41,15 +41,17 @@ def axis(what: str, x: Node, dim: int, habits: Mapping[str, Any] = NO_HABITS) ->
     """
     if habits:
         raise not_an_argument(what, habits)
-    require_nodes(what, x)
-    if not isinstance(dim, int | np.integer):
+    if not isinstance(x, Node):
+        raise not_a_node(what, x)
+    if not isinstance(dim, (int, np.integer)):
         raise DtypeError.at_caller(
             f"{what}: dim={dim!r} is not an integer.\n"
             "  rule: dim is one of 0 (tokens) and -1 (features)\n"
             "  fix:  to reduce over all dimensions leave it out, if it may be None"
         )
-    if -x.ndim <= dim < x.ndim:
-        return TOKENS if x.ndim == 2 and dim in (0, -2) else FEATURES
+    ndim = x.ndim
+    if -ndim <= dim < ndim:
+        return TOKENS if ndim == 2 and dim in (0, -2) else FEATURES
     sentence = x.graph.sentence(x)
     where = "" if sentence is None else f", sentence {sentence}"
     raise ShapeError.at_caller(

@@ -47,33 +47,35 @@ class Slice(Structural):
 
     def infer_shape(self, *shapes: Shape) -> Shape:
         (shape,) = shapes
-        if not shape or (len(shape) < 2 and self.tokens is not None):
+        tokens, features, is_matrix = self.tokens, self.features, len(shape) == 2
+        if not shape or not (is_matrix or tokens is None):
             self.refuse(
                 f"a value of shape {shape} has no {'tokens' if shape else 'parts'}",
                 "tokens are taken from a matrix (T, D), features from a matrix or a vector",
                 "index a vector by its features alone, as x[2:5]",
             )
-        rows = self._range(self.tokens, shape[0] if len(shape) == 2 else 1, "token")
-        columns = self._range(self.features, shape[-1], "feature")
+        length, width = shape[0] if is_matrix else 1, shape[-1]
+        rows = range(length) if tokens is None else self._range(tokens, length, "token")
+        columns = range(width) if features is None else self._range(features, width, "feature")
         if columns.step != 1 or not (columns or self.inputs[0].ragged & WIDTH):
             self.refuse(
-                f"features {columns.start}:{columns.stop}:{columns.step} of {shape[-1]}",
+                f"features {columns.start}:{columns.stop}:{columns.step} of {width}",
                 "at least one feature is taken, and features are adjacent",
                 "slice features without a step; tokens may have one",
             )
         self.taken = (rows, columns)
-        if len(shape) == 2 and not isinstance(self.tokens, int):
+        if is_matrix and not isinstance(tokens, int):
             return (len(rows), len(columns))
-        return () if isinstance(self.features, int) else (len(columns),)
+        return () if isinstance(features, int) else (len(columns),)
 
-    def _range(self, part: Part, size: int, what: str) -> range:
+    def _range(self, part: int | builtins.slice, size: int, what: str) -> range:
         if isinstance(part, int):
             if not -size <= part < size:
                 problem, rule = f"{what} {part} of {size}", f"{-size} <= index < {size}"
                 fix = f"check the number of {what}s first"
                 self.refuse(problem, rule, fix, VocabularyError)
             return range(part % size, part % size + 1)
-        return range(size) if part is None else range(size)[part]
+        return range(size)[part]
 
     @classmethod
     def rectangles(cls, batch: Batch) -> Iterable[Rectangle]:

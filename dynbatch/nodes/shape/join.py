@@ -103,7 +103,10 @@ def concat(inputs: Sequence[Node], dim: int = -1, **habits: Never) -> Node:
         DtypeError: `inputs` is not a list of nodes.
     """
     inputs = _nodes("concat", inputs, habits)
-    widest = max(inputs, key=lambda x: x.ndim)
+    widest = inputs[0]
+    for x in inputs:
+        if x.ndim > widest.ndim:
+            widest = x
     if widest.ndim == 0 and dim in (0, -1):
         return Concat(*inputs, along=-1)
     return Concat(*inputs, along=0 if axis("concat", widest, dim) == TOKENS else -1)
