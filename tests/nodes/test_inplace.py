@@ -152,9 +152,9 @@ def test_the_types_that_say_so():
     }  # fmt: skip
     both = unary | selection | {
         "Add", "Divide", "DivideByNumber", "DivideNumber", "InvertedDropout", "Multiply",
-        "RaiseNumber", "RaiseTo", "Scale", "Shift", "Subtract",
+        "GatedUnit", "RaiseNumber", "RaiseTo", "Rotary", "Scale", "Shift", "Subtract",
     }  # fmt: skip
-    assert backward == both | {"CumSum", "Detach", "LayerNormalization"}
+    assert backward == both | {"CumSum", "Detach", "LayerNormalization", "RmsNormalization"}
     assert forward == both | {"CumSum", "Detach", "Softmax", "LogSoftmax"}
 
 
