@@ -30,6 +30,9 @@ PUBLIC = {
         FailingMemory NanPool Probe check_batching check_device check_gradient check_policies
         check_sentences in_float64 load_graph replay
     """,
+    "dynbatch.text": """
+        ByteTokenizer CharacterTokenizer HuggingFaceTokenizer SentencePieceTokenizer WordPiece
+    """,
     "dynbatch.memory": """
         Adaptor Arena Buddy Buffer DeviceMemory Event GivenMemory HostMemory Interval Limit Logging
         MemoryStatistics Pool Replay Resource Retry SizeClasses Statistics compare_padding
@@ -46,7 +49,10 @@ def test_the_public_names_are_these(module):
         assert getattr(found, name) is not None
 
 
-@pytest.mark.parametrize("module", [*PUBLIC, "dynbatch.models", "dynbatch.optim", "dynbatch.train"])
+@pytest.mark.parametrize(
+    "module",
+    [*PUBLIC, "dynbatch.models", "dynbatch.models.pretrained", "dynbatch.optim", "dynbatch.train"],
+)
 def test_every_public_name_has_a_docstring(module):
     found = pkgutil.resolve_name(module)
     for name in found.__all__:

@@ -110,7 +110,7 @@ class WordPiece:
         arguments = read_tokenizer(Path(folder))
         try:
             return cls(**arguments)
-        except ArgumentError as error:
+        except (ArgumentError, TypeError) as error:
             raise damaged(Path(folder), f"its tokenizer cannot be used ({error})") from error
 
     def __len__(self) -> int:

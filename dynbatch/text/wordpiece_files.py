@@ -86,7 +86,7 @@ def _template(path: Path, processor: Any) -> tuple[list[str], list[str]]:
         return [processor["cls"][0]], [processor["sep"][0]]
     if processor["type"] != "TemplateProcessing":
         raise _other(path, f"its post_processor is a {shorten(processor['type'])}")
-    names = [next(iter(part.values()))["id"] for part in processor["single"]]
+    names = [inner["id"] for part in processor["single"] for (inner,) in [part.values()]]
     (place,) = [k for k, part in enumerate(processor["single"]) if "Sequence" in part]
     return names[:place], names[place + 1 :]
 

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 
 from dynbatch.errors import ArgumentError, CheckpointError, VocabularyError
 from dynbatch.text import WordPiece
+from tests.train.fuzz_checkpoints import edit, flip_bits, text_of
 
 CASES = json.loads((Path(__file__).parent / "wordpiece_cases.json").read_text())
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -118,3 +120,19 @@ def test_a_folder_without_a_tokenizer_and_bytes_that_are_not_text_are_refused(tm
     (tmp_path / "vocab.txt").write_bytes(b"a\n")
     with pytest.raises(CheckpointError, match="is not among"):
         WordPiece.from_pretrained(tmp_path)
+
+
+def test_a_damaged_tokenizer_is_refused_or_encodes(tmp_path):
+    content = json.loads(json.dumps(CASES[0]["tokenizer"]))
+    content["model"]["vocab"] = dict(list(content["model"]["vocab"].items())[:12])
+    refused = 0
+    for seed in range(300):
+        rng, tree = Random(seed), json.loads(json.dumps(content))
+        edit(rng, tree)
+        raw = text_of(tree).encode("utf-8", "surrogatepass")
+        (tmp_path / "tokenizer.json").write_bytes(flip_bits(rng, raw) if seed % 4 == 0 else raw)
+        try:
+            WordPiece.from_pretrained(tmp_path).encode("Hello [MASK]!")
+        except CheckpointError:
+            refused += 1
+    assert 50 < refused < 250

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +22,7 @@ from dynbatch.models.pretrained.table import Stored, find
 from dynbatch.parameter import Parameter
 
 DTYPES = {"float32": ("F32", 4), "float16": ("F16", 2), "bfloat16": ("BF16", 2)}
+_WEIGHTS = re.compile(r"model(-[0-9]{5}-of-[0-9]{5})?\.safetensors(\.index\.json)?")
 _BLOCK = 1 << 20  # elements that are converted at a time
 
 
@@ -83,9 +85,10 @@ def write_folder(model: Family, folder: Path, dtype: str, max_shard_size: int | 
                 _write_json(together.enter_context(replacing(folder / INDEX)), index)
             for name, shard in zip(names, shards, strict=True):
                 _write_tensors(together.enter_context(replacing(folder / name)), shard, dtype)
-        for old in [folder / INDEX, *folder.glob("model*.safetensors")]:
-            if old.name not in (*names, *([INDEX] if len(shards) > 1 else [])):
-                old.unlink(missing_ok=True)
+        for old in folder.iterdir():
+            is_index = old.name == INDEX and len(shards) > 1
+            if _WEIGHTS.fullmatch(old.name) and old.name not in names and not is_index:
+                old.unlink()
     except OSError as error:
         raise CheckpointError.at_caller(
             f"{folder}: the model was not written ({error}).\n"

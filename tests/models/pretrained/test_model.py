@@ -91,8 +91,11 @@ def test_shards_hold_whole_tensors_within_the_size_and_load_alike(tmp_path):
 def test_files_of_an_earlier_form_are_removed(tmp_path):
     tiny().save_pretrained(tmp_path, max_shard_size=300)
     model = tiny(layers=1)
+    for name in ("model-best.safetensors", "vocab.txt"):
+        (tmp_path / name).touch()  # of the user
     model.save_pretrained(tmp_path)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", WEIGHTS]
+    kept = ["config.json", "model-best.safetensors", WEIGHTS, "vocab.txt"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == kept
     model.save_pretrained(tmp_path, max_shard_size=300)
     assert not (tmp_path / WEIGHTS).exists()
     assert same(Tiny.from_pretrained(tmp_path), model)
