@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 import dynbatch as db
 from dynbatch import Node, backend, optim
@@ -86,9 +84,7 @@ def train(
     *,
     optimizer: optim.Optimizer | None = None,
     max_tokens: int | None = None,
-    validate: Callable[[Any], float] | None = None,
-    other_data: Mapping[str, object] | None = None,
-    random_state: np.random.Generator | None = None,
+    **more: Any,
 ) -> None:
     """Adam under a warm-up and a cosine, clipped; saved and resumed as the settings say.
 
@@ -97,7 +93,7 @@ def train(
         num_tokens: what an example's loss was summed over.
         optimizer:  another one than Adam.
         max_tokens: of a mini-batch, counted by `num_tokens`, instead of `batch_size` sentences.
-        validate, other_data, random_state: see `Trainer`.
+        more:       other arguments of `Trainer`, such as `validate`.
 
     Raises:
         CheckpointError: the run cannot go on so; see `refuse_other_settings` and `Trainer.resume`.
@@ -121,15 +117,13 @@ def train(
         num_tokens=num_tokens,
         schedule=optim.Cosine(optimizer, updates, warmup, min_lr=settings.lr / 100),
         clip_norm=settings.clip,
-        validate=validate,
         checkpoint_path=None if folder is None else folder / CHECKPOINT,
         checkpoint_every=1000,
         metrics_path=None if folder is None else folder / METRICS,
         extra={"settings": kept},
-        other_data=other_data or {},
-        random_state=random_state,
         show_progress=not settings.quiet,
         resume_hint="the same command with --resume",
+        **more,
     )
     if settings.resume:
         _resume(trainer, folder, kept, settings)

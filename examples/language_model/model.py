@@ -9,6 +9,8 @@ import numpy as np
 import dynbatch as db
 from dynbatch import Node, models
 from dynbatch import nodes as F
+from dynbatch.padding.padded_model import lengthened
+from dynbatch.padding.targets import ignored_after
 from dynbatch.parameter import Array
 from examples.language_model.data import Piece
 
@@ -65,6 +67,21 @@ class LanguageModel(models.Module):
         """Cross-entropy in nats, summed over what the piece predicts."""
         x = self.features(graph, piece.ids[:-1])[piece.context :]
         return F.cross_entropy(self.scores(x), piece.ids[1 + piece.context :], reduction="sum")
+
+    def padded_loss(self, graph: db.Graph, ids: Array, context: int, length: int) -> Node:
+        """The loss of a piece with padding behind its `length` ids, to compare memory with.
+
+        Padding stands behind all that counts, where nothing looks.
+        """
+        targets = ignored_after(ids[1:], length - 1)[context:]
+        scores = self.scores(self.features(graph, ids[:-1])[context:])
+        return F.cross_entropy(scores, targets, reduction="sum")
+
+
+def padded_piece(piece: tuple[Array, int], longest: tuple[int, ...]) -> tuple[Array, int, int]:
+    """Ids and context of a piece, lengthened: what `padded_loss` takes."""
+    ids, context = piece
+    return lengthened(ids, longest[0], 0), context, len(ids)
 
 
 def sample(

@@ -10,14 +10,16 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 import dynbatch as db
 from dynbatch import Node, optim
+from dynbatch.padding import padded_peak
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
-from dynbatch.train import padding_ratio
+from dynbatch.train import padding_ratio, read_metrics
 from examples.arguments import above_zero, not_negative, option, passes, share
 from examples.language_model.data import (
     Piece,
@@ -28,8 +30,9 @@ from examples.language_model.data import (
     pieces,
     split,
 )
-from examples.language_model.model import LanguageModel, sample
-from examples.training import TrainingSettings, command, place, train, values
+from examples.language_model.model import LanguageModel, padded_piece, sample
+from examples.seq2seq.evaluation import memory_saved
+from examples.training import METRICS, TrainingSettings, command, place, train, values
 from examples.training import sample as drawn
 
 
@@ -85,12 +88,16 @@ def run(settings: Settings) -> None:
         tqdm.write("\n  | ".join([f"validation: {bits:.4f} bits per byte", *shown]))
         return bits
 
+    padded = padded_peak(model, model.loss, padded_piece, model.padded_loss)
     train(
         model, piece_loss, known, settings, lambda piece: piece.num_predicted,
         optimizer=optim.AdamW(model, settings.lr, betas=(0.9, 0.99), weight_decay=0.1),
         max_tokens=settings.max_tokens, validate=validate, other_data={"validation": held},
-        random_state=rng,
+        random_state=rng, padded_bytes=lambda batch: padded([(p.ids, p.context) for p in batch]),
     )  # fmt: skip
+    if settings.output is not None:
+        saved = memory_saved(read_metrics(Path(settings.output, METRICS)))
+        print(f"Memory of a training step at its peak: {saved}")
 
 
 def cut(texts: Sequence[str], tokenizer: Tokenizer, settings: Settings) -> list[Piece]:

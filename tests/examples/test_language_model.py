@@ -20,7 +20,7 @@ from examples.language_model.data import (
     pieces,
     split,
 )
-from examples.language_model.model import LanguageModel, sample
+from examples.language_model.model import LanguageModel, padded_piece, sample
 from examples.language_model.train import main
 
 BYTES, MARK = ByteTokenizer(), 256
@@ -115,6 +115,7 @@ def test_a_model_learns_a_text_and_shows_what_it_makes_up(text, tmp_path, capsys
     assert main([text, *SMALL, *run]) == 0
     printed = capsys.readouterr().out
     bits = [float(x) for x in re.findall(r"validation: ([\d.]+) bits per byte", printed)]
+    assert "saved; " in printed.splitlines()[-1]  # memory beside that of padded batches
     assert len(bits) == 3 and bits[-1] < 0.6 < bits[0]  # letters alone would be 1.2 bits
     assert re.search(r"(ab){4,}", printed.split("validation")[-1]), printed
 
@@ -137,7 +138,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits_and_samples(text, tmp_pa
     given = [text, *SMALL, "--longest", "32", "--overlap", "8", "--dropout", "0.1"]
     given += ["--samples", "1"]
     assert main([*given, "--output", whole, "--epochs", "2"]) == 0
-    last = capsys.readouterr().out.split("validation")[-1]
+    last = capsys.readouterr().out.split("validation")[-1].split("Memory")[0]
     stopped = pytest.MonkeyPatch()
     with stopped.context() as patch:
         count = iter(range(1000))
@@ -151,7 +152,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits_and_samples(text, tmp_pa
         patch.setattr(LanguageModel, "loss", interrupted)
         assert main([*given, "--output", cut, "--epochs", "2"]) == 130
     assert main([*given, "--output", cut, "--epochs", "2", "--resume"]) == 0
-    assert capsys.readouterr().out.split("validation")[-1] == last
+    assert capsys.readouterr().out.split("validation")[-1].split("Memory")[0] == last
     tensors = [read_checkpoint(f"{path}/model.safetensors") for path in (whole, cut)]
     assert tensors[0].step == tensors[1].step > 10
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
@@ -193,3 +194,15 @@ def test_a_document_is_few_nodes_however_many_layers():
             for length in lengths:
                 model.loss(graph, Piece(np.arange(length + 1), 0))
             assert len(graph.nodes) <= 5 * len(lengths)
+
+
+def test_the_padded_loss_is_the_loss():
+    model = made().astype("float64")
+    given = [Piece(np.arange(9), 0), Piece(np.arange(5, 18), 4), Piece(np.arange(2), 0)]
+    with db.Graph(dtype="float64", grad=False) as graph:
+        padded = [
+            model.padded_loss(graph, *padded_piece((piece.ids, piece.context), (20,)))
+            for piece in given
+        ]
+        own = graph.values([model.loss(graph, piece) for piece in given])
+        assert np.array(graph.values(padded)) == pytest.approx(np.array(own), rel=1e-12)
