@@ -14,7 +14,6 @@ import numpy as np
 from dynbatch.compiler.trace import Placeholder, Trace
 from dynbatch.errors import DynbatchError
 from dynbatch.nodes.arithmetic import Binary
-from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.selection import Where
@@ -59,7 +58,7 @@ def repeats_beside_rows(nodes: Sequence[Operation]) -> bool:
         if isinstance(node, Expand) and node.ndim > 1 and not read:
             single.add(node.index)
         elif kept:
-            if isinstance(node, InvertedDropout) or not node.is_rowwise():
+            if node.draws or not node.is_rowwise():
                 return False
             if len(kept) == len(read):
                 single.add(node.index)

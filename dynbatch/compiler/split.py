@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from dynbatch.compiler.trace import Placeholder, Section, Trace
 from dynbatch.errors import ShapeError
-from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.node import Node, ancestors
 from dynbatch.nodes.operation import Operation
 
@@ -68,7 +67,7 @@ def split(trace: Trace) -> Split:
 def _section(node: Operation, sections: dict[int, Section]) -> Section:
     """MEMORY, TOKEN or LOOP, from the sections of the node's inputs."""
     read = {sections[x.index] for x in node.inputs}
-    draws = isinstance(node, InvertedDropout) and node.ndim < 2  # anew at each token
+    draws = node.draws and node.ndim < 2  # anew at each token
     if read <= {Section.MEMORY} and not draws:
         return Section.MEMORY
     rows_of_memory = any([x.ndim == 2 and sections[x.index] is Section.MEMORY for x in node.inputs])

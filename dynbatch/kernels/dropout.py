@@ -47,8 +47,13 @@ def random_bits(streams: Array, offsets: Array, start: int, end: int) -> Array:
     """
     part = slice(start, end)
     numbers = np.arange(start, end) - rows_of(offsets[:-1], offsets, part)
-    bits = hash32(numbers.astype(np.uint32))
-    np.bitwise_xor(bits, rows_of(streams, offsets, part), out=bits)
+    return _bits_of(numbers.astype(np.uint32), rows_of(streams, offsets, part))
+
+
+def _bits_of(numbers: Array, streams: Array | np.generic) -> Array:
+    """The random bits of uint32 numbers, which are overwritten."""
+    bits = hash32(numbers)
+    np.bitwise_xor(bits, streams, out=bits)
     return hash32(bits)
 
 
@@ -80,3 +85,22 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
         y = out[part]
         np.multiply(x[part], random_bits(streams, offsets, start, end) >= bound, out=y)
         np.multiply(y, scale, out=y)
+
+
+def drop_rows(x: Array, first: Array, stream: np.generic, p: float) -> None:
+    """Drop elements of x (R, n), in place, as `dropout` does for one segment.
+
+    Args:
+        first:  (R,) uint32, the number of each row's first element; modulo 2³².
+        stream: uint32.
+
+    Memory: 16 bytes for each of BLOCK elements, or of a row.
+    """
+    bounds, scales = bounds_and_scales(np.array([p]), x.dtype)
+    columns = np.arange(x.shape[1], dtype=np.uint32)
+    step = max(1, BLOCK // max(1, x.shape[1]))
+    for start in range(0, x.shape[0], step):
+        rows = x[start : start + step]
+        bits = _bits_of(first[start : start + step, None] + columns, stream)
+        np.multiply(rows, bits >= bounds[0], out=rows)
+        np.multiply(rows, scales[0], out=rows)

@@ -30,6 +30,7 @@ class InvertedDropout(Operation):
     keeps_rows = True
     inplace_forward = True
     inplace_backward = True
+    draws = True
     p: float
     stream: int
 

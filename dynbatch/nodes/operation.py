@@ -85,6 +85,7 @@ class Operation(Node):
         accumulates: positions of inputs whose gradients backward adds to where `batch.accumulate`
             is set; see `finish`.
         cache_type: of `Batch.cache`, what is kept from step to step of a scan.
+        draws:     True if values are random, drawn with the number in the node's `stream`.
 
     Attributes that follow from the type:
         names_kernels: True for dynbatch's own types, which call kernels only. Another type may
@@ -115,6 +116,7 @@ class Operation(Node):
     cache_type: ClassVar[type[ScanCache]] = ScanCache
     accumulates: ClassVar[tuple[int, ...]] = ()
     given_attributes: ClassVar[tuple[str, ...]] = ()
+    draws: ClassVar[bool] = False
 
     names_kernels: ClassVar[bool]
     reads_ports: ClassVar[bool]

@@ -132,6 +132,7 @@ CASES = {
     "attention, bias": lambda g: F.attention(
         g.x(), g.x(), heads=4, bias=F.t5_bias(g.parameter(16, 4))
     ),
+    "attention, dropout": attending(heads=4, dropout=0.3),
     "attention, one query": lambda g: F.attention(g.vector(), g.x()),
     "general_attention": lambda g: F.general_attention(
         g.x(width=8), g.x(), None, g.parameter(g.width, 8)

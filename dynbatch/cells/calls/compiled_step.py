@@ -26,7 +26,6 @@ from dynbatch.compiler.split import Split, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
 from dynbatch.compiler.traced import Reads
 from dynbatch.errors import DynbatchError, GraphError, ShapeError
-from dynbatch.nodes.dropout import InvertedDropout
 from dynbatch.nodes.linear import LinearMap
 from dynbatch.nodes.node import Node, Shape, ancestors
 from dynbatch.nodes.operation import Operation
@@ -77,9 +76,7 @@ class StepTrace:
         repeated = {n.index for n in self.nodes if isinstance(n, Expand) and _adds_rows(n)}
         for node in self.nodes:
             follows = node.index in self.of_memory
-            if isinstance(node, InvertedDropout) or (
-                node.ndim > 1 and not follows and node.index not in repeated
-            ):
+            if node.draws or (node.ndim > 1 and not follows and node.index not in repeated):
                 return False
         return repeats_beside_rows(self.nodes)
 

@@ -14,6 +14,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels.attention.bias import DistanceVector, ScoreBias, distances_of, vector_of
 from dynbatch.kernels.attention.mask import NO_MASK, Mask
 from dynbatch.kernels.attention.packed import PackedAttention, sentences_of
+from dynbatch.kernels.dropout import drop_rows
 from dynbatch.kernels.runtime import parallel
 
 # Elements of one block of scores. Measured with 8 sentences of 512 tokens and 8 heads, float32:
@@ -30,7 +31,8 @@ class Scoring(NamedTuple):
     """How scores are computed: heads; for each sentence a scale (K,) and a mask; a bias for all.
 
     Head h has columns [h d, (h + 1) d) of the queries (N_q, heads · d), and head h // shared of
-    keys and values, which have heads / shared heads.
+    keys and values, which have heads / shared heads. Probabilities are dropped with probability
+    `p`; `streams` (K,) uint32 are the sentences' random streams, None where p = 0.
     """
 
     heads: int
@@ -38,6 +40,8 @@ class Scoring(NamedTuple):
     masks: Sequence[Mask]
     shared: int = 1
     bias: ScoreBias | None = None
+    p: float = 0.0
+    streams: Array | None = None
 
 
 class Tile(NamedTuple):
@@ -50,7 +54,7 @@ class Tile(NamedTuple):
 
 
 class AttentionSentence(NamedTuple):
-    """One sentence by heads, with its scale and mask, and the batch's bias.
+    """One sentence by heads, with what is its own of `Scoring`, and the batch's bias.
 
     q (H, S, T_q, d), k (H, 1, T_k, d), v (H, 1, T_k, e): S heads of queries share a head of keys.
     """
@@ -63,6 +67,8 @@ class AttentionSentence(NamedTuple):
     scale: float
     mask: Mask
     bias: DistanceVector | None
+    p: float
+    stream: np.generic | None
 
     def block_shape(self) -> tuple[int, int]:
         """The number of queries in a block, and the most keys they see."""
@@ -90,6 +96,18 @@ class AttentionSentence(NamedTuple):
         if self.mask is not NO_MASK:
             self.mask.hide(scores, block.first, block.low)
         return scores
+
+    def drop(self, weights: Array, block: Tile) -> None:
+        """Drop some weights of a block, (H, S, queries, keys), and scale up the rest, in place.
+
+        A pair's number counts heads, then queries, then keys, all of the sentence.
+        """
+        if self.stream is None:
+            return
+        heads, shared, count = self.q.shape[:3]
+        rows = np.arange(heads * shared)[:, None] * count + np.arange(block.first, block.last)
+        first = rows.reshape(-1) * self.k.shape[2] + block.low
+        drop_rows(weights.reshape(first.size, -1), first.astype(np.uint32), self.stream, self.p)
 
 
 def block_shape(queries: int, keys: int, heads: int, mask: Mask) -> tuple[int, int]:
@@ -152,7 +170,10 @@ def attention_sentences(
     for i, (rows, keys) in zip(span, sentences, strict=True):
         q = by_heads(packed.queries[rows], scoring.heads, shared)
         k, v = [by_heads(x[keys], scoring.heads // shared, 1) for x in (packed.keys, packed.values)]
-        yield AttentionSentence(rows, keys, q, k, v, scoring.scales[i], scoring.masks[i], bias)
+        stream = None if scoring.streams is None else scoring.streams[i]
+        yield AttentionSentence(
+            rows, keys, q, k, v, scoring.scales[i], scoring.masks[i], bias, scoring.p, stream
+        )
 
 
 def share(

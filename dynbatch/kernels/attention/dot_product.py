@@ -51,10 +51,11 @@ def workspace_backward(
 ) -> int:
     """Elements of scratch for `dot_attention_backward`.
 
-    Blocks of scores and derivatives, and of a bias also its gradient, once for each thread.
+    Blocks of scores and derivatives, and of a bias also its gradient, once for each thread; with
+    dropout a block of its factors too.
     """
     threads, block, bias = room_of(query_lengths, key_lengths, scoring)
-    return bias + threads * (2 * block + bias)
+    return bias + threads * ((2 if scoring.streams is None else 3) * block + bias)
 
 
 @has_cuda("queries")
@@ -63,7 +64,7 @@ def dot_attention(
 ) -> None:
     """out_i = Σ_j p_ij v_j,  p_ij = softmax_j(scale · q_i · k_j + bias_j-i), of each sentence.
 
-    Heads attend each for itself. A query that sees no key gives zeros.
+    Heads attend each for itself, and p_ij may be dropped. A query that sees no key gives zeros.
 
     Args:
         out:      (N_q, E), overwritten.
@@ -99,6 +100,7 @@ def _block_forward(
         return
     scores = sentence.scores(block, scratch)
     peak, total = exp_rows(scores)
+    sentence.drop(scores, block)
     np.matmul(scores, sentence.v[:, :, block.low : block.high], out=part)
     hidden = total == 0
     np.copyto(total, 1, where=hidden)
@@ -119,6 +121,8 @@ def dot_attention_backward(
 
         ds_ij = p_ij (dp_ij - Σ_j p_ij dp_ij);  dbias_d = Σ_j-i=d ds_ij
         dq = scale · ds k;  dk = scale · dsᵀ q;  dv = pᵀ dout
+
+    With dropout the factors of p, 0 or 1/(1 - p), are factors of dp and of the p in dv.
 
     Args:
         log_sums: (N_q, heads), as forward left them.
@@ -178,12 +182,21 @@ def _block_backward(
     p = sentence.scores(block, scratch)
     np.subtract(p, sums[:, :, rows, None], out=p)
     np.exp(p, out=p)
+    dropped, factors = p, None
+    if sentence.stream is not None:
+        factors = scratch[2 * p.size : 3 * p.size].reshape(p.shape)
+        factors[...] = 1
+        sentence.drop(factors, block)
+    ds = scratch[p.size : 2 * p.size].reshape(p.shape)
     if dv is not None:
-        _outer(p, dy[:, :, rows], dv[:, 0, seen], adds)
+        if factors is not None:
+            dropped = np.multiply(p, factors, out=ds)
+        _outer(dropped, dy[:, :, rows], dv[:, 0, seen], adds)
     if dq is None and dk is None and dbias is None:
         return
-    ds = scratch[p.size : 2 * p.size].reshape(p.shape)
     np.matmul(dy[:, :, rows], sentence.v[:, :, seen].swapaxes(2, 3), out=ds)
+    if factors is not None:
+        np.multiply(ds, factors, out=ds)
     softmax_backward(p, ds)
     if dbias is not None:
         dbias.add(ds, block.first, block.low)

@@ -70,6 +70,18 @@ __device__ __forceinline__ REAL gelu_tanh_slope(REAL x) {
     return sigmoid(u) * (1 + near * sigmoid(-u) * inner);
 }
 
+// Source: Wellons 2018, lowbias32, as in kernels/dropout.py.
+__device__ __forceinline__ unsigned hash32(unsigned value) {
+    value = (value ^ value >> 16) * 0x7feb352du;
+    value = (value ^ value >> 15) * 0x846ca68bu;
+    return value ^ value >> 16;
+}
+
+// The bits of element `number` of a random stream.
+__device__ __forceinline__ unsigned random_bits(unsigned number, unsigned stream) {
+    return hash32(hash32(number) ^ stream);
+}
+
 // Index helpers. Element offsets are long long: an arena may hold more than 2^31 elements.
 
 __device__ __forceinline__ long long thread_in_grid() {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from dynbatch.arguments import shown
+from dynbatch.arguments import number, shown
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention import single_query
@@ -38,7 +38,7 @@ class DotProductAttention(AttentionBase):
 
     stream_name = "DotAttention"
     __slots__ = ("bias", "heads", "kv_heads", "scale", "table")
-    static = ("heads", "kv_heads", "bias", "table")
+    static: ClassVar[tuple[str, ...]] = ("heads", "kv_heads", "bias", "table")
     heads: int
     kv_heads: int
     scale: float
@@ -112,12 +112,13 @@ class DotProductAttention(AttentionBase):
         cls, batch: Batch, queries: Sequence[int], keys: Sequence[int], masks: Sequence[Mask]
     ) -> bool:
         first = batch.first
-        if first.bias is not None and batch.cache is not None:
+        if batch.cache is not None and (first.bias is not None or cls.draws):
             raise GraphError(
-                "attention in a cell: a bias goes by positions, and a step has one query.\n"
-                "  fix:  attend without bias in the cell, or to the whole sentence outside of it"
+                "attention in a cell has a bias or dropout.\n"
+                "  rule: both go by the position of a query, which a cell's step does not tell\n"
+                "  fix:  leave them out in the cell, or attend from the whole sentence outside it"
             )
-        if first.heads > 1 or first.bias is not None:
+        if first.heads > 1 or first.bias is not None or cls.draws:
             return False
         return super().is_single_query(batch, queries, keys, masks)
 
@@ -153,6 +154,33 @@ class DotProductAttention(AttentionBase):
             kernels.dot_attention_backward(packed, scoring, log_sums, dy.values, wanted, scratch)
 
 
+class DropoutAttention(DotProductAttention):
+    """y_i = Σ_j m_ij p_ij v_j, with m_ij = 0 with probability p, else 1 / (1 - p).
+
+    The rest is that of `DotProductAttention`. The mask is a hash of the node's stream
+    (`Graph.stream`) and of head, query and key. It is not stored: backward draws it again, for a
+    block at a time.
+
+    Batches with:  every other one that its base batches with, of the same p.
+    """
+
+    __slots__ = ("p", "stream")
+    static: ClassVar[tuple[str, ...]] = (*DotProductAttention.static, "p")
+    draws = True
+    p: float
+    stream: int
+
+    def rebuild(self, *inputs: Node) -> Node:
+        node = type(self)(*inputs, **self.attributes())
+        node.stream = node.graph.stream(node)  # another node draws other numbers
+        return node
+
+    @classmethod
+    def scoring(cls, batch: Batch, masks: Sequence[Mask]) -> Scoring:
+        streams = batch.array("stream", np.uint32)
+        return super().scoring(batch, masks)._replace(p=batch.first.p, streams=streams)
+
+
 def attention(
     query: Node,
     keys: Node,
@@ -164,6 +192,7 @@ def attention(
     heads: int = 1,
     kv_heads: int | None = None,
     bias: DistanceBias | None = None,
+    dropout: float = 0.0,
 ) -> Node:
     """Dot-product attention of one sentence, as `torch.nn.functional.scaled_dot_product_attention`.
 
@@ -181,6 +210,9 @@ def attention(
             kv_heads) and of values. It is PyTorch's `enable_gqa`; nothing is repeated.
         bias:     added to the scaled scores, for each head a number for each distance j - i:
             `F.relative_bias(table)`, `F.t5_bias(table)` or `F.alibi(heads)`.
+        dropout:  the probability with which a softmax's probability is set to 0; the others are
+            scaled by 1 / (1 - dropout). What is dropped follows from the graph's seed and from the
+            sentence, as in `F.dropout`, and never from the mini-batch. Give 0.0 in evaluation.
 
     Query i stands at position i, key j at position j, for `causal`, `window` and `bias` alike.
 
@@ -193,6 +225,7 @@ def attention(
             heads, the bias is for another number of heads, or window < 0.
         DtypeError: the mask is not boolean, the window no integer, the bias no such value, or its
             table not of the graph's dtype.
+        ArgumentError: dropout is not between 0 and 1.
 
     Source: Vaswani et al. 2017, arXiv:1706.03762, equation 1; grouped queries: Ainslie et al. 2023,
         arXiv:2305.13245, section 2.2.
@@ -204,10 +237,16 @@ def attention(
         scale = 1 / math.sqrt(query.width / heads) if query.width and heads > 0 else 1.0
     kv_heads = heads if kv_heads is None else kv_heads
     rule, table = (None, None) if bias is None else _checked(bias, query.graph)
-    return DotProductAttention(
-        query, keys, values, heads=heads, kv_heads=kv_heads, scale=float(scale), mask=mask,
-        bias=rule, table=table,
-    )  # fmt: skip
+    attributes = {
+        "heads": heads, "kv_heads": kv_heads, "scale": float(scale), "mask": mask,
+        "bias": rule, "table": table,
+    }  # fmt: skip
+    p = number("attention", "dropout", dropout, "[0, 1]") if dropout else 0.0
+    if not p:
+        return DotProductAttention(query, keys, values, **attributes)
+    node = DropoutAttention(query, keys, values, **attributes, p=p, stream=0)
+    node.stream = query.graph.stream(node)
+    return node
 
 
 def _checked(bias: DistanceBias, graph: Owner) -> DistanceBias:

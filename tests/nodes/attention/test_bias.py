@@ -171,6 +171,28 @@ def test_alibi_lowers_scores_by_the_distance(options):
         assert np.allclose(found, expected, rtol=1e-12, atol=1e-12)
 
 
+def test_a_bias_and_a_mask_inside_a_block_are_those_outside():
+    table = table_of(8, "float64")
+    rng = np.random.default_rng(0)
+    masks = [rng.random(pair) < 0.7 for pair in LENGTHS]
+
+    def attend(q, k, v, mask):
+        bias = F.t5_bias(table, 20)
+        return F.attention(q, k, v, heads=HEADS, kv_heads=2, bias=bias, causal=True, mask=mask)
+
+    found = []
+    for function in (attend, db.block(attend)):
+        with db.Graph(dtype="float64") as graph:
+            xs = [[F.input(graph, x).keep() for x in arrays_of(n, 2, "float64")] for n in LENGTHS]
+            ys = [function(*x, mask).keep() for x, mask in zip(xs, masks, strict=True)]
+            graph.backward(F.sum([F.sum(y * y) for y in ys]))
+            gradients = [x.gradient for each in xs for x in each]
+            found.append([*[y.value for y in ys], *gradients, table.grad.copy()])
+        table.zero_grad()
+    for one, other in zip(*found, strict=True):
+        assert np.allclose(one, other, rtol=1e-12, atol=1e-12)
+
+
 def test_equal_biases_made_for_each_sentence_batch_and_other_tables_do_not():
     one, other = table_of(7), table_of(7)
     with db.Graph() as graph:
@@ -200,7 +222,7 @@ def test_a_bias_inside_a_scan_is_refused():
     with db.Graph() as graph:
         x, memory = [F.input(graph, np.ones((rows, 8), np.float32)) for rows in (3, 2)]
         db.scan(biased, x, init=8, memory=memory)
-        with pytest.raises(GraphError, match="a bias goes by positions"):
+        with pytest.raises(GraphError, match="in a cell has a bias or dropout"):
             graph.forward()
 
 

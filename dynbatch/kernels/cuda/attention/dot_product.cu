@@ -26,6 +26,7 @@ __device__ __forceinline__ void attend(const Work& work) {
             const REAL highest = Max::combine(peak[own + r], warp_reduce<Max>(score));
             p.of[r] = exp(score - shift_of(highest));
             const REAL sum = warp_reduce<Add>(p.of[r]);
+            if (EXTENDED) p.of[r] = work.dropped<true>(p.of[r], row + r, start + lane);
             __syncwarp();  // all have read the peak; a shuffle orders no memory
             if (lane > 0) continue;
             factor[own + r] = exp(peak[own + r] - shift_of(highest));
@@ -93,7 +94,7 @@ __device__ __forceinline__ void attend_block(const REAL* queries, const REAL* ke
     __shared__ Work work;
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y);
-        if (EXTENDED) tables.find_bias(work, extension, blockIdx.y);
+        if (EXTENDED) tables.extend(work, extension, blockIdx.y);
         work.y = tables.head_of(out, work.query, tables.value_width, blockIdx.y, tables.heads);
     }
     __syncthreads();
@@ -112,13 +113,15 @@ extern "C" __global__ void __launch_bounds__(512, 2)
     attend_block<false>(queries, keys, values, out, log_sums, tables, {});
 }
 
-// The same with a bias.
+// The same with a bias and dropout.
 extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_extended(const REAL* queries,
     const REAL* keys, const REAL* values, REAL* out, REAL* log_sums, const long long* tiles,
     const long long* query_offsets, const long long* key_offsets, const REAL* scales,
     const long long* masks, const bool* visible, int sentences, int heads, int shared,
-    int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+    int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+    const unsigned* streams, unsigned bound, REAL scale) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
-    attend_block<true>(queries, keys, values, out, log_sums, tables, {bias, rows, zero});
+    attend_block<true>(
+        queries, keys, values, out, log_sums, tables, {bias, rows, zero, streams, bound, scale});
 }

@@ -28,7 +28,7 @@
 // scores, and scores made again in backward.
 
 //
-// The kernels named `…_extended` also have a bias; the others are compiled without.
+// The kernels named `…_extended` also have a bias and dropout; the others are compiled without.
 
 constexpr int SIDE = 32, COLUMNS = 32, ROWS = 4, WARPS = SIDE / ROWS;  // of a tile
 constexpr int LOADED = AT_ONCE / 2;  // rows of both factors, at once
@@ -53,6 +53,17 @@ struct Bias {
     }
 };
 
+// Which probabilities of a head are dropped, as kernels/dropout.py drops elements.
+struct Drop {
+    unsigned first;  // number of the head's first pair; pairs count queries, then keys
+    unsigned stream, bound;
+    REAL scale;  // of those that are kept
+
+    __device__ __forceinline__ REAL factor(unsigned pair) const {
+        return random_bits(first + pair, stream) >= bound ? scale : (REAL)0;
+    }
+};
+
 // One head of one sentence, and the tile that this block does: in shared memory, to save registers.
 // Rows of a matrix that is NULL begin at NULL.
 struct Work {
@@ -62,6 +73,7 @@ struct Work {
     REAL scale;
     Mask mask;
     Bias bias;
+    Drop drop;
     long long query, key;  // first rows of the sentence
     int queries, keys, heads;
     int first;  // row of the sentence in the tile
@@ -82,13 +94,26 @@ struct Work {
             if (bias.numbers) return score + bias.of(j - i);
         return score;
     }
+
+    // A number of query i and key j times 0 or, if the pair is kept, the scale.
+    template <bool EXTENDED>
+    __device__ __forceinline__ REAL dropped(REAL number, int i, int j) const {
+        if constexpr (EXTENDED)
+            if (drop.bound || drop.scale != 1)
+                return number * drop.factor((unsigned)i * (unsigned)keys + (unsigned)j);
+        return number;
+    }
 };
 
-// What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0.
+// What extended kernels have for all sentences: a bias, and which of `rows` is that of distance 0;
+// each sentence's random stream, the least bits that keep a pair, and what it is scaled by.
 struct Extension {
     const REAL* bias;
     const int* rows;
     int zero;
+    const unsigned* streams;
+    unsigned bound;
+    REAL scale;
 };
 
 // The tables, and the sizes that go with them.
@@ -113,14 +138,14 @@ struct Tables {
         return head_of(matrix, row, width, head / shared, heads / shared);
     }
 
+    __device__ __forceinline__ int sentence() const {
+        return tiles ? find_segment(tiles, 1, 0, sentences, blockIdx.x) : blockIdx.x;
+    }
+
     // What a block reads of head `head` of queries, and of the head of keys that it reads.
     __device__ __forceinline__ void find(Work& work, const REAL* queries, const REAL* keys,
         const REAL* values, REAL* log_sums, int head) const {
-        int k = blockIdx.x, tile = 0;
-        if (tiles) {
-            k = find_segment(tiles, 1, 0, sentences, blockIdx.x);
-            tile = (int)(blockIdx.x - tiles[k]);
-        }
+        const int k = sentence(), tile = tiles ? (int)(blockIdx.x - tiles[k]) : 0;
         work.query = query_offsets[k];
         work.key = key_offsets[k];
         work.queries = (int)(query_offsets[k + 1] - work.query);
@@ -143,9 +168,12 @@ struct Tables {
         work.means = means + work.query * heads + head;
     }
 
-    __device__ __forceinline__ void find_bias(Work& work, Extension extension, int head) const {
-        const auto [bias, rows, zero] = extension;
+    // After `find`.
+    __device__ __forceinline__ void extend(Work& work, Extension extension, int head) const {
+        const auto [bias, rows, zero, streams, bound, scale] = extension;
         work.bias = {bias ? bias + head : nullptr, rows ? rows + zero : nullptr, heads};
+        const unsigned first = (unsigned)head * (unsigned)work.queries * (unsigned)work.keys;
+        work.drop = {first, streams ? streams[sentence()] : 0, bound, scale};
     }
 
     // From one head of queries to the next, which reads the same keys.
@@ -155,6 +183,7 @@ struct Tables {
         ++work.log_sums;
         ++work.means;
         if (work.bias.numbers) ++work.bias.numbers;
+        work.drop.first += (unsigned)work.queries * (unsigned)work.keys;
     }
 };
 

@@ -14,6 +14,7 @@ from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttentio
 from dynbatch.kernels.cuda.runtime.launch import Argument
 from dynbatch.kernels.cuda.runtime.queue import launch
 from dynbatch.kernels.cuda.segment import reduce_segments
+from dynbatch.kernels.dropout import bounds_and_scales
 
 TILE = 32  # queries, or keys, of a block, as in dot_product.cu
 THREADS = 256
@@ -48,7 +49,7 @@ def dot_attention_backward(
     """Gradients of `dot_attention`: a launch for queries, and one for keys and values.
 
     For sentences with one query the first launch does everything, unless heads share keys or there
-    is a bias. The gradient of a bias takes a launch and a sum.
+    is a bias or dropout. The gradient of a bias takes a launch and a sum.
     """
     attend_backward(packed, scoring, log_sums, dout, wanted, scratch)
 
@@ -140,15 +141,19 @@ def _tables(packed: PackedAttention, scoring: Scoring) -> tuple[Argument, ...]:
 
 
 def _extension(packed: PackedAttention, scoring: Scoring) -> tuple[str, tuple[Argument, ...]]:
-    """What is added to a kernel's name and parameters where scores have a bias."""
-    bias = scoring.bias
-    if bias is None:
+    """What is added to a kernel's name and parameters where there is a bias or dropout."""
+    bias, streams = scoring.bias, scoring.streams
+    if bias is None and streams is None:
         return "", ()
-    if bias.rule is None:
-        return "_extended", (bias.numbers, None, 0)
-    distances = distances_of(np.diff(packed.query_offsets), np.diff(packed.key_offsets))
-    rows = bias.rule.rows(np.arange(distances.start, distances.stop))
-    return "_extended", (bias.numbers, rows, -distances.start)
+    table: tuple[Argument, ...] = (None, None, 0)
+    if bias is not None:
+        table = (bias.numbers, None, 0)
+        if bias.rule is not None:
+            distances = distances_of(np.diff(packed.query_offsets), np.diff(packed.key_offsets))
+            rows = bias.rule.rows(np.arange(distances.start, distances.stop))
+            table = (bias.numbers, rows, -distances.start)
+    bounds, scales = bounds_and_scales(np.array([scoring.p]), packed.queries.dtype)
+    return "_extended", (*table, streams, int(bounds[0]), float(scales[0]))
 
 
 def _block(queries: Array) -> tuple[int]:

@@ -30,6 +30,7 @@ __device__ __forceinline__ void slopes_of_queries(const Work& work) {
                                   ? exp(work.score<EXTENDED>(p.of[r], i, start + lane) -
                                         work.log_sums[i * work.heads])
                                   : (REAL)0;
+                    if (EXTENDED) dp.of[r] = work.dropped<true>(dp.of[r], i, start + lane);
                 }
             }
             if (own >= count) continue;  // the same for the whole warp
@@ -114,29 +115,36 @@ __device__ __forceinline__ void slopes_of_keys(const Work& work, bool accumulate
     const int low = max(0, work.first - work.mask.right);
     const int high = min(work.queries, work.first + count + work.mask.left);
     __shared__ Four weights[WARPS][SIDE];
+    __shared__ Four dropped[EXTENDED ? WARPS : 1][SIDE];  // weights of dv that are not p
     Four& p = weights[own / ROWS][lane];
     for (int start = low; start < high; start += SIDE) {
         const int seen = min(SIDE, high - start), i = start + lane;
-        auto add = [&](Output to, Input rows) {
+        auto add = [&](Output to, const Four* factors, Input rows) {
             if (own >= count) return;  // the same for the whole warp
-            weighted_sums(weights[own / ROWS], rows, seen, [&](int c, Four sum) {
+            weighted_sums(factors, rows, seen, [&](int c, Four sum) {
                 put(to, row, count - own, c, sum, accumulate || start > low);
             });
         };
         p = products(work.k.from(work.first), count, work.q.from(start), seen);
 #pragma unroll 1
-        for (int r = 0; r < ROWS; ++r)
+        for (int r = 0; r < ROWS; ++r) {
             p.of[r] =
                 work.sees(i, row + r)
                     ? exp(work.score<EXTENDED>(p.of[r], i, row + r) - work.log_sums[i * work.heads])
                     : (REAL)0;
-        if (work.dv.first) add(work.dv, work.dy.from(start));
+            if (EXTENDED) dropped[own / ROWS][lane].of[r] = work.dropped<true>(p.of[r], i, row + r);
+        }
+        if (work.dv.first)
+            add(work.dv, EXTENDED ? dropped[own / ROWS] : weights[own / ROWS], work.dy.from(start));
         if (!work.dk.first) continue;
         const Four dp = products(work.v.from(work.first), count, work.dy.from(start), seen);
         const REAL mean = lane < seen ? work.means[i * work.heads] : (REAL)0;
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) p.of[r] = slope(p.of[r], dp.of[r], mean, work.scale);
-        add(work.dk, work.q.from(start));
+        for (int r = 0; r < ROWS; ++r) {
+            const REAL own_dp = work.dropped<EXTENDED>(dp.of[r], i, row + r);
+            p.of[r] = slope(p.of[r], own_dp, mean, work.scale);
+        }
+        add(work.dk, weights[own / ROWS], work.q.from(start));
     }
     if (low >= high && !accumulate) {
         clear(work.dv, row, min(row + ROWS, work.keys), lane, WARP);
@@ -152,7 +160,7 @@ __device__ __forceinline__ void queries_block(const REAL* queries, const REAL* k
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y);
         tables.find_gradients(work, dout, means, dkeys, dvalues, blockIdx.y);
-        if (EXTENDED) tables.find_bias(work, extension, blockIdx.y);
+        if (EXTENDED) tables.extend(work, extension, blockIdx.y);
         work.dq = tables.head_of(dqueries, work.query, tables.key_width, blockIdx.y, tables.heads);
     }
     __syncthreads();
@@ -175,17 +183,17 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         accumulate, tables, {});
 }
 
-// Gradients of queries, with a bias. Overwrites means.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    dot_attention_backward_extended(const REAL* queries, const REAL* keys, const REAL* values,
-        REAL* log_sums, const REAL* dout, REAL* means, REAL* dqueries, const long long* tiles,
-        const long long* query_offsets, const long long* key_offsets, const REAL* scales,
-        const long long* masks, const bool* visible, int sentences, int heads, int shared,
-        int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+// Gradients of queries, with a bias and dropout. Overwrites means.
+extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_extended(
+    const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
+    REAL* means, REAL* dqueries, const long long* tiles, const long long* query_offsets,
+    const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
+    int sentences, int heads, int shared, int key_width, int value_width, const REAL* bias,
+    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
     queries_block<true>(queries, keys, values, log_sums, dout, means, dqueries, nullptr, nullptr,
-        false, tables, {bias, rows, zero});
+        false, tables, {bias, rows, zero, streams, bound, scale});
 }
 
 template <bool EXTENDED>
@@ -197,7 +205,7 @@ __device__ __forceinline__ void keys_block(const REAL* queries, const REAL* keys
         const int head = blockIdx.y * tables.shared;
         tables.find(work, queries, keys, values, log_sums, head);
         tables.find_gradients(work, dout, means, dkeys, dvalues, head);
-        tables.find_bias(work, extension, head);
+        tables.extend(work, extension, head);
     }
     for (int part = 0; part < tables.shared; ++part) {
         __syncthreads();
@@ -222,17 +230,18 @@ extern "C" __global__ void __launch_bounds__(512, 2)
         queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate, tables, {});
 }
 
-// The same with a bias.
+// The same with a bias and dropout.
 extern "C" __global__ void __launch_bounds__(256, 4)
     dot_attention_backward_keys_extended(const REAL* queries, const REAL* keys, const REAL* values,
         REAL* log_sums, const REAL* dout, REAL* means, REAL* dkeys, REAL* dvalues, bool accumulate,
         const long long* tiles, const long long* query_offsets, const long long* key_offsets,
         const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero,
+        const unsigned* streams, unsigned bound, REAL scale) {
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
     keys_block<true>(queries, keys, values, log_sums, dout, means, dkeys, dvalues, accumulate,
-        tables, {bias, rows, zero});
+        tables, {bias, rows, zero, streams, bound, scale});
 }
 
 // The gradient of a bias's table: row r of `sums` becomes the sum of the slopes of all scores that row r of the table was added to, of
@@ -255,7 +264,7 @@ __device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int
             REAL slope = 0;
             if (work.sees(i, j)) {
                 slope = exp(work.score<true>(p.of[r], i, j) - work.log_sums[i * work.heads]) *
-                        (dp.of[r] - work.means[i * work.heads]);
+                        (work.dropped<true>(dp.of[r], i, j) - work.means[i * work.heads]);
             }
             slopes[own + r][lane] = slope;
         }
@@ -282,19 +291,19 @@ __device__ __forceinline__ void slopes_of_rows(const Work& work, REAL* sums, int
 
 // sums (tiles, rows, heads): what each tile of 32 queries adds to the gradient of the table of `rows`
 // rows. means as dot_attention_backward_extended leaves them. Grid (tiles, heads). Block 256.
-extern "C" __global__ void __launch_bounds__(256, 4)
-    dot_attention_backward_bias(const REAL* queries, const REAL* keys, const REAL* values,
-        REAL* log_sums, const REAL* dout, REAL* means, REAL* sums, int count,
-        const long long* tiles, const long long* query_offsets, const long long* key_offsets,
-        const REAL* scales, const long long* masks, const bool* visible, int sentences, int heads,
-        int shared, int key_width, int value_width, const REAL* bias, const int* rows, int zero) {
+extern "C" __global__ void __launch_bounds__(256, 4) dot_attention_backward_bias(
+    const REAL* queries, const REAL* keys, const REAL* values, REAL* log_sums, const REAL* dout,
+    REAL* means, REAL* sums, int count, const long long* tiles, const long long* query_offsets,
+    const long long* key_offsets, const REAL* scales, const long long* masks, const bool* visible,
+    int sentences, int heads, int shared, int key_width, int value_width, const REAL* bias,
+    const int* rows, int zero, const unsigned* streams, unsigned bound, REAL scale) {
     __shared__ Work work;
     const Tables tables = {tiles, query_offsets, key_offsets, scales, masks, visible, sentences,
         heads, shared, key_width, value_width};
     if (threadIdx.x == 0) {
         tables.find(work, queries, keys, values, log_sums, blockIdx.y);
         tables.find_gradients(work, dout, means, nullptr, nullptr, blockIdx.y);
-        tables.find_bias(work, {bias, rows, zero}, blockIdx.y);
+        tables.extend(work, {bias, rows, zero, streams, bound, scale}, blockIdx.y);
     }
     __syncthreads();
     slopes_of_rows(work, sums + (long long)blockIdx.x * count * heads + blockIdx.y, count);

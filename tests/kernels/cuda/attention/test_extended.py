@@ -1,4 +1,4 @@
-"""A bias by distance in the kernels of dot-product attention, and its gradient."""
+"""The kernels of dot-product attention with a bias by distance, and with dropout."""
 
 import numpy as np
 import pytest
@@ -59,3 +59,28 @@ def test_the_gradient_of_the_table(cupy, dtype, lengths, heads, shared, widths, 
         wanted = wanted._replace(queries=None, keys=None, values=None)
     wanted = wanted._replace(bias=like(scoring.bias.numbers.array))
     assert_backward(packed, scoring, wanted, count=3 if alone else 4)
+
+
+def dropping(scoring, p=0.4):
+    streams = np.arange(7, 7 + len(scoring.masks), dtype=np.uint32) * 2**24
+    return scoring._replace(p=p, streams=streams)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("lengths", "heads", "shared", "widths", "kind"), CASES)
+def test_dropout(cupy, dtype, lengths, heads, shared, widths, kind, has_bias):
+    packed = packed_of(dtype, lengths, widths, shared)
+    scoring = dropping(scoring_of(dtype, lengths, heads, kind, widths[0], shared))
+    wanted = wanted_of(packed)
+    if has_bias:
+        scoring = biased(scoring)
+        wanted = wanted._replace(bias=like(scoring.bias.numbers.array))
+    assert_forward(packed, scoring)
+    assert_backward(packed, scoring, wanted, count=4 if has_bias else 2)
+
+
+def test_all_or_nothing_may_be_dropped(cupy, dtype):
+    packed, scoring = packed_of(dtype, SHORT, (3, 2)), scoring_of(dtype, SHORT)
+    for p in (1.0, 2.0**-40):
+        assert_forward(packed, dropping(scoring, p))
+        assert_backward(packed, dropping(scoring, p), wanted_of(packed))
