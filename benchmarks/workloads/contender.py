@@ -36,7 +36,7 @@ class StepCost:
         build_seconds:  of the step, until all nodes are made.
         lower_bound:    the fewest batches possible; 0 unless the step was timed alone.
         cells:          applications of a cell, each a node.
-        nodes:          run forward.
+        nodes:          made.
 
     On a GPU nothing is waited for: the step ends when all of it is queued.
     """
@@ -113,6 +113,7 @@ class DynbatchContender(Contender):
         with db.Graph(self.device, policy=self.policy) as graph:
             loss = self.mean_loss(graph, prepared)
             built = time.perf_counter()
+            nodes = len(graph._nodes)
             graph.backward(loss)
         ran = time.perf_counter()
         self._adam.step()
@@ -130,7 +131,7 @@ class DynbatchContender(Contender):
                 uploads=cost.uploads,
                 build_seconds=built - start,
                 cells=self.num_cells(prepared),
-                nodes=cost.nodes,
+                nodes=nodes,
             )
         )
         self._graph = graph

@@ -23,11 +23,15 @@ class LanguageModel(models.Module):
         )  # fmt: skip
         self.output = models.Linear(sizes.hidden, sizes.vocabulary)
 
+    @db.block
+    def states(self, x: db.Node) -> db.Node:
+        """What the layers make of word vectors: one node a sentence."""
+        return self.encoder(x + F.positions(x, self.position.weight), causal=True)
+
     def loss(self, graph: db.Graph, words: Array, targets: Array) -> db.Node:
         """Cross-entropy summed over the words."""
-        x = self.word(graph, words)
-        x = self.encoder(x + F.positions(x, self.position.weight), causal=True)
-        return F.cross_entropy(self.output(x), targets, reduction="sum")
+        logits = self.output(self.states(self.word(graph, words)))
+        return F.cross_entropy(logits, targets, reduction="sum")
 
 
 class BertTagger(models.Module):
@@ -40,10 +44,15 @@ class BertTagger(models.Module):
         )
         self.output = models.Linear(sizes.hidden, sizes.tags)
 
+    @db.block
+    def states(self, x: db.Node) -> db.Node:
+        """What the layer makes of word vectors: one node a sentence."""
+        return self.encoder(x)
+
     def loss(self, graph: db.Graph, words: Array, tags: Array) -> db.Node:
         """Cross-entropy summed over the words."""
-        x = self.encoder(self.word(graph, words))
-        return F.cross_entropy(self.output(x), tags, reduction="sum")
+        logits = self.output(self.states(self.word(graph, words)))
+        return F.cross_entropy(logits, tags, reduction="sum")
 
 
 class DynbatchTransformer(DynbatchContender):
