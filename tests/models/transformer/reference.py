@@ -7,6 +7,7 @@ import numpy as np
 
 import dynbatch as db
 from dynbatch import models
+from dynbatch import nodes as F
 from tests.models.transformer.parity import Case, exact
 
 ACTIVATIONS = ["relu", "gelu", "gelu_tanh", "silu", "reglu", "geglu", "geglu_tanh", "swiglu"]
@@ -63,9 +64,25 @@ class Reference:
             q, k = self.rotated(q), self.rotated(k)
         k, v = (y.repeat_interleave(o["heads"] // o["kv_heads"], 0) for y in (k, v))
         scale = 1 / math.sqrt(o["head_dim"]) if o["scale"] is None else o["scale"]
-        scores = (scale * q @ k.transpose(1, 2)).masked_fill(~seen, -1e30)
+        scores = scale * q @ k.transpose(1, 2)
+        if memory is None:
+            scores = scores + self.bias(len(x))
+        scores = scores.masked_fill(~seen, -1e30)
         weights = scores.softmax(-1) * seen  # a query that sees nothing gets zeros
         return self.linear(f"{name}.out_proj.", (weights @ v).transpose(0, 1).flatten(1))
+
+    def bias(self, length: int) -> Any:
+        """What is added to scores, (heads, T, T)."""
+        name, torch = self.options["positions"], self.torch
+        distance = torch.arange(length) - torch.arange(length)[:, None]
+        if name == "alibi":
+            slopes = 2 ** (-8 / self.options["heads"] * torch.arange(1, self.options["heads"] + 1))
+            return -slopes[:, None, None] * distance.abs()
+        if name == "relative":
+            table = self.weights["layers.0.self_attn.position_bias.table"]  # of all layers
+            reach = len(table) // 2
+            return table[distance.clamp(-reach, reach) + reach].permute(2, 0, 1)
+        return 0
 
     def feed_forward(self, name: str, x: Any) -> Any:
         activation, functional = self.options["activation"], self.torch.nn.functional
@@ -103,12 +120,13 @@ def random_case(torch: Any, seed: int, longest: int) -> Case:
     rng = np.random.default_rng(seed)
     is_decoder = bool(seed % 2)
     heads, head_dim = int(rng.choice([1, 2, 4])), int(rng.choice([4, 8]))
-    dim = int(rng.choice([8, 16]))
+    dim = int(rng.choice([16, 32]))
     rotary = {
         "base": float(rng.choice([100.0, 10000.0])),
         "layout": str(rng.choice(["halves", "interleaved"])),
         "rotary_dim": int(rng.choice([2, 4])),
     }
+    positions = str(rng.choice(["none", "rotary", "relative", "alibi"]))
     options = {
         "kv_heads": int(rng.choice([k for k in (1, 2, 4) if heads % k == 0])),
         "head_dim": head_dim,
@@ -118,8 +136,11 @@ def random_case(torch: Any, seed: int, longest: int) -> Case:
         "norm_first": bool(rng.random() < 0.5),
         "eps": float(rng.choice([1e-5, 1e-2])),
         "bias": bool(rng.random() < 0.7),
-        "rotary": rotary if rng.random() < 0.5 else None,
+        "rotary": rotary if positions == "rotary" else None,
+        "position_bias": F.alibi(heads) if positions == "alibi" else None,
     }
+    if positions == "relative":
+        options["position_bias"] = F.relative_bias(db.Parameter(np.zeros((7, heads), np.float32)))
     stack = {"layers": int(rng.integers(1, 3)), "final_norm": bool(rng.random() < 0.5)}
     memory_dim = int(rng.choice([dim, 5])) if is_decoder else None
     kind = models.TransformerDecoder if is_decoder else models.TransformerEncoder
@@ -131,7 +152,8 @@ def random_case(torch: Any, seed: int, longest: int) -> Case:
     }
     model.astype("float64").load_state_dict(state)
     tensors = {name: torch.tensor(value, requires_grad=True) for name, value in state.items()}
-    reference = Reference(torch, tensors, {**options, **stack, "heads": heads})
+    given = {**options, **stack, "heads": heads, "positions": positions}
+    reference = Reference(torch, tensors, given)
     causal, window = bool(rng.random() < 0.5), None if rng.random() < 0.7 else int(rng.integers(9))
     sentences, calls, visible = [], [], []
     for length in [0, 1, longest, *rng.integers(0, longest, size=3)]:
