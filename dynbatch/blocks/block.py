@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import update_wrapper
 from types import MethodType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, cast
 
 from dynbatch.arguments import refused, shown
 from dynbatch.blocks.arguments import Arguments, sizes_of
@@ -24,6 +24,8 @@ from dynbatch.compiler.traced import Reads, Traced, check_reads
 from dynbatch.nodes.node import Owner
 
 CACHED_PROGRAMS = 512
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 Program: TypeAlias = "BlockProgram | Inlined"
 
@@ -164,7 +166,7 @@ class BlockFunction:
         return TraceMaker(self.__wrapped__, arguments, list(recorders), graph.dtype)
 
 
-def block(function: Callable[..., Any]) -> Any:
+def block(function: Function) -> Function:
     """Make a function over a sentence's matrices one node a sentence.
 
     The function is traced a few times, on placeholders of several lengths; from then on a call is
@@ -209,4 +211,4 @@ def block(function: Callable[..., Any]) -> Any:
         ...     len(graph), graph.statistics.batches
         (6, 6)
     """
-    return BlockFunction(function)
+    return cast(Function, BlockFunction(function))

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding, LayerNorm, Linear
 from dynbatch.models.module import Module
@@ -106,6 +107,7 @@ class BertEmbeddings(Module):
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.first_position = config.first_position
 
+    @block
     def __call__(self, graph: Owner, ids: Array, types: Array) -> Node:
         x = self.word(graph, ids)
         x = x + F.positions(x, self.position.weight, self.first_position)

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, zeros
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.pretrained.activations import activation_of
@@ -146,6 +147,7 @@ class Marian(PretrainedModel):
         """The decoder's last values (T, D), over the encoder's."""
         return self.decoder(self.embed(graph, decoded), memory)
 
+    @block
     def embed(self, graph: Owner, ids: ArrayLike) -> Node:
         """Words and their positions, T ids -> (T, D)."""
         x = self.words(graph, ids) * self.scale

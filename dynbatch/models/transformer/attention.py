@@ -10,6 +10,7 @@ import numpy as np
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, size, sizes
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, glorot, uniform, zeros
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
@@ -106,6 +107,7 @@ class MultiHeadAttention(Module):
         weight = uniform(rng, (dim, self.inner), self.inner)
         self.out_proj = Linear.of(weight, zeros(dim) if bias else None)
 
+    @block
     def __call__(
         self,
         x: Node,

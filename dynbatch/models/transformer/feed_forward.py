@@ -7,6 +7,7 @@ from functools import partial
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Linear
 from dynbatch.models.module import Module
@@ -73,6 +74,7 @@ class FeedForward(Module):
         self.linear1 = Linear(dim, (1 + (activation in GATES)) * hidden, bias, rng=rng)
         self.linear2 = Linear(hidden, dim, bias, rng=rng)
 
+    @block
     def __call__(self, x: Node) -> Node:
         x = ACTIVATIONS[self.activation](self.linear1(x))
         return self.linear2(F.dropout(x, self.dropout, self.training))

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from dynbatch import nodes as F
 from dynbatch.arguments import number, refused, sizes, switch
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import LayerNorm, RMSNorm
 from dynbatch.models.module import Module
@@ -125,6 +126,7 @@ class TransformerEncoderLayer(Module):
         options: LayerOptions = {"norm": norm, "eps": eps, "bias": bias}
         self.norm1, self.norm2 = norm_of(self, dim, options), norm_of(self, dim, options)
 
+    @block
     def __call__(
         self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None
     ) -> Node:
@@ -175,6 +177,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         self.multihead_attn = MultiHeadAttention(dim, heads, memory_dim=memory_dim, **given)
         self.norm3 = norm_of(self, dim, options)
 
+    @block
     def __call__(  # type: ignore[override]
         self,
         x: Node,

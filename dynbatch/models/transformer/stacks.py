@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from dynbatch.arguments import sizes
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import generator
 from dynbatch.models.module import Module
 from dynbatch.models.transformer.layers import (
@@ -58,6 +59,7 @@ class TransformerEncoder(Module):
         ]
         self.norm = _final_norm(self, dim, final_norm, options)
 
+    @block
     def __call__(
         self, x: Node, *, causal: bool = False, window: int | None = None, mask: Any = None
     ) -> Node:
@@ -101,6 +103,7 @@ class TransformerDecoder(Module):
         ]
         self.norm = _final_norm(self, dim, final_norm, options)
 
+    @block
     def __call__(
         self,
         x: Node,

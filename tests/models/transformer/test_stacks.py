@@ -63,3 +63,25 @@ def test_pytorchs_names_of_arguments_are_answered_with_ours(stack, given, ours):
     with pytest.raises(ArgumentError, match=ours) as caught:
         stack(**{"layers": 2, "dim": 4, "heads": 2} | given)
     assert stack.__name__ in str(caught.value)
+
+
+def nodes_and_launches(losses, sentences):
+    with db.Graph() as graph:
+        graph.backward(F.sum([losses(graph, length % 5) for length in range(sentences)]))
+        return len(graph), graph.statistics.launches
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_stacks_of_4_layers_are_a_node_a_sentence_whose_operators_run_once_a_mini_batch():
+    embed = models.Embedding(7, 4, rng=0)
+    encoder = models.TransformerEncoder(4, 4, 2, 6, rng=0)
+    decoder = models.TransformerDecoder(4, 4, 2, 6, rotary={}, activation="swiglu", rng=0)
+
+    def losses(graph, length):
+        memory = encoder(embed(graph, [3] * length), causal=True)
+        hidden = decoder(embed(graph, [1, 2]), memory)
+        return F.cross_entropy(F.linear(hidden, embed.weight), [2, 1])
+
+    few, many = (nodes_and_launches(losses, sentences) for sentences in (6, 30))
+    assert (few[0], many[0]) == (6 * 6 + 1, 6 * 30 + 1)  # two lookups, two stacks, logits, loss
+    assert few[1] == many[1]
