@@ -45,7 +45,7 @@ class ModelConfig:
     others: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, path: Path, changes: Mapping[str, Any] = {}) -> Self:
+    def read(cls, path: Path, changes: Mapping[str, Any]) -> Self:
         """The configuration in a file, with some fields changed.
 
         Raises:

@@ -12,7 +12,7 @@ from dynbatch.models.pretrained.folder import INDEX, damaged, shorten
 from dynbatch.models.pretrained.table import Shape, Stored, find, matches
 from dynbatch.models.pretrained.tensors import FLOATS, Mapped, Tensor, tensors_of
 
-_MOST_NAMES = 20
+_MOST_NAMES = 200  # that an error lists: a file made to harm may have millions
 _OLD_NAMES = {"gamma": "weight", "beta": "bias"}  # of norms, in BERT's first files
 
 
@@ -45,7 +45,7 @@ class Match:
             )
         self._aliases = {self._plain(k): self._plain(v) for k, v in model.tied().items()}
         self._found: dict[str, Tensor] = {}
-        self._unexpected: list[str] = []  # the first of them: a file may have millions
+        self._unexpected: list[str] = []
         self._wrong: list[str] = []
         for file in files:
             self._look_into(file, index)
@@ -77,7 +77,7 @@ class Match:
         ]
         lists = {"missing": missing, "unexpected": self._unexpected, "wrong": self._wrong}
         if any(lists.values()):
-            said = [f"\n  {kind}: {', '.join(names)}" for kind, names in lists.items() if names]
+            said = [f"\n  {kind}: {_listed(names)}" for kind, names in lists.items() if names]
             raise CheckpointError.at_caller(
                 f"{folder}: its tensors do not fit this {self._kind.__name__}; nothing was loaded."
                 f"{''.join(said)}\n  fix:  choose the class that wrote them; with new=[…] "
@@ -97,15 +97,10 @@ class Match:
             if plain in self._wanted or plain in self._aliases:
                 self._take(name, plain, tensor)
             elif not matches(self._kind.skipped, plain) and not matches(self._kind.skipped, name):
-                self._add_unexpected(name)
+                if len(self._unexpected) <= _MOST_NAMES:
+                    self._unexpected.append(shorten(name))
         if index is not None and listed != sum([1 for one in index.values() if one == file.name]):
             raise damaged(file, f"tensors that {INDEX} lists are not there")
-
-    def _add_unexpected(self, name: str) -> None:
-        if len(self._unexpected) < _MOST_NAMES:
-            self._unexpected.append(shorten(name))
-        elif len(self._unexpected) == _MOST_NAMES:
-            self._unexpected.append("and more")
 
     def _take(self, name: str, plain: str, tensor: Tensor) -> None:
         self._found[plain] = tensor
@@ -118,14 +113,21 @@ class Match:
     def _resolve_ties(self) -> None:
         """Give each tensor its name of the table; one with both names has to be the same."""
         for alias, name in self._aliases.items():
-            other = self._found.pop(alias, None)
-            if other is None or self._wrong:
+            if alias not in self._found:
                 continue
+            other = self._found.pop(alias)
             one = self._found.setdefault(name, other)
-            if one is not other and not Mapped(one.path).equal(one, Mapped(other.path), other):
+            if self._wrong or one is other:
+                continue
+            if not Mapped(one.path).equal(one, Mapped(other.path), other):
                 self._wrong.append(f"{alias!r} differs from {name!r}, to which it is tied")
 
     def _plain(self, name: str) -> str:
         """A tensor's name without the optional prefix, an old name replaced."""
         above, dot, last = name.removeprefix(self._kind.prefix).rpartition(".")
         return f"{above}{dot}{_OLD_NAMES.get(last, last)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = ", and more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more

@@ -165,6 +165,20 @@ def test_all_differences_of_names_shapes_and_dtypes_are_named_at_once(tmp_path):
         assert part in said
 
 
+def test_a_tensor_under_its_other_name_is_not_called_missing_beside_a_wrong_one(tmp_path):
+    tiny().save_pretrained(tmp_path)
+    theirs = load_file(tmp_path / WEIGHTS)
+    theirs["lm_head.weight"] = theirs.pop("tiny.wte.weight")
+    theirs["final_logits_bias"] = np.ones((1, 8), np.float32)
+    theirs |= {f"more.{k}": np.ones(1, np.float32) for k in range(201)}
+    save_file(theirs, tmp_path / WEIGHTS)
+    with pytest.raises(CheckpointError) as caught:
+        Tiny.from_pretrained(tmp_path)
+    said = str(caught.value)
+    assert "missing:" not in said and "(1, 8), for (1, 7)" in said
+    assert said.count("'more.") == 200 and ", and more" in said
+
+
 def test_new_parameters_keep_initial_values_if_the_folder_has_none(tmp_path):
     model = tiny()
     model.save_pretrained(tmp_path)
