@@ -15,7 +15,12 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import segment
-from dynbatch.kernels.elementwise import blocks_of, is_flat_within, write_over
+from dynbatch.kernels.elementwise import (
+    blocks_of,
+    is_flat_within,
+    share_blocks_of,
+    write_over,
+)
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.unary import negate
 
@@ -182,7 +187,11 @@ WHERE = BinaryExpression("(m != 0 ? a : b)", "(m != 0 ? dy : 0)", "(m != 0 ? 0 :
 @has_cuda(1)
 def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
     """out = f(a, b), of one shape; `out` may be either."""
-    kernel.forward(a, b, out)
+    if out.size <= segment.SUMS_WORTH_A_THREAD:
+        kernel.forward(a, b, out)
+        return
+    work = lambda part: kernel.forward(a[part], b[part], out[part])  # noqa: E731
+    share_blocks_of(out, work, segment.SUMS_WORTH_A_THREAD)
 
 
 @has_cuda(1)
@@ -194,7 +203,7 @@ def combine_backward(
     `out` is neither a nor b; a flat one may be `dy`.
     """
     differentiate = (kernel.backward_a, kernel.backward_b)[side]
-    if out.size <= segment.BLOCK and (kernel.inplace or not is_flat_within(dy, out)):
+    if out.size <= segment.SUMS_WORTH_A_THREAD and (kernel.inplace or not is_flat_within(dy, out)):
         differentiate(dy, a, b, out)
         return
 
@@ -278,5 +287,4 @@ def _in_blocks(
     if not kernel.inplace and is_flat_within(dy, out):
         write_over(out, backward)
         return
-    for part in blocks_of(out) if out.size else ():
-        backward(part, out[part])
+    share_blocks_of(out, lambda part: backward(part, out[part]), segment.SUMS_WORTH_A_THREAD)

@@ -10,11 +10,9 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime.dispatch import has_cuda
-from dynbatch.kernels.segment import rows_of
+from dynbatch.kernels.segment import blocks, rows_of, share_blocks
 
 MODULUS = 1 << 32
-# Elements hashed at a time: enough to hide the calls, few enough to stay in the cache.
-BLOCK = 1 << 17
 
 
 def hash32(values: Array) -> Array:
@@ -73,18 +71,19 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
         streams:       (K,) uint32, of each segment.
         probabilities: (K,) float64, of dropping an element; 0 <= p <= 1, and p = 1 drops all.
 
-    Memory: 24 bytes for each of BLOCK elements, however many there are.
+    Memory: 24 bytes for each element of a block and thread, however many there are.
     """
     bounds, scales = bounds_and_scales(probabilities, x.dtype)
     alike = bool((probabilities[:1] == probabilities).all())
-    for start in range(0, x.size, BLOCK):
-        end = min(x.size, start + BLOCK)
-        part = slice(start, end)
+
+    def work(part: slice) -> None:
         bound: Array | np.generic = bounds[0] if alike else rows_of(bounds, offsets, part)
         scale: Array | np.generic = scales[0] if alike else rows_of(scales, offsets, part)
         y = out[part]
-        np.multiply(x[part], random_bits(streams, offsets, start, end) >= bound, out=y)
+        np.multiply(x[part], random_bits(streams, offsets, part.start, part.stop) >= bound, out=y)
         np.multiply(y, scale, out=y)
+
+    share_blocks(x.size, 1, work)
 
 
 def drop_rows(x: Array, first: Array, stream: np.generic, p: float) -> None:
@@ -94,13 +93,12 @@ def drop_rows(x: Array, first: Array, stream: np.generic, p: float) -> None:
         first:  (R,) uint32, the number of each row's first element; modulo 2³².
         stream: uint32.
 
-    Memory: 16 bytes for each of BLOCK elements, or of a row.
+    Memory: 16 bytes for each element of a block, or of a row.
     """
     bounds, scales = bounds_and_scales(np.array([p]), x.dtype)
     columns = np.arange(x.shape[1], dtype=np.uint32)
-    step = max(1, BLOCK // max(1, x.shape[1]))
-    for start in range(0, x.shape[0], step):
-        rows = x[start : start + step]
-        bits = _bits_of(first[start : start + step, None] + columns, stream)
+    for part in blocks(*x.shape):
+        rows = x[part]
+        bits = _bits_of(first[part, None] + columns, stream)
         np.multiply(rows, bits >= bounds[0], out=rows)
         np.multiply(rows, scales[0], out=rows)

@@ -19,11 +19,10 @@ from dynbatch.kernels.unary import Argument, UnaryFunction
 @has_cuda(1)
 def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argument) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
-    if out.size <= segment.BLOCK:
+    if out.size <= segment.WORTH_A_THREAD:
         kernel.forward(x, out, *arguments)
         return
-    for part in blocks_of(out):
-        kernel.forward(x[part], out[part], *arguments)
+    share_blocks_of(out, lambda part: kernel.forward(x[part], out[part], *arguments))
 
 
 @has_cuda(1)
@@ -40,11 +39,10 @@ def apply_backward(
 
     if not kernel.inplace and is_flat_within(dy, out):
         write_over(out, backward)
-    elif out.size <= segment.BLOCK:
+    elif out.size <= segment.WORTH_A_THREAD:
         kernel.backward(dy, saved, out, *arguments)
     else:
-        for part in blocks_of(out):
-            backward(part, out[part])
+        share_blocks_of(out, lambda part: backward(part, out[part]))
 
 
 def is_flat_within(dy: Array, out: Array) -> bool:
@@ -57,10 +55,20 @@ def blocks_of(out: Array) -> Iterator[slice]:
     return segment.blocks(len(out), out.size // len(out))
 
 
+def share_blocks_of(
+    out: Array, work: Callable[[slice], object], least: int = segment.WORTH_A_THREAD
+) -> None:
+    """Run `work` on parts of an array, on several threads where it is large enough."""
+    if out.size:
+        segment.share_blocks(len(out), out.size // len(out), work, least)
+
+
 def write_over(out: Array, function: Callable[[slice, Array], None]) -> None:
     """Compute in place although the function reads its input again: block by block, then copy."""
-    room = np.empty(min(out.size, segment.BLOCK), out.dtype)
-    for part in blocks_of(out) if out.size else ():
-        made = room[: len(out[part])]
+
+    def work(part: slice) -> None:
+        made = np.empty_like(out[part])
         function(part, made)
         np.copyto(out[part], made)
+
+    share_blocks_of(out, work)

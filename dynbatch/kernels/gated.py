@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.elementwise import blocks_of
+from dynbatch.kernels.elementwise import share_blocks_of
 from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.unary import Argument, UnaryFunction
 
@@ -30,10 +30,13 @@ def gated(
         out:         (N, D), or (elements,), overwritten; may be gate or value.
     """
     gate, value = _sides(xs, value_first)
-    for part in blocks_of(out) if out.size else ():
+
+    def work(part: slice) -> None:
         made = np.empty_like(out[part])
         function.forward(gate[part], made, *arguments)
         np.multiply(made, value[part], out=out[part])
+
+    share_blocks_of(out, work)
 
 
 @has_cuda(2)
@@ -49,13 +52,16 @@ def gated_backward(
     """
     gate, value = _sides(xs, value_first)
     dgate, dvalue = _sides(dxs, value_first)
-    for part in blocks_of(dy) if dy.size else ():
+
+    def work(part: slice) -> None:
         y, slope = function.with_slope(gate[part], *arguments)
         if dgate is not None:
             np.multiply(slope, value[part], out=slope)
             np.multiply(slope, dy[part], out=dgate[part])
         if dvalue is not None:  # last: it may be written over dy
             np.multiply(y, dy[part], out=dvalue[part])
+
+    share_blocks_of(dy, work)
 
 
 def _sides(arrays: tuple[Any, ...], value_first: bool) -> tuple[Any, ...]:

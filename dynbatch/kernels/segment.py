@@ -7,11 +7,13 @@ flat elements, one row or one sentence's elements.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.matrices import Segments, by_matrix
+from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_cuda
 
 # `reduceat` makes one inner loop along every row: best for narrow rows, but for 64 segments of 22
@@ -20,6 +22,10 @@ from dynbatch.kernels.runtime.dispatch import has_cuda
 NARROW = 32
 # Elements that kernels make beside their output at a time, or one segment: what the cache holds.
 BLOCK = 1 << 17
+# Elements of a function such as exp that take as long as handing work to a thread, several times.
+WORTH_A_THREAD = 1 << 15
+# The same of a sum, a product, a copy, which are bound by memory.
+SUMS_WORTH_A_THREAD = 1 << 18
 # A call for one position gathers rows first, and so costs about two calls for one segment.
 POSITION_COST = 2
 
@@ -91,6 +97,23 @@ def blocks(count: int, width: int) -> Iterator[slice]:
     rows = max(1, BLOCK // max(1, width))
     for start in range(0, count, rows):
         yield slice(start, min(count, start + rows))
+
+
+def share_blocks(
+    count: int, width: int, work: Callable[[slice], object], least: int = WORTH_A_THREAD
+) -> None:
+    """Run `work` on all `blocks` of `count` rows; threads share them where it is worth it.
+
+    Args:
+        least: elements that are worth a thread.
+    """
+    spans = parallel.shards(count, -(-least // max(1, width)))
+
+    def run(first: int, last: int) -> None:
+        for part in blocks(last - first, width):
+            work(slice(first + part.start, first + part.stop))
+
+    parallel.run([partial(run, first, last) for first, last in spans])
 
 
 def groups(offsets: Array, width: int) -> Iterator[tuple[slice, slice]]:

@@ -7,7 +7,6 @@ import dynbatch as db
 from dynbatch import models
 from dynbatch import nodes as F
 
-
 # Forward and back: kernels, the three cuts of the projection, copies, sums of gradients.
 LAUNCHES_OF_A_LAYER = 45
 

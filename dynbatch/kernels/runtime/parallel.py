@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
+from functools import partial
 
 from dynbatch.arguments import size
 from dynbatch.kernels.runtime import openblas
@@ -80,6 +81,16 @@ def run(tasks: Sequence[Callable[[], None]]) -> None:
             _inside(task)
     if errors:
         raise errors[0]
+
+
+def run_each(count: int, work: Callable[[int], None]) -> None:
+    """Run `work` for 0 … count - 1, a run of neighbours in each thread."""
+
+    def span(first: int, last: int) -> None:
+        for number in range(first, last):
+            work(number)
+
+    run([partial(span, first, last) for first, last in shards(count)])
 
 
 def _executor(workers: int) -> ThreadPoolExecutor:
