@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from dynbatch.nodes.operation import Operation
 from dynbatch.recent import Recent
 
 CACHED_PLANS = 64
+_plans_of_nodes: Recent[tuple[str | Policy, bytes], Plan] = Recent(CACHED_PLANS)
 _plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
 _call_plans: Recent[tuple[str | Policy, Structure], Plan] = Recent(CACHED_PLANS)
 
@@ -50,7 +52,27 @@ def schedule(nodes: Sequence[Operation], policy: str | Policy = "by_bound") -> P
         ValueError: unknown policy.
         PlanError:  a function's batches break a rule.
     """
-    return schedule_structure(structure_of(nodes), policy, lambda node: nodes[node].label())
+    numbers = _numbers_of(nodes)
+    plan = None if numbers is None else _plans_of_nodes.find((policy, numbers))
+    if plan is None:
+        plan = schedule_structure(structure_of(nodes), policy, lambda node: nodes[node].label())
+        if numbers is not None:
+            _plans_of_nodes.enter((policy, numbers), plan)
+    return plan
+
+
+def _numbers_of(nodes: Sequence[Operation]) -> bytes | None:
+    """What a structure follows from, as numbers: they take less time to list, hash and compare.
+
+    None where a node waits for calls, whose place is taken by the region that runs them.
+    """
+    if any([node.phase for node in nodes]):
+        return None
+    inputs = [node.inputs for node in nodes]
+    numbers = [len(nodes), *[node.sig for node in nodes], *[node.index for node in nodes]]
+    numbers += map(len, inputs)
+    numbers += [x.index for read in inputs for x in read]
+    return array("i", numbers).tobytes()
 
 
 def schedule_structure(

@@ -1,5 +1,6 @@
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 
@@ -176,3 +177,28 @@ def test_the_structure_of_nodes_is_found_in_one_pass():
             return lines_run(lambda: structure_of(nodes))
 
     assert work(600) < 2.5 * work(300)
+
+
+def test_a_plan_is_found_again_by_nodes_alike_and_by_no_others():
+    def plan_of(build):
+        with db.Graph() as graph:
+            build([F.input(graph, np.ones((rows, 4))) for rows in (2, 3)])
+            return schedule(graph.nodes)
+
+    def chain(xs):
+        return [F.tanh(F.tanh(x)) for x in xs]
+
+    assert plan_of(chain) is plan_of(chain)
+    others = [
+        lambda xs: [F.tanh(y) for y in [F.tanh(x) for x in xs]],
+        lambda xs: [F.tanh(F.sigmoid(x)) for x in xs],
+        lambda xs: [F.tanh(F.tanh(xs[0])) for _ in xs],
+        lambda xs: [F.tanh(F.tanh(x)) for x in xs[::-1]],
+        lambda xs: [*chain(xs), xs[0] + xs[0]],
+    ]
+    found = [plan_of(build).structure for build in (chain, *others)]
+    assert len(set(found)) == len(found)
+    for build, structure in zip((chain, *others), found, strict=True):
+        with db.Graph() as graph:
+            build([F.input(graph, np.ones((rows, 4))) for rows in (2, 3)])
+            assert structure_of(graph.nodes) == structure
