@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
+from dynbatch.arguments import refused, shown
 from dynbatch.backend import Device, DType
 from dynbatch.batcher.schedule.folds import Folds
 from dynbatch.cells.calls.forms import FormIds
@@ -56,6 +61,7 @@ class OwnedNodes:
         self._pending: list[Node] = []
         self._folds = Folds()
         self._num_regions = 0
+        self._example: int | str | None = None
         self._closed = False
 
     def __len__(self) -> int:
@@ -112,7 +118,35 @@ class OwnedNodes:
 
     def stream(self, node: Node) -> int:
         """A 32-bit number for a node's random draws: the same whatever else is in the batch."""
-        return self._streams.of(node)
+        return self._streams.of(node, self._example)
+
+    @contextmanager
+    def example(self, key: int | str) -> Iterator[None]:
+        """Make masks of dropout follow from the example's key too, for nodes made inside.
+
+        They follow from the graph's seed and from what a sentence is made of. Of equal sentences
+        the first has one mask, the second another; so a mask changes if an equal sentence joins
+        before it. With a key of its own, its place in the data set for instance, it never does.
+
+        Raises:
+            ArgumentError: the key is neither an integer nor a text.
+
+        Example:
+            >>> import numpy as np, dynbatch as db
+            >>> from dynbatch import nodes as F
+            >>> with db.Graph(seed=0) as graph:
+            ...     for number in (7, 8):
+            ...         with graph.example(number):
+            ...             loss = F.sum(F.dropout(F.input(graph, np.ones(100)), 0.5))
+        """
+        if not isinstance(key, int | np.integer | str):
+            fix = "give the example's place in the data set, or its name"
+            raise refused("example", f"key is {shown(key)}", "an integer or a text", fix)
+        before, self._example = self._example, key if isinstance(key, str) else int(key)
+        try:
+            yield
+        finally:
+            self._example = before
 
     def sentence(self, node: Node) -> int | None:
         """Which sentence a node belongs to, counted from 0: its part of the graph."""

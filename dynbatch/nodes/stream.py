@@ -20,14 +20,20 @@ class RandomStreams:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._keys: dict[int, int] = {}
-        self._given: dict[int, int] = {}
+        self._given: dict[tuple[int, int | str | None], int] = {}
 
-    def of(self, node: Node) -> int:
-        """The node's stream number."""
+    def of(self, node: Node, example: int | str | None = None) -> int:
+        """The node's stream number.
+
+        Args:
+            example: the key of the example that it belongs to. Nodes with the same history are told
+                apart by it, and only those of one example by their order.
+        """
         base = self._key(node)
-        count = self._given.get(base, 0)
-        self._given[base] = count + 1
-        return zlib.crc32(f"{self._seed},{base},{count}".encode())
+        count = self._given.get((base, example), 0)
+        self._given[base, example] = count + 1
+        own = "" if example is None else f",{example!r}"
+        return zlib.crc32(f"{self._seed},{base},{count}{own}".encode())
 
     def _key(self, node: Node) -> int:
         keys = self._keys

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 
 import dynbatch as db
@@ -59,3 +60,24 @@ def test_losses_that_meet_leave_every_node_its_sentence():
         words = F.lookup(graph, db.Parameter(np.ones((4, 2), np.float32)), [1, 2])
         assert graph.sentence(words) == 3
         assert graph.sentence(F.exp(words)) == 3
+
+
+@pytest.mark.parametrize("drop", [F.dropout, db.block(lambda x, p: F.dropout(x, p))])
+def test_a_key_keeps_the_mask_of_an_example_among_equal_ones(drop):
+    def masks(keys):
+        found = {}
+        with db.Graph(seed=3) as graph:
+            for key in keys:
+                with graph.example(key):
+                    found[key] = drop(F.input(graph, np.ones(64)), 0.5).value.tolist()
+        return found
+
+    together = masks([4, "a", 9])
+    assert len({str(mask) for mask in together.values()}) == 3
+    for keys in (["a"], [9, 4], ["a", 9, 4]):
+        assert all([mask == together[key] for key, mask in masks(keys).items()])
+
+
+def test_a_key_is_an_integer_or_a_text():
+    with db.Graph() as graph, pytest.raises(db.errors.ArgumentError, match=r"key is 1\.5"):
+        graph.example(1.5).__enter__()
