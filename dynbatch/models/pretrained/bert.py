@@ -150,6 +150,7 @@ class Bert(PretrainedModel):
         self.encoder = TransformerEncoder(
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
             config.intermediate_size, dropout=config.hidden_dropout_prob, inner_dropout=0.0,
+            attention_dropout=config.attention_probs_dropout_prob,
             activation=activation_of("BertConfig", config.hidden_act), eps=config.layer_norm_eps,
             rng=rng,
         )  # fmt: skip

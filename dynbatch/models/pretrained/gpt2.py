@@ -40,7 +40,8 @@ class GPT2Config(ModelConfig):
         n_layer, n_head:     layers, and heads in each.
         n_inner:             features inside the feed-forward part; 4 D by default.
         activation_function: "gelu_new" (gelu by tanh), "gelu", "relu" or "silu".
-        embd_pdrop, resid_pdrop: dropout of embeddings, and of what each part adds.
+        embd_pdrop, resid_pdrop, attn_pdrop: dropout of embeddings, of what each part adds, and of
+            attention's probabilities.
         layer_norm_epsilon:  added to the variance.
         initializer_range:   deviation of the tables' initial values.
         scale_attn_weights, scale_attn_by_inverse_layer_idx, add_cross_attention: variants of
@@ -58,6 +59,7 @@ class GPT2Config(ModelConfig):
     activation_function: str = "gelu_new"
     embd_pdrop: float = 0.1
     resid_pdrop: float = 0.1
+    attn_pdrop: float = 0.1
     layer_norm_epsilon: float = 1e-5
     initializer_range: float = 0.02
     scale_attn_weights: bool = True
@@ -116,7 +118,8 @@ class GPT2(PretrainedModel):
         self.decoder = TransformerEncoder(
             config.n_layer, config.n_embd, config.n_head, config.n_inner, norm_first=True,
             activation=activation_of("GPT2Config", config.activation_function),
-            dropout=config.resid_pdrop, inner_dropout=0.0, eps=config.layer_norm_epsilon, rng=rng,
+            dropout=config.resid_pdrop, attention_dropout=config.attn_pdrop, inner_dropout=0.0,
+            eps=config.layer_norm_epsilon, rng=rng,
         )  # fmt: skip
 
     def __call__(self, graph: Owner, ids: ArrayLike) -> Node:

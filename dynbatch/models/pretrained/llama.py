@@ -48,6 +48,7 @@ class LlamaConfig(ModelConfig):
         rope_theta:          base of the rotary frequencies.
         rope_scaling:        how these are stretched: `scaling` of `F.rotary`. Both are also read
             from "rope_parameters", in which version 5 of `transformers` writes them.
+        attention_dropout:   dropout of attention's probabilities.
         tie_word_embeddings: whether W is the table of words.
         initializer_range:   deviation of the tables' initial values.
         hidden_act, attention_bias, mlp_bias: variants; other values than the defaults are refused.
@@ -65,6 +66,7 @@ class LlamaConfig(ModelConfig):
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     rope_scaling: dict[str, Any] | None = None
+    attention_dropout: float = 0.0
     tie_word_embeddings: bool = False
     initializer_range: float = 0.02
     hidden_act: str = "silu"
@@ -128,7 +130,8 @@ class Llama(PretrainedModel):
         self.decoder = TransformerEncoder(
             config.num_hidden_layers, config.hidden_size, config.num_attention_heads,
             config.intermediate_size, norm="rms", norm_first=True, eps=config.rms_norm_eps,
-            activation="swiglu", bias=False, dropout=0.0, kv_heads=config.num_key_value_heads,
+            activation="swiglu", bias=False, dropout=0.0,
+            attention_dropout=config.attention_dropout, kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
             rotary={"base": config.rope_theta, "scaling": config.rope_scaling}, rng=rng,
         )  # fmt: skip

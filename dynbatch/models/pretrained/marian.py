@@ -120,12 +120,14 @@ class Marian(PretrainedModel):
         self.encoder = TransformerEncoder(
             config.encoder_layers, config.d_model, config.encoder_attention_heads,
             config.encoder_ffn_dim, activation=activation, dropout=config.dropout,
-            inner_dropout=config.activation_dropout, rng=rng,
+            attention_dropout=config.attention_dropout, inner_dropout=config.activation_dropout,
+            rng=rng,
         )  # fmt: skip
         self.decoder = TransformerDecoder(
             config.decoder_layers, config.d_model, config.decoder_attention_heads,
             config.decoder_ffn_dim, activation=activation, dropout=config.dropout,
-            inner_dropout=config.activation_dropout, rng=rng,
+            attention_dropout=config.attention_dropout, inner_dropout=config.activation_dropout,
+            rng=rng,
         )  # fmt: skip
         self.bias = zeros(config.vocab_size)
         self.bias.frozen = True  # a buffer in PyTorch

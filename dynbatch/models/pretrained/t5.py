@@ -54,8 +54,8 @@ class T5Config(ModelConfig):
             latter is None.
         relative_attention_num_buckets, relative_attention_max_distance: of the biases; see
             `F.t5_bias`.
-        dropout_rate:      of embeddings, of what each part adds, inside the feed-forward part and
-            before the output.
+        dropout_rate:      of embeddings, of what each part adds, of attention's probabilities,
+            inside the feed-forward part and before the output.
         layer_norm_epsilon: added to the mean square.
         feed_forward_proj: "relu", "gated-gelu", "gated-relu" or "gated-silu".
         tie_word_embeddings: whether the output is the table of words.

@@ -36,6 +36,7 @@ class MultiHeadAttention(Module):
         head_dim:   features of a head, dim / heads by default.
         bias:       whether the linear maps have biases.
         scale:      of the scores; 1/√head_dim by default.
+        dropout:    of the softmax's probabilities, while training.
         rotary:     arguments of `F.rotary`, which then turns queries and keys of self-attention:
                     {} for its defaults, or {"base": 5e5, "layout": "interleaved"}.
         position_bias: added to the scores of self-attention by the distance of query and key, an
@@ -67,6 +68,7 @@ class MultiHeadAttention(Module):
         head_dim: int | None = None,
         bias: bool = True,
         scale: float | None = None,
+        dropout: float = 0.0,
         rotary: Mapping[str, Any] | None = None,
         position_bias: DistanceBias | None = None,
         rng: Rng = None,
@@ -87,6 +89,7 @@ class MultiHeadAttention(Module):
             )  # fmt: skip
         self.inner, self.kv_inner = heads * head_dim, self.kv_heads * head_dim
         self.scale = 1 / math.sqrt(head_dim) if scale is None else number(self, "scale", scale)
+        self.dropout = number(self, "dropout", dropout, "[0, 1]")
         self.has_memory = memory_dim is not None
         if self.has_memory and not (rotary is None and position_bias is None):
             raise refused(
@@ -130,6 +133,7 @@ class MultiHeadAttention(Module):
         seen = F.attention(
             queries, keys, values, scale=self.scale, causal=causal, window=window, mask=mask,
             heads=self.heads, kv_heads=self.kv_heads, bias=self.position_bias,
+            dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
         return self.out_proj(seen)
 

@@ -22,6 +22,7 @@ class LayerOptions(TypedDict, total=False):
     """The keyword arguments of `TransformerEncoderLayer`, which all stacks pass on."""
 
     dropout: float
+    attention_dropout: float | None
     inner_dropout: float | None
     activation: str
     norm: str
@@ -73,7 +74,8 @@ class TransformerEncoderLayer(Module):
         heads:           of attention.
         hidden:          features inside the feed-forward part; 4 D by default.
         dropout:         on each part's result, while training.
-        inner_dropout:   after the activation; `dropout` by default.
+        attention_dropout, inner_dropout: of attention's probabilities, and after the activation;
+                         `dropout` by default, as in PyTorch.
         activation:      of `FeedForward`: "relu", "gelu", "swiglu", …
         norm:            "layer" for LayerNorm, "rms" for RMSNorm.
         norm_first:      pre-norm; post-norm by default, as in PyTorch.
@@ -97,6 +99,7 @@ class TransformerEncoderLayer(Module):
         hidden: int | None = None,
         *,
         dropout: float = 0.1,
+        attention_dropout: float | None = None,
         inner_dropout: float | None = None,
         activation: str = "relu",
         norm: str = "layer",
@@ -116,7 +119,8 @@ class TransformerEncoderLayer(Module):
         self.norm_first = switch(self, "norm_first", norm_first)
         self.self_attn = MultiHeadAttention(
             dim, heads, kv_heads=kv_heads, head_dim=head_dim, bias=switch(self, "bias", bias),
-            scale=scale, rotary=rotary, position_bias=position_bias, rng=rng,
+            scale=scale, dropout=self.dropout if attention_dropout is None else attention_dropout,
+            rotary=rotary, position_bias=position_bias, rng=rng,
         )  # fmt: skip
         hidden = 4 * dim if hidden is None else hidden
         inner_dropout = self.dropout if inner_dropout is None else inner_dropout
@@ -174,7 +178,9 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
         given: dict[str, Any] = {
             name: value for name, value in options.items() if name in ATTENTION
         }
-        self.multihead_attn = MultiHeadAttention(dim, heads, memory_dim=memory_dim, **given)
+        self.multihead_attn = MultiHeadAttention(
+            dim, heads, memory_dim=memory_dim, dropout=self.self_attn.dropout, **given
+        )
         self.norm3 = norm_of(self, dim, options)
 
     @block

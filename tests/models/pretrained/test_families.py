@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import dynbatch as db
+from dynbatch import models, optim
 from dynbatch import nodes as F
-from dynbatch import optim
 from dynbatch.errors import CheckpointError
 from dynbatch.models import pretrained
 from dynbatch.testing.precision import dense_gradient
@@ -87,6 +87,24 @@ def test_a_few_steps_of_adam_with_dropout_lower_the_loss(name):
         optimizer.step()
     with db.Graph(grad=False) as graph:
         assert float(summed(graph, model.eval(), sentences)) < 0.9 * fixtures.loss(name)
+
+
+ATTENTION_DROPOUT = {
+    "bert": "attention_probs_dropout_prob",
+    "roberta": "attention_probs_dropout_prob",
+    "gpt2": "attn_pdrop",
+    "llama": "attention_dropout",
+    "marian": "attention_dropout",
+    "t5": "dropout_rate",
+}
+
+
+@pytest.mark.parametrize("name", ATTENTION_DROPOUT)
+def test_config_json_gives_the_dropout_of_all_attention(name):
+    changes = {ATTENTION_DROPOUT[name]: 0.25}
+    model = FAMILIES[name].from_pretrained(fixtures.FOLDER / name, **changes)
+    found = [m.dropout for m in model.modules() if isinstance(m, models.MultiHeadAttention)]
+    assert len(found) >= 2 and set(found) == {0.25}
 
 
 @pytest.mark.parametrize("name", quick(["llama", "t5-v1_1"], TRAINED))

@@ -135,6 +135,26 @@ def test_positions_are_those_of_attention_of_a_sentence_to_itself(positions):
         models.MultiHeadAttention(8, 2, memory_dim=8, **positions)
 
 
+@pytest.mark.parametrize("widths", [{}, {"memory_dim": 4}])
+def test_dropout_of_probabilities_is_on_while_training(widths):
+    attention = models.MultiHeadAttention(4, 2, dropout=1.0, **widths, rng=0)
+    plain = models.MultiHeadAttention(4, 2, **widths, rng=0)
+
+    def value(model):
+        with db.Graph(seed=0) as graph:
+            x = F.input(graph, np.random.default_rng(0).standard_normal((3, 4)))
+            return model(x, x).value if widths else model(x).value
+
+    assert not value(attention).any()  # the bias of out_proj, which is 0
+    np.testing.assert_allclose(value(attention.eval()), value(plain), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, 0.3), ({"attention_dropout": 0.2}, 0.2)])
+def test_a_layers_dropout_is_that_of_its_attention_too_unless_another_is_given(given, expected):
+    layer = models.TransformerDecoderLayer(8, 2, dropout=0.3, **given, rng=0)
+    assert (layer.self_attn.dropout, layer.multihead_attn.dropout) == (expected, expected)
+
+
 def test_heads_of_keys_divide_heads():
     with pytest.raises(ArgumentError, match="4 heads for 3 of keys"):
         models.MultiHeadAttention(8, 4, kv_heads=3)
