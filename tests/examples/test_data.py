@@ -3,6 +3,7 @@
 import pytest
 
 from dynbatch.errors import DataError
+from examples.seq2seq import data
 from examples.seq2seq.corpus import Example
 from examples.seq2seq.data import build_vocabularies, load_corpus, number
 
@@ -43,3 +44,14 @@ def test_vocabularies_count_tokens_of_both_sides_apart():
     source, target = build_vocabularies(EXAMPLES, min_count=2)
     assert source.tokens[3:] == ["a"]
     assert target.tokens[3:] == ["x", "y"]
+
+
+def test_messages_with_several_translations_are_one_example(monkeypatch):
+    pairs = [(("Save",), ("Speichern",)), (("Save",), ("Sichern",)), (("Cut", "."), ("Ab", "."))]
+    monkeypatch.setattr(data.libreoffice, "load", lambda: pairs)
+    corpus = load_corpus("libreoffice")
+    examples = [*corpus.train, *corpus.dev, *corpus.test]
+    assert {each.source: each.references for each in examples} == {
+        ("Save",): (("Speichern",), ("Sichern",)),
+        ("Cut", "."): (("Ab", "."),),
+    }

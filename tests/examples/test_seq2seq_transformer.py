@@ -87,6 +87,7 @@ def test_a_run_is_saved_and_translates_as_it_did(run):
     checkpoint = run / "model.safetensors"
     info = read_checkpoint(checkpoint)
     assert info.extra["translator"]["model"] == "transformer"
+    assert info.extra["translator"]["max_length"] == 5 + 10  # places it saw, and a few
     translator = Translator.load(checkpoint)
     again = Translator.described(info)
     load_checkpoint(checkpoint, again.model)
