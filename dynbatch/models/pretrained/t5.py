@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
 from dynbatch.arguments import refused
+from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.pretrained.config import ModelConfig
@@ -31,6 +32,7 @@ from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerDecoder, TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
+from dynbatch.parameter import Array
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -164,11 +166,16 @@ class T5(PretrainedModel):
 
     def encode(self, graph: Owner, source: ArrayLike) -> Node:
         """The encoder's last values, normalised, (S, D)."""
-        return self.dropout(self.encoder(self.dropout(self.word(graph, source))))
+        return self.dropout(self.encoder(self.embed(graph, as_ids("T5", source))))
 
     def decode(self, graph: Owner, decoded: ArrayLike, memory: Node) -> Node:
         """The decoder's last values (T, D), over the encoder's."""
-        return self.dropout(self.decoder(self.dropout(self.word(graph, decoded)), memory))
+        return self.dropout(self.decoder(self.embed(graph, as_ids("T5", decoded)), memory))
+
+    @block
+    def embed(self, graph: Owner, ids: Array) -> Node:
+        """Words of either side, T ids -> (T, D)."""
+        return self.dropout(self.word(graph, ids))
 
     def predict(self, hidden: Node) -> Node:
         """Logits of words for the decoder's values, (T, D) -> (T, V)."""

@@ -126,6 +126,15 @@ def test_a_gpu_gives_the_same_by_as_many_launches_for_any_number_of_sentences(na
     assert step("cuda", 3)[2] == launches
 
 
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_sentence_is_ten_nodes_at_most_and_no_block_is_inlined(name):
+    model, sentences = read(name).train(), fixtures.sentences(name)
+    with db.Graph(seed=0) as graph:
+        graph.backward(summed(graph, model, sentences))
+        assert len(graph) <= 10 * len(sentences) + 1
+        assert "inlined" not in graph.explain()
+
+
 def refusals(name, folder, changes):
     """How many changes of config.json make a folder that is refused; the others load."""
     count, path = 0, folder / "config.json"
