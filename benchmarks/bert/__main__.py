@@ -49,9 +49,10 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     theirs = None if torch_memory is None else torch_memory(length, count)
     for name, kind in KINDS.items():
         lengths = kind(count, length)
-        step = estimates.estimate(model, lengths)
-        found["steps"][name] = {**asdict(step), "total": step.total, "pytorch": theirs}
-        lines += step_lines(f"{count} x {length}, {name}", step, theirs)
+        step, padded = [estimates.estimate(model, lengths, pads) for pads in (False, True)]
+        others = {"padded": padded.total, "PyTorch, padded": theirs}
+        found["steps"][name] = {**asdict(step), "total": step.total, "others": others}
+        lines += step_lines(f"{count} x {length}, {name}", step, others)
     if options.run:
         for name in options.run:
             ran = measured.in_a_process(sizes, KINDS[name](count, length), options.threads)

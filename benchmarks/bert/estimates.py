@@ -86,13 +86,22 @@ def most_sentences(total: Callable[[int], int], limit: int, first: int = 4) -> i
     """The most sentences whose step fits a limit; 0 if not one does.
 
     Args:
-        total: bytes of a step of so many sentences: nearly a constant and so much a sentence.
+        total: bytes of a step of so many sentences: the more the larger, nearly on a line.
+        first: how many more to try at first.
     """
-    few, many = total(1), total(1 + first)
-    each = max(1, (many - few) // first)
-    count = max(0, 1 + (limit - few) // each)
-    while count and total(count) > limit:
-        count -= 1
-    while total(count + 1) <= limit:
-        count += 1
-    return count
+    fits, held = 1, total(1)
+    if held > limit:
+        return 0
+    count = fits + first
+    while (needed := total(count)) <= limit:
+        each = max(1, (needed - held) // (count - fits))
+        fits, held = count, needed
+        count += max(1, (limit - needed) // each)
+    while count - fits > 1:
+        share = (limit - held) / (needed - held)
+        guess = min(max(fits + round(share * (count - fits)), fits + 1), count - 1)
+        if (found := total(guess)) <= limit:
+            fits, held = guess, found
+        else:
+            count, needed = guess, found
+    return fits

@@ -31,20 +31,21 @@ STYLES: dict[str, dict[str, Any]] = {
 }
 
 
-def step_lines(name: str, found: StepMemory, torch_bytes: int | None) -> list[str]:
-    """One step's memory, and what its arena holds."""
+def step_lines(name: str, found: StepMemory, others: Mapping[str, int | None]) -> list[str]:
+    """One step's memory, what its arena holds, and bytes of other forms where they are known."""
     parts = f"parameters, gradients and Adam {found.state / GIB:.2f}, arena {found.arena / GIB:.2f}"
-    lines = [
+    held = [f"{kind} {size / GIB:.2f}" for kind, size in found.by_type.items() if size > GIB / 100]
+    beside = [
+        f"{other} {size / GIB:.2f} GiB, {size / found.total:.2f} times as much"
+        for other, size in others.items()
+        if size is not None
+    ]
+    return [
         f"{name}: {found.tokens:,} tokens, {found.gib:.2f} GiB",
         f"  {parts}, index tables {found.tables / GIB:.4f}; peak in {found.peak_stage}",
-        "  arena: " + ", ".join(
-            [f"{kind} {size / GIB:.2f}" for kind, size in found.by_type.items() if size > GIB / 100]
-        ),
-    ]  # fmt: skip
-    if torch_bytes is not None:
-        ratio = torch_bytes / found.total
-        lines.append(f"  PyTorch {torch_bytes / GIB:.2f} GiB, {ratio:.2f} times as much")
-    return lines
+        f"  arena: {', '.join(held)}",
+        f"  beside it: {'; '.join(beside)}",
+    ]
 
 
 def measured_lines(name: str, found: Mapping[str, Any]) -> list[str]:

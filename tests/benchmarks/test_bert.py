@@ -64,12 +64,17 @@ def test_padding_makes_full_sentences_of_all(small):
 
 
 def test_as_many_sentences_as_fit():
-    line = [100 + 7 * n for n in range(60)]
-    assert estimates.most_sentences(line.__getitem__, 250) == 21
-    bumpy = [100 + 7 * n + 11 * (n % 5) for n in range(60)]
-    found = estimates.most_sentences(bumpy.__getitem__, 250)
-    assert bumpy[found] <= 250 < bumpy[found + 1]
-    assert estimates.most_sentences(line.__getitem__, 50) == 0
+    def line(count):
+        return 100 + 7 * count
+
+    def steps(count):
+        return 100 + 7 * count + 40 * (count > 3) + 30 * (count > 17)
+
+    for total in (line, steps):
+        for limit in range(107, 400, 13):
+            found = estimates.most_sentences(total, limit)
+            assert total(found) <= limit < total(found + 1)
+    assert estimates.most_sentences(line, 106) == 0
 
 
 def test_examples_predict_a_seventh_of_the_words():
@@ -119,7 +124,7 @@ def test_the_twin_in_pytorch_computes_the_same_loss():
     torch = pytest.importorskip("torch", reason="the twin is PyTorch's")
     from benchmarks.bert.torch_twin import TorchBert
 
-    config = BertConfig(**SMALL, hidden_dropout_prob=0.0)
+    config = BertConfig(**SMALL, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     ours, twin = BertForMaskedWords(config, rng=1), TorchBert(config)
     twin.take_values(ours)
     batch = examples([12, 12], config)
