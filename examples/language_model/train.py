@@ -17,6 +17,7 @@ from tqdm import tqdm
 
 import dynbatch as db
 from dynbatch import Node, optim
+from dynbatch.errors import ArgumentError
 from dynbatch.padding import padded_peak
 from dynbatch.text import ByteTokenizer, CharacterTokenizer
 from dynbatch.train import padding_ratio, read_metrics
@@ -101,8 +102,18 @@ def run(settings: Settings) -> None:
 
 
 def cut(texts: Sequence[str], tokenizer: Tokenizer, settings: Settings) -> list[Piece]:
-    """All documents in pieces; most are one."""
-    longest, overlap = settings.longest, min(settings.overlap, settings.longest // 2)
+    """All documents in pieces; most are one.
+
+    Raises:
+        ArgumentError: pieces would overlap whole.
+    """
+    longest, overlap = settings.longest, settings.overlap
+    if overlap >= longest:
+        raise ArgumentError(
+            f"--overlap {overlap} with --longest {longest}: a piece would predict nothing.\n"
+            "  rule: --overlap is below --longest\n"
+            f"  fix:  --overlap {longest // 4}"
+        )
     return [piece for text in texts for piece in pieces(encode(tokenizer, text), longest, overlap)]
 
 

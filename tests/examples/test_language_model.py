@@ -94,6 +94,12 @@ def test_a_text_that_cannot_be_read_or_split_says_why(tmp_path, capsys):
     assert "rule: fortunes, shakespeare, or a file of text" in capsys.readouterr().err
 
 
+def test_pieces_that_would_overlap_whole_are_refused(text, tmp_path, capsys):
+    run = ["--output", str(tmp_path / "run"), "--longest", "16", "--overlap", "16"]
+    assert main([text, *run]) == 1
+    assert "rule: --overlap is below --longest\n  fix:  --overlap 4" in capsys.readouterr().err
+
+
 def test_sampling_draws_from_the_distribution_and_ends_at_the_mark():
     model = made()
     rng = np.random.default_rng(0)
