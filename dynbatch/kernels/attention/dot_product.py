@@ -131,7 +131,7 @@ def dot_attention_backward(
     """
     heads, shared = scoring.heads, scoring.shared
     bias, scratch = bias_of(packed, scoring, scratch)
-    of_shards: dict[int, DistanceVector] = {}
+    of_shards: dict[tuple[int, int], DistanceVector] = {}
 
     def shard(span: range, room: Array) -> None:
         dbias = None
@@ -139,7 +139,7 @@ def dot_attention_backward(
             own, room = room[: bias.numbers.size], room[bias.numbers.size :]
             own[...] = 0
             dbias = bias._replace(numbers=own.reshape(bias.numbers.shape))
-            of_shards[span.start] = dbias
+            of_shards[span.start, span.stop] = dbias  # an empty one may start there too
         for sentence in attention_sentences(packed, scoring, bias, span):
             dq, dk, dv = [
                 None if array is None else by_heads(array[rows], count, shares)
@@ -163,7 +163,7 @@ def dot_attention_backward(
 
     share(packed, scoring, scratch, shard)
     if wanted.bias is not None and scoring.bias is not None and scoring.bias.rule is not None:
-        total, *others = [of_shards[start] for start in sorted(of_shards)]
+        total, *others = [of_shards[edges] for edges in sorted(of_shards)]
         for other in others:
             np.add(total.numbers, other.numbers, out=total.numbers)
         table_gradient(scoring.bias.rule, total, wanted.bias)

@@ -6,6 +6,8 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ArgumentError, DtypeError, GraphError, ShapeError
+from dynbatch.kernels.attention import blocks
+from dynbatch.kernels.runtime import parallel
 from dynbatch.testing import check_batching, check_gradient
 from tests.attention_reference import LENGTHS, differentiate, dot, visible
 
@@ -253,3 +255,21 @@ def test_what_is_no_bias_is_refused_where_it_is_given(make, error, words):
             make(q)
     message = str(raised.value)
     assert words in message and "fix:" in message and __file__ in message
+
+
+def test_a_thread_without_a_sentence_leaves_the_tables_gradient_as_it_is(monkeypatch):
+    """The first of two threads has no sentence, since the second one's is the longest."""
+    table = table_of(7, "float64")
+
+    def gradient():
+        with db.Graph(dtype="float64") as graph:
+            xs = [F.input(graph, np.random.default_rng(n).standard_normal((n, 8))) for n in (9, 1)]
+            bias = F.relative_bias(table)
+            graph.backward(F.sum([F.sum(F.attention(x, x, x, heads=4, bias=bias) * x) for x in xs]))
+        found, table.grad = table.grad.copy(), None
+        return found
+
+    alone = gradient()
+    monkeypatch.setattr(blocks, "num_shards", lambda sentences, scores: 2)
+    monkeypatch.setattr(parallel, "run", lambda tasks: [task() for task in reversed(tasks)])
+    np.testing.assert_allclose(gradient(), alone, rtol=1e-12)
