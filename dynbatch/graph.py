@@ -205,7 +205,7 @@ class Graph(Runs, Introspection, NamesChecked):
             start: Any = loss
             if start.graph is self and start.rows * start.width == 1:
                 if isinstance(start._block, View) and start.is_alias:
-                    start._block = None  # it is computed again, with memory and a gradient
+                    self._run_again([start])  # with memory and a gradient
                 return start, ()
         several = isinstance(loss, list | tuple)
         outputs: Sequence[Any] = loss if isinstance(loss, list | tuple) else [loss]

@@ -59,6 +59,7 @@ class OwnedNodes:
         self.inlined_blocks: Counter[tuple[str, str]] = Counter()
         self._nodes: list[Node] = []
         self._pending: list[Node] = []
+        self._has_light = False
         self._folds = Folds()
         self._num_regions = 0
         self._example: int | str | None = None
@@ -86,6 +87,7 @@ class OwnedNodes:
 
     def add_light(self, node: Node) -> int:
         """Own a node that runs only if someone reads it; its index is as of `add`."""
+        self._has_light = True
         if self._closed:
             self._require_open(type(node).__name__)
         index = len(self._nodes)

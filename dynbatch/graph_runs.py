@@ -14,7 +14,11 @@ from dynbatch.backend import Device, DType
 from dynbatch.batcher.execution.executor import Executor
 from dynbatch.batcher.planning.micro_batches import MicroBatches
 from dynbatch.batcher.planning.run_plan import Request
-from dynbatch.batcher.schedule.ancestors import ancestors, ancestors_with_calls
+from dynbatch.batcher.schedule.ancestors import (
+    ancestors,
+    ancestors_among,
+    ancestors_with_calls,
+)
 from dynbatch.batcher.schedule.folds import out_of_date, require_own_readers
 from dynbatch.batcher.schedule.policies import Policy
 from dynbatch.batcher.steps.block import freed
@@ -123,7 +127,7 @@ class Runs(OwnedNodes):
         def parts(count: int) -> Iterator[list[Operation]]:
             for targets in micro_batches().parts(count) if count > 1 else ():
                 yield self._ancestors(targets)
-            yield self._ancestors([loss, *alone])
+            yield self._ancestors([loss, *alone], need_most=count == 1)
 
         def most_parts() -> tuple[int, str]:
             return len(micro_batches()), micro_batches().reason
@@ -163,8 +167,12 @@ class Runs(OwnedNodes):
         self._executor.finish(add_gradients)
         self._pending = [node for node in self._pending if node._block is None]
 
-    def _ancestors(self, targets: list[Node]) -> list[Operation]:
-        """Uncomputed nodes that the targets need, in a topological order; calls as regions."""
+    def _ancestors(self, targets: list[Node], need_most: bool = False) -> list[Operation]:
+        """Uncomputed nodes that the targets need, in a topological order; calls as regions.
+
+        Args:
+            need_most: whether the targets may be expected to need most of what is not computed.
+        """
         begin = time.perf_counter()
         if self.tables:
             for table in self.tables:
@@ -173,6 +181,8 @@ class Runs(OwnedNodes):
             for node in nodes:
                 if isinstance(node, RegionNode):
                     node.settle()
+        elif need_most and not self._has_light and self._pending[-1:] == targets[:1]:
+            nodes = ancestors_among(self._pending, targets, self._folds, self._kept)
         else:
             nodes = ancestors(targets, self._folds, self._kept)
         self._executor.statistics.host_seconds += time.perf_counter() - begin
@@ -185,6 +195,7 @@ class Runs(OwnedNodes):
             else:
                 node._block = None
                 self._pending.append(node)
+        self._pending.sort(key=lambda node: node.index)
 
     def _waiting(self) -> list[Node]:
         """All nodes not computed yet, except inputs that their readers can do without."""

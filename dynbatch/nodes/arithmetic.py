@@ -128,6 +128,7 @@ class Binary(Operation):
     __slots__ = ()
     any_shape = True
     rowwise = True
+    keeps_rows = True
     inplace_forward = True
     inplace_backward = True
     kernel: ClassVar[kernels.BinaryFunction]
@@ -224,7 +225,8 @@ def add(a: Any, b: Any) -> Node:
     """a + b of two nodes, or a node and a parameter or number."""
     if not isinstance(a, Node):
         a, b = b, a
-    b = beside(a, b)
+    if not isinstance(b, Node):
+        b = beside(a, b)
     return combined(Add, a, b) if isinstance(b, Node) else Shift(a, number=number_of(b))
 
 

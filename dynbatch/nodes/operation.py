@@ -65,9 +65,10 @@ class Operation(Node):
             values are flat where the widths differ: see `Ragged`.
         rowwise:   True if the operation on a matrix is the operation on each of its rows, so that a
                    cell may run it once for all tokens instead of once a step.
-        keeps_rows: True if a value has the rows and dimensions of its one input, and a width that
-                   follows from that input's and from `static`. Then shape and signature are those
-                   of an earlier node of the graph. A subclass with rules of its own inherits False.
+        keeps_rows: True if a value has the rows and dimensions of its inputs, which have one shape,
+                   and a width that follows from theirs and from `static`. Then shape and signature
+                   are those of an earlier node of the graph. A subclass with rules of its own
+                   inherits False.
         variadic:  True if nodes of any number of inputs batch; all inputs arrive as one `Ragged`.
         differentiable: False if no gradient flows through it.
         strided:   positions of inputs whose rows, and whose gradient's rows, may be part of wider

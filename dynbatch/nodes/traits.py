@@ -67,14 +67,20 @@ def _complete(node: Any, inputs: tuple[Node, ...], graph: Owner | None) -> None:
     node.graph = owner
     node.phase = phase
     traits, known, key = node._traits, None, None
-    if traits.keeps_rows and len(inputs) == 1:
-        static = None if traits.static_values is None else traits.static_values(node)
-        key = traits, static, x.ndim, x.width, ragged
-        known = owner.widths.get(key)
+    if traits.keeps_rows and inputs:
+        first = inputs[0]
+        ndim, rows, width = first.ndim, first.rows, first.width
+        for x in inputs[1:]:
+            if x.rows != rows or x.width != width or x.ndim != ndim:
+                break
+        else:
+            static = None if traits.static_values is None else traits.static_values(node)
+            key = traits, static, len(inputs), ndim, width, ragged
+            known = owner.widths.get(key)
     if known is not None:
         node.width, node.sig = known
-        node.ndim = x.ndim
-        node.rows = x.rows
+        node.ndim = ndim
+        node.rows = rows
         node.ragged = ragged if traits.takes_lengths else ROWS
     else:
         shape = node.infer_shape(*[x.shape for x in inputs])

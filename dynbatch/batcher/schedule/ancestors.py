@@ -48,6 +48,38 @@ def ancestors(targets: Iterable[Node], folds: Folds, kept: Container[int]) -> li
     return cast("list[Operation]", [seen[index] for index in sorted(seen)])
 
 
+def ancestors_among(
+    pending: Sequence[Node], targets: Iterable[Node], folds: Folds, kept: Container[int]
+) -> list[Operation]:
+    """What `ancestors` returns, found in one pass over the nodes that have not been computed.
+
+    That is quicker where most of them are needed, as they are for a loss.
+
+    Args:
+        pending: in creation order; targets, and all nodes that are read and lack a value, are
+            among them.
+    """
+    nodes: dict[int, Node] = {}
+    wanted = bytearray(1 + max([node.index for node in targets]))
+    for node in targets:
+        wanted[node.index] = 1
+    readers = folds.readers
+    folded: list[Node] = []
+    end = len(wanted)
+    for node in reversed(pending):
+        index = node.index
+        if index < end and wanted[index] and node._block is None:
+            nodes[index] = node
+            inputs = node.inputs
+            if index in readers and can_fold(node, nodes, kept) and not wanted[inputs[0].index]:
+                folded.append(node)
+                inputs = inputs[0].inputs
+            for x in inputs:
+                wanted[x.index] = 1
+    fold(folded, nodes)
+    return cast("list[Operation]", [*reversed(nodes.values())])
+
+
 def ancestors_with_calls(
     targets: Iterable[Node],
     folds: Folds,

@@ -1,13 +1,18 @@
 """Scheduling returns values: it writes on no node, no call and no table."""
 
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.batcher.schedule.ancestors import ancestors_with_calls
+from dynbatch.batcher.schedule.ancestors import (
+    ancestors,
+    ancestors_among,
+    ancestors_with_calls,
+)
 from dynbatch.batcher.schedule.folds import out_of_date
 from dynbatch.batcher.schedule.schedule import schedule
 from dynbatch.cells.calls.region_node import RegionNode
@@ -72,3 +77,36 @@ def test_a_plan_of_nodes_writes_on_none():
         y = F.tanh(F.input(graph, [1.0]))
         with frozen(graph):
             assert len(schedule([*y.inputs, y]).steps) == 2
+
+
+def build(graph, kept, extra):
+    """Losses that may be folded, one of them of logits that something else reads, or is kept."""
+    w = db.Parameter(np.ones((3, 2), np.float32))
+    losses, logits = [], []
+    for rows in (2, 0, 3):
+        x = F.tanh(F.input(graph, np.ones((rows, 2))))
+        logits.append(F.linear(x, w))
+        losses.append(F.cross_entropy(logits[-1], [0] * rows, reduction="sum"))
+    F.sum(F.exp(logits[0]))  # nobody needs it
+    if kept:
+        logits[1].keep()
+    if extra:
+        losses.append(F.sum(logits[2]))
+    return F.mean(losses)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("extra", [False, True])
+@pytest.mark.parametrize("kept", [False, True])
+def test_one_pass_over_pending_nodes_finds_what_a_search_finds(kept, extra, computed):
+    with db.Graph() as graph:
+        loss = build(graph, kept, extra)
+        if computed:
+            _ = graph.nodes[1].value
+            loss = F.mean([loss, build(graph, kept, extra)])
+        found = [
+            search([loss], graph._folds, graph._kept)
+            for search in (ancestors, partial(ancestors_among, graph._pending))
+        ]
+        one, other = [[(node.index, type(node)) for node in nodes] for nodes in found]
+        assert one == other and len(one) > 4
