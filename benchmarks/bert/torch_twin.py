@@ -82,6 +82,20 @@ class TorchBert(nn.Module):
         )
 
 
+class SentenceVectors(nn.Module):
+    """The means of the sentences' last values, padding left out: (B, T) -> (B, D)."""
+
+    def __init__(self, bert: Bert) -> None:
+        super().__init__()
+        self.network = TorchBert(bert.config)
+        self.network.take_values(bert)
+        self.eval()
+
+    def forward(self, ids: Tensor, is_word: Tensor) -> Tensor:
+        states = self.network.states(ids, is_word[:, None, None]) * is_word[:, :, None]
+        return states.sum(1) / is_word.sum(1)[:, None]
+
+
 def activation_bytes(network: TorchBert, sentences: int, length: int) -> int:
     """Bytes at the peak of forward and backward, tensor by tensor, without the parameters'."""
     generator = torch.Generator().manual_seed(1)
