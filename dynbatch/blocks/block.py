@@ -103,7 +103,9 @@ class BlockFunction:
     def _program(self, arguments: Arguments, graph: Owner, sizes: Sizes) -> Program:
         """The program for arguments of these forms and sizes, looked up once a graph."""
         params = tuple(arguments.params)
-        key = (self, arguments.forms, arguments.names, *map(id, params))
+        # What parameters hold is read once a graph, but for a module's mode.
+        modes = tuple([getattr(value, "training", None) for value in params])
+        key = (self, arguments.forms, arguments.names, modes, *map(id, params))
         # With the parameters, so that their ids stay their own.
         entry: Entry = graph.programs.setdefault(key, (params, []))
         for program in entry[1]:
@@ -185,6 +187,9 @@ def block(function: Function) -> Function:
     `graph.explain()` says why. A function may read lengths and look into its arrays: it is then
     traced at every new length, or in every call, which costs as much as making its nodes. Arrays
     that are handed on to `F.lookup`, `F.input` or as an attention's mask need none of it.
+
+    What parameters hold is read at the first call of a graph: replacing one of them later holds
+    from the next graph on, as with cells; a module's `train()` and `eval()` hold at once.
 
     It runs several times while it is traced: side effects happen that often. Inside another block,
     or a cell, a block is a part of it. Masks of dropout follow from the sentence, as everywhere,

@@ -98,6 +98,7 @@ class BlockResult(Operation):
     """
 
     __slots__ = ("number",)
+    any_length = True
     number: int
 
     def infer_shape(self, *shapes: Shape) -> Shape:

@@ -334,9 +334,10 @@ def test_a_module_turned_to_evaluation_is_traced_again():
     noisy = Noisy()
     with db.Graph(seed=1) as graph:
         assert 0 in noisy(F.input(graph, np.ones((8, 8)))).value
-    noisy.eval()
     with db.Graph() as graph:
         x = F.input(graph, np.ones((8, 8)))
+        assert noisy(x) is not x
+        noisy.eval()
         assert noisy(x) is x
 
 

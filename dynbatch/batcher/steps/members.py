@@ -100,6 +100,8 @@ class BlockBatch:
             parts = [self.part_of(operator) for operator in read]
             if None not in parts:
                 return joined(cast("list[MembersPart]", parts))
+        if self.program.operators[operators[0]].is_shared:  # and so is what they read
+            return [self.nodes_of(operator)[0] for operator in read]
         return [node for operator in read for node in self.nodes_of(operator)]
 
     def part_of(self, operator: int) -> MembersPart | None:
