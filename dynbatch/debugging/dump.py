@@ -7,6 +7,7 @@ of a scan as the operators that it was traced to.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -84,9 +85,11 @@ class Writer:
             return {"everything": None}
         if isinstance(value, slice | range):
             return {type(value).__name__: [value.start, value.stop, value.step]}
-        if isinstance(value, list | tuple):
-            parts = [self._value(node, name, part) for part in value]
-            if hasattr(value, "_fields") and type(value).__module__.startswith("dynbatch."):
+        fields = _fields_of(value)
+        if fields is not None or isinstance(value, list | tuple):
+            values = value if fields is None else [getattr(value, field) for field in fields]
+            parts = [self._value(node, name, part) for part in values]
+            if fields is not None:
                 return {"named": [_path_of(type(value)), parts]}
             return {"list" if isinstance(value, list) else "tuple": parts}
         array = download(value) if hasattr(value, "dtype") else None
@@ -258,7 +261,10 @@ class Reader:
         if key in ("slice", "range"):
             return slice(*content) if key == "slice" else range(*content)
         if key == "named":
-            return _imported(content[0], tuple)(*[self._value(part) for part in content[1]])
+            named = _imported(content[0], object)
+            if _fields_of(named) is None:
+                raise GraphError(f"{content[0]} is not a class of named fields.")
+            return named(*[self._value(part) for part in content[1]])
         parts = [self._value(part) for part in content]
         return parts if key == "list" else tuple(parts)
 
@@ -273,6 +279,17 @@ class Reader:
         return CompiledCell(
             Trace(graph.nodes, at("tokens"), states, at("memories"), output, following, {})
         )
+
+
+def _fields_of(value: Any) -> Sequence[str] | None:
+    """The fields of one of our named tuples or dataclasses, or of such a class; else None."""
+    named = value if isinstance(value, type) else type(value)
+    if not named.__module__.startswith("dynbatch."):
+        return None
+    if dataclasses.is_dataclass(named):
+        return [field.name for field in dataclasses.fields(named)]
+    fields: Sequence[str] | None = getattr(named, "_fields", None)
+    return fields
 
 
 def _path_of(named: type) -> str:
