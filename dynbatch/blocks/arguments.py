@@ -73,7 +73,7 @@ class Arguments:
             self.graph = value
             return (ArgumentKind.GRAPH,)
         self.params.append(value)
-        return (ArgumentKind.PARAMS,)
+        return ArgumentKind.PARAMS, getattr(value, "training", None)  # it may change in a graph
 
     def _array(self, array: Array) -> Form:
         self.arrays.append(array)

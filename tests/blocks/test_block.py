@@ -341,6 +341,23 @@ def test_a_module_turned_to_evaluation_is_traced_again():
         assert noisy(x) is x
 
 
+def test_a_module_is_turned_to_evaluation_within_a_graph():
+    class Inner(models.Module):
+        def __init__(self):
+            self.dropout = models.Dropout(0.5)
+
+        @db.block
+        def __call__(self, x):
+            return self.dropout(x) + 1
+
+    inner = Inner()
+    with db.Graph(seed=1) as graph:
+        x = F.input(graph, np.ones((8, 8)))
+        training, evaluating, again = inner(x), inner.eval()(x), inner.train()(x)
+        assert set(np.unique(training.value)) == set(np.unique(again.value)) == {1, 3}
+        assert set(np.unique(evaluating.value)) == {2}
+
+
 def test_blocks_within_blocks_are_one_node():
     @db.block
     def inner(x, w):
