@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from heapq import heappop, heappush
 
 from dynbatch.batcher.schedule.plan import Structure
@@ -24,16 +25,18 @@ class Frontier:
         for node, inputs in enumerate(structure.inputs):
             for i in inputs:
                 self._readers[i].append(node)
+        self._depth_of_all: dict[int, int] = {}
+        pairs = zip(self._signatures, self._depths, strict=True)
+        for (signature, depth), count in Counter(pairs).items():
+            self._depth_of_all[signature] = self._depth_of_all.get(signature, 0) + depth * count
+        self._count_of_all = Counter(self._signatures)
         self.restart()
 
     def restart(self) -> None:
         """Start again, with nothing run."""
         self._waiting = self._num_inputs.copy()
-        self._total: dict[int, int] = {}
-        self._count: dict[int, int] = {}
-        for signature, depth in zip(self._signatures, self._depths, strict=True):
-            self._total[signature] = self._total.get(signature, 0) + depth
-            self._count[signature] = self._count.get(signature, 0) + 1
+        self._total = self._depth_of_all.copy()
+        self._count = self._count_of_all.copy()
         self.ready: dict[int, list[int]] = {}
         self.priority: dict[int, tuple[float, int]] = {}
         self._agenda: list[tuple[float, int, int]] = []
@@ -94,10 +97,11 @@ class BoundedFrontier(Frontier):
     def __init__(self, structure: Structure) -> None:
         self._chains = structure.own_chains()
         self._nodes_of: dict[int, list[int]] = {}
-        for signature, chain in zip(structure.signatures, self._chains, strict=True):
+        pairs = zip(structure.signatures, self._chains, strict=True)
+        for (signature, chain), count in Counter(pairs).items():
             counts = self._nodes_of.setdefault(signature, [])
             counts.extend([0] * (chain - len(counts)))
-            counts[chain - 1] += 1
+            counts[chain - 1] += count
         super().__init__(structure)
 
     def restart(self) -> None:
@@ -129,9 +133,10 @@ class BoundedFrontier(Frontier):
         super()._release(nodes)
         for node in nodes:
             signature = self._signatures[node]
-            if self._chains[node] == len(self._left[signature]):
-                self._longest_ready[signature] += 1
-                if self.lowers(signature):
+            left = self._left[signature]
+            if self._chains[node] == len(left):
+                longest = self._longest_ready[signature] = self._longest_ready[signature] + 1
+                if longest == left[-1]:  # its batch lowers the bound
                     heappush(self._lowering, (*self.priority[signature], signature))
 
     def lowest(self) -> int:

@@ -76,7 +76,11 @@ class Structure:
         """Longest path from a node without inputs to each node."""
         depths: list[int] = []
         for inputs in self.inputs:
-            depths.append(1 + max([depths[i] for i in inputs]) if inputs else 0)
+            depth = 0
+            for i in inputs:
+                if depths[i] >= depth:
+                    depth = depths[i] + 1
+            depths.append(depth)
         return depths
 
     def own_chains(self) -> list[int]:

@@ -25,20 +25,21 @@ def structure_of(nodes: Sequence[Operation]) -> Structure:
         GraphError: a node reads one that follows it: somebody has made a cycle.
     """
     position = {node.index: i for i, node in enumerate(nodes)}
-    inputs = tuple(
-        [
-            tuple([position[x.index] for x in node.producers() if x.index in position])
-            for node in nodes
-        ]
-    )
-    for i, read in enumerate(inputs):
+    inputs = []
+    for i, node in enumerate(nodes):
+        read = []
+        for x in node.producers() if node.phase else node.inputs:
+            place = position.get(x.index)
+            if place is not None:
+                read.append(place)
         if read and max(read) >= i:
             raise GraphError(
-                f"{nodes[i].label()} reads {nodes[max(read)].label()}, which was made after it.\n"
+                f"{node.label()} reads {nodes[max(read)].label()}, which was made after it.\n"
                 "  rule: a node reads nodes made before it, so there are no cycles\n"
                 "  fix:  do not assign to `node.inputs`; make a new node"
             )
-    return Structure(tuple([node.sig for node in nodes]), inputs)
+        inputs.append(tuple(read))
+    return Structure(tuple([node.sig for node in nodes]), tuple(inputs))
 
 
 def schedule(nodes: Sequence[Operation], policy: str | Policy = "by_bound") -> Plan:
@@ -120,14 +121,18 @@ def ordered_for_readers(structure: Structure, steps: Sequence[BatchStep]) -> lis
     The outputs of a step lie in memory in this order, so that the reader's packed input is a view
     of them and not a copy. Nodes that nothing reads keep the order of creation.
     """
-    never = (len(steps), 0, 0)
-    first_read = [never] * len(structure)
+    count, slots = len(structure), 1 + max(map(len, structure.inputs), default=0)
+    # As one number: the step, the reader's input among its inputs, the reader within the step.
+    first_read = [len(steps) * slots * count] * count
     ordered: list[BatchStep] = []
     for number in range(len(steps) - 1, -1, -1):
         step = steps[number]
-        nodes = sorted(step.nodes, key=lambda node: (first_read[node], node))
+        nodes = sorted(sorted(step.nodes), key=first_read.__getitem__)
         for position, node in enumerate(nodes):
-            for slot, source in enumerate(structure.inputs[node]):
-                first_read[source] = min(first_read[source], (number, slot, position))
+            read = number * slots * count + position
+            for source in structure.inputs[node]:
+                if read < first_read[source]:
+                    first_read[source] = read
+                read += count
         ordered.append(BatchStep(step.signature, tuple(nodes)))
     return ordered[::-1]
