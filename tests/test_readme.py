@@ -38,7 +38,7 @@ def test_the_python_of_the_readme_runs_from_top_to_bottom(capsys):
                 exec(code, namespace)
 
     losses = re.findall(r"loss (\d\.\d{3})", capsys.readouterr().out)
-    assert (len(blocks), len(on_gpu), len(losses)) == (7, 1, 2 + has_device)
+    assert (len(blocks), len(on_gpu), len(losses)) == (8, 1, 2 + has_device)
     assert not has_device or losses[1] == losses[2]  # the same model, on another device
     # 17 tags, untrained: close to ln 17 = 2.833.
     assert all(2.5 < float(loss) < 3.2 for loss in losses)
