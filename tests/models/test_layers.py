@@ -124,3 +124,19 @@ def test_initial_values_follow_from_the_seed():
     db.seed(1)
     assert np.array_equal(first, drawn())
     assert not np.array_equal(first, second)
+
+
+def test_an_output_of_an_embeddings_table_is_trained_from_both_ends():
+    embed = models.Embedding(5, 3, rng=0)
+    output = models.Linear.of(embed.weight)
+    table = embed.weight.value.astype(np.float64)
+    ids, targets = [1, 4, 1], [0, 3, 1]
+    with db.Graph() as graph:
+        graph.backward(F.cross_entropy(output(embed(graph, ids)), targets, reduction="sum"))
+    logits = table[ids] @ table.T
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    p[range(3), targets] -= 1
+    expected = p.T @ table[ids]
+    np.add.at(expected, ids, p @ table)
+    np.testing.assert_allclose(embed.weight.grad, expected, rtol=1e-4, atol=1e-5)
+    assert output.parameters() == embed.parameters()
