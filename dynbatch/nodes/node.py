@@ -5,7 +5,7 @@ Its type says what it computes and how it batches: see `nodes.operation`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, NoReturn, Protocol, cast
 
 from dynbatch import backend
@@ -347,17 +347,13 @@ def heading(node: Node, problem: str) -> str:
     return "\n".join(lines)
 
 
-def ancestors(targets: Sequence[Node], known: Container[int] = ()) -> dict[int, Node]:
-    """The targets and all nodes that they read, by index.
-
-    Args:
-        known: indices of nodes that are left out, with all that only these read.
-    """
+def ancestors(targets: Sequence[Node]) -> dict[int, Node]:
+    """The targets and all nodes that they read, by index."""
     nodes = {node.index: node for node in targets}
     stack = list(targets)
     while stack:
         for x in stack.pop().inputs:
-            if x.index not in known and x.index not in nodes:
+            if x.index not in nodes:
                 nodes[x.index] = x
                 stack.append(x)
     return nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 
-from dynbatch.nodes.node import Node, ancestors
+from dynbatch.nodes.node import Node
 
 
 class RandomStreams:
@@ -40,11 +40,24 @@ class RandomStreams:
         known = keys.get(node.index)
         if known is not None:
             return known
-        missing = ancestors([node], keys)
+        missing = {node.index: node}
+        stack = [node]
+        while stack:
+            for x in stack.pop().inputs:
+                index = x.index
+                if index not in keys and index not in missing:
+                    missing[index] = x
+                    stack.append(x)
         for index in sorted(missing):  # creation order: inputs come first
             source = missing[index]
-            text = f"{source.stream_name}{[keys[x.index] for x in source.inputs]}"
-            keys[index] = zlib.crc32(text.encode(), zlib.crc32(source.content()))
+            read = source.inputs
+            # Written out where it is one number, since most nodes have one input.
+            numbers = (
+                f"[{keys[read[0].index]}]" if len(read) == 1 else [keys[x.index] for x in read]
+            )
+            content = source.content()
+            start = zlib.crc32(content) if content else 0
+            keys[index] = zlib.crc32(f"{source.stream_name}{numbers}".encode(), start)
         return keys[node.index]
 
 
