@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -188,11 +188,11 @@ def share(
         return
     done = np.cumsum(pairs)
     inner = np.searchsorted(done, done[-1] * np.arange(1, shards) / shards, side="right")
-    edges = [0, *inner.tolist(), count]
+    edges = sorted({0, *inner.tolist(), count})  # a shard has at least one sentence
     room = scratch.size // shards
     parallel.run(
         [
-            partial(shard, range(edges[i], edges[i + 1]), scratch[i * room : (i + 1) * room])
-            for i in range(shards)
+            partial(shard, range(start, end), scratch[i * room : (i + 1) * room])
+            for i, (start, end) in enumerate(pairwise(edges))
         ]
     )

@@ -150,6 +150,18 @@ def test_gradients_of_a_bias_equal_central_differences(masks, blocks):
     assert (alone == found[3]).all()
 
 
+@pytest.mark.parametrize("lengths", [[9, 1], [1, 9], [1, 9, 1], [3, 3, 3], [0, 5]])
+def test_threads_share_all_sentences_and_none_is_left_without_one(lengths, monkeypatch):
+    monkeypatch.setattr(score_blocks, "WORTH_A_THREAD", 0)
+    monkeypatch.setattr(parallel, "num_threads", lambda: 2)
+    packed = PackedAttention(*[pack(lengths, WIDTH, 1)[0]] * 3, *[pack(lengths, 1, 1)[1]] * 2)
+    scoring = Scoring(1, np.ones(len(lengths)), [NO_MASK] * len(lengths))
+    shards = []
+    score_blocks.share(packed, scoring, np.empty(8), lambda span, room: shards.append(span))
+    assert all(shards)
+    assert sorted([n for span in shards for n in span]) == list(range(len(lengths)))
+
+
 @pytest.mark.parametrize("masks", ["all", "mixed"])
 def test_heads_that_share_keys_give_what_repeated_keys_give(masks, blocks):
     packed, masks, shared = packed_of(), masks_of(masks), 3
