@@ -7,7 +7,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.kernels import blas, dropout, segment
+from dynbatch.kernels import blas, segment
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import blocks as attention
 from dynbatch.kernels.losses import crf, cross_entropy
@@ -21,7 +21,7 @@ NARROW, WIDE = 16, 144
 def few_elements(monkeypatch, one_thread):
     """Blocks are small beside the arrays of a test."""
     for module, name in (
-        (segment, "BLOCK"), (dropout, "BLOCK"), (crf, "BLOCK_ELEMENTS"),
+        (segment, "BLOCK"), (crf, "BLOCK_ELEMENTS"),
         (cross_entropy, "BLOCK_ELEMENTS"),
         (additive_attention, "BLOCK_ELEMENTS"), (attention, "BLOCK_ELEMENTS"),
         (blas, "ADDED_SLICE"),
