@@ -150,6 +150,7 @@ class TransformerDecoderLayer(TransformerEncoderLayer):
     """Self-attention, attention to a memory, and a feed-forward part: `layer(x, memory)`.
 
     It is `torch.nn.TransformerDecoderLayer` for one sentence x (T, D) and memory (S, M) -> (T, D).
+    A token sees itself and those before it, unless `causal=False`; PyTorch wants a mask for that.
 
     Args:
         dim, heads, hidden, options: those of `TransformerEncoderLayer`.
