@@ -128,14 +128,25 @@ class Batch:
         widths: list[int] | None = getattr(self.nodes, "widths", None)
         return [node.width for node in self.nodes] if widths is None else widths
 
-    def input_sizes(self, position: int) -> tuple[list[int], list[int]]:
-        """Rows and widths of what each node reads at a position."""
+    def input_rows(self, position: int) -> list[int]:
+        """Rows of what each node reads at a position."""
         sizes = getattr(self.nodes, "input_sizes", None)
-        if sizes is not None:
-            found: tuple[list[int], list[int]] = sizes(position)
-            return found
-        read = [node.inputs[position] for node in self.nodes]
-        return [x.rows for x in read], [x.width for x in read]
+        if sizes is None:
+            return [node.inputs[position].rows for node in self.nodes]
+        rows: list[int] = sizes(position)[0]
+        return rows
+
+    def input_widths(self, position: int) -> list[int]:
+        """Widths of what each node reads at a position."""
+        sizes = getattr(self.nodes, "input_sizes", None)
+        if sizes is None:
+            return [node.inputs[position].width for node in self.nodes]
+        widths: list[int] = sizes(position)[1]
+        return widths
+
+    def input_shapes(self, position: int) -> list[tuple[int, int]]:
+        """Rows and width of what each node reads at a position."""
+        return list(zip(self.input_rows(position), self.input_widths(position), strict=True))
 
     @property
     def has_one_width(self) -> bool:

@@ -105,7 +105,7 @@ class MatMul(Operation):
 
     @classmethod
     def operations(cls, batch: Batch) -> int:
-        sizes = zip(batch.lengths, batch.widths, batch.input_sizes(0)[1], strict=True)
+        sizes = zip(batch.lengths, batch.widths, batch.input_widths(0), strict=True)
         products = [rows * width * inner for rows, width, inner in sizes]
         return sum(products) + super().operations(batch)
 

@@ -81,7 +81,7 @@ class Spread(Reduction):
     @classmethod
     def workspace(cls, batch: Batch) -> int:
         """The number of means, plus the deviations of all elements."""
-        elements = [rows * width for rows, width in zip(*batch.input_sizes(0), strict=True)]
+        elements = [rows * width for rows, width in batch.input_shapes(0)]
         return cls.means(batch) + int(builtins.sum(elements))
 
     @classmethod

@@ -152,7 +152,7 @@ class AttentionBase(Operation):
     @classmethod
     def lengths(cls, batch: Batch) -> tuple[list[int], list[int]]:
         """T_q and T_k of each sentence."""
-        return batch.input_sizes(0)[0], batch.input_sizes(1)[0]
+        return batch.input_rows(0), batch.input_rows(1)
 
     @classmethod
     def widest(cls, batch: Batch) -> int:

@@ -74,7 +74,7 @@ class DotProductAttention(AttentionBase):
 
     @classmethod
     def saved(cls, batch: Batch) -> dict[str, tuple[int, int]]:
-        return {"log_sums": (sum(batch.input_sizes(0)[0]), batch.first.heads)}
+        return {"log_sums": (sum(batch.input_rows(0)), batch.first.heads)}
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:

@@ -81,6 +81,6 @@ def segments(x: Ragged, over: str) -> tuple[Array, Segments]:
 
 def segment_bytes(batch: Batch, over: str) -> int:
     """Bytes of the table of segment offsets; where widths differ, a segment is a row."""
-    rows, widths = batch.input_sizes(0)
+    rows, widths = batch.input_rows(0), batch.input_widths(0)
     per_row = over == FEATURES and widths.count(widths[0]) < len(widths)
     return INDEX_BYTES * (sum(rows) + 1 if per_row else len(rows) + 1)

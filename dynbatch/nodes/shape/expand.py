@@ -102,7 +102,7 @@ class ExpandToLength(Repeated):
         rows, widths = batch.lengths, batch.widths
         if batch.first.over == TOKENS:
             return Matrices(rows, widths)
-        numbers = [n * width for n, width in zip(*batch.input_sizes(0), strict=True)]
+        numbers = [n * width for n, width in batch.input_shapes(0)]
         sizes = np.multiply(rows, widths)
         return ends_of(np.repeat(sizes // np.maximum(numbers, 1), numbers))
 

@@ -107,7 +107,7 @@ class Transpose(Operation):
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
-        shapes = list(zip(*batch.input_sizes(0), strict=True))
+        shapes = batch.input_shapes(0)
         arrays.transpose_segments(xs[0].flat, shapes, y.flat)
 
     @classmethod

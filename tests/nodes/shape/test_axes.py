@@ -4,6 +4,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import ShapeError
+from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH
 from dynbatch.nodes.shape.axes import ALL, FEATURES, TOKENS, axis, segment_bytes, segments
 from dynbatch.ragged import Ragged, packed
@@ -58,7 +59,8 @@ def test_tables_of_segments_are_counted(over):
     with db.Graph() as graph:
         nodes = scores(graph, (2, 3), (1, 0), (2, 1))
         table = segments(packed(np.arange(8.0), nodes), over)[1]
-        assert segment_bytes([F.sum(node) for node in nodes], over) == table.nbytes
+        sums = Batch([F.sum(node) for node in nodes], np.dtype("float32"))
+        assert segment_bytes(sums, over) == table.nbytes
 
 
 @pytest.mark.parametrize(
