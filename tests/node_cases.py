@@ -164,6 +164,19 @@ def torch_elman(torch, x, weight_input, weight_state, bias):
     return [torch.cat(outputs), h]
 
 
+@db.block
+def two_results(x, y, weight):
+    return F.tanh(F.linear(x, weight)), x * y
+
+
+def block_of_two_results(graph, x, y, weight):
+    return list(two_results(x, y, weight))
+
+
+def torch_two_results(torch, x, y, weight):
+    return [torch.tanh(x @ weight.T), x * y]
+
+
 def scores(graph, q, k):
     """(T_q, T_k), a width that is a length."""
     return q @ F.transpose(k)
@@ -648,4 +661,7 @@ CASES = [
     Case("scan with dropout", scan_dropping, matrix),
     Case("calls", calls_elman, matrix, [(3, 4), (3, 3), (3,)], torch_calls_elman,
          {"RegionNode": 1, "StackCalls": 1, "Tanh": 1}),
+    # Blocks
+    Case("block", block_of_two_results, pair, [(4, 4)], torch_two_results,
+         {"BlockResult": 1, "two_results": 1}),
 ]  # fmt: skip
