@@ -87,19 +87,24 @@ def run(moves: Iterable[Move], add: bool = False) -> int:
     copied = sum([target.nbytes for _, target in views])
     if add:  # one after the other: the same target may come again
         for source, target in views:
-            np.add(target, source, out=target)
+            parallel.run([partial(np.add, t, s, out=t) for s, t in _pieces(source, target)])
     elif copied < WORTH_THREADS or parallel.available() == 1:
         for source, target in views:
             np.copyto(target, source)
     else:
-        parallel.run(
-            [
-                partial(np.copyto, target[s:e], source[s:e])
-                for source, target in views
-                for s, e in parallel.shards(target.shape[0], least=64)
-            ]
-        )
+        pieces = [piece for view in views for piece in _pieces(*view)]
+        parallel.run([partial(np.copyto, target, source) for source, target in pieces])
     return copied
+
+
+def _pieces(source: Array, target: Array) -> list[tuple[Array, Array]]:
+    """Source and target of a copy, cut for the threads that are worth it."""
+    if target.nbytes < WORTH_THREADS:
+        return [(source, target)]
+    if target.shape[0] == 1:
+        source, target = source[0], target[0]
+    spans = parallel.shards(target.shape[0], least=64)
+    return [(source[first:last], target[first:last]) for first, last in spans]
 
 
 def run_backward(moves: Iterable[Move], add: bool) -> int:

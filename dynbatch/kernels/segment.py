@@ -25,7 +25,7 @@ BLOCK = 1 << 17
 # Elements of a function such as exp that take as long as handing work to a thread, several times.
 WORTH_A_THREAD = 1 << 15
 # The same of a sum, a product, a copy, which are bound by memory.
-SUMS_WORTH_A_THREAD = 1 << 18
+SUMS_WORTH_A_THREAD = 1 << 20
 # A call for one position gathers rows first, and so costs about two calls for one segment.
 POSITION_COST = 2
 
@@ -100,7 +100,10 @@ def blocks(count: int, width: int) -> Iterator[slice]:
 
 
 def share_blocks(
-    count: int, width: int, work: Callable[[slice], object], least: int = WORTH_A_THREAD
+    count: int,
+    width: int,
+    work: Callable[[slice], object],
+    least: int = WORTH_A_THREAD,
 ) -> None:
     """Run `work` on all `blocks` of `count` rows; threads share them where it is worth it.
 

@@ -101,7 +101,7 @@ def test_blocks_do_not_show(monkeypatch):
     streams, offsets = np.array([1, 2, 3], np.uint32), np.array([0, 30, 30, 100])
     whole, blocks = np.empty(100), np.empty(100)
     kernels.dropout(x, streams, np.array([0.3, 0.4, 0.5]), offsets, whole)
-    monkeypatch.setattr(segment, "BLOCK", 7)
+    monkeypatch.setattr(segment, "BLOCK", 14)
     kernels.dropout(x, streams, np.array([0.3, 0.4, 0.5]), offsets, blocks)
     assert whole.tolist() == blocks.tolist()
 

@@ -200,11 +200,22 @@ class BatchInput:
         """The packed gradient rows without a copy; only if `is_view`."""
         return self._slice(self.blocks[0].gradients())
 
+    @property
+    def _first_block(self) -> Any:
+        nodes = self.nodes
+        return nodes.block if isinstance(nodes, Members | MembersPart) else nodes[0]._block
+
+    @property
+    def _start(self) -> int:
+        """The first element in the block, of a view."""
+        nodes = self.nodes
+        start: int = nodes.start if isinstance(nodes, MembersPart) else nodes[0]._start
+        return start
+
     def _slice(self, packed: Ragged) -> Ragged:
         if self.covers:
             return packed
-        nodes = self.nodes
-        start = nodes.start if isinstance(nodes, MembersPart) else nodes[0]._start
+        start = self._start
         return self._ragged(packed.flat[start : start + self.size])
 
     def _ragged(self, flat: Array) -> Ragged:
@@ -231,7 +242,10 @@ class BatchInput:
         return self._moves(arena, start, gradient=True)
 
     def _moves(self, arena: Array, start: int, gradient: bool) -> list[move.Move]:
-        if isinstance(self.nodes, MembersParts):
+        # Nodes that ran once more lie elsewhere than when this step was made.
+        if self.is_view and (isinstance(self.nodes, Members | MembersPart) or in_order(self.nodes)):
+            places = [(self._first_block, self._start, self.size)]
+        elif isinstance(self.nodes, MembersParts):
             places = [(part.block, part.start, part.elements) for part in self.nodes.parts]
         else:
             places = [(x._block, x._start, x.rows * x.width) for x in self.nodes]

@@ -310,7 +310,11 @@ class MembersPart(Sequence[Any]):
         return self.end - self.first
 
     def __getitem__(self, place: Any) -> Any:
-        return self.members[self.first : self.end][place]
+        if isinstance(place, slice):
+            return self.members[self.first : self.end][place]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.members[self.first + place % len(self)]
 
 
 class MembersParts(Sequence[Any]):
