@@ -19,7 +19,8 @@ extern "C" __global__ void rotary(const REAL* x, const REAL* turns, const int* s
             return;
         }
         const long long turn = (starts[k] + n - segments.start(k)) * 2 * half + place;
-        const REAL cosine = turns[turn], sine = is_inverse ? -turns[turn + half] : turns[turn + half];
+        const REAL cosine = turns[turn],
+                   sine = is_inverse ? -turns[turn + half] : turns[turn + half];
         const long long first = head + (is_interleaved ? 2 * place : place);
         const long long second = first + (is_interleaved ? 1 : half);
         const REAL a = x[first], b = x[second];
