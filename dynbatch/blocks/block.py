@@ -10,7 +10,8 @@ from typing import Any, TypeAlias, TypeVar, cast
 from dynbatch.arguments import refused, shown
 from dynbatch.blocks.arguments import Arguments, sizes_of
 from dynbatch.blocks.call import BlockCall, results_of
-from dynbatch.blocks.program import BlockProgram, NotOneProgram, Told
+from dynbatch.blocks.operators import Told
+from dynbatch.blocks.program import BlockProgram, NotOneProgram
 from dynbatch.blocks.sizes import Pattern, Sizes, patterns_to_try, with_free
 from dynbatch.blocks.trace import (
     ARRAY_NAMES,

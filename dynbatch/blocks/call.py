@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dynbatch.blocks.arguments import Arguments
-from dynbatch.blocks.program import BlockProgram, Told, affine
+from dynbatch.blocks.operators import Told, affine
+from dynbatch.blocks.program import BlockProgram
 from dynbatch.blocks.sizes import Sizes
 from dynbatch.nodes.node import Node, Owner, Shape
 from dynbatch.nodes.operation import Operation

@@ -9,9 +9,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from dynbatch.blocks.live import Operators, live_operators
+from dynbatch.blocks.operators import (
+    STREAM,
+    BlockOperator,
+    Given,
+    Site,
+    Sized,
+    Told,
+    affine,
+    given_array,
+    sized,
+)
 from dynbatch.blocks.sizes import (
     Fit,
     Pattern,
@@ -20,15 +31,11 @@ from dynbatch.blocks.sizes import (
     filled,
     fits,
     free_positions,
-    leaves_of,
     points_for,
     same,
-    skeleton,
-    with_leaves,
 )
 from dynbatch.blocks.trace import TraceMaker
 from dynbatch.compiler.traced import Reads
-from dynbatch.errors import DynbatchError
 from dynbatch.nodes.node import WIDTH
 from dynbatch.nodes.operation import Operation
 from dynbatch.nodes.signature import intern_signature
@@ -39,72 +46,9 @@ _uids = itertools.count()
 SHARED = "shared by all sentences"
 """Begins the signature of an operator that runs once a mini-batch."""
 
-STREAM = "stream"
-"""The attribute in which a node type keeps the number of its random stream."""
-
-Coefficients = tuple[int, ...]
-"""Of each free size, and a constant at the end."""
-
 
 class NotOneProgram(Exception):
     """A block builds other operators for other sizes; the text says how."""
-
-
-class Sized(NamedTuple):
-    """An attribute made of integers that follow from the sizes."""
-
-    form: Any
-    coefficients: tuple[Coefficients, ...]
-
-    def at(self, free: Sequence[int]) -> Any:
-        """Its value for these free sizes."""
-        return with_leaves(self.form, iter([affine(c, free) for c in self.coefficients]))
-
-
-class Given(NamedTuple):
-    """An attribute that is made from one of the call's arrays by `Operation.given`."""
-
-    array: int
-
-
-class Site(NamedTuple):
-    """The random stream of an operator: the call's own, and the operator's number."""
-
-    number: int
-
-
-class Told(NamedTuple):
-    """What of a call does not follow from its sizes, by what the program knows.
-
-    values: of attributes, by operator and name. sizes: rows and widths, by operator.
-    """
-
-    values: dict[tuple[int, str], Any]
-    sizes: dict[int, tuple[int, int]]
-
-
-class BlockOperator:
-    """One operator of a block, for sentences of any size.
-
-    Attributes:
-        node:     the traced node: its type, its parameters, and what is equal for all sizes.
-        inputs:   positions of operators, or -1 - k for the node argument k.
-        rows, width: of its value, as functions of the free sizes; None where a trace must tell.
-        bound:    its attributes that differ; None for those that a trace must tell.
-        constants: its other attributes.
-        is_shared: whether it reads no argument, so that it runs once a mini-batch.
-    """
-
-    __slots__ = ("bound", "constants", "inputs", "is_shared", "node", "rows", "width")
-
-    def __init__(self, node: Operation, inputs: tuple[int, ...]) -> None:
-        self.node = node
-        self.inputs = inputs
-        self.rows: Coefficients | None = None
-        self.width: Coefficients | None = None
-        self.bound: dict[str, Sized | Given | Site | None] = {}
-        self.constants: list[tuple[str, Any]] = []
-        self.is_shared = False
 
 
 class BlockProgram:
@@ -285,9 +229,9 @@ class BlockProgram:
                 elif all([same(value, other) for other in values[1:]]):
                     op.constants.append((name, value))
                 else:
-                    op.bound[name] = _given(name, nodes, (*traces, *again))
+                    op.bound[name] = given_array(name, nodes, (*traces, *again))
                     if op.bound[name] is None and follows:
-                        op.bound[name] = _sized(fit, values[: len(traces)], values[len(traces) :])
+                        op.bound[name] = sized(fit, values[: len(traces)], values[len(traces) :])
             shared = all([x >= 0 and self.operators[x].is_shared for x in op.inputs])
             sizes = (op.rows, op.width)
             fixed = all([c is not None and not any(c[:-1]) for c in sizes])
@@ -324,44 +268,6 @@ class BlockProgram:
             if trace is None or self._read(trace, tuple(values)) is None:
                 unlike |= zeros
         return frozenset(unlike)
-
-
-def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
-    """Σ c_k s_k + c."""
-    total = coefficients[-1]
-    for factor, size in zip(coefficients, free, strict=False):
-        total += factor * size
-    return total
-
-
-def _given(name: str, nodes: Sequence[Operation], traces: Sequence[Operators]) -> Given | None:
-    """The array that the attribute is made from, if its type says how it makes it."""
-    if name not in type(nodes[0]).given_attributes:
-        return None
-    for array in range(len(traces[0].arrays)):
-        try:
-            made = [
-                same(node.given(name, trace.arrays[array]), getattr(node, name))
-                for node, trace in zip(nodes, traces, strict=True)
-            ]
-        except DynbatchError:
-            continue
-        if all(made):
-            return Given(array)
-    return None
-
-
-def _sized(fit: Fit, values: Sequence[Any], again: Sequence[Any]) -> Sized | None:
-    leaves = [leaves_of(value) for value in values]
-    if None in leaves or not all([same(values[0], value) for value in again]):
-        return None
-    forms = [skeleton(value) for value in values]
-    if not all([same(forms[0], form) for form in forms]):
-        return None
-    fitted = [fit.coefficients(column) for column in zip(*leaves, strict=True)]
-    if None in fitted:
-        return None
-    return Sized(forms[0], tuple(c for c in fitted if c is not None))
 
 
 def _traces(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dynbatch.batcher.steps.members import Members, MembersPart, MembersParts, sizes_of
+from dynbatch.batcher.steps.member_parts import MembersPart, MembersParts, sizes_of
+from dynbatch.batcher.steps.members import Members
 from dynbatch.errors import FreedError
 from dynbatch.kernels import move
 from dynbatch.nodes.node import Node, in_order

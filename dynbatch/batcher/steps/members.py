@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from typing import Any, cast, overload
 
 import numpy as np
 
+from dynbatch.batcher.steps.member_parts import (
+    Matrix,
+    MembersPart,
+    joined,
+    places_of,
+    sizes_of,
+)
 from dynbatch.blocks.call import BlockCall, ResultPlace
-from dynbatch.blocks.program import BlockProgram, Coefficients, Site, Sized
+from dynbatch.blocks.operators import Coefficients, Site, Sized
+from dynbatch.blocks.program import BlockProgram
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
@@ -99,7 +106,8 @@ class BlockBatch:
         if min(read) >= 0:
             parts = [self.part_of(operator) for operator in read]
             if None not in parts:
-                return joined(cast("list[MembersPart]", parts))
+                found: Sequence[Node] = joined(cast("list[MembersPart]", parts))
+                return found
         if self.program.operators[operators[0]].is_shared:  # and so is what they read
             return [self.nodes_of(operator)[0] for operator in read]
         return [node for operator in read for node in self.nodes_of(operator)]
@@ -205,10 +213,10 @@ class Members(Sequence[Any]):
         return members[place * members._count + (0 if members.is_shared else call)]  # type: ignore[no-any-return]
 
     def _place(self, node: Operation, place: int) -> None:
-        node._block, node._position, node._start = self.block, place, self._starts[place]
+        node._block, node._position, node._start = self.block, place, self.starts[place]
 
     @cached_property
-    def _starts(self) -> list[int]:
+    def starts(self) -> list[int]:
         elements = np.multiply(self.lengths, self.widths)
         return [0, *np.cumsum(elements).tolist()]
 
@@ -226,7 +234,7 @@ class Members(Sequence[Any]):
                 return places_of([self[operator]] * count)
             return places_of(self[operator * count : (operator + 1) * count])
         first = operator * self._count
-        starts = self._starts[first : first + self._count]
+        starts = self.starts[first : first + self._count]
         return [ResultPlace(self.block, first + k, start) for k, start in enumerate(starts)]
 
     def column(self, name: str) -> list[Any]:
@@ -277,98 +285,6 @@ class Members(Sequence[Any]):
         """Cut the references from nodes to arrays."""
         for node in self._nodes.values():
             node._block = None
-
-
-class MembersPart(Sequence[Any]):
-    """Some successive nodes of a step, which lie in one block."""
-
-    def __init__(self, members: Members, first: int, end: int) -> None:
-        self.members = members
-        self.first = first
-        self.end = end
-        self.block = members.block
-        self.lengths = members.lengths[first:end]
-        self.widths = members.widths[first:end]
-
-    @property
-    def start(self) -> int:
-        """The first element in the block."""
-        return self.members._starts[self.first]
-
-    @property
-    def elements(self) -> int:
-        """The number of elements."""
-        return self.members._starts[self.end] - self.start
-
-    @property
-    def width(self) -> int:
-        """The width of all rows; 0 where they differ."""
-        width: int = self.block.width
-        return width
-
-    def __len__(self) -> int:
-        return self.end - self.first
-
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return self.members[self.first : self.end][place]
-        if not -len(self) <= place < len(self):
-            raise IndexError(place)
-        return self.members[self.first + place % len(self)]
-
-
-class MembersParts(Sequence[Any]):
-    """Nodes of several steps, or the same nodes of one step several times."""
-
-    def __init__(self, parts: Sequence[MembersPart]) -> None:
-        self.parts = parts
-        self.lengths = [n for part in parts for n in part.lengths]
-        self.widths = [n for part in parts for n in part.widths]
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __getitem__(self, place: Any) -> Any:
-        return [node for part in self.parts for node in part][place]
-
-
-class Matrix:
-    """The rows of all calls as one matrix: the attributes that moves of rows read."""
-
-    __slots__ = ("_block", "_start", "attributes", "inputs", "rows", "width")
-
-    def __init__(self, part: MembersPart, node: Any = None, inputs: Sequence[Matrix] = ()) -> None:
-        self._block, self._start = part.block, part.start
-        self.rows, self.width = sum(part.lengths), part.width
-        self.attributes = node
-        self.inputs = inputs
-
-    def __getattr__(self, name: str) -> Any:
-        """All other attributes are those of the first node."""
-        return getattr(self.attributes, name)
-
-
-def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
-    """Where the values of nodes lie."""
-    return [ResultPlace(x._block, x._position, x._start) for x in nodes]
-
-
-def joined(parts: Sequence[MembersPart]) -> Members | MembersPart | MembersParts:
-    """The nodes of the parts as those of one step, where they follow each other there."""
-    first, last = parts[0], parts[-1]
-    follow = all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
-    if not follow:
-        return MembersParts(parts)
-    if first.first == 0 and last.end == len(first.members):
-        return first.members
-    return first if len(parts) == 1 else MembersPart(first.members, first.first, last.end)
-
-
-def sizes_of(nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """Rows and widths of nodes."""
-    if isinstance(nodes, Members | MembersPart | MembersParts):
-        return nodes.lengths, nodes.widths
-    return [x.rows for x in nodes], [x.width for x in nodes]
 
 
 def _stand_in(node: Folded) -> Any:

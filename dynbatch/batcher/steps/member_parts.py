@@ -1,0 +1,120 @@
+"""Parts of the nodes of a block's step, as other steps read them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Protocol, overload
+
+from dynbatch.blocks.call import ResultPlace
+
+
+class StepMembers(Protocol):
+    """The nodes of one step; see `members.Members`."""
+
+    block: Any
+    lengths: list[int]
+    widths: list[int]
+
+    @property
+    def starts(self) -> list[int]: ...
+
+    def __len__(self) -> int: ...
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Any]: ...
+
+
+class MembersPart(Sequence[Any]):
+    """Some successive nodes of a step, which lie in one block."""
+
+    def __init__(self, members: StepMembers, first: int, end: int) -> None:
+        self.members = members
+        self.first = first
+        self.end = end
+        self.block = members.block
+        self.lengths = members.lengths[first:end]
+        self.widths = members.widths[first:end]
+
+    @property
+    def start(self) -> int:
+        """The first element in the block."""
+        return self.members.starts[self.first]
+
+    @property
+    def elements(self) -> int:
+        """The number of elements."""
+        return self.members.starts[self.end] - self.start
+
+    @property
+    def width(self) -> int:
+        """The width of all rows; 0 where they differ."""
+        width: int = self.block.width
+        return width
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return self.members[self.first : self.end][place]
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return self.members[self.first + place % len(self)]
+
+
+class MembersParts(Sequence[Any]):
+    """Nodes of several steps, or the same nodes of one step several times."""
+
+    def __init__(self, parts: Sequence[MembersPart]) -> None:
+        self.parts = parts
+        self.lengths = [n for part in parts for n in part.lengths]
+        self.widths = [n for part in parts for n in part.widths]
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __getitem__(self, place: Any) -> Any:
+        return [node for part in self.parts for node in part][place]
+
+
+class Matrix:
+    """The rows of all calls as one matrix: the attributes that moves of rows read."""
+
+    __slots__ = ("_block", "_start", "attributes", "inputs", "rows", "width")
+
+    def __init__(self, part: MembersPart, node: Any = None, inputs: Sequence[Matrix] = ()) -> None:
+        self._block, self._start = part.block, part.start
+        self.rows, self.width = sum(part.lengths), part.width
+        self.attributes = node
+        self.inputs = inputs
+
+    def __getattr__(self, name: str) -> Any:
+        """All other attributes are those of the first node."""
+        return getattr(self.attributes, name)
+
+
+def places_of(nodes: Sequence[Any]) -> list[ResultPlace]:
+    """Where the values of nodes lie."""
+    return [ResultPlace(x._block, x._position, x._start) for x in nodes]
+
+
+def joined(parts: Sequence[MembersPart]) -> Any:
+    """The nodes of the parts as those of one step, where they follow each other there."""
+    first, last = parts[0], parts[-1]
+    follow = all([a.members is b.members and a.end == b.first for a, b in pairwise(parts)])
+    if not follow:
+        return MembersParts(parts)
+    if first.first == 0 and last.end == len(first.members):
+        return first.members
+    return first if len(parts) == 1 else MembersPart(first.members, first.first, last.end)
+
+
+def sizes_of(nodes: Any) -> tuple[list[int], list[int]]:
+    """Rows and widths of nodes."""
+    if hasattr(nodes, "lengths"):
+        return nodes.lengths, nodes.widths
+    return [x.rows for x in nodes], [x.width for x in nodes]

@@ -1,0 +1,112 @@
+"""`BlockOperator`: one operator of a block, and what its attributes follow from in each call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from dynbatch.blocks.live import Operators
+from dynbatch.blocks.sizes import Fit, leaves_of, same, skeleton, with_leaves
+from dynbatch.errors import DynbatchError
+from dynbatch.nodes.operation import Operation
+
+STREAM = "stream"
+"""The attribute in which a node type keeps the number of its random stream."""
+
+Coefficients = tuple[int, ...]
+"""Of each free size, and a constant at the end."""
+
+
+class Sized(NamedTuple):
+    """An attribute made of integers that follow from the sizes."""
+
+    form: Any
+    coefficients: tuple[Coefficients, ...]
+
+    def at(self, free: Sequence[int]) -> Any:
+        """Its value for these free sizes."""
+        return with_leaves(self.form, iter([affine(c, free) for c in self.coefficients]))
+
+
+class Given(NamedTuple):
+    """An attribute that is made from one of the call's arrays by `Operation.given`."""
+
+    array: int
+
+
+class Site(NamedTuple):
+    """The random stream of an operator: the call's own, and the operator's number."""
+
+    number: int
+
+
+class Told(NamedTuple):
+    """What of a call does not follow from its sizes, by what the program knows.
+
+    values: of attributes, by operator and name. sizes: rows and widths, by operator.
+    """
+
+    values: dict[tuple[int, str], Any]
+    sizes: dict[int, tuple[int, int]]
+
+
+class BlockOperator:
+    """One operator of a block, for sentences of any size.
+
+    Attributes:
+        node:     the traced node: its type, its parameters, and what is equal for all sizes.
+        inputs:   positions of operators, or -1 - k for the node argument k.
+        rows, width: of its value, as functions of the free sizes; None where a trace must tell.
+        bound:    its attributes that differ; None for those that a trace must tell.
+        constants: its other attributes.
+        is_shared: whether it reads no argument, so that it runs once a mini-batch.
+    """
+
+    __slots__ = ("bound", "constants", "inputs", "is_shared", "node", "rows", "width")
+
+    def __init__(self, node: Operation, inputs: tuple[int, ...]) -> None:
+        self.node = node
+        self.inputs = inputs
+        self.rows: Coefficients | None = None
+        self.width: Coefficients | None = None
+        self.bound: dict[str, Sized | Given | Site | None] = {}
+        self.constants: list[tuple[str, Any]] = []
+        self.is_shared = False
+
+
+def affine(coefficients: Coefficients, free: Sequence[int]) -> int:
+    """Σ c_k s_k + c."""
+    total = coefficients[-1]
+    for factor, size in zip(coefficients, free, strict=False):
+        total += factor * size
+    return total
+
+
+def given_array(name: str, nodes: Sequence[Operation], traces: Sequence[Operators]) -> Given | None:
+    """The array that the attribute is made from, if its type says how it makes it."""
+    if name not in type(nodes[0]).given_attributes:
+        return None
+    for array in range(len(traces[0].arrays)):
+        try:
+            made = [
+                same(node.given(name, trace.arrays[array]), getattr(node, name))
+                for node, trace in zip(nodes, traces, strict=True)
+            ]
+        except DynbatchError:
+            continue
+        if all(made):
+            return Given(array)
+    return None
+
+
+def sized(fit: Fit, values: Sequence[Any], again: Sequence[Any]) -> Sized | None:
+    leaves = [leaves_of(value) for value in values]
+    if None in leaves or not all([same(values[0], value) for value in again]):
+        return None
+    forms = [skeleton(value) for value in values]
+    if not all([same(forms[0], form) for form in forms]):
+        return None
+    fitted = [fit.coefficients(column) for column in zip(*leaves, strict=True)]
+    if None in fitted:
+        return None
+    return Sized(forms[0], tuple(c for c in fitted if c is not None))
