@@ -17,7 +17,8 @@ MODULE = re.compile(r"`(\w+(?:/\w+)*/?)`")  # without an ending, `batcher/steps`
 DOTTED = re.compile(r"`(dynbatch(?:\.\w+)+)")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
-ROOMS = {path.name for base in (ROOT, ROOT / "dynbatch") for path in base.iterdir()}
+MADE = {"runs", "build", "dist"}  # by commands of the pages
+ROOMS = {path.name for base in (ROOT, ROOT / "dynbatch") for path in base.iterdir()} - MADE
 # What a user has or makes, and the example of a path that CONTRIBUTING gives.
 EXAMPLES = {"dynbatch/a/b.py", "tests/a/test_b.py", "network.py", "memory.png"}
 
