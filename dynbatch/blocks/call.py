@@ -86,11 +86,6 @@ class BlockCall(Operation):
     def parameters(self) -> tuple[Parameter, ...]:
         return tuple([p for p in self.program.all_parameters if not p.frozen])
 
-    def attributes(self) -> dict[str, Any]:
-        held = super().attributes()
-        held.pop("places", None)
-        return held
-
 
 class BlockResult(Operation):
     """A further result of a block that returns several.
@@ -102,24 +97,26 @@ class BlockResult(Operation):
     any_length = True
     number: int
 
-    def infer_shape(self, *shapes: Shape) -> Shape:
+    @property
+    def call(self) -> BlockCall:
+        """The block's call."""
         (call,) = self.inputs
         assert isinstance(call, BlockCall)
-        return call.shape_of(self.number)
+        return call
+
+    def infer_shape(self, *shapes: Shape) -> Shape:
+        return self.call.shape_of(self.number)
 
     def infer_ragged(self) -> int:
-        (call,) = self.inputs
-        assert isinstance(call, BlockCall)
-        return call.program.operators[call.program.results[self.number]].node.ragged
+        program = self.call.program
+        return program.operators[program.results[self.number]].node.ragged
 
     def signature(self) -> int:
         return RESULT
 
     def take_place(self) -> None:
         """Lie where the block left this result."""
-        (call,) = self.inputs
-        assert isinstance(call, BlockCall)
-        self._block, self._position, self._start = call.places[self.number]
+        self._block, self._position, self._start = self.call.places[self.number]
 
 
 RESULT = intern_signature((BlockResult,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from dynbatch.blocks.live import Operators, live_operators
@@ -84,10 +85,12 @@ class BlockProgram:
             BlockOperator(node, inputs)
             for node, inputs in zip(first.nodes, first.inputs, strict=True)
         ]
-        self.num_arguments = len(maker.arguments.nodes)
         again: list[Operators] = []
         if maker.arguments.arrays:
-            again = [self._like(first, maker.at(filled(pattern, points[0])))]
+            again = [live_operators(maker.at(filled(pattern, points[0])))]
+        for trace in (*traces[1:], *again):
+            if (difference := self._differs(trace)) is not None:
+                raise NotOneProgram(f"it builds {difference}")
         self._bind(Fit(points), traces, again)
         self.is_random = any([STREAM in op.bound for op in self.operators])
         self._retraces = any([None in (op.rows, op.width) for op in self.operators]) or any(
@@ -110,7 +113,7 @@ class BlockProgram:
         )
         self.edges = tuple([tuple([k for k in op.inputs if k >= 0]) for op in self.operators])
 
-    @property
+    @cached_property
     def all_parameters(self) -> tuple[Parameter, ...]:
         """The parameters that its operators read, each once."""
         found = {p.uid: p for op in self.operators for p in op.node.all_parameters()}
@@ -191,18 +194,9 @@ class BlockProgram:
         same_results = (self.results, self.returns_tuple) == (trace.results, trace.returns_tuple)
         return None if same_results else "other results at other sizes"
 
-    def _like(self, first: Operators, trace: Any) -> Operators:
-        operators = live_operators(trace)
-        if (difference := self._differs(operators)) is not None:
-            raise NotOneProgram(f"it builds {difference}")
-        return operators
-
     # Binding --------------------------------------------------------------------------------------
 
     def _bind(self, fit: Fit, traces: Sequence[Operators], again: Sequence[Operators]) -> None:
-        for trace in traces[1:]:
-            if (difference := self._differs(trace)) is not None:
-                raise NotOneProgram(f"it builds {difference}")
         sites = itertools.count()
         untold: set[int] = set()  # operators whose rows only a trace at the call's sizes tells
         for k, op in enumerate(self.operators):

@@ -15,6 +15,7 @@ A negative entry -n - 1 stands for the constant n.
 """
 
 Sizes = tuple[int, ...]
+"""What `arguments.sizes_of` gives for the arguments of one call."""
 
 SMALL = (5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43)
 OTHERS = (8, 3, 14, 6, 21, 4, 26, 10, 33, 12, 40, 9)

@@ -10,15 +10,12 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.blocks.arguments import Arguments
+from dynbatch.blocks.sizes import Sizes
 from dynbatch.compiler.trace import TraceGraph
 from dynbatch.errors import GraphError
 from dynbatch.nodes.node import WIDTH, Node, Shape
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
-
-Sizes = tuple[int, ...]
-"""What `arguments.sizes_of` gives for the arguments of one call."""
-
 
 LENGTH_NAMES = frozenset(("len", "rows", "shape", "size"))
 MOST_DRAWN = 255

@@ -190,8 +190,11 @@ def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
     if out.size <= segment.SUMS_WORTH_A_THREAD:
         kernel.forward(a, b, out)
         return
-    work = lambda part: kernel.forward(a[part], b[part], out[part])  # noqa: E731
-    share_blocks_of(out, work, segment.SUMS_WORTH_A_THREAD)
+    share_blocks_of(
+        out,
+        lambda part: kernel.forward(a[part], b[part], out[part]),
+        segment.SUMS_WORTH_A_THREAD,
+    )
 
 
 @has_cuda(1)

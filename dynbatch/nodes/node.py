@@ -359,11 +359,6 @@ def ancestors(targets: Sequence[Node]) -> dict[int, Node]:
     return nodes
 
 
-def same_width(nodes: Sequence[Node]) -> bool:
-    """Whether all nodes have rows of one width."""
-    return all(node.width == nodes[0].width for node in nodes)
-
-
 def in_order(nodes: Sequence[Node]) -> bool:
     """Whether the values lie one after the other in one block."""
     block, first = nodes[0]._block, nodes[0]._position

@@ -6,7 +6,7 @@ they are made only for those who look at single nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, cast, overload
 
@@ -22,10 +22,14 @@ from dynbatch.batcher.steps.member_parts import (
 from dynbatch.blocks.call import BlockCall, ResultPlace
 from dynbatch.blocks.operators import Coefficients, Site, Sized
 from dynbatch.blocks.program import BlockProgram
+from dynbatch.kernels.dropout import MODULUS, hash32
 from dynbatch.nodes.folded import Folded
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Array
+
+# 2³² divided by the golden ratio: it spreads small numbers over all bits.
+GOLDEN_RATIO = 0x9E3779B9
 
 
 class BlockBatch:
@@ -42,16 +46,12 @@ class BlockBatch:
         self.program: BlockProgram = calls[0].program
         self.members: dict[int, tuple[Members, int]] = {}
         self._numbers: dict[Coefficients, list[int]] = {}
+        self._streams: dict[Site, list[int]] = {}
 
     @cached_property
     def _sizes(self) -> Array:
         shape = len(self.calls), len(self.program.free)
         return np.array([call.free for call in self.calls], np.int64).reshape(shape)
-
-    @cached_property
-    def streams(self) -> Array:
-        """The number of each call's random stream."""
-        return np.array([call.stream for call in self.calls], np.uint32)
 
     def numbers(self, coefficients: Coefficients) -> list[int]:
         """A number that follows from the sizes, for each call."""
@@ -77,18 +77,17 @@ class BlockBatch:
         if isinstance(bound, Sized):
             return bound.at(self.calls[call].free)
         if isinstance(bound, Site):
-            return int(self.stream_numbers(bound)[call])
+            return self.stream_numbers(bound)[call]
         return self.calls[call].told.values[operator, name]
 
-    def stream_numbers(self, site: Site) -> Array:
-        """32-bit numbers of an operator's random streams, one for each call.
-
-        Source: the finalizer of MurmurHash3 (Appleby), over the call's number and the operator's.
-        """
-        x = self.streams ^ np.uint32((site.number + 1) * 0x9E3779B9 & 0xFFFFFFFF)
-        for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
-            x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor)
-        return x ^ (x >> np.uint32(16))
+    def stream_numbers(self, site: Site) -> list[int]:
+        """32-bit numbers of an operator's random streams, one for each call."""
+        known = self._streams.get(site)
+        if known is None:
+            calls = np.array([call.stream for call in self.calls], np.uint32)
+            known = hash32(calls ^ np.uint32((site.number + 1) * GOLDEN_RATIO % MODULUS)).tolist()
+            self._streams[site] = known
+        return known
 
     def nodes_of(self, operator: int) -> Sequence[Node]:
         """The node of each call for an operator, or for a node argument where it is negative."""
@@ -181,9 +180,6 @@ class Members(Sequence[Any]):
             node = self._nodes[place] = self._made(place)
         return node
 
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[k] for k in range(len(self))])
-
     def _made(self, place: int) -> Operation:
         """A node as it would be if the sentence's operators were nodes of the graph."""
         batch = self.batch
@@ -246,7 +242,7 @@ class Members(Sequence[Any]):
             if bound is op:
                 found += [getattr(op.node, name)] * self._count
             elif isinstance(bound, Site):
-                found += batch.stream_numbers(bound).tolist()
+                found += batch.stream_numbers(bound)
             else:
                 found += [batch.value(operator, name, k) for k in range(self._count)]
         return found
