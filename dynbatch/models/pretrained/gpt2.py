@@ -21,7 +21,7 @@ from dynbatch.models.initial import Rng, generator
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.pretrained.activations import activation_of
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.language import CausalModel
 from dynbatch.models.pretrained.table import Table, transposed
 from dynbatch.models.transformer.stacks import TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
@@ -80,7 +80,7 @@ class GPT2Config(ModelConfig):
             )  # fmt: skip
 
 
-class GPT2(PretrainedModel):
+class GPT2(CausalModel):
     """The language model: `gpt2(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `GPT2LMHeadModel` in `transformers`. Each token sees itself and those before it.
@@ -135,16 +135,6 @@ class GPT2(PretrainedModel):
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
         return F.linear(self(graph, ids), self.word.weight)
-
-    def loss(self, graph: Owner, ids: ArrayLike, reduction: str = "sum") -> Node:
-        """Cross-entropy in nats of all tokens but the first, each given those before it.
-
-        Args:
-            ids:       of the T tokens; what begins and ends a text is among them.
-            reduction: "sum", or "mean" over the T - 1 tokens.
-        """
-        ids = as_ids("GPT2.loss", ids)
-        return F.cross_entropy(self.logits(graph, ids[:-1]), ids[1:], reduction=reduction)
 
     def tied(self) -> Mapping[str, str]:
         return {"lm_head.weight": "transformer.wte.weight"}

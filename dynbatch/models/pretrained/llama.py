@@ -20,15 +20,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from dynbatch import nodes as F
 from dynbatch.arguments import number, refused
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Embedding, Linear
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.language import CausalModel
 from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerEncoder
-from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
 from dynbatch.nodes.positions.rotary import scaling_numbers
 
@@ -95,7 +93,7 @@ class LlamaConfig(ModelConfig):
         scaling_numbers(self.rope_scaling)
 
 
-class Llama(PretrainedModel):
+class Llama(CausalModel):
     """The language model: `llama(graph, ids)` is the last layer's values, T ids -> (T, D).
 
     It is `LlamaForCausalLM` in `transformers`. Each token sees itself and those before it.
@@ -145,16 +143,6 @@ class Llama(PretrainedModel):
     def logits(self, graph: Owner, ids: ArrayLike) -> Node:
         """(T, V) for the token after each of the T."""
         return self.output(self(graph, ids))
-
-    def loss(self, graph: Owner, ids: ArrayLike, reduction: str = "sum") -> Node:
-        """Cross-entropy in nats of all tokens but the first, each given those before it.
-
-        Args:
-            ids:       of the T tokens; what begins and ends a text is among them.
-            reduction: "sum", or "mean" over the T - 1 tokens.
-        """
-        ids = as_ids("Llama.loss", ids)
-        return F.cross_entropy(self.logits(graph, ids[:-1]), ids[1:], reduction=reduction)
 
     def tied(self) -> Mapping[str, str]:
         is_tied = self.config.tie_word_embeddings

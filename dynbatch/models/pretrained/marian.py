@@ -13,7 +13,6 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
@@ -23,10 +22,9 @@ from dynbatch.models.initial import Rng, generator, zeros
 from dynbatch.models.layers import Dropout, Embedding
 from dynbatch.models.pretrained.activations import activation_of
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.language import TextToTextModel
 from dynbatch.models.pretrained.table import Table, as_row, joined
 from dynbatch.models.transformer.stacks import TransformerDecoder, TransformerEncoder
-from dynbatch.nodes.arguments import as_ids
 from dynbatch.nodes.node import Node, Owner
 
 
@@ -81,7 +79,7 @@ class MarianConfig(ModelConfig):
             )  # fmt: skip
 
 
-class Marian(PretrainedModel):
+class Marian(TextToTextModel):
     """A translator, `MarianMTModel` in `transformers`.
 
     The vector of the padding word, with which the decoder begins, is trained as any other; PyTorch
@@ -132,14 +130,10 @@ class Marian(PretrainedModel):
         self.bias = zeros(config.vocab_size)
         self.bias.frozen = True  # a buffer in PyTorch
 
-    def __call__(self, graph: Owner, source: ArrayLike, decoded: ArrayLike) -> Node:
-        """The decoder's last values (T, D).
-
-        Args:
-            source:  ids of the sentence, its end among them.
-            decoded: T ids that the decoder reads: its first, and words so far.
-        """
-        return self.decode(graph, decoded, self.encode(graph, source))
+    @property
+    def start(self) -> int:
+        start: int = self.config.decoder_start_token_id
+        return start
 
     def encode(self, graph: Owner, source: ArrayLike) -> Node:
         """The encoder's last values (S, D)."""
@@ -158,23 +152,6 @@ class Marian(PretrainedModel):
     def predict(self, hidden: Node) -> Node:
         """Logits of words for the decoder's values, (T, D) -> (T, V)."""
         return F.linear(hidden, self.words.weight, self.bias)
-
-    def logits(self, graph: Owner, source: ArrayLike, decoded: ArrayLike) -> Node:
-        """(T, V) for the word after each of T that the decoder reads."""
-        return self.predict(self(graph, source, decoded))
-
-    def loss(
-        self, graph: Owner, source: ArrayLike, target: ArrayLike, reduction: str = "sum"
-    ) -> Node:
-        """Cross-entropy in nats of a translation, its end among its ids.
-
-        Args:
-            reduction: "sum", or "mean" over the translation's words.
-        """
-        target = as_ids("Marian.loss", target)
-        decoded = np.concatenate([[self.config.decoder_start_token_id], target[:-1]])
-        logits = self.logits(graph, source, decoded[: target.size])
-        return F.cross_entropy(logits, target, reduction=reduction)
 
     def tied(self) -> Mapping[str, str]:
         names = ("lm_head.weight", "model.encoder.embed_tokens.weight")

@@ -18,7 +18,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dynbatch import nodes as F
@@ -27,7 +26,7 @@ from dynbatch.blocks.block import block
 from dynbatch.models.initial import Rng, generator, normal
 from dynbatch.models.layers import Dropout, Embedding, Linear
 from dynbatch.models.pretrained.config import ModelConfig
-from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.models.pretrained.language import TextToTextModel
 from dynbatch.models.pretrained.table import Table, joined
 from dynbatch.models.transformer.stacks import TransformerDecoder, TransformerEncoder
 from dynbatch.nodes.arguments import as_ids
@@ -103,7 +102,7 @@ class T5Config(ModelConfig):
         return self.pad_token_id if given is None else given
 
 
-class T5(PretrainedModel):
+class T5(TextToTextModel):
     """Text to text, `T5ForConditionalGeneration` in `transformers`.
 
     Args:
@@ -155,14 +154,10 @@ class T5(PretrainedModel):
         is_tied = config.tie_word_embeddings
         self.output = Linear.of(self.word.weight if is_tied else normal(rng, table, scale))
 
-    def __call__(self, graph: Owner, source: ArrayLike, decoded: ArrayLike) -> Node:
-        """The decoder's last values, normalised, (T, D).
-
-        Args:
-            source:  ids of the text, its end among them.
-            decoded: T ids that the decoder reads: its first, and words so far.
-        """
-        return self.decode(graph, decoded, self.encode(graph, source))
+    @property
+    def start(self) -> int:
+        start: int = self.config.start
+        return start
 
     def encode(self, graph: Owner, source: ArrayLike) -> Node:
         """The encoder's last values, normalised, (S, D)."""
@@ -181,23 +176,6 @@ class T5(PretrainedModel):
         """Logits of words for the decoder's values, (T, D) -> (T, V)."""
         is_tied = self.config.tie_word_embeddings
         return self.output(hidden * self.config.d_model**-0.5 if is_tied else hidden)
-
-    def logits(self, graph: Owner, source: ArrayLike, decoded: ArrayLike) -> Node:
-        """(T, V) for the word after each of T that the decoder reads."""
-        return self.predict(self(graph, source, decoded))
-
-    def loss(
-        self, graph: Owner, source: ArrayLike, target: ArrayLike, reduction: str = "sum"
-    ) -> Node:
-        """Cross-entropy in nats of a text, its end among its ids, given another.
-
-        Args:
-            reduction: "sum", or "mean" over the target's words.
-        """
-        target = as_ids("T5.loss", target)
-        decoded = np.concatenate([[self.config.start], target])[: target.size]
-        logits = self.logits(graph, source, decoded)
-        return F.cross_entropy(logits, target, reduction=reduction)
 
     def tied(self) -> Mapping[str, str]:
         names = ["encoder.embed_tokens.weight", "decoder.embed_tokens.weight"]

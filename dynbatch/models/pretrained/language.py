@@ -1,0 +1,77 @@
+"""What families that write text share: scores of words, and the loss of a text."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dynbatch import nodes as F
+from dynbatch.models.pretrained.model import PretrainedModel
+from dynbatch.nodes.arguments import as_ids
+from dynbatch.nodes.node import Node, Owner
+
+
+class CausalModel(PretrainedModel):
+    """A family in which each token sees itself and those before it. It gives `logits`."""
+
+    @abstractmethod
+    def logits(self, graph: Owner, ids: ArrayLike) -> Node:
+        """(T, V) for the token after each of the T."""
+
+    def loss(self, graph: Owner, ids: ArrayLike, reduction: str = "sum") -> Node:
+        """Cross-entropy in nats of all tokens but the first, each given those before it.
+
+        Args:
+            ids:       of the T tokens; what begins and ends a text is among them.
+            reduction: "sum", or "mean" over the T - 1 tokens.
+        """
+        ids = as_ids(f"{type(self).__name__}.loss", ids)
+        return F.cross_entropy(self.logits(graph, ids[:-1]), ids[1:], reduction=reduction)
+
+
+class TextToTextModel(PretrainedModel):
+    """A family that reads a text and writes another. It gives `encode`, `decode` and `predict`."""
+
+    @property
+    @abstractmethod
+    def start(self) -> int:
+        """The id with which the decoder begins."""
+
+    @abstractmethod
+    def encode(self, graph: Owner, source: ArrayLike) -> Node:
+        """The encoder's last values, (S, D)."""
+
+    @abstractmethod
+    def decode(self, graph: Owner, decoded: ArrayLike, memory: Node) -> Node:
+        """The decoder's last values (T, D), over the encoder's."""
+
+    @abstractmethod
+    def predict(self, hidden: Node) -> Node:
+        """Logits of words for the decoder's values, (T, D) -> (T, V)."""
+
+    def __call__(self, graph: Owner, source: ArrayLike, decoded: ArrayLike) -> Node:
+        """The decoder's last values, (T, D).
+
+        Args:
+            source:  ids of the text, its end among them.
+            decoded: T ids that the decoder reads: its first, and words so far.
+        """
+        return self.decode(graph, decoded, self.encode(graph, source))
+
+    def logits(self, graph: Owner, source: ArrayLike, decoded: ArrayLike) -> Node:
+        """(T, V) for the word after each of T that the decoder reads."""
+        return self.predict(self(graph, source, decoded))
+
+    def loss(
+        self, graph: Owner, source: ArrayLike, target: ArrayLike, reduction: str = "sum"
+    ) -> Node:
+        """Cross-entropy in nats of a text, its end among its ids, given another.
+
+        Args:
+            reduction: "sum", or "mean" over the target's words.
+        """
+        target = as_ids(f"{type(self).__name__}.loss", target)
+        decoded = np.concatenate([[self.start], target])[: target.size]
+        return F.cross_entropy(self.logits(graph, source, decoded), target, reduction=reduction)
