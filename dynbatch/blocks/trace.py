@@ -11,10 +11,9 @@ import numpy as np
 from dynbatch.backend import DType
 from dynbatch.blocks.arguments import Arguments
 from dynbatch.blocks.sizes import Sizes
-from dynbatch.compiler.trace import TraceGraph
+from dynbatch.compiler.trace import Placeholder, Section, TraceGraph
 from dynbatch.errors import GraphError
-from dynbatch.nodes.node import WIDTH, Node, Shape
-from dynbatch.nodes.operation import Operation
+from dynbatch.nodes.node import WIDTH, Node
 from dynbatch.parameter import Array
 
 LENGTH_NAMES = frozenset(("len", "rows", "shape", "size"))
@@ -29,30 +28,18 @@ class NotTraceable(GraphError):
     """A block does what no trace can record; the text says what."""
 
 
-class BlockArgument(Operation):
+class BlockArgument(Placeholder):
     """A node that a block is given, while the block is traced.
 
-    number: which of the nodes. traced: its shape; `dimensions`, its `ragged`.
+    dimensions: its `ragged`.
     """
 
-    __slots__ = ("dimensions", "number", "traced")
+    __slots__ = ("dimensions",)
     any_length = True
-    number: int
-    traced: Shape
     dimensions: int
-
-    def infer_shape(self, *shapes: Shape) -> Shape:
-        return self.traced
 
     def infer_ragged(self) -> int:
         return self.dimensions
-
-    def signature(self) -> int:
-        return -1
-
-    def label(self) -> str:
-        """Errors call it an argument: users never see placeholders."""
-        return f"node argument {self.number}"
 
 
 class GivenArray(np.ndarray):
@@ -190,7 +177,9 @@ def _placeholder(trace: BlockTrace, number: int, node: Node, sizes: Any) -> Bloc
     rows = next(sizes) if node.ndim == 2 else 1
     width = next(sizes) if node.ragged & WIDTH and node.ndim else node.width
     shape = (rows, width) if node.ndim == 2 else (width,) * node.ndim
-    return BlockArgument(graph=trace, number=number, traced=shape, dimensions=node.ragged)
+    return BlockArgument(
+        graph=trace, role=Section.ARGUMENT, number=number, traced=shape, dimensions=node.ragged
+    )
 
 
 class TraceMaker:

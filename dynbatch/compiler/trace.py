@@ -33,7 +33,7 @@ class Section(StrEnum):
 
 
 class Placeholder(Operation):
-    """A value that a cell is given: a token, a part of the state, a memory, or a call's argument.
+    """A value that a cell is given, or a block: a token, a part of the state, an argument, ….
 
     role:   what it stands for; `number` is which of these.
     traced: its shape.

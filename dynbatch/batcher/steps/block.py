@@ -149,15 +149,13 @@ class BatchInput:
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = nodes
         self.packing: int | None = None
-        if isinstance(nodes, Members | MembersPart) and nodes.block is not None:
-            self._read_members(nodes)
-            return
-        if isinstance(nodes, MembersParts):
-            self._read_parts(nodes)
-            return
-        first: Block | View = nodes[0]._block
-        self.is_view = in_order(nodes)
-        if self.is_view:
+        first: Block | View | None = None
+        if isinstance(nodes, Members | MembersPart):
+            first = nodes.block
+        elif not isinstance(nodes, MembersParts) and in_order(nodes):
+            first = nodes[0]._block
+        self.is_view = first is not None
+        if first is not None:
             self.blocks = [first.base]
             self.gradient_blocks = [] if isinstance(first, View) else self.blocks
             self.covers = len(nodes) == len(first.nodes)
@@ -166,31 +164,13 @@ class BatchInput:
                 self.widths = first.widths
                 return
         else:
-            found = dict.fromkeys([node._block for node in nodes])
+            if isinstance(nodes, MembersParts):
+                found = dict.fromkeys([part.block for part in nodes.parts])
+            else:
+                found = dict.fromkeys([x._block for x in nodes])
             self.blocks = list(dict.fromkeys([block.base for block in found]))
             self.gradient_blocks = [block for block in found if not isinstance(block, View)]
             self.covers = False
-        self.lengths, self.width, self.widths, self.size = layout_of(nodes)
-
-    def _read_members(self, nodes: Members | MembersPart) -> None:
-        """Read nodes of one step, which lie in its block in order."""
-        block: Block | View = nodes.block
-        self.is_view = True
-        self.blocks = [block.base]
-        self.gradient_blocks = [] if isinstance(block, View) else self.blocks
-        self.covers = len(nodes) == len(block.nodes)
-        if self.covers:
-            self.lengths, self.width, self.size = block.lengths, block.width, block.size
-            self.widths = block.widths
-        else:
-            self.lengths, self.width, self.widths, self.size = layout_of(nodes)
-
-    def _read_parts(self, nodes: MembersParts) -> None:
-        """Read nodes of several steps."""
-        found: list[Block | View] = list(dict.fromkeys([part.block for part in nodes.parts]))
-        self.is_view = self.covers = False
-        self.blocks = list(dict.fromkeys([block.base for block in found]))
-        self.gradient_blocks = [block for block in found if not isinstance(block, View)]
         self.lengths, self.width, self.widths, self.size = layout_of(nodes)
 
     def view(self) -> Ragged:

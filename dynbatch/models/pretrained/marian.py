@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -114,18 +115,18 @@ class Marian(TextToTextModel):
         self.words = Embedding(config.vocab_size, config.d_model, scale=config.init_std, rng=rng)
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.dropout = Dropout(config.dropout)
-        activation = activation_of("MarianConfig", config.activation_function)
+        options: dict[str, Any] = {
+            "activation": activation_of("MarianConfig", config.activation_function),
+            "dropout": config.dropout, "attention_dropout": config.attention_dropout,
+            "inner_dropout": config.activation_dropout, "rng": rng,
+        }  # fmt: skip
         self.encoder = TransformerEncoder(
             config.encoder_layers, config.d_model, config.encoder_attention_heads,
-            config.encoder_ffn_dim, activation=activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout, inner_dropout=config.activation_dropout,
-            rng=rng,
+            config.encoder_ffn_dim, **options,
         )  # fmt: skip
         self.decoder = TransformerDecoder(
             config.decoder_layers, config.d_model, config.decoder_attention_heads,
-            config.decoder_ffn_dim, activation=activation, dropout=config.dropout,
-            attention_dropout=config.attention_dropout, inner_dropout=config.activation_dropout,
-            rng=rng,
+            config.decoder_ffn_dim, **options,
         )  # fmt: skip
         self.bias = zeros(config.vocab_size)
         self.bias.frozen = True  # a buffer in PyTorch
