@@ -6,7 +6,7 @@ ARGS   ?=
 PARALLEL ?= -n auto --dist worksteal
 
 BIN := $(VENV)/bin
-CUDA := $(shell find dynbatch -name '*.cu' -o -name '*.cuh')
+SOURCES := $(shell find dynbatch -name '*.cu' -o -name '*.cuh' -o -name '*.c' -o -name '*.h')
 
 .PHONY: help venv demo test test-all check lint types layers wheel bench gpu-check format clean
 
@@ -47,7 +47,7 @@ check: lint types layers wheel
 lint: $(VENV)/.ready-tests
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
-	@$(BIN)/clang-format --dry-run --Werror $(CUDA)
+	@$(BIN)/clang-format --dry-run --Werror $(SOURCES)
 
 types: $(VENV)/.ready-tests
 	@$(BIN)/mypy
@@ -76,7 +76,7 @@ gpu-check:
 format: $(VENV)/.ready-tests
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
-	@$(BIN)/clang-format -i $(CUDA)
+	@$(BIN)/clang-format -i $(SOURCES)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -29,7 +29,9 @@ def main(wheel: Path) -> None:
         names = archive.namelist()
         missing = [name for name in REQUIRED if name not in names]
         sources = [
-            str(p) for kind in ("*.cu*", "page.*") for p in sorted(Path("dynbatch").rglob(kind))
+            str(p)
+            for kind in ("*.cu*", "*.c", "*.h", "page.*")
+            for p in sorted(Path("dynbatch").rglob(kind))
         ]
         missing += [name for name in sources if name not in names]
         foreign = [

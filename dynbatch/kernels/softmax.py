@@ -11,12 +11,13 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.matrices import by_matrix
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import combine_segments, reduce_made, reduce_segments
 
 
 @has_cuda()
 @by_matrix()
+@has_c
 def softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = exp(x_i - m) / Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -32,6 +33,7 @@ def softmax(x: Array, offsets: Array, out: Array) -> None:
 
 @has_cuda()
 @by_matrix()
+@has_c
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out = y ⊙ (dy - Σ_j dy_j y_j), summed within each segment and column."""
     np.multiply(dy, y, out=out)

@@ -1,4 +1,10 @@
-"""Dispatches kernels to the NumPy or the CUDA version by the device of their arrays."""
+"""Dispatches kernels to NumPy, C or CUDA by the device of their arrays.
+
+The NumPy version is the kernel itself: always there, and the reference of the two others. NAME of
+`kernels.MODULE` may have a C version in `kernels.c.MODULE` and a CUDA version in
+`kernels.cuda.MODULE`, each with the same name and parameters. A C version returns `NotImplemented`
+for arguments that it does not take, and where no C is used; NumPy's runs then.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +22,34 @@ Result = TypeVar("Result")
 
 CUDA_KERNELS: dict[str, Callable[..., object]] = {}
 """Every kernel that has a CUDA version, as MODULE.NAME."""
+
+C_KERNELS: dict[str, Callable[..., object]] = {}
+"""Every kernel that has a C version, as MODULE.NAME."""
+
+
+def has_c(kernel: Callable[P, Result]) -> Callable[P, Result]:
+    """Dispatch the kernel NAME of `kernels.MODULE` to NAME of `kernels.c.MODULE` where it can run.
+
+    It stands below `has_cuda`, whose arrays on a CPU come here.
+    """
+    label = f"{kernel.__module__.removeprefix('dynbatch.kernels.')}.{kernel.__name__}"
+    known: list[Callable[..., object]] = []
+
+    @wraps(kernel)
+    def choose(*args: P.args, **named: P.kwargs) -> Result:
+        if not known:
+            known.append(c_version(choose))
+        result = known[0](*args, **named)
+        return kernel(*args, **named) if result is NotImplemented else cast(Result, result)
+
+    C_KERNELS[label] = choose
+    return choose
+
+
+def c_version(kernel: Callable[..., object]) -> Callable[..., object]:
+    """The C version of a kernel, which has the same parameters."""
+    home = kernel.__module__.replace("dynbatch.kernels.", "dynbatch.kernels.c.", 1)
+    return cast(Callable[..., object], getattr(importlib.import_module(home), kernel.__name__))
 
 
 def has_cuda(decider: int | str = 0) -> Callable[[Callable[P, Result]], Callable[P, Result]]:

@@ -1,0 +1,1 @@
+"""C versions of kernels, compiled on this machine at their first use."""

@@ -1,0 +1,99 @@
+// Vectors of the scalar type REAL, as wide as the processor's.
+//
+// An element's result must not depend on where it lies in an array: the last elements of a row are
+// loaded into a whole vector with `load_part`, and go through the same arithmetic as all others.
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define INLINE static inline __attribute__((always_inline))
+
+#if defined(__AVX512F__)
+#define VECTOR_BYTES 64
+#elif defined(__AVX__)
+#define VECTOR_BYTES 32
+#else
+#define VECTOR_BYTES 16
+#endif
+#define LANES ((ptrdiff_t)(VECTOR_BYTES / sizeof(REAL)))
+
+#ifdef REAL_IS_FLOAT
+typedef int32_t whole;
+#else
+typedef int64_t whole;
+#endif
+
+typedef REAL vector __attribute__((vector_size(VECTOR_BYTES)));
+typedef whole mask __attribute__((vector_size(VECTOR_BYTES)));
+typedef REAL loose __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(REAL)), may_alias));
+
+INLINE vector load(const REAL* p) { return *(const loose*)p; }
+INLINE void store(REAL* p, vector x) { *(loose*)p = x; }
+INLINE vector splat(REAL x) { return x - (vector){0}; }
+INLINE ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
+INLINE ptrdiff_t most(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
+
+// The first n elements, 0 < n <= LANES; zeros in the other lanes.
+#if defined(__AVX512F__) && defined(REAL_IS_FLOAT)
+INLINE vector load_part(const REAL* p, ptrdiff_t n) {
+    return (vector)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
+}
+INLINE void store_part(REAL* p, vector x, ptrdiff_t n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)x);
+}
+#elif defined(__AVX512F__)
+INLINE vector load_part(const REAL* p, ptrdiff_t n) {
+    return (vector)_mm512_maskz_loadu_pd((__mmask8)((1u << n) - 1), p);
+}
+INLINE void store_part(REAL* p, vector x, ptrdiff_t n) {
+    _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)x);
+}
+#else
+INLINE vector load_part(const REAL* p, ptrdiff_t n) {
+    vector x = {0};
+    memcpy(&x, p, (size_t)n * sizeof(REAL));
+    return x;
+}
+INLINE void store_part(REAL* p, vector x, ptrdiff_t n) { memcpy(p, &x, (size_t)n * sizeof(REAL)); }
+#endif
+
+// where ? a : b, lane by lane; `where` is the result of a comparison.
+INLINE vector choose(mask where, vector a, vector b) {
+    return (vector)((where & (mask)a) | (~where & (mask)b));
+}
+// The first n lanes of x, and `other` in the rest.
+INLINE vector fill(vector x, ptrdiff_t n, REAL other) {
+    for (ptrdiff_t i = n; i < LANES; i++) x[i] = other;
+    return x;
+}
+// NaN in either gives b: put what must not be lost there.
+INLINE vector larger(vector a, vector b) { return choose(a > b, a, b); }
+INLINE vector smaller(vector a, vector b) { return choose(a < b, a, b); }
+
+// Over the lanes, in one order.
+INLINE REAL sum_lanes(vector x) {
+    REAL parts[VECTOR_BYTES / sizeof(REAL)];
+    store(parts, x);
+    for (ptrdiff_t half = LANES / 2; half; half /= 2)
+        for (ptrdiff_t i = 0; i < half; i++) parts[i] += parts[i + half];
+    return parts[0];
+}
+INLINE REAL largest_lane(vector x) {
+    REAL result = x[0];
+    for (ptrdiff_t i = 1; i < LANES; i++) result = x[i] > result ? x[i] : result;
+    return result;
+}
+
+// For each vector of n elements: `i`, and `part`, how many of its lanes are elements.
+#define EACH_VECTOR(i, part, n) \
+    for (ptrdiff_t i = 0, part = least(n, LANES); i < (n); i += LANES, part = least((n) - i, LANES))
+INLINE vector get(const REAL* p, ptrdiff_t n) { return n == LANES ? load(p) : load_part(p, n); }
+INLINE void put(REAL* p, vector x, ptrdiff_t n) {
+    if (n == LANES) store(p, x);
+    else store_part(p, x, n);
+}

@@ -1,0 +1,1 @@
+"""How C is compiled, kept, loaded and called."""

@@ -1,0 +1,101 @@
+"""The C compiler of this machine, its flags, and what a compiled file depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from dynbatch.errors import BackendError
+
+FLAGS = (
+    "-O2", "-std=gnu11", "-shared", "-fPIC", "-fvisibility=hidden",
+    # Sums of products in one rounding; nothing that changes what NaN and infinity give.
+    "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
+    "-Wno-psabi",  # vectors are passed to static functions only
+)  # fmt: skip
+# Seconds until a compiler that does not end is given up.
+PATIENCE = 120
+
+
+class Compiler(NamedTuple):
+    """A command that compiles C.
+
+    command:  the program and what it is always given.
+    identity: path, size and date of the program: another compiler, another identity.
+    """
+
+    command: tuple[str, ...]
+    identity: str
+
+    def compile(self, text: str, target: Path) -> None:
+        """Compile a source to a shared library.
+
+        Raises:
+            BackendError: the compiler does not run or refuses the source.
+        """
+        command = [*self.command, *FLAGS, native_flag(), "-x", "c", "-", "-o", str(target), "-lm"]
+        try:
+            result = subprocess.run(
+                command, input=text, capture_output=True, text=True, timeout=PATIENCE, check=False
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            raise BackendError(f"the C compiler {self.command[0]} does not run: {error}") from None
+        if result.returncode:
+            told = (result.stderr or result.stdout).strip().splitlines()
+            raise BackendError("\n".join([f"{shlex.join(self.command)} fails:", *told[:8]]))
+
+
+@cache
+def compiler() -> Compiler | None:
+    """The first of `$CC`, `cc`, `gcc`, `clang` and the package `ziglang`; None if there is none."""
+    for command in _candidates():
+        program = shutil.which(command[0])
+        if program is None:
+            continue
+        status = Path(program).resolve().stat()
+        identity = f"{command} {Path(program).resolve()} {status.st_size} {status.st_mtime_ns}"
+        return Compiler((program, *command[1:]), identity)
+    return None
+
+
+def _candidates() -> Iterator[tuple[str, ...]]:
+    wanted = os.environ.get("CC", "").strip()
+    if wanted:
+        yield tuple(shlex.split(wanted))
+    if os.name == "posix":
+        yield from [("cc",), ("gcc",), ("clang",)]
+        if importlib.util.find_spec("ziglang") is not None:
+            yield (sys.executable, "-m", "ziglang", "cc")
+
+
+def native_flag() -> str:
+    """The flag that lets the compiler use all instructions of this processor."""
+    return "-march=native" if platform.machine().lower() in ("x86_64", "amd64") else "-mcpu=native"
+
+
+@cache
+def processor() -> str:
+    """What compiled code depends on: the processor's instructions, not its name alone."""
+    parts = [sys.platform, platform.machine(), platform.processor()]
+    try:
+        with open("/proc/cpuinfo") as file:
+            parts += sorted({line for line in file if line.startswith(("flags", "Features"))})
+    except OSError:
+        pass
+    return "\n".join(parts)
+
+
+def key_of(text: str, compiler: Compiler) -> str:
+    """A name for what this compiler makes of a source on this machine."""
+    parts = [text, compiler.identity, *FLAGS, native_flag(), processor()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]

@@ -1,0 +1,80 @@
+"""C source as package data: `NAME.c` preceded by the headers it includes, and its functions.
+
+A source is compiled for one scalar type: it calls this REAL, and `common.h` defines what follows
+from it. Functions that Python calls are `EXPORT void NAME(...)`; their parameters are pointers,
+`ptrdiff_t`, `int` and `double`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from functools import cache
+from importlib import resources
+from typing import Any
+
+_EXPORT = re.compile(r"^EXPORT void (\w+)\(([^)]*)\)", re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.h)"\n', re.MULTILINE)
+_TYPES: dict[str, Any] = {
+    "ptrdiff_t": ctypes.c_ssize_t, "int": ctypes.c_int, "double": ctypes.c_double,
+}  # fmt: skip
+
+
+def join(name: str, body: str, scalar: str) -> str:
+    """A complete source: `body` with the headers it includes, each once, for a scalar type.
+
+    Args:
+        name:   what compiler messages call the body, e.g. "softmax.c".
+        scalar: "float" or "double".
+    """
+    seen: set[str] = set()
+
+    def expand(name: str, text: str) -> str:
+        def included(include: re.Match[str]) -> str:
+            header = include[1]
+            line = text.count("\n", 0, include.end()) + 1
+            back = f'#line {line} "{name}"\n'
+            if header in seen:
+                return back
+            seen.add(header)
+            return expand(header, read(header)) + back
+
+        return f'#line 1 "{name}"\n' + _INCLUDE.sub(included, text)
+
+    return f"#define REAL {scalar}\n#define REAL_IS_{scalar.upper()} 1\n{expand(name, body)}"
+
+
+@cache
+def read(name: str) -> str:
+    """A file of `kernels/c` by its path below it."""
+    return resources.files("dynbatch.kernels.c").joinpath(name).read_text()
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The `.c` files below `kernels/c`, sorted, as paths."""
+    found: list[str] = []
+
+    def walk(folder: Any, before: str) -> None:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                walk(entry, f"{before}{entry.name}/")
+            elif entry.name.endswith(".c"):
+                found.append(before + entry.name)
+
+    walk(resources.files("dynbatch.kernels.c"), "")
+    return tuple(sorted(found))
+
+
+def parameters(body: str) -> dict[str, list[Any]]:
+    """The ctypes of each exported function's parameters."""
+    return {
+        match[1]: [_ctype(part) for part in match[2].split(",") if part.strip()]
+        for match in _EXPORT.finditer(body)
+    }
+
+
+def _ctype(declaration: str) -> Any:
+    if "*" in declaration:
+        return ctypes.c_void_p
+    return _TYPES[declaration.removeprefix("const ").split()[0]]

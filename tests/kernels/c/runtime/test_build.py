@@ -1,0 +1,105 @@
+"""Compiling, keeping and loading C, and what happens where that cannot be done."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import numpy as np
+from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.c.runtime.arrays import address
+body = '#include "common.h"\\nEXPORT void add(double x, REAL* out) { *out += x; }\\n'
+functions = library.Library("example.c", body).functions(np.dtype("f"))
+out = np.ones(1, np.float32)
+if functions is not None:
+    functions.add(2, address(out))
+assert out[0] == (1 if functions is None else 3)
+print(repr(library.reason()))
+"""
+
+
+def run(cache: Path, **variables: str) -> tuple[str, str]:
+    """What a process prints that runs one kernel: output and messages."""
+    environment = {**os.environ, "DYNBATCH_CACHE": str(cache), **variables}
+    environment.pop("DYNBATCH_NATIVE", None)
+    environment.update(variables)
+    result = subprocess.run(
+        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout.strip(), result.stderr
+
+
+def test_the_first_use_compiles_and_says_so_and_the_second_does_neither(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    _, first = run(cache)
+    assert "compiling" in first
+    kept = sorted(cache.iterdir())
+    assert kept and not [path for path in kept if path.suffix != ".so"]
+    assert run(cache) == ("''", "")
+    assert sorted(cache.iterdir()) == kept
+
+
+def test_a_truncated_or_changed_file_is_compiled_anew(tmp_path: Path) -> None:
+    run(tmp_path)
+    (kept,) = tmp_path.glob("example-float-*.so")
+    content = kept.read_bytes()
+    for damaged in (content[: len(content) // 2], b"", content[:-1] + b"x"):
+        kept.write_bytes(damaged)
+        answer, told = run(tmp_path)
+        assert answer == "''" and "compiling 1 " in told
+        assert kept.read_bytes() == content
+
+
+def test_files_that_others_can_write_are_not_loaded(tmp_path: Path) -> None:
+    run(tmp_path)
+    (kept,) = tmp_path.glob("example-float-*.so")
+    kept.chmod(0o777)
+    assert "compiling 1 " in run(tmp_path)[1]
+
+
+def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    answer, told = run(tmp_path)
+    assert answer == "''" and "for this process only" in told
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_home_that_cannot_be_made_leaves_a_folder_of_the_process(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    answer, told = run(tmp_path / "file" / "cache")
+    assert answer == "''" and "DYNBATCH_CACHE=FOLDER names another" in told
+
+
+@pytest.mark.parametrize("command", ["false", "cat", "python -c 1"])
+def test_a_broken_compiler_leaves_numpy_and_says_why(tmp_path: Path, command: str) -> None:
+    answer, told = run(tmp_path, CC=command)
+    assert answer != "''" and "NumPy runs in place of C kernels" in told
+    assert told.count("NumPy runs") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_no_compiler_leaves_numpy_in_silence(tmp_path: Path) -> None:
+    answer, told = run(tmp_path, CC="", PATH=str(tmp_path))
+    assert "install gcc or clang" in answer and told == ""
+
+
+def test_a_switch_turns_c_off(tmp_path: Path) -> None:
+    assert run(tmp_path, DYNBATCH_NATIVE="0") == ("'DYNBATCH_NATIVE=0 turns them off'", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_processes_at_once_keep_one_good_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "DYNBATCH_CACHE": str(tmp_path)}
+    command = [sys.executable, "-c", PROGRAM]
+    both = [subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) for _ in range(2)]
+    assert [process.wait() for process in both] == [0, 0]
+    for process in both:
+        assert process.stderr is not None
+        process.stderr.close()
+    assert run(tmp_path) == ("''", "")
