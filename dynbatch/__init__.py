@@ -27,6 +27,7 @@ from dynbatch.nodes.operation import Operation, Retain
 from dynbatch.parameter import Parameter, RowSparse
 from dynbatch.ragged import Ragged
 from dynbatch.random import seed
+from dynbatch.reporting.backends import backends
 
 __version__ = "0.1.0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "Ragged",
     "Retain",
     "RowSparse",
+    "backends",
     "block",
     "cell",
     "drive",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dynbatch.batcher.execution.record import RunRecord
+from dynbatch.reporting.backends import without_c
 from dynbatch.reporting.reasons import apart, notes
 
 SHOWN = 3
@@ -43,6 +44,8 @@ def report(record: RunRecord, inlined: Mapping[tuple[str, str], int]) -> str:
             f"{row.seconds * 1e3:>10.3f} {row.seconds_backward * 1e3:>11.3f}  {'; '.join(reasons)}"
         )
         lines.append(line.rstrip())
+    if not record.is_cuda and (line := without_c()):
+        lines.append(line)
     for (name, reason), count in inlined.items():
         lines.append(f"{name}: {count} call{'s' * (count > 1)} inlined, since {reason}")
     return "\n".join(lines)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from tqdm import tqdm
 
+from dynbatch.parameter import Parameter
+from dynbatch.reporting.backends import without_c
 from dynbatch.train.metrics import Record
 
 FORMAT = "{desc} {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
@@ -83,6 +86,12 @@ class Progress:
         unit = "tok" if "tokens" in record else "sent"
         self._bar.set_postfix_str(f"{loss}{speed:,.0f} {unit}/s{self._memory}", refresh=False)
         self._bar.update()
+
+
+def tell_backend(parameter: Parameter) -> None:
+    """Say why NumPy runs in place of C, where a run on the CPU has to do without."""
+    if not parameter.device.is_cuda and (line := without_c()):
+        print(f"dynbatch: {line}", file=sys.stderr)
 
 
 def memory_text(record: Record) -> str:

@@ -16,7 +16,7 @@ from dynbatch.errors import NumericError
 from dynbatch.train.interrupts import Terminated, deferred_interrupt, terminable
 from dynbatch.train.lock import locked
 from dynbatch.train.metrics import MetricsFile, Record
-from dynbatch.train.progress import Progress
+from dynbatch.train.progress import Progress, tell_backend
 from dynbatch.train.protocols import Example
 from dynbatch.train.random_states import RandomStates
 from dynbatch.train.saved_run import Summary, load_run, save_run, summary_of
@@ -128,6 +128,8 @@ class Trainer(TrainerSettings):
             self._settle()
             self._marked = RandomStates.now(self.random_state)
             self._metrics.keep(self._is_done)
+            if self.show_progress:
+                tell_backend(next(self.optimizer.named_parameters())[1])
             try:
                 with closing(Progress(num_epochs, self.show_progress)) as progress:
                     while self.epoch < num_epochs and not self.stopping.is_over:

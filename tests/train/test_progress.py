@@ -4,8 +4,10 @@ from functools import partial
 import pytest
 from tqdm import tqdm
 
+import dynbatch as db
+from dynbatch.kernels.c.runtime import library
 from dynbatch.train import progress as module
-from dynbatch.train.progress import COLUMNS, Progress
+from dynbatch.train.progress import COLUMNS, Progress, tell_backend
 
 LONG = {"loss": 12.3456, "peak_bytes": 112_300_000, "planned_bytes": 1, "padded_bytes": 485_600_000}
 
@@ -90,4 +92,18 @@ def test_an_unknown_number_of_batches_is_counted(capsys):
 
 def test_a_hidden_bar_prints_nothing(capsys):
     run([4], is_shown=False)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_run_without_c_kernels_says_why_and_what_to_install(capsys, monkeypatch):
+    monkeypatch.setattr(library, "reason", lambda: "no C compiler: install gcc")
+    tell_backend(db.Parameter([1.0]))
+    told = capsys.readouterr().err
+    assert told.startswith("dynbatch: NumPy runs in place of C kernels")
+    assert told.endswith("no C compiler: install gcc\n")
+
+
+def test_a_run_with_c_kernels_says_nothing(capsys, monkeypatch):
+    monkeypatch.setattr(library, "reason", lambda: "")
+    tell_backend(db.Parameter([1.0]))
     assert capsys.readouterr().err == ""

@@ -1,0 +1,44 @@
+"""`backends()`: what kernels can run on here, and what to install for the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch import backend
+from dynbatch.errors import BackendError
+from dynbatch.kernels.c.runtime import cache, library
+from dynbatch.kernels.c.runtime.compiler import compiler
+
+
+def backends() -> dict[str, str]:
+    """What kernels run on, by name: "numpy", "c" and "cuda", each with a sentence.
+
+    NumPy is always there. C, compiled at its first use, takes its place on the CPU where there is a
+    compiler; CUDA runs graphs with `device="cuda"`.
+
+    Example:
+        >>> db.backends()["numpy"].startswith("NumPy ")
+        True
+    """
+    return {"numpy": f"NumPy {np.__version__}", "c": _c(), "cuda": _cuda()}
+
+
+def without_c() -> str:
+    """A line that says why NumPy runs in place of C, or "" if C runs."""
+    why = library.reason()
+    return f"NumPy runs in place of C kernels, which are faster: {why}" if why else ""
+
+
+def _c() -> str:
+    why, chosen = library.reason(), compiler()
+    if why or chosen is None:
+        return f"off: {why}"
+    return f"compiled by {' '.join(chosen.command)}, kept in {cache.folder()}"
+
+
+def _cuda() -> str:
+    try:
+        module = backend.device("cuda").xp
+    except BackendError as error:
+        return f"off: {str(error).splitlines()[0]}"
+    return f"CuPy {module.__version__}"
