@@ -30,8 +30,14 @@ def test_damaged_and_hostile_folders_are_refused_or_load_what_they_hold(part):
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("first", range(0, 5000, 250))
 def test_5000_damaged_and_hostile_folders_are_refused_or_load_what_they_hold(first):
-    answers, failures = hostile.run(range(first, first + 250))
+    _, failures = hostile.run(range(first, first + 250))
     assert failures == []
+
+
+@pytest.mark.exhaustive
+def test_every_damage_but_the_harmless_is_refused_in_some_folder():
+    # An edit at random may leave what a model never reads, so one folder of a kind is not enough.
+    answers, _ = hostile.run(range(8 * len(DAMAGES)))
     harmless = {damage.__name__ for damage in HARMLESS}
     refused = {name for name, answer in answers if answer == "refused"}
     assert refused | harmless == {damage.__name__ for damage in DAMAGES}
