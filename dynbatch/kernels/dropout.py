@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks, rows_of
 
 MODULUS = 1 << 32
@@ -68,6 +68,7 @@ def bounds_and_scales(probabilities: Array, dtype: np.typing.DTypeLike) -> tuple
 
 
 @has_cuda()
+@has_c
 def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out: Array) -> None:
     """out = x / (1 - p) where random bits / 2³² >= p, else 0. It is its own gradient, on dy.
 
@@ -75,8 +76,9 @@ def dropout(x: Array, streams: Array, probabilities: Array, offsets: Array, out:
         streams:       (K,) uint32, of each segment.
         probabilities: (K,) float64, of dropping an element; 0 <= p <= 1, and p = 1 drops all.
 
-    Memory: 16 bytes for each element of a block, however many there are. One thread does it: the
-        calls are so short that two wait for the interpreter's lock (1.2 ms alone, 1.6 shared).
+    Memory: 16 bytes for each element of a block, however many there are; none in C. One thread does
+        it in NumPy: the calls are so short that two wait for the interpreter's lock (1.2 ms alone,
+        1.6 shared).
     """
     bounds, scales = bounds_and_scales(probabilities, x.dtype)
     alike = bool((probabilities[:1] == probabilities).all())
