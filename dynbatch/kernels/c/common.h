@@ -66,16 +66,39 @@ INLINE void store_part(REAL* p, vector x, ptrdiff_t n) { memcpy(p, &x, (size_t)n
 INLINE vector choose(mask where, vector a, vector b) {
     return (vector)((where & (mask)a) | (~where & (mask)b));
 }
+// True in the first n lanes.
+INLINE mask first_lanes(ptrdiff_t n) {
+    static const whole lane[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    mask lanes;
+    memcpy(&lanes, lane, sizeof lanes);
+    return lanes < (whole)n;
+}
 // The first n lanes of x, and `other` in the rest.
 INLINE vector fill(vector x, ptrdiff_t n, REAL other) {
-    for (ptrdiff_t i = n; i < LANES; i++) x[i] = other;
-    return x;
+    return n == LANES ? x : choose(first_lanes(n), x, splat(other));
 }
-// NaN in either gives b: put what must not be lost there.
+
+// larger, smaller: NaN in either gives b: put what must not be lost there.
+// times_power: x 2^k for whole numbers k, 0 or infinity beyond the range of floats.
+// sum_lanes, largest_lane: over the lanes, in one order.
+#if defined(__AVX512F__) && defined(REAL_IS_FLOAT)
+INLINE vector larger(vector a, vector b) { return (vector)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE vector smaller(vector a, vector b) { return (vector)_mm512_min_ps((__m512)a, (__m512)b); }
+INLINE vector times_power(vector x, vector k) {
+    return (vector)_mm512_scalef_ps((__m512)x, (__m512)k);
+}
+INLINE vector sqrt_of(vector x) { return (vector)_mm512_sqrt_ps((__m512)x); }
+INLINE REAL sum_lanes(vector x) { return _mm512_reduce_add_ps((__m512)x); }
+INLINE REAL largest_lane(vector x) { return _mm512_reduce_max_ps((__m512)x); }
+#else
 INLINE vector larger(vector a, vector b) { return choose(a > b, a, b); }
 INLINE vector smaller(vector a, vector b) { return choose(a < b, a, b); }
-
-// Over the lanes, in one order.
+INLINE vector sqrt_of(vector x) {
+    REAL parts[VECTOR_BYTES / sizeof(REAL)];
+    store(parts, x);
+    for (ptrdiff_t i = 0; i < LANES; i++) parts[i] = (REAL)sqrt(parts[i]);
+    return load(parts);
+}
 INLINE REAL sum_lanes(vector x) {
     REAL parts[VECTOR_BYTES / sizeof(REAL)];
     store(parts, x);
@@ -88,6 +111,15 @@ INLINE REAL largest_lane(vector x) {
     for (ptrdiff_t i = 1; i < LANES; i++) result = x[i] > result ? x[i] : result;
     return result;
 }
+#ifdef REAL_IS_FLOAT
+// In two steps: 2^k alone may be below or above what a float holds.
+INLINE vector times_power(vector x, vector k) {
+    mask all = __builtin_convertvector(k, mask), half = all >> 1;
+    mask other = all - half;
+    return x * (vector)((half + 127) << 23) * (vector)((other + 127) << 23);
+}
+#endif
+#endif
 
 // For each vector of n elements: `i`, and `part`, how many of its lanes are elements.
 #define EACH_VECTOR(i, part, n) \

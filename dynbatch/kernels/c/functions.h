@@ -7,9 +7,7 @@
 // e^x = 2^k e^r with |r| <= log(2) / 2; a polynomial as in Cephes' expf. 0 below -104, infinity
 // above 89; NaN stays NaN.
 INLINE vector exp_of(vector x) {
-    vector low = splat(-104.0f), high = splat(89.0f);
-    vector within = choose(x < low, low, x);
-    within = choose(within > high, high, within);
+    vector within = smaller(splat(89.0f), larger(splat(-104.0f), x));
     vector k = (within * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
     vector r = within - k * 0.693359375f;
     r = r + k * 2.12194440e-4f;
@@ -18,11 +16,30 @@ INLINE vector exp_of(vector x) {
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    // In two steps: 2^k alone may be below or above what a float holds.
-    mask all = __builtin_convertvector(k, mask), half = all >> 1;
-    mask other = all - half;
-    return p * (vector)((half + 127) << 23) * (vector)((other + 127) << 23);
+    return times_power(p * r * r + r + 1.0f, k);
+}
+
+// log(x) = log(m) + k log(2) with x = 2^k m, 1/√2 <= m < √2; a polynomial as in Cephes' logf.
+// -infinity at 0, NaN below and of NaN.
+INLINE vector log_of(vector x) {
+    mask is_tiny = x < 1.17549435e-38f;  // of fewer digits: made larger by 2^23
+    mask bits = (mask)choose(is_tiny, x * 8388608.0f, x);
+    mask power = (bits - 0x3f3504f3) >> 23;
+    vector r = (vector)(bits - (power << 23)) - 1.0f;
+    vector k = __builtin_convertvector(power - (is_tiny & 23), vector);
+    vector p = r * 7.0376836292e-2f - 1.1514610310e-1f;
+    p = p * r + 1.1676998740e-1f;
+    p = p * r - 1.2420140846e-1f;
+    p = p * r + 1.4249322787e-1f;
+    p = p * r - 1.6668057665e-1f;
+    p = p * r + 2.0000714765e-1f;
+    p = p * r - 2.4999993993e-1f;
+    p = p * r + 3.3333331174e-1f;
+    vector square = r * r;
+    p = p * r * square - k * 2.12194440e-4f - square * 0.5f;
+    vector y = r + p + k * 0.693359375f;
+    y = choose(x == 0, splat(-INFINITY), choose(x < INFINITY, y, x));
+    return choose(x < 0, splat(NAN), y);
 }
 
 // A rational function of degrees 13 and 6, as in Eigen's ptanh, exact to 3e-7.
@@ -44,10 +61,6 @@ INLINE vector tanh_of(vector x) {
 }
 
 INLINE vector sigmoid_of(vector x) { return tanh_of(x * 0.5f) * 0.5f + 0.5f; }
-INLINE vector sqrt_of(vector x) {
-    for (ptrdiff_t i = 0; i < LANES; i++) x[i] = sqrtf(x[i]);
-    return x;
-}
 
 #else
 
@@ -58,7 +71,7 @@ INLINE vector sqrt_of(vector x) {
     }
 LANE_BY_LANE(exp_of, exp)
 LANE_BY_LANE(tanh_of, tanh)
-LANE_BY_LANE(sqrt_of, sqrt)
+LANE_BY_LANE(log_of, log)
 INLINE vector sigmoid_of(vector x) { return tanh_of(x * 0.5) * 0.5 + 0.5; }
 
 #endif
