@@ -23,6 +23,8 @@ FLAGS = (
     "-ffp-contract=fast", "-fno-math-errno", "-fno-trapping-math",
     "-Wno-psabi",  # vectors are passed to static functions only
 )  # fmt: skip
+# More flags, for those who work on the kernels: a sanitizer's, or "-g".
+VARIABLE = "DYNBATCH_CFLAGS"
 # Seconds until a compiler that does not end is given up.
 PATIENCE = 120
 
@@ -43,7 +45,7 @@ class Compiler(NamedTuple):
         Raises:
             BackendError: the compiler does not run or refuses the source.
         """
-        command = [*self.command, *FLAGS, native_flag(), "-x", "c", "-", "-o", str(target), "-lm"]
+        command = [*self.command, *flags(), "-x", "c", "-", "-o", str(target), "-lm"]
         try:
             result = subprocess.run(
                 command, input=text, capture_output=True, text=True, timeout=PATIENCE, check=False
@@ -78,9 +80,11 @@ def _candidates() -> Iterator[tuple[str, ...]]:
             yield (sys.executable, "-m", "ziglang", "cc")
 
 
-def native_flag() -> str:
-    """The flag that lets the compiler use all instructions of this processor."""
-    return "-march=native" if platform.machine().lower() in ("x86_64", "amd64") else "-mcpu=native"
+def flags() -> list[str]:
+    """What the compiler is given; it may use all instructions of this processor."""
+    is_x86 = platform.machine().lower() in ("x86_64", "amd64")
+    native = "-march=native" if is_x86 else "-mcpu=native"
+    return [*FLAGS, native, *shlex.split(os.environ.get(VARIABLE, ""))]
 
 
 @cache
@@ -97,5 +101,5 @@ def processor() -> str:
 
 def key_of(text: str, compiler: Compiler) -> str:
     """A name for what this compiler makes of a source on this machine."""
-    parts = [text, compiler.identity, *FLAGS, native_flag(), processor()]
+    parts = [text, compiler.identity, *flags(), processor()]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
