@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dynbatch.compiler.buffers import BufferAssignment, ProgramBuffer, backward_reads
-from dynbatch.compiler.cuda.lanes import FUSED, ColumnRange, Item, ops_of
 from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.lanes import FUSED, ColumnRange, Item, ops_of
 from dynbatch.compiler.program import Program
 
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
-from dynbatch.compiler.cuda.lanes import ColumnRange, KernelGroup, Lane
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.scalars import forward_statement, gradient_statement, reaches_input
 from dynbatch.compiler.ir import Origin, Value
+from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane
 
 THREADS = 256
 

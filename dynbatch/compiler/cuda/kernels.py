@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynbatch.compiler.cuda.emit import Kernel
-from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin
+from dynbatch.compiler.lanes import KernelGroup
 
 
 @dataclass

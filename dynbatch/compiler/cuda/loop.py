@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role
 from dynbatch.compiler.cuda.buffers import DeviceStorage, GradientSlot
-from dynbatch.compiler.cuda.lanes import Item, items, ops_of
 from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.lanes import Item, items, ops_of
 from dynbatch.compiler.program import Program
 
 

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from dynbatch.compiler.buffers import ProgramBuffer, Role, array_name
 from dynbatch.compiler.cuda.emit import Kernel
 from dynbatch.compiler.cuda.kernels import LoopKernels
-from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.lanes import KernelGroup
 
 TAIL_ROWS = 16
 TAIL_BYTES = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from dynbatch.compiler.cuda.lanes import ColumnRange, ScalarOp
 from dynbatch.compiler.ir import Op, OpCode
+from dynbatch.compiler.lanes import ColumnRange, ScalarOp
 from dynbatch.kernels.binary import WHERE
 from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression, variant
 

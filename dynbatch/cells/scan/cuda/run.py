@@ -15,9 +15,9 @@ from dynbatch.compiler.buffers import Role, array_name
 from dynbatch.compiler.cuda import persistent as tail
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.cuda.emit import THREADS, Kernel
-from dynbatch.compiler.cuda.lanes import KernelGroup
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lanes import KernelGroup
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.runtime.work import RepeatedLaunch
 from dynbatch.nodes.batch import Batch

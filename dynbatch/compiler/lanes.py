@@ -1,15 +1,16 @@
-"""Divides a cell's loop for a GPU: operators among kernels, columns among threads.
+"""Divides a cell's loop for compiled code: operators among kernels, columns among lanes.
 
 Linear maps and operators with kernels of their own stand alone; the elementwise operators between
-them become groups, one kernel each. Within a group every operator is cut into scalar operators on
-segments: ranges of columns so narrow that element j of each operand meets element j of the others.
-Segments that meet form a lane; thread (row, j) of a lane computes it for one sentence, with every
-value in a register.
+them become groups, one kernel or loop each. Within a group every operator is cut into scalar
+operators on segments: ranges of columns so narrow that element j of each operand meets element j of
+the others. Segments that meet form a lane: element (row, j) of it is computed with every value in a
+register, on a GPU by one thread, in C in one lane of a vector.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
         leaving: further copies at the end of the step (see `DeviceCell`).
     """
     ops = [*program.ops, *leaving]
-    cuts = _cuts(ops)
+    cuts = find_cuts(ops)
     outputs = {id(op.output) for op in ops}
     done: set[int] = set()
     order: list[Item] = []
@@ -93,7 +94,7 @@ def items(program: Program, leaving: list[Op]) -> list[Item]:
                 group.append(op)
                 done.add(id(op.output))
         waiting = [op for op in waiting if op not in group]
-        order.append(KernelGroup(tuple(group), _lanes(group, cuts)))
+        order.append(KernelGroup(tuple(group), lanes_of(group, cuts)))
     return order
 
 
@@ -103,7 +104,7 @@ def columns(op: Op) -> list[tuple[Value, int]]:
     return list(zip(op.inputs, starts, strict=True))
 
 
-def _cuts(ops: list[Op]) -> dict[int, set[int]]:
+def find_cuts(ops: Sequence[Op]) -> dict[int, set[int]]:
     """The cuts of each base value: wherever an operand next to it begins or ends."""
     cuts: dict[int, set[int]] = {}
     for op in ops:
@@ -134,7 +135,8 @@ def _segments(base: Value, first: int, width: int, cuts: dict[int, set[int]]) ->
     return [ColumnRange(base, a, b - a) for a, b in itertools.pairwise(edges)]
 
 
-def _lanes(group: list[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
+def lanes_of(group: Sequence[Op], cuts: dict[int, set[int]]) -> tuple[Lane, ...]:
+    """The lanes of elementwise operators, each with its scalar operators in order."""
     scalars: list[ScalarOp] = []
     for op in group:
         if op.opcode is OpCode.COPY:
