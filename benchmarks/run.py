@@ -13,6 +13,8 @@ import dynbatch as db
 from benchmarks import environment
 from benchmarks.lengths import KINDS, Corpus, mean_padding_ratio
 from benchmarks.measure import Contender, Disagreement, interleave, require_agreement
+from benchmarks.peers.checkout import CheckoutContender
+from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.report import Report, show
 from benchmarks.workloads import WORKLOADS
 from benchmarks.workloads.contender import DynbatchContender, median_cost
@@ -44,6 +46,9 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         help="which peers to time beside it; all by default, none if nothing follows",
     )
     parser.add_argument("--dynet-python", default="", help="an interpreter that has dynet")
+    parser.add_argument(
+        "--against", default="", metavar="FOLDER", help="another checkout of dynbatch, timed beside"
+    )
     parser.add_argument(
         "--keep-freed-memory",
         action="store_true",
@@ -77,6 +82,8 @@ def run(options: argparse.Namespace) -> Report:
     ours, peers, skipped = workload.build(
         rng, options.peers, options.threads, options.dynet_python, options.device
     )
+    if options.against:
+        peers.append(CheckoutContender(options.against, _same_workload(options)))
     try:
         guard(ours, peers, corpus, rng)
         random = corpus.random_batches(rng, options.batches, num_sentences)
@@ -108,13 +115,21 @@ def run(options: argparse.Namespace) -> Report:
         versions=environment.versions(peers),
         timings=timings,
         costs=costs,
-        peers=workload.peers,
+        peers=(*workload.peers, *[p.name for p in peers if isinstance(p, CheckoutContender)]),
         skipped=skipped,
         notes=notes,
         warning=others.warning(),
         device=options.device,
         words=float(words),
     )
+
+
+def _same_workload(options: argparse.Namespace) -> list[str]:
+    """The arguments with which another checkout builds the same model."""
+    numbers = {"threads": options.threads, "seed": options.seed, "device": options.device}
+    numbers |= {name: getattr(options, name) for name in ("hidden", "heads")}
+    given = [(f"--{name}", str(value)) for name, value in numbers.items() if value]
+    return [options.workload, *[part for pair in given for part in pair]]
 
 
 def guard(
@@ -145,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Disagreement as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 1
-    except BackendError as error:
+    except (BackendError, PeerUnavailable) as error:
         print(f"benchmarks.run: {error}", file=sys.stderr)
         return 2
     show(report.as_text(), report.as_json(), options.json)
