@@ -1,8 +1,8 @@
-"""What Transformers are to reach on a CPU: `python -m benchmarks.goals [--heads 8] [--rounds 3]`.
+"""What dynbatch is to reach on a CPU: `python -m benchmarks.goals [--only tagger] [--rounds 3]`.
 
-Each measurement is a command of its own, on a machine that does nothing else: the Transformer on
-two threads and on one, on lengths all alike, and on short sentences with a long one; and a layer
-of BERT-base. Their tables go to stderr as they come, the goals to stdout at the end.
+Each measurement is a command of its own, on a machine that does nothing else. Their tables go to
+stderr as they come, the goals to stdout at the end. `--against FOLDER` times another checkout
+beside this one in every run.
 """
 
 from __future__ import annotations
@@ -12,34 +12,86 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.gpu.goals import line
+
+
+class Measurement(NamedTuple):
+    """One run of a workload beside its peers.
+
+    name:    what the goals call it.
+    options: of `benchmarks.run`, but rounds.
+    faster:  times each peer's speed that is to be reached; of other peers it is told.
+    """
+
+    name: str
+    options: str
+    faster: Mapping[str, float] = {}
+
+
+LONG = "short sentences and a long one"
+TRANSFORMER = "transformer --heads 8"
+TWO_THREADS = "Transformer, 2 threads"
+
+MEASUREMENTS = (
+    Measurement(
+        "tagger, 2 threads",
+        "tagger --threads 2",
+        {"pytorch-bucketed": 1.05, "pytorch-padded": 2.8, "pytorch-packed": 3.2},
+    ),
+    Measurement("tagger, 1 thread", "tagger --threads 1", {"pytorch-bucketed": 0.87}),
+    Measurement(
+        "seq2seq, 2 threads",
+        "seq2seq --threads 2",
+        {"pytorch-bucketed": 1.0, "pytorch-padded": 4.0, "pytorch-select": 2.0},
+    ),
+    Measurement("seq2seq, 1 thread", "seq2seq --threads 1"),
+    Measurement("tree, 1 thread", "tree --threads 1", {"pytorch-levels": 0.9}),
+    Measurement("tree, 2 threads", "tree --threads 2"),
+    Measurement(
+        TWO_THREADS,
+        f"{TRANSFORMER} --threads 2",
+        {"pytorch-bucketed": 0.9, "pytorch-by-sentence": 1.2, "pytorch-padded": 2.5},
+    ),
+    Measurement("Transformer, 1 thread", f"{TRANSFORMER} --threads 1"),
+    Measurement(
+        "Transformer, lengths alike",
+        f"{TRANSFORMER} --threads 2 --lengths equal",
+        {"pytorch-padded": 0.95},
+    ),
+    Measurement("BERT layer", "bert_layer --threads 2"),
+    Measurement(
+        "BERT layer, lengths alike",
+        "bert_layer --threads 2 --lengths equal",
+        {"pytorch-padded": 0.95},
+    ),
+    Measurement("a user's cell", "user_cell --threads 2", {"models-lstm": 0.9}),
+)
+# A measurement on two threads, the same on one, and what the second is to gain.
+GAINS = (
+    ("tagger, 2 threads", "tagger, 1 thread", 1.6),
+    (TWO_THREADS, "Transformer, 1 thread", 1.6),
+)
+MOST_HOST, MOST_NODES = 0.05, 10
 
 Found = Mapping[str, dict[str, Any]]
 """The JSON of each measurement."""
 
-TWO, ONE, ALIKE, BERT, BERT_FULL, LONG = (
-    "two threads", "one thread", "lengths alike", "BERT layer", "BERT layer, all full", "one long",
-)  # fmt: skip
-FASTER = {"pytorch-padded": 1.7, "pytorch-bucketed": 0.55}  # times the peer's speed
-MOST_HOST, MOST_NODES, THREADS_GAIN = 0.05, 10, 1.5
-
 
 def commands(options: argparse.Namespace) -> dict[str, list[str]]:
-    """The arguments of `python -m` for each measurement."""
-    rounds = ["--rounds", str(options.rounds), "--json"]
-    transformer = ["benchmarks.run", "transformer", "--heads", str(options.heads), *rounds]
-    bert = ["benchmarks.run", "bert_layer", "--threads", "2", *rounds]
-    alike = ["--lengths", "equal"]
-    return {
-        TWO: [*transformer, "--threads", "2"],
-        ONE: [*transformer, "--threads", "1"],
-        ALIKE: [*transformer, "--threads", "2", *alike],
-        LONG: ["benchmarks.one_long", "--threads", "2", "--json"],
-        BERT: bert,
-        BERT_FULL: [*bert, *alike],
+    """The arguments of `python -m` for each measurement wanted."""
+    more = ["--rounds", str(options.rounds), "--json"]
+    if options.against:
+        more += ["--against", options.against]
+    found = {
+        name: ["benchmarks.run", *of_workload.split(), *more]
+        for name, of_workload, _ in MEASUREMENTS
+        if of_workload.startswith(options.only)
     }
+    if "one_long".startswith(options.only):
+        found[LONG] = ["benchmarks.one_long", "--threads", "2", "--json"]
+    return found
 
 
 def measure(arguments: Sequence[str]) -> dict[str, Any]:
@@ -56,25 +108,30 @@ def measure(arguments: Sequence[str]) -> dict[str, Any]:
 
 def goals(found: Found) -> Iterator[str]:
     """A line for each goal, and for each ratio that is only told."""
-    two, long = found[TWO], found[LONG]
-    for peer, ratio in ratios(two).items():
-        least = FASTER.get(peer)
-        if least is None:
-            yield f"{'told':8} {TWO}: times the speed of {peer} {ratio:.2f}"
+    for name, _, faster in MEASUREMENTS:
+        if name in found:
+            yield from _beside(name, ratios(found[name]), faster)
+    for two, one, least in GAINS:
+        if two in found and one in found:
+            gain = found[one]["dynbatch_ms"] / found[two]["dynbatch_ms"]
+            yield line(f"{two}: times one thread's speed", gain, f">= {least}", gain >= least)
+    if TWO_THREADS in found:
+        share, nodes = [found[TWO_THREADS][key] for key in ("host_share", "nodes_per_sentence")]
+        yield line("host's share of the step", share, f"<= {MOST_HOST}", share <= MOST_HOST)
+        yield line("nodes a sentence", nodes, f"<= {MOST_NODES}", nodes <= MOST_NODES)
+    if LONG in found:
+        for what in ("time", "memory"):
+            ratio, most = found[LONG][f"{what}_ratio"], found[LONG]["goal"]
+            yield line(f"{LONG}: {what}, together over apart", ratio, f"<= {most}", ratio <= most)
+
+
+def _beside(name: str, ratios: Mapping[str, float], faster: Mapping[str, float]) -> Iterator[str]:
+    for peer, ratio in ratios.items():
+        what = f"{name}: times the speed of {peer}"
+        if peer in faster:
+            yield line(what, ratio, f">= {faster[peer]}", ratio >= faster[peer])
         else:
-            yield line(f"{TWO}: times the speed of {peer}", ratio, f">= {least}", ratio >= least)
-    gain = found[ONE]["dynbatch_ms"] / two["dynbatch_ms"]
-    yield line("two threads, times one", gain, f">= {THREADS_GAIN}", gain >= THREADS_GAIN)
-    share, nodes = two["host_share"], two["nodes_per_sentence"]
-    yield line("host's share of the step", share, f"<= {MOST_HOST}", share <= MOST_HOST)
-    yield line("nodes a sentence", nodes, f"<= {MOST_NODES}", nodes <= MOST_NODES)
-    for what in ("time", "memory"):
-        ratio = long[f"{what}_ratio"]
-        text = f"short sentences and a long one: {what}, together over apart"
-        yield line(text, ratio, f"<= {long['goal']}", ratio <= long["goal"])
-    for name in (ALIKE, BERT, BERT_FULL):
-        for peer, ratio in ratios(found[name]).items():
-            yield f"{'told':8} {name}: times the speed of {peer} {ratio:.2f}"
+            yield f"{'told':8} {what} {ratio:.2f}"
 
 
 def ratios(run: Mapping[str, Any]) -> dict[str, float]:
@@ -86,8 +143,9 @@ def ratios(run: Mapping[str, Any]) -> dict[str, float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.goals", description=__doc__)
-    parser.add_argument("--heads", type=int, default=4, help="of the Transformer")
+    parser.add_argument("--only", default="", metavar="WORKLOAD", help="not the others")
     parser.add_argument("--rounds", type=int, default=3, help="times each batch is timed")
+    parser.add_argument("--against", default="", metavar="FOLDER", help="another checkout")
     options = parser.parse_args(arguments)
     found = {name: measure(command) for name, command in commands(options).items()}
     print("\n".join(goals(found)))
