@@ -2,31 +2,44 @@
 // tests use, the C library's.
 #include "common.h"
 
+INLINE vector absolute_of(vector x) { return (vector)((mask)x & ~(mask)splat((REAL)-0.0)); }
+
 #ifdef REAL_IS_FLOAT
 
-// e^x = 2^k e^r with |r| <= log(2) / 2; a polynomial as in Cephes' expf. 0 below -104, infinity
-// above 89; NaN stays NaN.
-INLINE vector exp_of(vector x) {
-    vector within = smaller(splat(89.0f), larger(splat(-104.0f), x));
-    vector k = (within * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
-    vector r = within - k * 0.693359375f;
-    r = r + k * 2.12194440e-4f;
+// k and r of x = k log(2) + r with |r| <= log(2) / 2; r has no rounding error of x's size.
+INLINE vector parts_of_exponent(vector x, vector* k) {
+    *k = (x * 1.44269504088896341f + 12582912.0f) - 12582912.0f;
+    vector r = x - *k * 0.693359375f;
+    return r + *k * 2.12194440e-4f;
+}
+
+// e^r - 1 for small r; a polynomial as in Cephes' expf.
+INLINE vector expm1_near_0(vector r) {
     vector p = r * 1.9875691500e-4f + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    return times_power(p * r * r + r + 1.0f, k);
+    return p * r * r + r;
 }
 
-// log(x) = log(m) + k log(2) with x = 2^k m, 1/√2 <= m < √2; a polynomial as in Cephes' logf.
-// -infinity at 0, NaN below and of NaN.
-INLINE vector log_of(vector x) {
-    mask is_tiny = x < 1.17549435e-38f;  // of fewer digits: made larger by 2^23
-    mask bits = (mask)choose(is_tiny, x * 8388608.0f, x);
-    mask power = (bits - 0x3f3504f3) >> 23;
-    vector r = (vector)(bits - (power << 23)) - 1.0f;
-    vector k = __builtin_convertvector(power - (is_tiny & 23), vector);
+// e^(x + rest) = 2^k e^r; 0 below -104, infinity above 89, NaN stays NaN. `rest` is what x was
+// rounded by, at most 1/8.
+INLINE vector exp_of_sum(vector x, vector rest) {
+    vector k, r = parts_of_exponent(smaller(splat(89.0f), larger(splat(-104.0f), x)), &k);
+    return times_power(expm1_near_0(r + rest) + 1.0f, k);
+}
+INLINE vector exp_of(vector x) { return exp_of_sum(x, (vector){0}); }
+
+// e^x - 1 = 2^k (e^r - 1) + (2^k - 1) for x <= 0.
+INLINE vector expm1_of(vector x) {
+    vector k, r = parts_of_exponent(larger(splat(-104.0f), x), &k);
+    vector scale = times_power(splat(1), k);
+    return expm1_near_0(r) * scale + (scale - 1.0f);
+}
+
+// log(1 + r) for 1/√2 <= 1 + r < √2; a polynomial as in Cephes' logf.
+INLINE vector log1p_near_0(vector r) {
     vector p = r * 7.0376836292e-2f - 1.1514610310e-1f;
     p = p * r + 1.1676998740e-1f;
     p = p * r - 1.2420140846e-1f;
@@ -36,31 +49,44 @@ INLINE vector log_of(vector x) {
     p = p * r - 2.4999993993e-1f;
     p = p * r + 3.3333331174e-1f;
     vector square = r * r;
-    p = p * r * square - k * 2.12194440e-4f - square * 0.5f;
-    vector y = r + p + k * 0.693359375f;
+    return p * r * square - square * 0.5f + r;
+}
+
+// log(x) = log(m) + k log(2) with x = 2^k m, 1/√2 <= m < √2. -infinity at 0, NaN below and of NaN.
+INLINE vector log_of(vector x) {
+    mask is_tiny = x < 1.17549435e-38f;  // of fewer digits: made larger by 2^23
+    mask bits = (mask)choose(is_tiny, x * 8388608.0f, x);
+    mask power = (bits - 0x3f3504f3) >> 23;
+    vector m = (vector)(bits - (power << 23));
+    vector k = __builtin_convertvector(power - (is_tiny & 23), vector);
+    vector y = log1p_near_0(m - 1.0f) - k * 2.12194440e-4f + k * 0.693359375f;
     y = choose(x == 0, splat(-INFINITY), choose(x < INFINITY, y, x));
     return choose(x < 0, splat(NAN), y);
 }
 
-// A rational function of degrees 13 and 6, as in Eigen's ptanh, exact to 3e-7.
-INLINE vector tanh_of(vector x) {
-    vector limit = splat(7.90531110763549805f);
-    vector c = choose(x > limit, limit, x);
-    c = choose(c < -limit, -limit, c);
-    vector t = c * c;
-    vector p = t * -2.76076847742355e-16f + 2.00018790482477e-13f;
-    p = t * p - 8.60467152213735e-11f;
-    p = t * p + 5.12229709037114e-08f;
-    p = t * p + 1.48572235717979e-05f;
-    p = t * p + 6.37261928875436e-04f;
-    p = t * p + 4.89352455891786e-03f;
-    vector q = t * 1.19825839466702e-06f + 1.18534705686654e-04f;
-    q = t * q + 2.26843463243900e-03f;
-    q = t * q + 4.89352518554385e-03f;
-    return c * p / q;
+// log(1 + x) for 0 <= x <= 1.
+INLINE vector log1p_of(vector x) {
+    mask is_far = x > 0.41421356f;
+    vector y = log1p_near_0(choose(is_far, x * 0.5f - 0.5f, x));
+    return y + choose(is_far, splat(0.69314718056f), splat(0));
 }
 
-INLINE vector sigmoid_of(vector x) { return tanh_of(x * 0.5f) * 0.5f + 0.5f; }
+// A rational function of degrees 13 and 6 on [-9.05, 9.05], beyond which tanh is 1. Its
+// coefficients, from least squares that were weighted until errors were alike, are good to 7e-9.
+INLINE vector tanh_of(vector x) {
+    vector c = smaller(splat(9.05f), larger(splat(-9.05f), x));
+    vector t = c * c;
+    vector p = t * -8.35763707633074e-14f + 5.2276379965689973e-11f;
+    p = t * p - 2.0122123734860744e-8f;
+    p = t * p + 1.1129155833761622e-5f;
+    p = t * p + 3.101565377804576e-3f;
+    p = t * p + 1.3081873353622286e-1f;
+    p = t * p + 9.999999929834091e-1f;
+    vector q = t * 2.5426556627788314e-4f + 2.4485669085694998e-2f;
+    q = t * q + 4.6415200100113446e-1f;
+    q = t * q + 1.0f;
+    return smaller(splat(1.0f), larger(splat(-1.0f), c * p / q));  // rounding may have passed 1
+}
 
 #else
 
@@ -70,8 +96,20 @@ INLINE vector sigmoid_of(vector x) { return tanh_of(x * 0.5f) * 0.5f + 0.5f; }
         return x;                                                \
     }
 LANE_BY_LANE(exp_of, exp)
-LANE_BY_LANE(tanh_of, tanh)
+LANE_BY_LANE(expm1_of, expm1)
 LANE_BY_LANE(log_of, log)
-INLINE vector sigmoid_of(vector x) { return tanh_of(x * 0.5) * 0.5 + 0.5; }
+LANE_BY_LANE(log1p_of, log1p)
+LANE_BY_LANE(tanh_of, tanh)
 
 #endif
+
+// 1 / (1 + e^-x), also where it is small; 0 where e^-x is infinite.
+INLINE vector sigmoid_of(vector x) { return 1 / (1 + exp_of(-x)); }
+
+// a^b, lane by lane.
+INLINE vector pow_of(vector a, vector b) {
+    for (ptrdiff_t i = 0; i < LANES; i++) {
+        a[i] = sizeof(REAL) == sizeof(float) ? powf((float)a[i], (float)b[i]) : pow(a[i], b[i]);
+    }
+    return a;
+}

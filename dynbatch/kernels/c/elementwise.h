@@ -1,0 +1,178 @@
+// The functions of kernels/unary.py and kernels/binary.py, and their gradients, on vectors.
+//
+// Names follow from the kernel's:
+//   NAME_of(x, arguments...)        y of a unary function. "gelu" with "tanh" is gelu_tanh
+//   NAME_back(dy, s, arguments...)  the gradient of x; s is x or y as `reads` says, else not read
+//   NAME_of(a, b)                   y of a binary function
+//   NAME_back_a(dy, a, b)           the gradient of a, and NAME_back_b that of b
+//   where_of(m, a, b)               with where_back_a(dy, m) and where_back_b(dy, m)
+// A static argument is one REAL for all elements; so is a function's number: add_of(x, splat(2)).
+// With dy = splat(1) a gradient is the derivative.
+#include "functions.h"
+
+INLINE vector zeros(void) { return (vector){0}; }
+INLINE vector ones(void) { return splat(1); }
+
+// sigmoid_of, tanh_of, exp_of, log_of, sqrt_of and absolute_of are those of functions.h.
+INLINE vector sigmoid_back(vector dy, vector y) { return dy * ((1 - y) * y); }
+INLINE vector tanh_back(vector dy, vector y) { return dy * (1 - y * y); }
+INLINE vector exp_back(vector dy, vector y) { return dy * y; }
+INLINE vector log_back(vector dy, vector x) { return dy / x; }
+INLINE vector sqrt_back(vector dy, vector y) { return dy / y * (REAL)0.5; }
+
+INLINE vector relu_of(vector x) { return larger(zeros(), x); }
+INLINE vector relu_back(vector dy, vector y) { return dy * choose(y > 0, ones(), y); }
+
+INLINE vector negative_of(vector x) { return -x; }
+INLINE vector negative_back(vector dy, vector s) { return -dy; }
+
+INLINE vector detached_of(vector x) { return x; }
+INLINE vector detached_back(vector dy, vector s) { return zeros(); }
+
+// The sign of x: NaN for NaN.
+INLINE vector sign_of(vector x) {
+    return choose(x > 0, ones(), choose(x < 0, -ones(), choose(x == 0, zeros(), x)));
+}
+INLINE vector sign_back(vector dy, vector s) { return zeros(); }
+INLINE vector absolute_back(vector dy, vector x) { return dy * sign_of(x); }
+
+INLINE vector power_of(vector x, REAL exponent) {
+    return exponent == 2 ? x * x : pow_of(x, splat(exponent));
+}
+INLINE vector power_back(vector dy, vector x, REAL exponent) {
+    if (exponent == 0) return zeros();  // also at x = 0, where 0 x^-1 is not a number
+    if (exponent == 2) return x * 2 * dy;
+    return pow_of(x, splat(exponent - 1)) * exponent * dy;
+}
+
+INLINE vector clip_of(vector x, REAL low, REAL high) {
+    return smaller(splat(high), larger(splat(low), x));
+}
+INLINE vector clip_back(vector dy, vector x, REAL low, REAL high) {
+    return dy * choose((x >= low) & (x <= high), ones(), zeros());
+}
+
+INLINE vector leaky_relu_of(vector x, REAL slope) { return choose(x > 0, x, x * slope); }
+INLINE vector leaky_relu_back(vector dy, vector x, REAL slope) {
+    return dy * choose(x > 0, ones(), splat(slope));
+}
+
+// x, or alpha (e^x - 1) below 0.
+INLINE vector elu_of(vector x, REAL alpha) {
+    return choose(x > 0, x, alpha * expm1_of(smaller(zeros(), x)));
+}
+INLINE vector elu_back(vector dy, vector x, REAL alpha) {
+    return dy * choose(x > 0, ones(), alpha * exp_of(smaller(zeros(), x)));
+}
+
+// Phi(x), the probability of less than x, and e^(-x^2 / 2) in `density`; see kernels/normal.py.
+INLINE vector normal_of(vector x, vector* density) {
+#ifdef REAL_IS_FLOAT
+    vector a = smaller(splat(14.5f), absolute_of(x));
+    // a^2 is head^2, which has no rounding error, and a rest.
+    vector head = (vector)((mask)a & -(1 << 12));
+    *density = exp_of_sum(head * head * -0.5f, (a - head) * (a + head) * -0.5f);
+    // The probability of more than a is t e^(-a^2 / 2) times a polynomial in t = 1 / (a + 3.5),
+    // found as tanh's in functions.h, good to 7e-9; u is t scaled to [-1, 1].
+    vector t = 1 / (a + 3.5f), u = 1.4827586206896552f - 8.689655172413794f * t;
+    vector p = u * 1.581105336e-5f + 4.04635734e-5f;
+    p = p * u - 2.202493651e-4f;
+    p = p * u - 5.802237769e-4f;
+    p = p * u + 3.273752664e-3f;
+    p = p * u + 3.982947898e-3f;
+    p = p * u - 6.623144421e-2f;
+    p = p * u + 2.508265441e-1f;
+    p = p * u - 5.653798479e-1f;
+    p = p * u + 8.67188303e-1f;
+    vector above = p * t * *density;
+    return choose(x > 0, 1 - above, above);
+#else
+    *density = exp_of(x * x * -0.5);
+    for (ptrdiff_t i = 0; i < LANES; i++) x[i] = 0.5 * erfc(x[i] * -0.70710678118654752440);
+    return x;
+#endif
+}
+
+INLINE vector gelu_of(vector x) {
+    vector density;
+    return x * normal_of(x, &density);
+}
+INLINE vector gelu_back(vector dy, vector x) {
+    vector density, below = normal_of(x, &density);
+    return dy * (below + x * (density * (REAL)0.39894228040143267794));
+}
+
+// sigma(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3); in `above` its distance from 1.
+INLINE vector gelu_gate(vector x, vector* above) {
+    vector u = (REAL)(2 * 0.79788456080286535588) * (x + (REAL)0.044715 * x * x * x);
+    vector e = exp_of(-absolute_of(u)), near = 1 / (1 + e), far = e * near;
+    *above = choose(u < 0, near, far);
+    return choose(u < 0, far, near);
+}
+INLINE vector gelu_tanh_of(vector x) {
+    vector above;
+    return x * gelu_gate(x, &above);
+}
+INLINE vector gelu_tanh_back(vector dy, vector x) {
+    vector c = clip_of(x, -40, 40);  // beyond, the slope is 0 or 1
+    vector above, below = gelu_gate(c, &above);
+    vector inner = (REAL)(2 * 0.79788456080286535588) * (1 + (REAL)(3 * 0.044715) * c * c);
+    return dy * (below * (1 + c * above * inner));
+}
+
+INLINE vector silu_of(vector x) { return x * sigmoid_of(x); }
+INLINE vector silu_back(vector dy, vector x) {
+    vector gate = sigmoid_of(x);
+    return dy * (gate + x * gate * (1 - gate));
+}
+
+INLINE vector softplus_of(vector x) { return relu_of(x) + log1p_of(exp_of(-absolute_of(x))); }
+INLINE vector softplus_back(vector dy, vector x) { return dy * sigmoid_of(x); }
+INLINE vector log_sigmoid_of(vector x) { return -softplus_of(-x); }
+INLINE vector log_sigmoid_back(vector dy, vector x) { return dy * sigmoid_of(-x); }
+
+INLINE vector add_of(vector a, vector b) { return a + b; }
+INLINE vector add_back_a(vector dy, vector a, vector b) { return dy; }
+INLINE vector add_back_b(vector dy, vector a, vector b) { return dy; }
+
+INLINE vector subtract_of(vector a, vector b) { return a - b; }
+INLINE vector subtract_back_a(vector dy, vector a, vector b) { return dy; }
+INLINE vector subtract_back_b(vector dy, vector a, vector b) { return -dy; }
+
+INLINE vector multiply_of(vector a, vector b) { return a * b; }
+INLINE vector multiply_back_a(vector dy, vector a, vector b) { return dy * b; }
+INLINE vector multiply_back_b(vector dy, vector a, vector b) { return dy * a; }
+
+INLINE vector divide_of(vector a, vector b) { return a / b; }
+INLINE vector divide_back_a(vector dy, vector a, vector b) { return dy / b; }
+INLINE vector divide_back_b(vector dy, vector a, vector b) { return -(a / b / b * dy); }
+
+INLINE vector raise_to_of(vector a, vector b) { return pow_of(a, b); }
+INLINE vector raise_to_back_a(vector dy, vector a, vector b) {
+    return choose(b == 0, zeros(), pow_of(a, b - 1) * b) * dy;
+}
+INLINE vector raise_to_back_b(vector dy, vector a, vector b) {  // 0^b is 0, or 1, nearby
+    return choose((a == 0) & (b >= 0), zeros(), pow_of(a, b) * log_of(a)) * dy;
+}
+
+// A NaN wins; equal values get half the gradient each.
+INLINE vector maximum_of(vector a, vector b) { return choose((a > b) | (a != a), a, b); }
+INLINE vector maximum_back_a(vector dy, vector a, vector b) {
+    return choose(a < b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
+}
+INLINE vector maximum_back_b(vector dy, vector a, vector b) { return maximum_back_a(dy, b, a); }
+INLINE vector minimum_of(vector a, vector b) { return choose((a < b) | (a != a), a, b); }
+INLINE vector minimum_back_a(vector dy, vector a, vector b) {
+    return choose(a > b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
+}
+INLINE vector minimum_back_b(vector dy, vector a, vector b) { return minimum_back_a(dy, b, a); }
+
+// 1 where it holds, else 0; they have no gradients.
+INLINE vector greater_of(vector a, vector b) { return choose(a > b, ones(), zeros()); }
+INLINE vector greater_equal_of(vector a, vector b) { return choose(a >= b, ones(), zeros()); }
+INLINE vector equal_of(vector a, vector b) { return choose(a == b, ones(), zeros()); }
+INLINE vector not_equal_of(vector a, vector b) { return choose(a != b, ones(), zeros()); }
+
+INLINE vector where_of(vector m, vector a, vector b) { return choose(m != 0, a, b); }
+INLINE vector where_back_a(vector dy, vector m) { return choose(m != 0, dy, zeros()); }
+INLINE vector where_back_b(vector dy, vector m) { return choose(m != 0, zeros(), dy); }
