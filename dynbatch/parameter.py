@@ -14,9 +14,9 @@ from dynbatch.backend import Device, DType, device_of
 from dynbatch.errors import BackendError, DtypeError, DynbatchError, ShapeError
 from dynbatch.kernels.arrays import download
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.rows import add_rows, scatter_rows
 from dynbatch.kernels.runtime import dlpack as exchange
 from dynbatch.kernels.runtime import transfer
-from dynbatch.kernels.segment import add_rows, scatter_rows
 from dynbatch.parameter_habits import ParameterHabits
 
 _uids = itertools.count()

@@ -18,8 +18,9 @@ from benchmarks.networks import LEARNING_RATE, Array, TreeSizes
 from benchmarks.peers.dynet_process import PeerUnavailable
 from benchmarks.trees import TreeBatch, levels
 from dynbatch import optim
-from dynbatch.kernels import arrays, blas, segment
+from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.losses import cross_entropy
+from dynbatch.kernels.rows import gather_rows, sum_rows_by_id
 from dynbatch.kernels.runtime.parallel import one_blas_thread
 from dynbatch.kernels.unary import sigmoid
 from dynbatch.testing.precision import dense_gradient
@@ -125,7 +126,7 @@ class HandBatchedTree(Contender):
         rows, table = self._buffers.rows, self._value("embedding.weight")
         embedded = rows("embedded", len(ids), table.shape[1])
         gates = rows("word gates", len(ids), 3 * self._hidden)
-        segment.gather_rows(table, ids, embedded)
+        gather_rows(table, ids, embedded)
         blas.matmul(embedded, self._transposed("leaf.weight"), gates)
         arrays.add_bias(gates, self._value("leaf.bias"))
         i, o, u = self._activated(gates)
@@ -143,7 +144,7 @@ class HandBatchedTree(Contender):
         arrays.sum_rows(dgates, self._gradient("leaf.bias"))
         blas.matmul(dgates, weight, embedded)
         table = self._parameters["embedding.weight"]
-        table.grad = db.RowSparse(*segment.sum_rows_by_id(ids, embedded), table.shape)
+        table.grad = db.RowSparse(*sum_rows_by_id(ids, embedded), table.shape)
 
     # Inner nodes ----------------------------------------------------------------------------------
 
@@ -161,8 +162,8 @@ class HandBatchedTree(Contender):
         for children in levels:
             end = start + len(children) // 2
             h_pairs, c_pairs, gates, tanh = (array[start:end] for array in whole)
-            segment.gather_rows(h, children, h_pairs.reshape(-1, hidden))
-            segment.gather_rows(c, children, c_pairs.reshape(-1, hidden))
+            gather_rows(h, children, h_pairs.reshape(-1, hidden))
+            gather_rows(c, children, c_pairs.reshape(-1, hidden))
             blas.matmul(h_pairs, weight, gates)
             arrays.add_bias(gates, self._value("compose.bias"))
             i, o, f_left, f_right, u = self._activated(gates)

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array, ArrayModule, DType
-from dynbatch.compiler.arrays import add_rows_at, memory_rows
+from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.segment import scatter_rows
+from dynbatch.kernels.rows import add_rows_at, scatter_rows
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter

@@ -9,7 +9,6 @@ import numpy as np
 from dynbatch.compiler.buffers import Columns, ProgramBuffer
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.kernels import blas
-from dynbatch.kernels.segment import sum_rows_by_id
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged
 
@@ -116,10 +115,3 @@ def memory_rows(memory: Ragged, sentences: Array) -> tuple[Array, Array]:
     total = int(ends[-1]) if ends.size else 0
     within = np.arange(total) - np.repeat(ends - lengths, lengths)
     return np.repeat(offsets[:-1][sentences], lengths) + within, lengths
-
-
-def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
-    """out[positions[n]] += rows[n]; positions may repeat, and the bits are reproducible."""
-    if not unique and np.bincount(positions).max(initial=0) > 1:
-        positions, rows = sum_rows_by_id(positions, rows)
-    out[positions] += rows

@@ -8,8 +8,8 @@ import numpy as np
 
 from dynbatch.errors import BackendError, DtypeError, ShapeError, VocabularyError
 from dynbatch.kernels import arrays
+from dynbatch.kernels.rows import gather_rows
 from dynbatch.kernels.runtime import dlpack as exchange
-from dynbatch.kernels.segment import gather_rows
 from dynbatch.nodes.arguments import are_below, as_ids, check_parameter, not_a_graph
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape

@@ -9,7 +9,7 @@ from weakref import ref
 
 from dynbatch.errors import GraphError
 from dynbatch.kernels import arrays, blas
-from dynbatch.kernels.segment import add_rows, sum_rows_by_id
+from dynbatch.kernels.rows import add_rows, sum_rows_by_id
 from dynbatch.parameter import Array, Gradient, Parameter, RowSparse
 from dynbatch.recent import free_at_fork
 

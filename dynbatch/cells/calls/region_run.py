@@ -16,9 +16,10 @@ from dynbatch.cells.linear_maps import (
     stream_gradients,
     weight_elements,
 )
-from dynbatch.compiler.arrays import Scratch, add_rows_at, columns_of, in_planes, temporary
+from dynbatch.compiler.arrays import Scratch, columns_of, in_planes, temporary
 from dynbatch.compiler.compiled import Arrays
 from dynbatch.compiler.ir import Op, Origin
+from dynbatch.kernels.rows import add_rows_at
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged

@@ -13,8 +13,8 @@ from dynbatch.cells.calls.forms import build, leaves
 from dynbatch.cells.calls.region import Earlier
 from dynbatch.cells.calls.results import Result, are_results, by_part, common_form, structure_of
 from dynbatch.cells.calls.table import CallTable
-from dynbatch.compiler.arrays import add_rows_at
 from dynbatch.errors import EmptyBatchError, ShapeError
+from dynbatch.kernels.rows import add_rows_at
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node
 from dynbatch.nodes.operation import Operation

@@ -1,24 +1,14 @@
-"""Launches of `segment.cu`, for segments of rows, and of `move.cu`, for rows by index."""
+"""Launches of `segment.cu`, for segments of rows."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from dynbatch.backend import Array
 from dynbatch.kernels import segment as kernels
-from dynbatch.kernels.cuda.runtime.queue import Queue, launch, queue
-from dynbatch.kernels.cuda.walks import (
-    ROWS_OF_BLOCK,
-    by_elements,
-    over_segments,
-    reduce_parts,
-    row_grid,
-    segment_blocks,
-)
+from dynbatch.kernels.cuda.walks import by_elements, over_segments, reduce_parts
 from dynbatch.kernels.matrices import Segments
 
 OPERATIONS: dict[np.ufunc, int] = {np.add: 0, np.maximum: 1, np.minimum: 2}  # as in segment.cu
@@ -36,88 +26,3 @@ def reduce_segments(
 
 def _reduce(operation: int, empty: float, rows: Array, offsets: Segments, out: Array) -> None:
     over_segments("reduce_segments", (rows, out), offsets, out.shape[1], operation, empty)
-
-
-Rows = tuple[Array | int, int]
-"""An array or address, and the elements from a row to the next."""
-
-
-def gather_rows(rows: Array, index: Array, out: Array) -> None:
-    """out[n] = rows[index[n]]."""
-    width = out.shape[1]
-    pick_rows(queue(), out.dtype, (rows, rows.shape[1]), None, index, (out, width), width)
-
-
-def pick_rows(
-    queue: Queue, dtype: DTypeLike, source: Rows, other: Rows | None, index: Array, target: Rows,
-    width: int,
-) -> None:  # fmt: skip
-    """target[i] = source[index[i]], or other[-1 - index[i]] where the index is negative.
-
-    Args:
-        other: None for zeros.
-        index: (rows,) integers of the host.
-    """
-    grid, block = row_grid(len(index), width)
-    args = (*source, *(other or (None, 0)), index, *target, len(index), width)
-    queue.launch(dtype, "gather_rows", grid, block, args)
-
-
-class RowTable(NamedTuple):
-    """Which source rows are summed into which target row.
-
-    sources: (N,) integers, grouped by target, in order; None for all rows in order.
-    offsets: (K + 1,) integers, the offsets of each target's rows in `sources`.
-    targets: (K,) integers, increasing.
-    """
-
-    sources: Array | None
-    offsets: Array
-    targets: Array
-
-
-def row_table(ids: Array) -> RowTable:
-    """The table that sums row n into row ids[n]: the gradient of a gather by `ids`.
-
-    Args:
-        ids: (N,) integers, any order, duplicates allowed.
-    """
-    order = np.argsort(ids, kind="stable")
-    ordered = ids[order]
-    first = np.ones(ids.size, bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    starts = np.flatnonzero(first)
-    offsets = np.append(starts, ids.size)
-    return RowTable(
-        order.astype(np.int32), offsets.astype(np.int32), ordered[starts].astype(np.int32)
-    )
-
-
-def scatter_rows(rows: Array, index: Array, out: Array) -> None:
-    """out[i] = sum of the rows[n] with index[n] == i; zero where there is none."""
-    count = out.shape[0]
-    order = np.argsort(index, kind="stable")
-    offsets = np.searchsorted(index[order], np.arange(count + 1))
-    _add_rows(rows, RowTable(order, offsets, np.arange(count)), out, accumulate=False)
-
-
-def add_rows(rows: Array, index: Array, out: Array) -> None:
-    """out[index[n]] += rows[n], for increasing indices."""
-    count = len(index)
-    _add_rows(rows, RowTable(None, np.arange(count + 1), index), out, accumulate=True)
-
-
-def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
-    """The distinct ids, on the host, and the sums of their rows, on the device."""
-    table = row_table(ids)
-    sums = queue().cupy.empty((len(table.targets), rows.shape[1]), rows.dtype)
-    each = np.arange(len(table.targets))
-    _add_rows(rows, table._replace(targets=each), sums, accumulate=False)
-    return table.targets.astype(np.int64), sums
-
-
-def _add_rows(rows: Array, table: RowTable, out: Array, accumulate: bool) -> None:
-    segments, width = len(table.targets), out.shape[1]
-    grid = (segment_blocks(segments), -(-width // 32))
-    args = (rows, *table, out, segments, width, accumulate)
-    launch(out, "add_rows", grid, (32, ROWS_OF_BLOCK), args)

@@ -10,7 +10,7 @@ from dynbatch.arguments import number, size
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels import positions as kernels
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.segment import gather_rows
+from dynbatch.kernels.rows import gather_rows
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.elementwise import detach

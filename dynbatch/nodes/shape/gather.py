@@ -9,8 +9,8 @@ import numpy as np
 from dynbatch.errors import VocabularyError
 from dynbatch.kernels import arrays
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.segment import gather_rows as gather_kernel
-from dynbatch.kernels.segment import scatter_rows
+from dynbatch.kernels.rows import gather_rows as gather_kernel
+from dynbatch.kernels.rows import scatter_rows
 from dynbatch.nodes.arguments import as_ids, require_nodes
 from dynbatch.nodes.batch import Batch
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Shape

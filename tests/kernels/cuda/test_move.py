@@ -4,8 +4,8 @@ import pytest
 from dynbatch.errors import ShapeError
 from dynbatch.kernels import move as kernels
 from dynbatch.kernels.cuda import move
+from dynbatch.kernels.cuda.rows import row_table
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.cuda.segment import row_table
 from dynbatch.kernels.move import Move
 from tests.cuda import fake_cupy
 from tests.kernels.cuda.compare import launches

@@ -14,8 +14,8 @@ from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.kernels import arrays
 from dynbatch.kernels.cuda.arrays import copy_rows
+from dynbatch.kernels.cuda.rows import pick_rows
 from dynbatch.kernels.cuda.runtime.queue import queue
-from dynbatch.kernels.cuda.segment import pick_rows
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged

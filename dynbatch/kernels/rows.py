@@ -1,0 +1,89 @@
+"""Rows by index: gathered, and summed where indices repeat. No order of threads is in a sum."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.segment import blocks, groups, reduce_made, reduce_segments
+
+
+@has_cuda(1)
+@has_c
+def sum_rows_by_id(ids: Array, rows: Array) -> tuple[Array, Array]:
+    """Sum the rows that share an id, deterministically, in order of position.
+
+    Args:
+        ids: (N,) int64.
+    Returns:
+        the distinct ids (K,), increasing, and their sums (K, D).
+    """
+    if not ids.size:
+        return ids, rows[:0].copy()
+    distinct, order, offsets = _by_id(ids)
+    sums = np.empty((distinct.size, rows.shape[1]), rows.dtype)
+    if distinct.size == ids.size:
+        gather_rows(rows, order, sums)
+    else:
+        reduce_made(np.add, lambda part: rows[order[part]], rows.shape[1], offsets, sums, 0)
+    return distinct, sums
+
+
+def _by_id(ids: Array) -> tuple[Array, Array, Array]:
+    """Distinct ids, the positions sorted by id, and where those of each id begin."""
+    order = np.argsort(ids, kind="stable")
+    ordered = ids[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return ordered[first], order, np.append(first, ids.size)
+
+
+@has_cuda()
+def gather_rows(rows: Array, index: Array, out: Array) -> None:
+    """out[n] = rows[index[n]].
+
+    Args:
+        index: (M,) int64, 0 <= index < N; any order, duplicates allowed.
+    """
+    # "clip" spares NumPy a buffer of the output's size: it checks nothing that is not checked yet.
+    if index.size:
+        np.take(rows, index, axis=0, out=out, mode="clip")
+
+
+@has_cuda()
+@has_c
+def scatter_rows(rows: Array, index: Array, out: Array) -> None:
+    """out[i] = sum of the rows[n] with index[n] == i: the gradient of `gather_rows`.
+
+    Args:
+        index: (M,) int64, 0 <= index < N.
+    """
+    out[...] = 0
+    if not index.size:
+        return
+    distinct, order, offsets = _by_id(index)
+    for ids, part in groups(offsets, rows.shape[1]):
+        sums = np.empty((ids.stop - ids.start, rows.shape[1]), rows.dtype)
+        within = offsets[ids.start : ids.stop + 1] - part.start
+        reduce_segments(np.add, rows[order[part]], within, sums, 0)
+        out[distinct[ids]] = sums
+
+
+@has_cuda()
+@has_c
+def add_rows(rows: Array, index: Array, out: Array) -> None:
+    """out[index[n]] += rows[n].
+
+    Args:
+        index: (M,) int64, strictly increasing, 0 <= index < N.
+    """
+    for part in blocks(rows.shape[0], rows.shape[1]):
+        out[index[part]] += rows[part]
+
+
+@has_c
+def add_rows_at(rows: Array, positions: Array, out: Array, unique: bool = False) -> None:
+    """out[positions[n]] += rows[n]; positions may repeat, and the bits are reproducible."""
+    if not unique and np.bincount(positions).max(initial=0) > 1:
+        positions, rows = sum_rows_by_id(positions, rows)
+    out[positions] += rows
