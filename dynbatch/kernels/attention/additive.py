@@ -20,7 +20,7 @@ from dynbatch.kernels.attention.packed import (
     pairs_of,
     softmax_backward,
 )
-from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
 
 # Elements of one block of tanh(q + k): it stays in the second-level cache.
 BLOCK_ELEMENTS = 1 << 17
@@ -87,6 +87,7 @@ def workspace_backward(
 
 
 @has_cuda("queries")
+@has_c
 def additive_attention(
     packed: PackedAttention, vector: Array, masks: Sequence[Mask],
     out: Array, weights: Array, scratch: Array,
@@ -121,6 +122,7 @@ def additive_attention(
 
 
 @has_cuda("queries")
+@has_c
 def additive_attention_backward(
     packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
     scratch: Array,

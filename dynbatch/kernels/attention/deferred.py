@@ -7,10 +7,12 @@ all rows; deferred to the end it is one product per sentence.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.runtime.dispatch import has_c
 from dynbatch.kernels.segment import groups
 
 
@@ -30,30 +32,46 @@ class StepProducts:
         self._vectors.append(vectors.copy())
 
     def add_to(self, out: Array, offsets: Array) -> None:
-        """Add the sums to the rows of all sentences, a few sentences at a time."""
-        if not self._weights:
-            return
-        counts = [vectors.shape[0] for vectors in self._vectors]
-        edges = offsets[: counts[-1] + 1]
-        of_a_step = edges + out.shape[1] * np.arange(edges.size)  # numbers of sentences before
-        for sentences, _ in groups(of_a_step, len(counts)):
-            self._add_some(out, edges.tolist(), counts, sentences.start, sentences.stop)
+        """Add the sums to the rows of all sentences."""
+        if self._weights:
+            step_products(self._weights, self._vectors, offsets, out)
 
-    def _add_some(
-        self, out: Array, edges: list[int], counts: list[int], first: int, last: int
-    ) -> None:
-        begin = edges[first]
-        weights = np.empty((len(counts), edges[last] - begin), out.dtype)
-        vectors = np.empty((len(counts), last - first, out.shape[1]), out.dtype)
-        for step, count in enumerate(counts):
-            most = min(count, last)
-            if most > first:
-                weights[step, : edges[most] - begin] = self._weights[step][begin : edges[most]]
-                vectors[step, : most - first] = self._vectors[step][first:most]
-        for k in range(first, last):
-            rows = slice(edges[k] - begin, edges[k + 1] - begin)
-            begun = bisect_right(counts, k)  # the first step that has sentence k
-            out[edges[k] : edges[k + 1]] += weights[begun:, rows].T @ vectors[begun:, k - first]
+
+@has_c
+def step_products(
+    weights: Sequence[Array], vectors: Sequence[Array], offsets: Array, out: Array
+) -> None:
+    """out_j += Σ_t weights_tj vectors_tk for the rows j of sentence k.
+
+    Args:
+        weights: of each step, one number for each row of its sentences, which are the first ones.
+        vectors: of each step, one row for each sentence: no fewer than in the step before.
+
+    Cost: a few sentences at a time, since it brings together what the steps left.
+    """
+    counts = [rows.shape[0] for rows in vectors]
+    edges = offsets[: counts[-1] + 1]
+    of_a_step = edges + out.shape[1] * np.arange(edges.size)  # numbers of sentences before
+    for sentences, _ in groups(of_a_step, len(counts)):
+        _add_some(weights, vectors, out, edges.tolist(), counts, sentences.start, sentences.stop)
+
+
+def _add_some(
+    weights: Sequence[Array], vectors: Sequence[Array], out: Array,
+    edges: list[int], counts: list[int], first: int, last: int,
+) -> None:  # fmt: skip
+    begin = edges[first]
+    of_rows = np.empty((len(counts), edges[last] - begin), out.dtype)
+    of_sentences = np.empty((len(counts), last - first, out.shape[1]), out.dtype)
+    for step, count in enumerate(counts):
+        most = min(count, last)
+        if most > first:
+            of_rows[step, : edges[most] - begin] = weights[step][begin : edges[most]]
+            of_sentences[step, : most - first] = vectors[step][first:most]
+    for k in range(first, last):
+        rows = slice(edges[k] - begin, edges[k + 1] - begin)
+        begun = bisect_right(counts, k)  # the first step that has sentence k
+        out[edges[k] : edges[k + 1]] += of_rows[begun:, rows].T @ of_sentences[begun:, k - first]
 
 
 class DeferredGradients:

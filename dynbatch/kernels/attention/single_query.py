@@ -19,7 +19,7 @@ from dynbatch.backend import Array
 from dynbatch.kernels import segment
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
-from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
 
 
 def sentence_of_rows(offsets: Array) -> Array:
@@ -51,6 +51,7 @@ def _block_elements(key_lengths: Sequence[int], width: int) -> int:
 
 
 @has_cuda("queries")
+@has_c
 def dot_attention(
     packed: PackedAttention, scales: Array, sentences: Array,
     out: Array, log_sums: Array | None, scratch: Array,
@@ -73,6 +74,7 @@ def dot_attention(
 
 
 @has_cuda("queries")
+@has_c
 def dot_attention_backward(
     packed: PackedAttention, scales: Array, sentences: Array,
     log_sums: Array, dout: Array, wanted: AttentionGradients, scratch: Array,
@@ -107,6 +109,7 @@ def dot_attention_backward(
 
 
 @has_cuda("queries")
+@has_c
 def additive_attention(
     packed: PackedAttention, vector: Array, sentences: Array, out: Array, weights: Array,
     scratch: Array,
@@ -128,6 +131,7 @@ def additive_attention(
 
 
 @has_cuda("queries")
+@has_c
 def additive_attention_backward(
     packed: PackedAttention, vector: Array, sentences: Array,
     weights: Array, dout: Array, wanted: AttentionGradients, scratch: Array,

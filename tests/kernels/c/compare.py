@@ -14,6 +14,14 @@ from dynbatch.kernels.runtime.dispatch import c_version
 TOLERANCE = {"f": 1e-5, "d": 1e-12}
 
 
+class Scratch:
+    """An argument of so many elements, what a kernel leaves in which does not matter."""
+
+    def __init__(self, size: int, dtype: Any) -> None:
+        self.size = size
+        self.dtype = dtype
+
+
 def run_both(kernel: Callable[..., Any], *args: Any, **named: Any) -> Iterator[tuple[Array, Array]]:
     """All arrays after the kernel ran in C, and after it ran in NumPy, argument by argument.
 
@@ -24,7 +32,9 @@ def run_both(kernel: Callable[..., Any], *args: Any, **named: Any) -> Iterator[t
     assert result is not NotImplemented, "the C version does not take these arguments"
     with library.reference_only():
         reference = kernel(*expected, **named)
-    yield from _pairs([*mine, result], [*expected, reference])
+    for arg, *pair in zip([*args, None], [*mine, result], [*expected, reference], strict=True):
+        if not isinstance(arg, Scratch):
+            yield from _pairs(*pair)
 
 
 def assert_same(kernel: Callable[..., Any], *args: Any, **named: Any) -> None:
@@ -41,8 +51,11 @@ def _copy(arg: Any) -> Any:
             return arg.copy()
         offset = arg.__array_interface__["data"][0] - arg.base.__array_interface__["data"][0]
         return np.ndarray(arg.shape, arg.dtype, arg.base.copy(), offset, arg.strides)
+    if isinstance(arg, Scratch):
+        return np.full(arg.size, np.nan, arg.dtype)
     if isinstance(arg, list | tuple):
-        return type(arg)([_copy(x) for x in arg])
+        make = getattr(type(arg), "_make", type(arg))  # that of a NamedTuple
+        return make([_copy(x) for x in arg])
     return arg
 
 

@@ -1,0 +1,131 @@
+"""`kernels.attention.additive` in C, of one query a sentence too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.attention.mask import NO_MASK, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
+from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.segment import WORTH_A_THREAD
+
+# Parts of a batch whose shares of the vector's gradient are added in order. Threads share them.
+BLOCKS = 8
+
+library = Library("attention/additive.c")
+
+
+def additive_attention(
+    packed: PackedAttention, vector: Array, masks: Sequence[Mask],
+    out: Array, weights: Array, scratch: Array,
+) -> Any:  # fmt: skip
+    return forward(packed, vector, masks, out, weights, pair_offsets(packed))
+
+
+def additive_attention_backward(
+    packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
+    scratch: Array,
+) -> Any:  # fmt: skip
+    return backward(packed, vector, weights, dout, wanted, scratch, pair_offsets(packed))
+
+
+def pair_offsets(packed: PackedAttention) -> Array:
+    """(K + 1,) where the pairs of each sentence begin."""
+    pairs = np.diff(packed.query_offsets) * np.diff(packed.key_offsets)
+    return np.concatenate(([0], np.cumsum(pairs)))
+
+
+def forward(
+    packed: PackedAttention, vector: Array, masks: Sequence[Mask],
+    out: Array, weights: Array, pairs: Array,
+) -> Any:  # fmt: skip
+    """`additive_attention` with the `pair_offsets`; no masks hide nothing."""
+    functions = library.functions(out.dtype)
+    if functions is None or not _fits(packed, vector, out, weights):
+        return NotImplemented
+    table, _held = mask_table(masks)  # what the table points to lives until the end
+    places = [address(x) for x in (packed.query_offsets, packed.key_offsets, pairs, table)]
+    inputs = [*_of_queries(packed, vector), address(weights), address(out), row_stride(out)]
+    count = len(packed.key_offsets) - 1
+    least = -(-WORTH_A_THREAD * count // max(1, int(pairs[-1]) * vector.size))
+    parallel.run(
+        [
+            partial(functions.additive, *span, *places, *inputs)
+            for span in parallel.shards(count, least)
+        ]
+    )
+    return None
+
+
+def backward(
+    packed: PackedAttention, vector: Array, weights: Array, dout: Array, wanted: AttentionGradients,
+    scratch: Array, pairs: Array,
+) -> Any:  # fmt: skip
+    """`additive_attention_backward` with the `pair_offsets`."""
+    functions = library.functions(dout.dtype)
+    given = (wanted.queries, wanted.keys, wanted.values)
+    if functions is None or not _fits(packed, vector, dout, weights, *given):
+        return NotImplemented
+    dq, dk, dv = given
+    deferred = wanted.deferred if wanted.accumulate else None
+    if deferred is not None and dv is not None:
+        deferred.values.add(weights, dout)
+        dv = None
+    count = len(packed.key_offsets) - 1
+    most = int(np.diff(packed.key_offsets).max(initial=0))
+    # As many rows of `most` elements as are in the scratch for sure.
+    blocks = max(1, min(BLOCKS, count, scratch.size // max(1, most)))
+    shares = np.zeros((blocks, vector.size), vector.dtype)
+    tables = (packed.query_offsets, packed.key_offsets, pairs)
+    arguments = [
+        blocks, count, *[address(x) for x in tables], *_of_queries(packed, vector),
+        address(weights), address(dout), row_stride(dout), int(wanted.accumulate), address(dq),
+        0 if dq is None else row_stride(dq), address(dk), address(dv), address(scratch), most,
+        address(shares),
+    ]  # fmt: skip
+    least = -(-WORTH_A_THREAD * blocks // max(1, int(pairs[-1]) * vector.size))
+    parallel.run(
+        [
+            partial(functions.additive_backward, *span, *arguments)
+            for span in parallel.shards(blocks, least)
+        ]
+    )
+    return shares.sum(axis=0)
+
+
+def mask_table(masks: Sequence[Mask]) -> tuple[Array | None, list[Array]]:
+    """(K, 4) left, right, address and row stride of each sentence's mask, and what it points to."""
+    if all([mask is NO_MASK for mask in masks]):
+        return None, []
+    table = np.zeros((len(masks), 4), np.int64)
+    held = []
+    for row, mask in zip(table, masks, strict=True):
+        row[:2] = mask.left, mask.right
+        if mask.visible is not None:
+            visible = np.ascontiguousarray(mask.visible)
+            held.append(visible)
+            stride = visible.shape[1] if visible.ndim == 2 else 0
+            row[2:] = visible.ctypes.data, stride
+    return table, held
+
+
+def _fits(
+    packed: PackedAttention, vector: Array, y: Array, weights: Array, dq: Array | None = None,
+    *others: Array | None,
+) -> bool:  # fmt: skip
+    packed_ones = (packed.keys, packed.values, vector, weights, *others)
+    return is_packed(*packed_ones) and has_rows(vector, packed.queries, y, dq)
+
+
+def _of_queries(packed: PackedAttention, vector: Array) -> list[int | None]:
+    """The inputs as the functions in C take them."""
+    q, keys, values = packed[:3]
+    widths = (vector.size, values.shape[1])
+    return [*widths, address(vector), address(q), row_stride(q), address(keys), address(values)]

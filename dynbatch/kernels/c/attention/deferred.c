@@ -1,0 +1,44 @@
+// Gradients of keys and values from the steps of a scan, summed at its end.
+#include "attention/rows.h"
+
+// A tile of `rows` keys and `vectors` vectors of columns of `step_products`.
+INLINE void tile(ptrdiff_t begun, ptrdiff_t steps, const REAL* const* weights, const REAL* const* x,
+    ptrdiff_t key, ptrdiff_t column, ptrdiff_t part, ptrdiff_t rows, ptrdiff_t vectors, REAL* out,
+    ptrdiff_t width) {
+    vector sums[4][4] = {{{0}}};
+    for (ptrdiff_t t = begun; t < steps; t++) {
+        const REAL *w = weights[t] + key, *row = x[t] + column;
+        UNROLLED for (ptrdiff_t c = 0; c < vectors; c++) {
+            vector of_step = get(row + c * LANES, part);
+            UNROLLED for (ptrdiff_t j = 0; j < rows; j++) sums[j][c] += w[j] * of_step;
+        }
+    }
+    UNROLLED for (ptrdiff_t j = 0; j < rows; j++) UNROLLED for (ptrdiff_t c = 0; c < vectors; c++) {
+        REAL* to = out + j * width + c * LANES;
+        put(to, get(to, part) + sums[j][c], part);
+    }
+}
+
+// out_j += sum over steps t of weights_tj x_t, for the keys j of each sentence s, x_t its row. Step
+// t has the first counts_t sentences; no step has fewer than the one before.
+EXPORT void step_products(ptrdiff_t first, ptrdiff_t last, const int64_t* key_offsets,
+    ptrdiff_t steps, const int64_t* counts, const void* weights, const void* rows, ptrdiff_t width,
+    REAL* out) {
+    const REAL *const *w = weights, *const *x = rows;
+    ptrdiff_t begun = 0;
+    for (ptrdiff_t s = first; s < last; s++) {
+        while (begun < steps && counts[begun] <= s) begun++;
+        ptrdiff_t end = key_offsets[s + 1];
+        for (ptrdiff_t i = 0; i < width;) {
+            int is_wide = i + WIDE <= width;
+            ptrdiff_t part = least(width - i, LANES), column = s * width + i, j = key_offsets[s];
+            for (; is_wide && j + 4 <= end; j += 4)
+                tile(begun, steps, w, x, j, column, LANES, 4, 4, out + j * width + i, width);
+            for (; j < end; j++)
+                if (is_wide)
+                    tile(begun, steps, w, x, j, column, LANES, 1, 4, out + j * width + i, width);
+                else tile(begun, steps, w, x, j, column, part, 1, 1, out + j * width + i, width);
+            i += is_wide ? WIDE : LANES;
+        }
+    }
+}

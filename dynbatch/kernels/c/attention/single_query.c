@@ -1,0 +1,41 @@
+// Attention of one query row a sentence by dot products.
+#include "attention/rows.h"
+
+// p_j = softmax of scale_s q_s . k_j over the keys j of sentence s;  out_s = sum of p_j v_j. The
+// logarithms of the sums of exp(score) go to log_sums unless that is NULL. All sentences have the
+// first scale if there is one alone.
+EXPORT void dot(ptrdiff_t first, ptrdiff_t last, const int64_t* key_offsets, ptrdiff_t width,
+    ptrdiff_t value_width, const REAL* q, ptrdiff_t q_stride, const REAL* keys, const REAL* values,
+    const REAL* scales, int one_scale, REAL* p, REAL* out, ptrdiff_t out_stride, REAL* log_sums) {
+    for (ptrdiff_t s = first; s < last; s++) {
+        ptrdiff_t start = key_offsets[s], n = key_offsets[s + 1] - start;
+        dot_rows(
+            n, width, keys + start * width, q + s * q_stride, scales[one_scale ? 0 : s], p + start);
+        REAL log_sum = softmax_row(n, p + start);
+        if (log_sums) log_sums[s] = log_sum;
+        sum_rows(n, value_width, p + start, values + start * value_width, out + s * out_stride);
+    }
+}
+
+// Gradients of `dot`, with p_j = exp(score_j - log_sum) made again and ds_j = scale p_j (dout . v_j
+// - sum of p_i dout . v_i): dq = sum of ds_j k_j, dk_j += ds_j q, dv_j += p_j dout. Any of the three
+// may be NULL; unless `adds`, dk and dv are overwritten.
+EXPORT void dot_backward(ptrdiff_t first, ptrdiff_t last, const int64_t* key_offsets,
+    ptrdiff_t width, ptrdiff_t value_width, const REAL* q, ptrdiff_t q_stride, const REAL* keys,
+    const REAL* values, const REAL* scales, int one_scale, const REAL* log_sums, const REAL* dout,
+    ptrdiff_t dout_stride, int adds, REAL* p, REAL* ds, REAL* dq, ptrdiff_t dq_stride, REAL* dk,
+    REAL* dv) {
+    for (ptrdiff_t s = first; s < last; s++) {
+        ptrdiff_t start = key_offsets[s], n = key_offsets[s + 1] - start;
+        const REAL *query = q + s * q_stride, *dy = dout + s * dout_stride;
+        REAL *w = p + start, *d = ds + start, scale = scales[one_scale ? 0 : s];
+        dot_rows(n, width, keys + start * width, query, scale, w);
+        EACH_VECTOR(j, part, n) put(w + j, exp_of(get(w + j, part) - log_sums[s]), part);
+        dot_rows(n, value_width, values + start * value_width, dy, 1, d);
+        softmax_row_backward(n, w, d);
+        EACH_VECTOR(j, part, n) put(d + j, scale * get(d + j, part), part);
+        if (dq) sum_rows(n, width, d, keys + start * width, dq + s * dq_stride);
+        if (dk) outer_rows(n, width, d, query, adds, dk + start * width);
+        if (dv) outer_rows(n, value_width, w, dy, adds, dv + start * value_width);
+    }
+}

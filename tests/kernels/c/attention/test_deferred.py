@@ -1,0 +1,27 @@
+"""What steps of a scan leave of gradients, added in C and in NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels.attention.deferred import step_products
+from tests.kernels.c.compare import assert_same
+
+COUNTS = [1, 1, 2, 4, 5]  # sentences of each step, the last step first
+OFFSETS = np.array([0, 9, 10, 10, 14, 19])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("width", [1, 19, 70])
+def test_products_of_steps(dtype: Any, width: int) -> None:
+    rng = np.random.default_rng(1)
+    weights = [rng.standard_normal(OFFSETS[count]).astype(dtype) for count in COUNTS]
+    vectors = [rng.standard_normal((count, width)).astype(dtype) for count in COUNTS]
+    for steps in (1, len(COUNTS)):
+        first = len(COUNTS) - steps
+        out = np.full((19, width), 3, dtype)
+        assert_same(step_products, weights[first:], vectors[first:], OFFSETS, out)
+    before = np.full((19, width), 3, dtype)
+    step_products(weights[:3], vectors[:3], OFFSETS, before)
+    assert (before[10:] == 3).all()  # of sentences that no step had
