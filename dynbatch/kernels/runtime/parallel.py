@@ -136,7 +136,9 @@ if hasattr(os, "register_at_fork"):  # the workers are not in the child, which m
 
 def shards(count: int, least: int = 1) -> list[tuple[int, int]]:
     """Split `range(count)` into at most `available()` even parts of at least `least` items."""
-    parts = max(1, min(available(), count // max(1, least)))
+    parts = count // max(1, least)
+    if parts < 2 or (parts := min(available(), parts)) < 2:
+        return [(0, count)]
     edges = [count * part // parts for part in range(parts + 1)]
     return list(itertools.pairwise(edges))
 
