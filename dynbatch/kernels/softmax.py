@@ -43,6 +43,7 @@ def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
 
 @has_cuda()
 @by_matrix()
+@has_c
 def log_softmax(x: Array, offsets: Array, out: Array) -> None:
     """out_i = x_i - m - log Σ_j exp(x_j - m), with m the maximum of the segment and column.
 
@@ -57,6 +58,7 @@ def log_softmax(x: Array, offsets: Array, out: Array) -> None:
 
 @has_cuda()
 @by_matrix()
+@has_c
 def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> None:
     """out_i = dy_i - exp(y_i) Σ_j dy_j, summed within each segment and column."""
     np.exp(y, out=out)

@@ -1,37 +1,93 @@
-// Softmax of segments whose elements lie one after the other.
+// Softmax and log-softmax of segments, column by column.
 #include "functions.h"
 
-// out = exp(x - m) / sum of exp(x - m), with m the largest element of the segment.
-EXPORT void softmax(
-    ptrdiff_t first, ptrdiff_t last, const int64_t* offsets, const REAL* x, REAL* out) {
-    for (ptrdiff_t k = first; k < last; k++) {
-        ptrdiff_t width = offsets[k + 1] - offsets[k];
-        const REAL* from = x + offsets[k];
-        REAL* to = out + offsets[k];
-        vector peaks = splat(-INFINITY);
-        EACH_VECTOR(i, n, width) peaks = larger(fill(get(from + i, n), n, -INFINITY), peaks);
-        REAL peak = largest_lane(peaks);
-        vector sums = {0};
-        EACH_VECTOR(i, n, width) {
-            vector y = exp_of(get(from + i, n) - peak);
-            sums += fill(y, n, 0);
-            put(to + i, y, n);
-        }
-        REAL total = sum_lanes(sums);
-        EACH_VECTOR(i, n, width) put(to + i, get(to + i, n) / total, n);
+// The vectors that make up a segment: of one column, neighbouring elements, which `over` brings
+// together; of several columns, up to LANES columns of each row.
+typedef struct {
+    ptrdiff_t size, step, lanes;
+    int is_row;
+} Walk;
+
+#define EACH(i, n, walk)                                                   \
+    for (ptrdiff_t i = 0, n = least(walk.lanes, walk.size); i < walk.size; \
+        i += walk.step, n = least(walk.lanes, walk.size - i))
+
+INLINE vector sum_over(Walk walk, vector sums) {
+    return walk.is_row ? splat(sum_lanes(sums)) : sums;
+}
+INLINE vector largest_over(Walk walk, const REAL* x) {
+    vector peaks = splat(-INFINITY);
+    EACH(i, n, walk) peaks = larger(fill(get(x + i, n), n, -INFINITY), peaks);
+    return walk.is_row ? splat(largest_lane(peaks)) : peaks;
+}
+
+// out = exp(x - m) / sum of exp(x - m), with m the largest element.
+INLINE void softmax_of(Walk walk, const REAL* x, const REAL* unused, REAL* out) {
+    vector peak = largest_over(walk, x), sums = {0};
+    EACH(i, n, walk) {
+        vector y = exp_of(get(x + i, n) - peak);
+        sums += fill(y, n, 0);
+        put(out + i, y, n);
     }
+    vector part = 1 / sum_over(walk, sums);
+    EACH(i, n, walk) put(out + i, get(out + i, n) * part, n);
 }
 
 // out = y (dy - sum of dy y).
-EXPORT void softmax_backward(ptrdiff_t first, ptrdiff_t last, const int64_t* offsets,
-    const REAL* dy, const REAL* y, REAL* out) {
+INLINE void softmax_backward_of(Walk walk, const REAL* dy, const REAL* y, REAL* out) {
+    vector sums = {0};
+    EACH(i, n, walk) sums += get(dy + i, n) * get(y + i, n);
+    vector total = sum_over(walk, sums);
+    EACH(i, n, walk) put(out + i, (get(dy + i, n) - total) * get(y + i, n), n);
+}
+
+// out = x - m - log of the sum of exp(x - m).
+INLINE void log_softmax_of(Walk walk, const REAL* x, const REAL* unused, REAL* out) {
+    vector peak = largest_over(walk, x), sums = {0};
+    EACH(i, n, walk) sums += fill(exp_of(get(x + i, n) - peak), n, 0);
+    vector total = log_of(sum_over(walk, sums));
+    EACH(i, n, walk) put(out + i, get(x + i, n) - peak - total, n);
+}
+
+// out = dy - exp(y) times the sum of dy.
+INLINE void log_softmax_backward_of(Walk walk, const REAL* dy, const REAL* y, REAL* out) {
+    vector sums = {0};
+    EACH(i, n, walk) sums += get(dy + i, n);
+    vector total = sum_over(walk, sums);
+    EACH(i, n, walk) put(out + i, get(dy + i, n) - exp_of(get(y + i, n)) * total, n);
+}
+
+// Run a kernel on segments first ... last - 1 of rows of `width` columns.
+typedef void Kernel(Walk walk, const REAL* a, const REAL* b, REAL* out);
+INLINE void in_segments(Kernel* kernel, ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    const int64_t* offsets, const REAL* a, const REAL* b, REAL* out) {
     for (ptrdiff_t k = first; k < last; k++) {
-        ptrdiff_t start = offsets[k], width = offsets[k + 1] - start;
-        vector sums = {0};
-        EACH_VECTOR(i, n, width) sums += get(dy + start + i, n) * get(y + start + i, n);
-        REAL total = sum_lanes(sums);
-        EACH_VECTOR(i, n, width) {
-            put(out + start + i, (get(dy + start + i, n) - total) * get(y + start + i, n), n);
+        ptrdiff_t rows = offsets[k + 1] - offsets[k];
+        if (width == 1) {
+            ptrdiff_t at = offsets[k];
+            kernel((Walk){rows, LANES, LANES, 1}, a + at, b + at, out + at);
+            continue;
+        }
+        EACH_VECTOR(c, n, rows ? width : 0) {
+            ptrdiff_t at = offsets[k] * width + c;
+            kernel((Walk){(rows - 1) * width + n, width, n, 0}, a + at, b + at, out + at);
         }
     }
+}
+
+EXPORT void softmax(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* offsets,
+    const REAL* x, REAL* out) {
+    in_segments(softmax_of, first, last, width, offsets, x, x, out);
+}
+EXPORT void softmax_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    const int64_t* offsets, const REAL* dy, const REAL* y, REAL* out) {
+    in_segments(softmax_backward_of, first, last, width, offsets, dy, y, out);
+}
+EXPORT void log_softmax(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const int64_t* offsets,
+    const REAL* x, REAL* out) {
+    in_segments(log_softmax_of, first, last, width, offsets, x, x, out);
+}
+EXPORT void log_softmax_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width,
+    const int64_t* offsets, const REAL* dy, const REAL* y, REAL* out) {
+    in_segments(log_softmax_backward_of, first, last, width, offsets, dy, y, out);
 }

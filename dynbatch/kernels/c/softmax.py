@@ -1,34 +1,41 @@
-"""`kernels.softmax` in C: segments of one column, as those over features are."""
+"""`kernels.softmax` in C."""
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
+
+import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.segment import WORTH_A_THREAD
+from dynbatch.kernels.c.runtime.sharing import share_rows
 
 _library = Library("softmax.c")
 
 
 def softmax(x: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("softmax", offsets, x, out)
+    return _in_segments("softmax", offsets, out, x)
 
 
 def softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> Any:
-    return _in_segments("softmax_backward", offsets, dy, y, out)
+    return _in_segments("softmax_backward", offsets, out, dy, y)
 
 
-def _in_segments(name: str, offsets: Array, *arrays: Array) -> Any:
-    functions = _library.functions(arrays[0].dtype)
-    if functions is None or arrays[0].shape[1] != 1 or not is_packed(*arrays):
+def log_softmax(x: Array, offsets: Array, out: Array) -> Any:
+    return _in_segments("log_softmax", offsets, out, x)
+
+
+def log_softmax_backward(dy: Array, y: Array, offsets: Array, out: Array) -> Any:
+    return _in_segments("log_softmax_backward", offsets, out, dy, y)
+
+
+def _in_segments(name: str, offsets: Array, out: Array, *given: Array) -> Any:
+    functions = _library.functions(out.dtype)
+    if functions is None or not is_packed(out, *given):
         return NotImplemented
-    run = getattr(functions, name)
-    places = [address(offsets), *[address(array) for array in arrays]]
-    count = offsets.size - 1
-    least = -(-WORTH_A_THREAD * count // max(1, arrays[0].size))
-    parallel.run([partial(run, *span, *places) for span in parallel.shards(count, least)])
+    offsets = np.ascontiguousarray(offsets, np.int64)
+    count, width = offsets.size - 1, out.shape[1]
+    places = [address(array) for array in (offsets, *given, out)]
+    share_rows(getattr(functions, name), count, out.size // max(1, count), width, *places)
     return None
