@@ -7,7 +7,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 
 class Role(Enum):
@@ -96,7 +96,7 @@ class BufferAssignment:
     """
 
     def __init__(
-        self, program: Program, exports: Sequence[Value], following: Sequence[Value]
+        self, program: LoopProgram, exports: Sequence[Value], following: Sequence[Value]
     ) -> None:
         self.program = program
         self.packed: list[ProgramBuffer] = []
@@ -137,7 +137,7 @@ class Storage(BufferAssignment):
     input; so the gates of an LSTM end up in the very rows that the first product filled.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: LoopProgram) -> None:
         super().__init__(program, program.exports, program.following)
         self._order = {id(op): i for i, op in enumerate(program.ops)}
         for op in program.stream_maps:
@@ -169,7 +169,7 @@ class Storage(BufferAssignment):
         return [r for r in self.program.readers(value) if self._order[id(r)] >= here]
 
 
-def retained_values(program: Program) -> list[Value]:
+def retained_values(program: LoopProgram) -> list[Value]:
     """Values made by operators that some operator's backward reads."""
     read = [value for op in program.ops for value in backward_reads(op)]
     return [value for value in read if value.base.origin is Origin.OPERATOR]

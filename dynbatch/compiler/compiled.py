@@ -12,14 +12,18 @@ import numpy as np
 from dynbatch.compiler.arrays import stream_map
 from dynbatch.compiler.buffers import Columns, ProgramBuffer, Role, Storage
 from dynbatch.compiler.cuda.cell import DeviceCell
+from dynbatch.compiler.differentiate import BackwardProgram, differentiate
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.backward import Backward
 from dynbatch.compiler.numpy.elementwise import kernel_name
 from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward
-from dynbatch.compiler.program import Program, numbered
+from dynbatch.compiler.program import numbered
+from dynbatch.compiler.schedule import schedule
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
+from dynbatch.compiler.validate import validate
 from dynbatch.kernels import binary, blas
 from dynbatch.nodes.arithmetic import Binary, WithNumber
 from dynbatch.nodes.elementwise import Unary
@@ -55,10 +59,12 @@ class CompiledLoop:
             running sentence.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: LoopProgram) -> None:
         self.uid = next(_uids)
         self.program = program
+        validate(program, "lowering")
         fuse(program)
+        validate(program, "fuse")
         self.storage = Storage(program)
         self.reverse_pass = reverse = Backward(program, self.storage)
         self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))
@@ -84,6 +90,15 @@ class CompiledLoop:
         self.ahead_of_loop: Callable[[Arrays], None] = namespace["ahead"]
         self.forward: Callable[[Arrays, Iterable[object]], None] = namespace["forward"]
         self.backward: Callable[[Arrays, Sequence[object]], None] = namespace["backward"]
+
+    @cached_property
+    def backward_program(self) -> BackwardProgram:
+        """The step of backward as a program."""
+        program = differentiate(self.program)
+        validate(program, "differentiate")
+        schedule(program)
+        validate(program, "schedule")
+        return program
 
     def _place_values(self) -> None:
         """Look up the values' places and each pass's arrays, once for all mini-batches."""
@@ -153,7 +168,7 @@ class CompiledCell(CompiledLoop):
         self.trace = trace
         self.reads = trace.reads
         self.parts: Split = split(trace)
-        super().__init__(Program(trace, self.parts))
+        super().__init__(LoopProgram(trace, self.parts))
         self.ahead = self._needed_before()
 
     @cached_property

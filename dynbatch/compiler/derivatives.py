@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def has_slope(op: Op) -> bool:
     return op.inputs[0].base.origin is Origin.OPERATOR
 
 
-def links(program: Program, op: Op) -> list[Link]:
+def links(program: LoopProgram, op: Op) -> list[Link]:
     """The products that read the output of `op`, if nothing else does and each column is read once.
 
     Then the output's own gradient is not needed.

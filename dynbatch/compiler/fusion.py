@@ -9,10 +9,10 @@ import itertools
 from collections.abc import Sequence
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 
-def fuse(program: Program) -> None:
+def fuse(program: LoopProgram) -> None:
     """Merge linear maps of one input, then elementwise operators on neighbouring columns.
 
     First, values that are only read in parts are cut into these parts, so that gates of one wide
@@ -21,13 +21,13 @@ def fuse(program: Program) -> None:
     _narrow(program)
     _fold_biases(program)
     rank = _ranks(program)
-    program.stream_maps = _merge_linear(program, program.stream_maps, rank)
+    program.ahead = _merge_linear(program, program.stream_maps, rank)
     program.ops = _merge_linear(program, program.ops, rank)
     while _merge_elementwise(program):
         pass
 
 
-def _narrow(program: Program) -> None:
+def _narrow(program: LoopProgram) -> None:
     """Cut operators whose output is read only in parts."""
     leaving = program.leaving()
     ops: list[Op] = []
@@ -43,14 +43,14 @@ def _narrow(program: Program) -> None:
         else:
             ops.append(op)
     program.ops = ops[::-1]
-    program.stream_maps = [
+    program.ahead = [
         cut
         for op in program.stream_maps
         for cut in _cut_linear(program, op, _parts(program, op.output))
     ]
 
 
-def _parts(program: Program, value: Value) -> list[tuple[int, int]]:
+def _parts(program: LoopProgram, value: Value) -> list[tuple[int, int]]:
     """The columns (first, width) that `value` is read in, if they tile it; else nothing."""
     parts = sorted(
         {(x.column, x.width) for op in program.ops for x in op.inputs if x.overlaps(value)}
@@ -63,12 +63,12 @@ def _parts(program: Program, value: Value) -> list[tuple[int, int]]:
     return parts if len(parts) > 1 and end == value.width else []
 
 
-def _cut_elementwise(program: Program, op: Op, column: int, width: int) -> Op:
+def _cut_elementwise(program: LoopProgram, op: Op, column: int, width: int) -> Op:
     inputs = [program.columns(x.base, x.column + column, width) for x in op.inputs]
     return Op(op.opcode, inputs, _cut_value(program, op.output, column, width), op.node)
 
 
-def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> list[Op]:
+def _cut_linear(program: LoopProgram, op: Op, parts: Sequence[tuple[int, int]]) -> list[Op]:
     if not parts:
         return [op]
     result = []
@@ -79,7 +79,7 @@ def _cut_linear(program: Program, op: Op, parts: Sequence[tuple[int, int]]) -> l
     return result
 
 
-def _cut_value(program: Program, value: Value, column: int, width: int) -> Value:
+def _cut_value(program: LoopProgram, value: Value, column: int, width: int) -> Value:
     """Make some columns a base value, and redirect their views to it."""
     part = program.value(width)
     for view in program.values:
@@ -88,7 +88,7 @@ def _cut_value(program: Program, value: Value, column: int, width: int) -> Value
     return part
 
 
-def _fold_biases(program: Program) -> None:
+def _fold_biases(program: LoopProgram) -> None:
     """Add a recurrent map's bias once for all tokens where it is summed with a stream's map."""
     from_stream = {id(op.output): op for op in program.stream_maps}
     for op in program.ops:
@@ -102,7 +102,7 @@ def _fold_biases(program: Program) -> None:
             op.pieces[0].biases = []
 
 
-def _ranks(program: Program) -> dict[int, tuple[int, int]]:
+def _ranks(program: LoopProgram) -> dict[int, tuple[int, int]]:
     """An order of linear maps that puts those with the same activation next to each other."""
     numbers: dict[tuple[object, ...], int] = {}
     rank: dict[int, tuple[int, int]] = {}
@@ -112,13 +112,13 @@ def _ranks(program: Program) -> dict[int, tuple[int, int]]:
         while len(readers) == 1 and readers[0].is_add:
             readers = program.readers(readers[0].output)
         last = readers[0] if readers else op
-        activation = numbers.setdefault(last.key[:3], len(numbers))
+        activation = numbers.setdefault(last.key, len(numbers))
         rank[id(op)] = (activation, position.get(id(last), 0))
     return rank
 
 
 def _merge_linear(
-    program: Program, ops: Sequence[Op], rank: dict[int, tuple[int, int]]
+    program: LoopProgram, ops: Sequence[Op], rank: dict[int, tuple[int, int]]
 ) -> list[Op]:
     groups: dict[tuple[int, int, int], list[Op]] = {}
     for op in ops:
@@ -152,7 +152,7 @@ def _merge_linear(
     return result
 
 
-def _rebase(program: Program, value: Value, base: Value, column: int) -> None:
+def _rebase(program: LoopProgram, value: Value, base: Value, column: int) -> None:
     """`value`, and every view of it, become columns of `base`."""
     for view in program.values:
         if view.base is value and view is not value:
@@ -160,7 +160,7 @@ def _rebase(program: Program, value: Value, base: Value, column: int) -> None:
     value.base, value.column = base, column
 
 
-def _merge_elementwise(program: Program) -> bool:
+def _merge_elementwise(program: LoopProgram) -> bool:
     """Merge one pair of operators on neighbouring columns; False if there is none."""
     leaving = program.leaving()
     ops = [op for op in program.ops if op.opcode in ELEMENTWISE]
@@ -197,11 +197,11 @@ def _keeps_planes(a: Op, b: Op) -> bool:
     return True
 
 
-def _dependent(program: Program, a: Op, b: Op) -> bool:
+def _dependent(program: LoopProgram, a: Op, b: Op) -> bool:
     return _reaches(program, a, b) or _reaches(program, b, a)
 
 
-def _reaches(program: Program, start: Op, end: Op) -> bool:
+def _reaches(program: LoopProgram, start: Op, end: Op) -> bool:
     stack, seen = [start], {id(start)}
     while stack:
         for reader in program.readers(stack.pop().output):
@@ -213,7 +213,7 @@ def _reaches(program: Program, start: Op, end: Op) -> bool:
     return False
 
 
-def _join(program: Program, a: Op, b: Op) -> None:
+def _join(program: LoopProgram, a: Op, b: Op) -> None:
     inputs = [
         program.columns(x.base, x.column, x.width + y.width)
         for x, y in zip(a.inputs, b.inputs, strict=True)

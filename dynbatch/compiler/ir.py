@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
+from dynbatch.kernels import binary
 from dynbatch.nodes.arithmetic import Binary, Scale, Shift, WithNumber
 from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.selection import Where
@@ -20,6 +22,8 @@ class Origin(Enum):
     STATE = auto()  # a part of the state as the step finds it
     MEMORY = auto()  # all rows of a memory of the sentence
     OPERATOR = auto()  # an operator of the program
+    EXPORT_GRADIENT = auto()  # backward: of an export, a row of each token
+    LEFT_GRADIENT = auto()  # backward: of a part of the state that the step left
 
 
 class OpCode(Enum):
@@ -34,6 +38,12 @@ class OpCode(Enum):
     WHERE = auto()
     COPY = auto()  # input k into the columns from `Op.columns[k]`
     GENERIC = auto()  # any other node type, by its own batched kernels
+    # Of backward; `Op.source` is the operator of forward:
+    ZERO = auto()
+    SLOPE = auto()  # f'(x) of a unary function f, from what its derivative reads
+    PARTIAL = auto()  # dy ⊙ ∂f/∂x of the input `Op.position`, from dy and what the derivative reads
+    LINEAR_GRADIENT = auto()  # dy W, the gradient of a linear map's input
+    GENERIC_GRADIENT = auto()  # of every input but memories, whose gradients add up in their node
 
 
 ELEMENTWISE_TYPES = {
@@ -76,6 +86,15 @@ class Value:
         """Whether the value is all of its base."""
         return self.width == self.base.width
 
+    def planes_of(self, column: int, width: int) -> tuple[int, ...]:
+        """The widths of the planes within some columns of a base value."""
+        ends = itertools.accumulate(self.planes)
+        cut = [
+            min(end, column + width) - max(end - plane, column)
+            for end, plane in zip(ends, self.planes, strict=True)
+        ]
+        return tuple([part for part in cut if part > 0])
+
     def overlaps(self, other: Value) -> bool:
         """Whether the two share columns."""
         return (
@@ -111,17 +130,34 @@ class WeightRows:
 
 
 class Op:
-    """One operator of the loop; `node` is the traced node with its attributes."""
+    """One operator of a program.
 
-    __slots__ = ("columns", "inputs", "node", "opcode", "output", "pieces")
+    node:     the traced node behind an operator of forward.
+    kernel:   the function of UNARY, BINARY, WITH_NUMBER and SLOPE: see `kernels.unary`, `binary`.
+    number:   of SCALE, SHIFT and WITH_NUMBER; `side` says that it is the latter's first operand.
+    outputs:  one value; of GENERIC_GRADIENT one for each input that is not a memory.
+    source, position: see `OpCode`.
+    """
+
+    __slots__ = (
+        "columns", "inputs", "kernel", "node", "number", "opcode", "outputs", "pieces", "position",
+        "side", "source",
+    )  # fmt: skip
 
     def __init__(
-        self, opcode: OpCode, inputs: list[Value], output: Value, node: Any = None
-    ) -> None:
+        self, opcode: OpCode, inputs: list[Value], output: Value, node: Any = None, *,
+        kernel: Any = None, number: float = 0.0, source: Op | None = None, position: int = 0,
+    ) -> None:  # fmt: skip
         self.opcode = opcode
         self.inputs = inputs
-        self.output = output
+        self.outputs = [output]
         self.node = node
+        attributes = node if opcode in ELEMENTWISE else None
+        self.kernel = getattr(attributes, "kernel", kernel)
+        self.number: float = getattr(attributes, "number", number)
+        self.side: int = getattr(attributes, "side", 0)
+        self.source = source
+        self.position = position
         self.pieces: list[WeightRows] = []
         self.columns: list[int] = []
 
@@ -133,18 +169,29 @@ class Op:
         return op
 
     @property
+    def output(self) -> Value:
+        """The value that the operator makes; the first of several."""
+        return self.outputs[0]
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Static arguments of a unary function."""
+        is_unary = self.opcode is OpCode.UNARY and self.node is not None
+        return tuple(self.node.arguments()) if is_unary else ()
+
+    @property
     def is_linear(self) -> bool:
         return self.opcode is OpCode.LINEAR
 
     @property
     def is_add(self) -> bool:
         """Whether the operator adds two values."""
-        return self.opcode is OpCode.BINARY and self.node.kernel.name == "add"
+        return self.opcode is OpCode.BINARY and self.kernel is binary.add
 
     @property
     def is_multiply(self) -> bool:
         """Whether the operator multiplies two values."""
-        return self.opcode is OpCode.BINARY and self.node.kernel.name == "multiply"
+        return self.opcode is OpCode.BINARY and self.kernel is binary.multiply
 
     @property
     def has_bias(self) -> bool:
@@ -164,9 +211,6 @@ class Op:
     @property
     def key(self) -> tuple[object, ...]:
         """Operators with equal keys compute one function and may run as one on wider operands."""
-        if self.opcode in (OpCode.UNARY, OpCode.BINARY, OpCode.WHERE):
-            arguments = self.node.arguments() if self.opcode is OpCode.UNARY else ()
-            return (self.opcode, type(self.node), arguments, len(self.inputs))
-        if self.opcode in (OpCode.SCALE, OpCode.SHIFT, OpCode.WITH_NUMBER):
-            return (self.opcode, type(self.node), self.node.number)
+        if self.opcode in (*ELEMENTWISE, OpCode.SLOPE):
+            return (self.opcode, self.kernel, repr(self.number), self.side, *self.arguments)
         return (id(self),)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 FUSED = (*ELEMENTWISE, OpCode.COPY)
 
@@ -65,7 +65,7 @@ def ops_of(item: Item) -> tuple[Op, ...]:
     return item.ops if isinstance(item, KernelGroup) else (item,)
 
 
-def items(program: Program, leaving: list[Op]) -> list[Item]:
+def items(program: LoopProgram, leaving: list[Op]) -> list[Item]:
     """The items of a step in their order.
 
     Args:

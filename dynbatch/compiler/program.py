@@ -1,73 +1,28 @@
-"""`Program`: a cell's loop as a small static program of values and operators.
-
-Cells spelt out gate by gate and cells fused by hand still differ here; `fusion` makes them alike.
-"""
+"""`Program`: values and operators, of one pass of a cell's loop."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dynbatch.compiler.ir import ELEMENTWISE_TYPES, Op, OpCode, Origin, Value, WeightRows
-from dynbatch.compiler.split import Split
-from dynbatch.compiler.trace import Section, Trace
-from dynbatch.nodes.arithmetic import Multiply
-from dynbatch.nodes.batch import Batch
-from dynbatch.nodes.dropout import InvertedDropout, Ones
-from dynbatch.nodes.linear import LinearMap
-from dynbatch.nodes.node import Node
-from dynbatch.nodes.shape.indexing import Slice
-from dynbatch.nodes.shape.structure import Structural
+from dynbatch.compiler.ir import Op, Origin, Value
 
 
 class Program:
-    """A cell's loop: streams and states in, exports and next states out.
+    """One pass of a loop: what every step computes, and what is computed ahead for many steps.
 
     Attributes:
-        streams:     values read per token; `stream_nodes` are the traced nodes behind them.
-        memories:    values with rows of their own; `memory_nodes` are the traced nodes behind them.
-        stream_maps: wide linear maps of a stream: one product for all tokens, before the loop.
-        ops:         the loop's operators, in order.
-        exports:     values that leave the loop, side by side in the scan's output.
-        following:   the value of each part of the next state.
+        values:    all that operators make, their inputs, and views of either.
+        ahead:     operators for the rows of many steps at once, before these steps run: maps of
+                   streams, or factors of gradients.
+        ops:       operators of a step, in order.
+        following: the value of each part of the state, or of its gradient, for the next step.
     """
 
-    def __init__(self, trace: Trace, parts: Split) -> None:
-        self.begin(parts)
-        self._token = trace.tokens[0]
-        for number, node in enumerate(trace.states):
-            state = self.value(node.width, Origin.STATE, number)
-            self.states.append(state)
-            self._by_node[node.index] = state
-        self._find_read_outside([trace.output, *trace.next_states])
-        for node in parts.loop:
-            self.add(node)
-        self.leave(parts.exports, trace.next_states)
-
-    def begin(self, parts: Split) -> None:
-        """An empty program."""
-        self.states: list[Value] = []
-        self.streams: list[Value] = []
-        self.stream_nodes: list[Node] = []
-        self.memories: list[Value] = []
-        self.memory_nodes: list[Node] = []
-        self.stream_maps: list[Op] = []
-        self.ops: list[Op] = []
+    def __init__(self) -> None:
         self.values: list[Value] = []
-        self._by_node: dict[int, Value] = {}
-        self._parts = parts
-        self._sections = parts.sections
-        self._read_outside: set[int] = set()
-
-    def leave(self, exports: Sequence[Node], following: Sequence[Node]) -> None:
-        """Set the values that leave a step: the outputs, and the next state."""
-        taken: set[int] = set()
-        self.exports = [self._leaving(node, taken) for node in exports]
-        taken.clear()
-        self.following = [self._leaving(node, taken) for node in following]
-
-    def enter(self, node: Node) -> None:
-        """Make a node a stream: an input of each step."""
-        self._by_node[node.index] = self._stream(node)
+        self.ahead: list[Op] = []
+        self.ops: list[Op] = []
+        self.following: list[Value] = []
 
     def value(self, width: int, origin: Origin = Origin.OPERATOR, number: int = 0) -> Value:
         """A new value, known to the program."""
@@ -81,135 +36,21 @@ class Program:
         self.values.append(view)
         return view
 
-    @property
-    def linear_maps(self) -> list[Op]:
-        """Every linear map: of the streams, then of the loop."""
-        return [*self.stream_maps, *[op for op in self.ops if op.is_linear]]
+    def every_op(self) -> list[Op]:
+        """All operators, in the order in which they run."""
+        return [*self.ahead, *self.ops]
 
-    @property
-    def generic(self) -> list[Op]:
-        """Operators that run by their own kernels."""
-        return [op for op in self.ops if op.opcode is OpCode.GENERIC]
+    def results(self) -> list[Value]:
+        """Values that are read outside a step."""
+        return self.following
 
     def leaving(self) -> set[int]:
         """Identities of the values that leave a step."""
-        return {id(v) for v in [*self.exports, *self.following]}
+        return {id(v) for v in self.results()}
 
     def readers(self, value: Value) -> list[Op]:
-        """Operators of the loop that read any column of `value`."""
+        """Operators of a step that read any column of `value`."""
         return [op for op in self.ops if any([x.overlaps(value) for x in op.inputs])]
-
-    def _find_read_outside(self, leaving: Sequence[Node]) -> None:
-        """Find the nodes to compute outside: not the parts of a map that only the loop reads."""
-        self._read_outside = {x.index for n in self._parts.after for x in n.inputs}
-        self._read_outside |= {n.index for n in leaving}
-        for node in reversed(self._parts.before):
-            if not self._is_part_of_map(node):
-                self._read_outside |= {x.index for x in node.inputs}
-
-    def _is_part_of_map(self, node: Node) -> bool:
-        """Whether a node is some columns of a linear map of the tokens, read by the loop alone."""
-        while isinstance(node, Slice) and self._sections[node.index] is Section.TOKEN:
-            if node.index in self._read_outside:
-                return False
-            (node,) = node.inputs
-            if isinstance(node, LinearMap):
-                return True
-        return False
-
-    # From nodes to operators ----------------------------------------------------------------------
-
-    def add(self, node: Node) -> None:
-        """Add a node to the loop as an operator."""
-        if isinstance(node, Structural):
-            self._add_structural(node)
-            return
-        output = self._by_node[node.index] = self.value(node.width)
-        if isinstance(node, InvertedDropout):
-            node = self._masked(node)
-        inputs = [self._read(x) for x in node.inputs]
-        if isinstance(node, LinearMap):
-            self.ops.append(_linear(node, inputs[0], output))
-            return
-        opcodes = [code for type_, code in ELEMENTWISE_TYPES.items() if isinstance(node, type_)]
-        self.ops.append(Op(opcodes[0] if opcodes else OpCode.GENERIC, inputs, output, node))
-
-    def _masked(self, node: InvertedDropout) -> Node:
-        """Dropout inside the recurrence: a product with a mask that is a stream.
-
-        The mask is made ahead of the loop by the very node that drops outside cells, so it too is
-        the same whatever else is in the mini-batch, and another one at each step.
-        """
-        ones = Ones(self._token, columns=node.width)
-        mask = InvertedDropout(ones, p=node.p, stream=0)
-        self._parts.before += [ones, mask]
-        self._sections.update({ones.index: Section.TOKEN, mask.index: Section.TOKEN})
-        return Multiply(node.inputs[0], mask)
-
-    def _add_structural(self, node: Node) -> None:
-        assert isinstance(node, Structural)
-        output = self._by_node[node.index] = self.value(node.width)
-        rectangles = list(type(node).rectangles(Batch([node], node.graph.dtype)))
-        if len(rectangles) == 1 and rectangles[0].width == node.width:
-            output.become_view(self._read(rectangles[0].source), rectangles[0].source_column)
-            return
-        op = Op(OpCode.COPY, [], output, node)
-        for r in rectangles:
-            part = self.value(r.width)
-            part.become_view(self._read(r.source), r.source_column)
-            op.inputs.append(part)
-            op.columns.append(r.target_column)
-        self.ops.append(op)
-
-    def _read(self, node: Node) -> Value:
-        known = self._by_node.get(node.index)
-        if known is not None:
-            return known
-        section = self._sections[node.index]
-        if self._is_part_of_map(node):
-            self._add_structural(node)
-            return self._by_node[node.index]
-        is_inside = node.index not in self._read_outside
-        if section is Section.MEMORY and node.ndim == 2:
-            value = self.value(node.width, Origin.MEMORY, len(self.memories))
-            self.memories.append(value)
-            self.memory_nodes.append(node)
-        elif section is Section.TOKEN and isinstance(node, LinearMap) and is_inside:
-            # A linear map of the tokens that only the loop reads: the scan makes it itself, in its
-            # own row order, rather than reorder its wide result.
-            value = self.value(node.width)
-            self.stream_maps.append(_linear(node, self._stream(node.inputs[0]), value))
-        else:
-            value = self._stream(node)
-        self._by_node[node.index] = value
-        return value
-
-    def _stream(self, node: Node) -> Value:
-        for value, known in zip(self.streams, self.stream_nodes, strict=True):
-            if known is node:
-                return value
-        value = self.value(node.width, Origin.STREAM, len(self.streams))
-        self.streams.append(value)
-        self.stream_nodes.append(node)
-        return value
-
-    def _leaving(self, node: Node, taken: set[int]) -> Value:
-        """A separate value for one that leaves the step as a view, a linear map, or twice."""
-        value = self._read(node)
-        is_own = any([op.output is value and not op.is_linear for op in self.ops])
-        if not is_own or id(value) in taken:
-            copy = self.value(value.width)
-            self.ops.append(Op.copy(value, copy, node))
-            value = copy
-        taken.add(id(value))
-        return value
-
-
-def _linear(node: LinearMap, source: Value, output: Value) -> Op:
-    op = Op(OpCode.LINEAR, [source], output, node)
-    biases = [] if node.bias is None else [(node.bias, 0)]
-    op.pieces = [WeightRows(node.weight, 0, output.width, biases)]
-    return op
 
 
 def numbered(ops: Sequence[Op]) -> dict[int, int]:

@@ -20,7 +20,7 @@ from numpy.typing import DTypeLike
 from dynbatch.cells.calls.forms import CellFunction, Form, MatrixForm, ResultForm, build, leaves
 from dynbatch.compiler.any_rows import TRACED_ROWS, operators, repeats_beside_rows
 from dynbatch.compiler.compiled import CompiledLoop
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.recorder import recorded
 from dynbatch.compiler.split import Split, require_vector
 from dynbatch.compiler.trace import Placeholder, Section, TraceGraph, require_inside, run_traced
@@ -210,7 +210,7 @@ def split_step(trace: StepTrace, tokens: frozenset[int]) -> Split:
     return Split(before, loop, [], trace.outputs, sections)
 
 
-class StepProgram(Program):
+class StepProgram(LoopProgram):
     """The program of one call: its arguments are its first streams, its outputs its exports.
 
     Attributes:

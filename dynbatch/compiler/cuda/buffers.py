@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from dynbatch.compiler.buffers import BufferAssignment, ProgramBuffer, backward_reads
 from dynbatch.compiler.ir import Op, OpCode, Value
 from dynbatch.compiler.lanes import FUSED, ColumnRange, Item, ops_of
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 
 class DeviceStorage(BufferAssignment):
@@ -19,7 +19,7 @@ class DeviceStorage(BufferAssignment):
     """
 
     def __init__(
-        self, program: Program, order: list[Item], exports: list[Value], following: list[Value]
+        self, program: LoopProgram, order: list[Item], exports: list[Value], following: list[Value]
     ) -> None:
         super().__init__(program, exports, following)
         ops = [(number, op) for number, item in enumerate(order) for op in ops_of(item)]

@@ -7,7 +7,7 @@ import hashlib
 from dynbatch.compiler.cuda.kernels import LoopKernels
 from dynbatch.compiler.cuda.loop import Loop
 from dynbatch.compiler.cuda.persistent import PRODUCTS, Tail
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.kernels.cuda.runtime import source
 
 
@@ -22,7 +22,7 @@ class DeviceCell:
         source:  their CUDA text.
     """
 
-    def __init__(self, program: Program, maps: dict[int, int]) -> None:
+    def __init__(self, program: LoopProgram, maps: dict[int, int]) -> None:
         self.loop = Loop(program, maps)
         self.kernels = LoopKernels(self.loop)
         if self.loop.spoils_values:

@@ -6,7 +6,7 @@ from dynbatch.compiler.buffers import ProgramBuffer, Role
 from dynbatch.compiler.cuda.buffers import DeviceStorage, GradientSlot
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lanes import Item, items, ops_of
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 
 class Loop:
@@ -26,7 +26,7 @@ class Loop:
         in_place: whether gradients may take the place of packed values.
     """
 
-    def __init__(self, program: Program, maps: dict[int, int], in_place: bool = True) -> None:
+    def __init__(self, program: LoopProgram, maps: dict[int, int], in_place: bool = True) -> None:
         self.program = program
         self._in_place = in_place
         self.maps = maps
@@ -109,7 +109,7 @@ def _own(value: Value, generic: set[int], copies: list[Op]) -> Value:
     return copy
 
 
-def _shared_gradients(program: Program, order: list[Item]) -> dict[int, Value]:
+def _shared_gradients(program: LoopProgram, order: list[Item]) -> dict[int, Value]:
     """Linear maps whose outputs are only added to another's: they share one gradient."""
     of_tokens = {id(op.output) for op in program.stream_maps}
     linear = {id(op.output) for op in program.linear_maps}

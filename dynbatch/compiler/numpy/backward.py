@@ -19,11 +19,12 @@ from __future__ import annotations
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, backward_reads
 from dynbatch.compiler.derivatives import Link, has_slope, links
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.elementwise import gradient_codes, kernel_name
 from dynbatch.compiler.numpy.forward import AFTER_ZEROS, argument
 from dynbatch.compiler.numpy.gradient_lines import GradientLines
 from dynbatch.compiler.numpy.views import Code, Views, common_plane, copy_of, with_used
-from dynbatch.compiler.program import Program, numbered
+from dynbatch.compiler.program import numbered
 
 
 class AheadViews(Views):
@@ -47,7 +48,7 @@ class Backward(GradientLines):
         previous: state parts that are read packed, ahead of a block.
     """
 
-    def __init__(self, program: Program, storage: Storage) -> None:
+    def __init__(self, program: LoopProgram, storage: Storage) -> None:
         super().__init__(program, storage)
         self.ahead_views = AheadViews(program, storage)
         self.ahead: list[str] = []

@@ -13,14 +13,15 @@ from textwrap import indent
 
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.elementwise import forward_line
 from dynbatch.compiler.numpy.views import Views, common_plane, with_used
-from dynbatch.compiler.program import Program, numbered
+from dynbatch.compiler.program import numbered
 
 AFTER_ZEROS = "if p >= 0 or given:"
 
 
-def emit_ahead(program: Program, storage: Storage) -> list[str]:
+def emit_ahead(program: LoopProgram, storage: Storage) -> list[str]:
     """Lines of `def ahead(A)`: the wide maps of streams, for all rows at once."""
     maps = numbered(program.linear_maps)
     lines = ["def ahead(A):"]
@@ -35,7 +36,7 @@ def emit_ahead(program: Program, storage: Storage) -> list[str]:
     return [*lines, "    return"]
 
 
-def emit_forward(program: Program, storage: Storage) -> tuple[list[str], int]:
+def emit_forward(program: LoopProgram, storage: Storage) -> tuple[list[str], int]:
     """Lines of `def forward(A, steps)`, and the number of kernels in a step."""
     views = Views(program, storage)
     body: list[str] = []
@@ -57,7 +58,7 @@ def argument(value: Value, views: Views) -> str:
     return str(value.number) if value.base.origin is Origin.MEMORY else views.of(value)
 
 
-def _arrays(program: Program, storage: Storage, maps: dict[int, int]) -> list[str]:
+def _arrays(program: LoopProgram, storage: Storage, maps: dict[int, int]) -> list[str]:
     names = [f"X{k}" for k in range(len(program.streams))]
     names += [buffer.name for buffer in [*storage.packed, *storage.temporary]]
     by_number = {maps[id(op)]: op for op in program.ops if id(op) in maps}
@@ -68,7 +69,7 @@ def _arrays(program: Program, storage: Storage, maps: dict[int, int]) -> list[st
     return names + [f"G{number}" for number in numbered(program.generic).values()]
 
 
-def _forward_op(program: Program, op: Op, views: Views, maps: dict[int, int]) -> list[str]:
+def _forward_op(program: LoopProgram, op: Op, views: Views, maps: dict[int, int]) -> list[str]:
     if op.opcode is OpCode.COPY:
         return [_forward_copy(op, k, views) for k in range(len(op.inputs))]
     if op.opcode is OpCode.GENERIC:

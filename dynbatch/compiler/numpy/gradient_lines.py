@@ -6,8 +6,8 @@ import re
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage, plane_of
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.numpy.views import Code, Views, copy_of
-from dynbatch.compiler.program import Program
 
 
 class GradientLines:
@@ -21,7 +21,7 @@ class GradientLines:
         streams: streams that receive a gradient directly.
     """
 
-    def __init__(self, program: Program, storage: Storage) -> None:
+    def __init__(self, program: LoopProgram, storage: Storage) -> None:
         self.program = program
         self.storage = storage
         self.views = Views(program, storage)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage
 from dynbatch.compiler.ir import Origin, Value
-from dynbatch.compiler.program import Program
+from dynbatch.compiler.lowering import LoopProgram
 
 Code = Callable[[str], str]
 """Makes the line that writes its result to a view of this name."""
@@ -16,7 +16,7 @@ Code = Callable[[str], str]
 class Views:
     """Names of array views within a step, and the lines that make them."""
 
-    def __init__(self, program: Program, storage: Storage) -> None:
+    def __init__(self, program: LoopProgram, storage: Storage) -> None:
         self.program = program
         self.storage = storage
         self.lines: dict[str, str] = {}

@@ -1,0 +1,329 @@
+"""Differentiates a program: from the steps of forward to the steps of backward, as a program.
+
+Reverse mode. The gradient of each value is the sum of what its readers give back, column by column;
+a sum or a copy passes its own gradient on as it is, which costs nothing. The result reads values of
+forward as they are: an input that no operator of backward makes is one that forward saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.program import Program, numbered
+from dynbatch.kernels import binary, unary
+
+
+class BackwardProgram(Program):
+    """The step of backward, and what can be made ahead of many steps (see `schedule`).
+
+    Attributes:
+        carry:            the last operators of a step: `following` alone needs them, so the first
+                          step from zeros leaves them out.
+        forward:          the program that it differentiates.
+        export_gradients: inputs: the gradient of each export.
+        left_gradients:   inputs: the gradient of each part of the state that the step left. What
+                          the step carries to the one before it is `following`.
+        of_streams:       gradients of the streams that the loop reads directly, by number.
+        of_maps:          gradients of the outputs of linear maps, by number: every row is needed
+                          at the end, for one product for each weight.
+    """
+
+    def __init__(self, forward: LoopProgram) -> None:
+        super().__init__()
+        self.forward = forward
+        self.carry: list[Op] = []
+        self.export_gradients = [
+            self.value(v.width, Origin.EXPORT_GRADIENT, k) for k, v in enumerate(forward.exports)
+        ]
+        self.left_gradients = [
+            self.value(v.width, Origin.LEFT_GRADIENT, k) for k, v in enumerate(forward.following)
+        ]
+        self.of_streams: dict[int, Value] = {}
+        self.of_maps: dict[int, Value] = {}
+
+    def results(self) -> list[Value]:
+        return [*self.packed_results(), *self.following]
+
+    def packed_results(self) -> list[Value]:
+        """Results with a row for each token."""
+        return [*self.of_streams.values(), *self.of_maps.values()]
+
+    def saved(self) -> list[Value]:
+        """Values of forward that operators read, or views of them."""
+        own = {id(v) for op in self.every_op() for v in op.outputs}
+        own |= {id(v) for v in [*self.export_gradients, *self.left_gradients]}
+        return [x for op in self.every_op() for x in op.inputs if id(x.base) not in own]
+
+    def every_op(self) -> list[Op]:
+        return [*self.ahead, *self.ops, *self.carry]
+
+
+def differentiate(forward: LoopProgram) -> BackwardProgram:
+    """The backward program of a fused program, every operator in its step."""
+    program = BackwardProgram(forward)
+    sums = GradientSums(program)
+    for value, gradient in zip(forward.following, program.left_gradients, strict=True):
+        sums.add(value, gradient)
+    for value, gradient in zip(forward.exports, program.export_gradients, strict=True):
+        sums.add(value, gradient)
+    for op in reversed(forward.ops):
+        if not op.passes_gradient or _through_products(program, sums, op):
+            continue
+        dy = sums.gradient(op.output)
+        if dy is not None:
+            _differentiate_op(program, sums, op, dy)
+    numbers = numbered(forward.linear_maps)
+    for op in forward.linear_maps:
+        dy = sums.gradient(op.output)
+        if dy is not None:
+            is_packed = dy.base.origin is not Origin.LEFT_GRADIENT
+            program.of_maps[numbers[id(op)]] = dy if is_packed else _copied(program, dy)
+    taken = {id(value.base) for value in program.of_maps.values()}
+    for value in forward.streams:
+        dx = sums.gradient(value)
+        if dx is not None:
+            program.of_streams[value.number] = _own(program, dx, taken)
+    for value in forward.states:
+        dx = sums.gradient(value) or zeros(program, value.width)
+        program.following.append(_own(program, dx, taken))
+    return program
+
+
+class Part(NamedTuple):
+    """The sum so far of the gradients of some columns: `gradient`, or gradient ⊙ factor."""
+
+    first: int
+    end: int
+    gradient: Value
+    factor: Value | None = None
+
+    def cut(self, program: Program, first: int, end: int) -> Part:
+        """Fewer columns."""
+        at, width = first - self.first, end - first
+        factor = None if self.factor is None else cut(program, self.factor, at, width)
+        return Part(first, end, cut(program, self.gradient, at, width), factor)
+
+    def value(self, program: Program) -> Value:
+        """The gradient, multiplied if it must be."""
+        if self.factor is None:
+            return self.gradient
+        return multiply(program, self.gradient, self.factor)
+
+
+class GradientSums:
+    """The gradients of a program's values, as sums of what operators contribute."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._parts: dict[int, list[Part]] = {}  # of each base value, without overlaps
+
+    def add(self, value: Value, gradient: Value, factor: Value | None = None) -> None:
+        """Add a gradient, times a factor, to that of a value, perhaps of some columns of one."""
+        base, program = value.base, self._program
+        if base.origin is Origin.MEMORY:
+            return
+        given = Part(value.column, value.column + value.width, gradient, factor)
+        parts: list[Part] = []
+        missing = [(given.first, given.end)]
+        for part in self._parts.get(id(base), []):
+            low, high = max(part.first, given.first), min(part.end, given.end)
+            if low >= high:
+                parts.append(part)
+                continue
+            for first, end in ((part.first, low), (high, part.end)):
+                if first < end:
+                    parts.append(part.cut(program, first, end))
+            terms = [each.cut(program, low, high).value(program) for each in (part, given)]
+            total = program.value(high - low)
+            total.planes = base.planes_of(low, high - low)
+            program.ops.append(Op(OpCode.BINARY, terms, total, kernel=binary.add))
+            parts.append(Part(low, high, total))
+            missing = [
+                hole
+                for first, end in missing
+                for hole in ((first, min(end, low)), (max(first, high), end))
+                if hole[0] < hole[1]
+            ]
+        parts += [given.cut(program, first, end) for first, end in missing]
+        self._parts[id(base)] = sorted(parts, key=lambda part: part.first)
+
+    def products(self, base: Value) -> list[Part]:
+        """The parts of a gradient if all of it is products that nothing has asked for yet."""
+        parts = self._parts.get(id(base), [])
+        is_whole = sum([part.end - part.first for part in parts]) == base.width
+        return parts if is_whole and all([part.factor is not None for part in parts]) else []
+
+    def gradient(self, base: Value) -> Value | None:
+        """The gradient of a base value, with zeros where nothing was added; None if nothing was."""
+        parts = self._parts.get(id(base))
+        if not parts:
+            return None
+        program = self._program
+        ends, starts = [0, *[part.end for part in parts]], [part.first for part in parts]
+        holes = zip(ends, [*starts, base.width], strict=True)
+        whole = [*parts, *[Part(a, b, zeros(program, b - a)) for a, b in holes if a < b]]
+        whole.sort(key=lambda part: part.first)
+        values = [part.value(program) for part in whole]
+        total = values[0]
+        if len(values) > 1:
+            total = program.value(base.width)
+            total.planes = base.planes
+            program.ops.append(Op(OpCode.COPY, values, total))
+            program.ops[-1].columns = [part.first for part in whole]
+        self._parts[id(base)] = [Part(0, base.width, total)]
+        return total
+
+
+def _has_slope(op: Op) -> bool:
+    return op.opcode is OpCode.UNARY and op.kernel.slope is not None
+
+
+def _through_products(program: Program, sums: GradientSums, op: Op) -> bool:
+    """Differentiate a function whose result is only multiplied, z = f(x) ⊙ u.
+
+    Its gradient (dz ⊙ u) ⊙ f'(x) is made as dz ⊙ (u ⊙ f'(x)): the factor in brackets needs no
+    gradient, so it can be made ahead. Each factor is made of its own columns.
+    """
+    parts = sums.products(op.output) if _has_slope(op) else []
+    (x,), (saved,) = (op.inputs, partial_reads(op)) if parts else ([op.output], [op.output])
+    for first, end, dz, other in parts:
+        width = end - first
+        slope = _slope(program, op, cut(program, saved, first, width))
+        assert other is not None
+        sums.add(cut(program, x, first, width), dz, multiply(program, slope, other))
+    return bool(parts)
+
+
+def _slope(program: Program, op: Op, saved: Value) -> Value:
+    return _made(program, OpCode.SLOPE, [saved], saved, kernel=op.kernel)
+
+
+def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -> None:
+    """Contribute to the gradients of an operator's inputs."""
+    if op.opcode is OpCode.GENERIC:
+        _differentiate_generic(program, sums, op, dy)
+    elif op.is_linear:
+        (x,) = op.inputs
+        sums.add(x, _made(program, OpCode.LINEAR_GRADIENT, [dy], x, source=op))
+    elif op.opcode is OpCode.COPY:
+        for x, column in zip(op.inputs, op.columns, strict=True):
+            sums.add(x, cut(program, dy, column, x.width))
+    elif op.opcode is OpCode.SHIFT or op.is_add:
+        for x in op.inputs:
+            sums.add(x, dy)
+    elif op.opcode is OpCode.WHERE:  # no gradient reaches the mask
+        for position, x in enumerate(op.inputs[1:], start=1):
+            sums.add(x, _partial(program, op, dy, position))
+    elif op.is_multiply:
+        for x, other in zip(op.inputs, op.inputs[::-1], strict=True):
+            sums.add(x, dy, other)
+    elif _has_slope(op):
+        sums.add(op.inputs[0], dy, _slope(program, op, *partial_reads(op)))
+    else:
+        rule = RULES.get(op.kernel if op.kernel is not None else op.opcode, _partial)
+        for position, x in enumerate(op.inputs):
+            sums.add(x, rule(program, op, dy, position))
+
+
+def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Value) -> None:
+    retains = op.node.retains
+    read = [
+        x
+        for position, x in enumerate(op.inputs)
+        if retains.input(position) or x.base.origin is Origin.MEMORY
+    ]
+    targets = [x for x in op.inputs if x.base.origin is not Origin.MEMORY]
+    saved = [op.output] if retains.output else []
+    gradient = Op(OpCode.GENERIC_GRADIENT, [dy, *saved, *read], dy, source=op)
+    gradient.outputs = [program.value(x.width) for x in targets]
+    program.ops.append(gradient)
+    for x, dx in zip(targets, gradient.outputs, strict=True):
+        sums.add(x, dx)
+
+
+# Derivatives of elementwise functions: dy ⊙ ∂f/∂x of the input at a position ----------------------
+
+
+def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
+    """By the function's own backward."""
+    inputs = [dy, *partial_reads(op)]
+    return _made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)
+
+
+def partial_reads(op: Op) -> list[Value]:
+    """The operands of an elementwise function, or its result, that its derivatives read."""
+    if op.opcode is OpCode.UNARY:
+        return {"input": op.inputs, "output": op.outputs}.get(op.kernel.reads, [])
+    if op.opcode is OpCode.BINARY:
+        reads = (op.kernel.reads_a, op.kernel.reads_b)
+        return [x for x, is_read in zip(op.inputs, reads, strict=True) if is_read]
+    if op.opcode is OpCode.WHERE:
+        return op.inputs[:1]
+    return op.inputs if op.node.retains.inputs else []
+
+
+def _of_scale(program: Program, op: Op, dy: Value, position: int) -> Value:
+    return _made(program, OpCode.SCALE, [dy], dy, number=op.number)
+
+
+def _of_negative(program: Program, op: Op, dy: Value, position: int) -> Value:
+    return _made(program, OpCode.UNARY, [dy], dy, kernel=unary.negative)
+
+
+def _of_subtract(program: Program, op: Op, dy: Value, position: int) -> Value:
+    return _of_negative(program, op, dy, position) if position else dy
+
+
+RULES: dict[object, Callable[[Program, Op, Value, int], Value]] = {
+    OpCode.SCALE: _of_scale,
+    unary.negative: _of_negative,
+    binary.subtract: _of_subtract,
+}
+
+
+# Operators of backward ----------------------------------------------------------------------------
+
+
+def multiply(program: Program, a: Value, b: Value) -> Value:
+    """The product of two values, made by a new operator."""
+    return _made(program, OpCode.BINARY, [a, b], a, kernel=binary.multiply)
+
+
+def _made(
+    program: Program, opcode: OpCode, inputs: list[Value], like: Value, *, kernel: object = None,
+    number: float = 0.0, source: Op | None = None, position: int = 0,
+) -> Value:  # fmt: skip
+    """The value that a new operator makes, as wide as another value."""
+    value = program.value(like.width)
+    value.planes = like.base.planes_of(like.column, like.width)
+    op = Op(opcode, inputs, value, kernel=kernel, number=number, source=source, position=position)
+    program.ops.append(op)
+    return value
+
+
+def zeros(program: Program, width: int) -> Value:
+    return _made(program, OpCode.ZERO, [], Value(width))
+
+
+def cut(program: Program, value: Value, column: int, width: int) -> Value:
+    if (column, width) == (0, value.width):
+        return value
+    return program.columns(value.base, value.column + column, width)
+
+
+def _copied(program: Program, value: Value) -> Value:
+    copy = program.value(value.width)
+    copy.planes = value.base.planes_of(value.column, value.width)
+    program.ops.append(Op.copy(value, copy))
+    return copy
+
+
+def _own(program: Program, value: Value, taken: set[int]) -> Value:
+    """A value that an operator of backward makes, whole, and that is no other result."""
+    is_own = value.base is value and value.origin is Origin.OPERATOR and id(value) not in taken
+    value = value if is_own else _copied(program, value)
+    taken.add(id(value))
+    return value
