@@ -25,7 +25,7 @@ def validate(program: Program, after: str) -> None:
         for x in op.inputs:
             _check(_is_within(x), after, op, "reads beyond a value")
             _check(
-                id(x.base) in made or id(x.base) not in own, after, op, "reads before it is made"
+                id(x.base) in made or id(x.base) not in own, after, op, "reads what is not made yet"
             )
         for value in op.outputs:
             _check(value.base is value, after, op, "makes a view")
