@@ -92,7 +92,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
     return program
 
 
-class Part(NamedTuple):
+class GradientPart(NamedTuple):
     """The sum so far of the gradients of some columns: `gradient`, or gradient ⊙ factor."""
 
     first: int
@@ -100,11 +100,11 @@ class Part(NamedTuple):
     gradient: Value
     factor: Value | None = None
 
-    def cut(self, program: Program, first: int, end: int) -> Part:
+    def cut(self, program: Program, first: int, end: int) -> GradientPart:
         """Fewer columns."""
         at, width = first - self.first, end - first
         factor = None if self.factor is None else cut(program, self.factor, at, width)
-        return Part(first, end, cut(program, self.gradient, at, width), factor)
+        return GradientPart(first, end, cut(program, self.gradient, at, width), factor)
 
     def value(self, program: Program) -> Value:
         """The gradient, multiplied if it must be."""
@@ -118,15 +118,15 @@ class GradientSums:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        self._parts: dict[int, list[Part]] = {}  # of each base value, without overlaps
+        self._parts: dict[int, list[GradientPart]] = {}  # of each base value, without overlaps
 
     def add(self, value: Value, gradient: Value, factor: Value | None = None) -> None:
         """Add a gradient, times a factor, to that of a value, perhaps of some columns of one."""
         base, program = value.base, self._program
         if base.origin is Origin.MEMORY:
             return
-        given = Part(value.column, value.column + value.width, gradient, factor)
-        parts: list[Part] = []
+        given = GradientPart(value.column, value.column + value.width, gradient, factor)
+        parts: list[GradientPart] = []
         missing = [(given.first, given.end)]
         for part in self._parts.get(id(base), []):
             low, high = max(part.first, given.first), min(part.end, given.end)
@@ -140,7 +140,7 @@ class GradientSums:
             total = program.value(high - low)
             total.planes = base.planes_of(low, high - low)
             program.ops.append(Op(OpCode.BINARY, terms, total, kernel=binary.add))
-            parts.append(Part(low, high, total))
+            parts.append(GradientPart(low, high, total))
             missing = [
                 hole
                 for first, end in missing
@@ -150,7 +150,7 @@ class GradientSums:
         parts += [given.cut(program, first, end) for first, end in missing]
         self._parts[id(base)] = sorted(parts, key=lambda part: part.first)
 
-    def products(self, base: Value) -> list[Part]:
+    def products(self, base: Value) -> list[GradientPart]:
         """The parts of a gradient if all of it is products that nothing has asked for yet."""
         parts = self._parts.get(id(base), [])
         is_whole = sum([part.end - part.first for part in parts]) == base.width
@@ -164,7 +164,7 @@ class GradientSums:
         program = self._program
         ends, starts = [0, *[part.end for part in parts]], [part.first for part in parts]
         holes = zip(ends, [*starts, base.width], strict=True)
-        whole = [*parts, *[Part(a, b, zeros(program, b - a)) for a, b in holes if a < b]]
+        whole = [*parts, *[GradientPart(a, b, zeros(program, b - a)) for a, b in holes if a < b]]
         whole.sort(key=lambda part: part.first)
         values = [part.value(program) for part in whole]
         total = values[0]
@@ -173,7 +173,7 @@ class GradientSums:
             total.planes = base.planes
             program.ops.append(Op(OpCode.COPY, values, total))
             program.ops[-1].columns = [part.first for part in whole]
-        self._parts[id(base)] = [Part(0, base.width, total)]
+        self._parts[id(base)] = [GradientPart(0, base.width, total)]
         return total
 
 
