@@ -1,6 +1,6 @@
-"""Steps of the optimizers: the arithmetic of one block of one parameter, in place.
+"""Steps of the optimizers: `update` steps a part of a parameter in place.
 
-Each kernel has the arguments
+A kernel is the arithmetic of one block. It has the arguments
 
     value     the parameter's block, changed.
     gradient  of its shape, left as it is.
@@ -8,8 +8,8 @@ Each kernel has the arguments
     scratch   arrays of its shape and dtype to write to, as many as the optimizer's `num_scratch`.
 
 and then the numbers of the step. `kernels/cuda/optimizers.cu` has a kernel of the same name, which
-reads the same numbers in the same order and steps all parameters at once. What the steps are for,
-and their sources, is told in `dynbatch.optim`.
+reads the same numbers in the same order and steps all parameters at once; `kernels/c/optimizers.c`
+likewise, part by part. What the steps are for, and their sources, is told in `dynbatch.optim`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
+from dynbatch.kernels.runtime.dispatch import has_c
 
 Arrays = Sequence[Array]
 
@@ -37,6 +38,89 @@ class Rule(NamedTuple):
 
     def __call__(self, value: Array, gradient: Array, slots: Arrays, scratch: Arrays) -> None:
         self.kernel(value, gradient, slots, scratch, *self.numbers)
+
+
+class ParameterSlice(NamedTuple):
+    """One parameter's part of a step.
+
+    Args:
+        value:     C-contiguous, as are the gradient and the slots.
+        gradient:  of the value's shape; with `rows` (K, width).
+        slots:     the optimizer's arrays for this parameter, shaped as `value`.
+        rule:      the arithmetic of one block; on a GPU a `Rule`.
+        rows:      None for a dense gradient, else (K,) int64, the increasing rows that it has.
+        every_row: whether the rows without gradient are stepped too, by a gradient of 0.
+    """
+
+    value: Array
+    gradient: Array
+    slots: tuple[Array, ...]
+    rule: Rule | Callable[..., None]
+    rows: Array | None = None
+    every_row: bool = True
+
+    @property
+    def num_units(self) -> int:
+        """The number of elements, or of rows if the gradient is sparse: a step can be cut there."""
+        if self.rows is None:
+            return self.value.size
+        return len(self.value) if self.every_row else len(self.rows)
+
+    @property
+    def unit_size(self) -> int:
+        """Elements of a unit."""
+        return 1 if self.rows is None else int(self.value.shape[1])
+
+    @property
+    def num_elements(self) -> int:
+        """The number of elements to update."""
+        return self.num_units * self.unit_size
+
+
+@has_c
+def update(part: ParameterSlice, start: int, stop: int, scratch: Array) -> None:
+    """Step the units `start` to `stop` of a parameter.
+
+    Args:
+        scratch: (arrays, bytes) uint8, one array more than the rule's; C leaves it alone.
+    """
+    buffers = scratch.view(part.value.dtype)
+    length = max(1, buffers.shape[1] // max(1, part.unit_size))
+    step = _dense_block
+    if part.rows is not None:
+        step = _all_rows if part.every_row else _touched_rows
+    for begin in range(start, stop, length):
+        step(part, slice(begin, min(begin + length, stop)), buffers)
+
+
+def _dense_block(part: ParameterSlice, units: slice, buffers: Array) -> None:
+    arrays = (part.value, part.gradient, *part.slots)
+    value, gradient, *slots = [array.reshape(-1)[units] for array in arrays]
+    part.rule(value, gradient, slots, [each[: value.size] for each in buffers])
+
+
+def _touched_rows(part: ParameterSlice, units: slice, buffers: Array) -> None:
+    assert part.rows is not None
+    rows, arrays = part.rows[units], (part.value, *part.slots)
+    value, *slots = gathered = [array[rows] for array in arrays]
+    part.rule(value, part.gradient[units], slots, _shaped(buffers, value.shape))
+    for array, stepped in zip(arrays, gathered, strict=True):
+        array[rows] = stepped
+
+
+def _all_rows(part: ParameterSlice, units: slice, buffers: Array) -> None:
+    assert part.rows is not None
+    value, *slots = [array[units] for array in (part.value, *part.slots)]
+    *scratch, dense = _shaped(buffers, value.shape)
+    dense.fill(0)
+    first, last = np.searchsorted(part.rows, (units.start, units.stop))
+    dense[part.rows[first:last] - units.start] = part.gradient[first:last]
+    part.rule(value, dense, slots, scratch)
+
+
+def _shaped(buffers: Array, shape: tuple[int, ...]) -> list[Array]:
+    size = shape[0] * shape[1]
+    return [buffer[:size].reshape(shape) for buffer in buffers]
 
 
 def sgd(

@@ -12,11 +12,11 @@ from dynbatch.arguments import number, refused, state_differences, state_of
 from dynbatch.backend import device_of
 from dynbatch.errors import BackendError, CheckpointError, DtypeError, ShapeError
 from dynbatch.kernels.arrays import download
-from dynbatch.kernels.optimizers import Rule
+from dynbatch.kernels.optimizers import ParameterSlice, Rule
 from dynbatch.kernels.runtime import transfer
 from dynbatch.names import NamesChecked
 from dynbatch.optim import device
-from dynbatch.optim.blocks import BlockUpdate, ShardScratch, run_updates
+from dynbatch.optim.blocks import ShardScratch, run_updates
 from dynbatch.optim.norm import GradientNorm
 from dynbatch.optim.parameters import Parameters, named
 from dynbatch.parameter import Array, Parameter, RowSparse
@@ -38,7 +38,7 @@ class Optimizer(NamesChecked):
         slots:      names of the arrays kept for each parameter.
 
     Memory: one array of the parameter's size per slot, made at its first step where the parameter
-    is, and on the CPU 2 or 3 MiB of scratch for each thread.
+    is, and on the CPU without C 2 or 3 MiB of scratch for each thread.
     Cost: on a GPU one launch for each dtype, of which nothing is waited for.
 
     Raises:
@@ -107,12 +107,16 @@ class Optimizer(NamesChecked):
         live = [s for s in self._states if s.parameter.grad is not None and not s.parameter.frozen]
         for state in live:
             state.check_gradient()
-        updates = [self._update(state) for state in live]
-        run_updates([u for u in updates if isinstance(u.value, np.ndarray)], self._scratch)
-        on_device = [u for u in updates if not isinstance(u.value, np.ndarray)]
+        parts = [self._part(state) for state in live]
+        run_updates([p for p in parts if isinstance(p.value, np.ndarray)], self._scratch)
+        on_device = [
+            (part, state.parameter.norm)
+            for part, state in zip(parts, live, strict=True)
+            if not isinstance(part.value, np.ndarray)
+        ]
         if on_device:
             device.run_updates(on_device)
-        for norm in dict.fromkeys([update.norm for update in updates]):
+        for norm in dict.fromkeys([norm for _, norm in on_device]):
             if norm is not None:
                 self._started.append((norm, [s for s in live if s.parameter.norm is norm]))
         if clear:
@@ -129,22 +133,24 @@ class Optimizer(NamesChecked):
             if not norm.was_read:
                 norm.require_finite()
 
-    def _update(self, state: _State) -> BlockUpdate:
+    def _part(self, state: _State) -> ParameterSlice:
         parameter = state.parameter
-        value = parameter.value
-        assert parameter.grad is not None
+        value, gradient = parameter.value, parameter.grad
+        rows = gradient.rows if isinstance(gradient, RowSparse) else None
+        values = gradient.values if isinstance(gradient, RowSparse) else gradient
+        contiguous = device_of(value).xp.ascontiguousarray
         if not value.flags.c_contiguous:
-            value = parameter.value = device_of(value).xp.ascontiguousarray(value)
+            value = parameter.value = contiguous(value)
         state.num_steps += 1
         for slot in self.slots:
             state.prepare(slot, self.initial(slot))
-        return BlockUpdate(
+        return ParameterSlice(
             value=value,
-            gradient=parameter.grad,
-            slots=tuple(state.slots[slot] for slot in self.slots),
+            gradient=contiguous(values),
+            slots=tuple([state.slots[slot] for slot in self.slots]),
             rule=self.rule(state.num_steps),
-            touched=self.leaves_untouched_rows(),
-            norm=None if isinstance(value, np.ndarray) else parameter.norm,
+            rows=rows,
+            every_row=not self.leaves_untouched_rows(),
         )
 
     def zero_grad(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import cast
 
 import numpy as np
 
@@ -11,39 +11,15 @@ from dynbatch.backend import Array
 from dynbatch.errors import ShapeError
 from dynbatch.kernels.cuda.runtime.addresses import element_offsets
 from dynbatch.kernels.cuda.runtime.queue import launch
+from dynbatch.kernels.optimizers import ParameterSlice, Rule
 
 THREADS = 256
 TILE = 1024  # elements of parameters to a block, and the slots of a table row, as in optimizers.cu
 SLOTS = 3
 
 
-class ParameterSlice(NamedTuple):
-    """One parameter's part of a step.
-
-    Args:
-        value, slots: device arrays of one shape and dtype, C-contiguous.
-        gradient:     of the value's shape; of (K, width) with `rows`.
-        numbers:      what the kernel takes after `scratch` in `kernels/optimizers.py`.
-        rows:         None for a dense gradient, else (K,) increasing rows that it has.
-        every_row:    whether the rows without gradient are stepped too, by a gradient of 0.
-    """
-
-    value: Array
-    gradient: Array
-    slots: tuple[Array, ...]
-    numbers: tuple[float, ...]
-    rows: Array | None = None
-    every_row: bool = True
-
-    @property
-    def num_elements(self) -> int:
-        """The number of elements to update."""
-        whole = self.rows is None or self.every_row
-        return int(self.value.size if whole else self.gradient.size)
-
-
 def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = None) -> None:
-    """Update all parameters, which have one dtype, in one launch.
+    """Update all parameters, which have one dtype and one rule's kernel, in one launch.
 
     Args:
         kernel: "sgd", "adagrad", "rmsprop" or "adam".
@@ -56,7 +32,7 @@ def update(kernel: str, parts: Sequence[ParameterSlice], norm: Array | None = No
     if not parts:
         return
     entries, rows, total = table(parts)
-    numbers = np.array([part.numbers for part in parts], np.float64)
+    numbers = np.array([cast(Rule, part.rule).numbers for part in parts], np.float64)
     like = parts[0].value
     args = (like, entries, rows, numbers, norm, len(parts), total)
     launch(like, kernel, (-(-total // TILE),), (THREADS,), args)

@@ -5,8 +5,9 @@ import pytest
 
 from dynbatch.errors import ShapeError
 from dynbatch.kernels import optimizers
-from dynbatch.kernels.cuda.optimizers import ParameterSlice, table, update
+from dynbatch.kernels.cuda.optimizers import table, update
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.optimizers import ParameterSlice, Rule
 from tests.kernels.cuda.compare import launches
 
 # kernel, its slots, numbers of the step
@@ -24,6 +25,10 @@ STEPS = {
 }
 SHAPES = [(1,), (0,), (31,), (32,), (33, 1), (1025,), (2, 700), (0, 3), (1,)]
 every_step = pytest.mark.parametrize(("kernel", "slots", "numbers"), STEPS.values(), ids=STEPS)
+
+
+def rule(kernel, numbers):
+    return Rule(getattr(optimizers, kernel), numbers)
 
 
 def made(rng, shape, dtype, num_slots):
@@ -58,7 +63,9 @@ def test_all_parameters_are_stepped_in_one_launch(cupy, dtype, kernel, slots, nu
     parts = []
     for k, arrays in enumerate(host):
         value, gradient, *kept = (cupy.asarray(array) for array in arrays)
-        parts.append(ParameterSlice(value, gradient, tuple(kept), numbers_of(numbers, k)))
+        parts.append(
+            ParameterSlice(value, gradient, tuple(kept), rule(kernel, numbers_of(numbers, k)))
+        )
     uploads = queue().uploads
     with launches(1):
         update(kernel, parts)
@@ -87,7 +94,9 @@ def test_row_sparse_gradients_share_the_launch(cupy, dtype, kernel, slots, numbe
             arrays[1][given] = gradient
         value, *kept = (cupy.asarray(a) for a in (arrays[0], *arrays[2:]))
         parts.append(
-            ParameterSlice(value, cupy.asarray(gradient), tuple(kept), numbers, given, every_row)
+            ParameterSlice(
+                value, cupy.asarray(gradient), tuple(kept), rule(kernel, numbers), given, every_row
+            )
         )
         stepped = slice(None) if every_row or given is None else given
         block = [array[stepped] for array in arrays]
@@ -105,7 +114,7 @@ def test_row_sparse_gradients_share_the_launch(cupy, dtype, kernel, slots, numbe
 def test_nothing_is_done_unless_the_norm_is_finite(cupy, dtype, number):
     value, gradient = cupy.asarray(np.ones(5, dtype)), cupy.asarray(np.ones(5, dtype))
     norm = cupy.asarray(np.array([number]))
-    update("sgd", [ParameterSlice(value, gradient, (), (1.0, 0, 1, 0, 0))], norm)
+    update("sgd", [ParameterSlice(value, gradient, (), rule("sgd", (1.0, 0, 1, 0, 0)))], norm)
     queue().flush()
     assert value.get().tolist() == [0 if np.isfinite(number) else 1] * 5
 
@@ -115,7 +124,7 @@ def test_what_is_not_finite_stays_in_its_element(cupy, dtype):
     arrays[1][[3, 40]] = np.nan, np.inf
     value, gradient, *slots = (cupy.asarray(array) for array in arrays)
     numbers = (0.01, 0.9, 0.99, 1e-3, 0, 1)
-    update("adam", [ParameterSlice(value, gradient, tuple(slots), numbers)])
+    update("adam", [ParameterSlice(value, gradient, tuple(slots), rule("adam", numbers))])
     queue().flush()
     expected("adam", arrays, numbers)
     np.testing.assert_allclose(value.get(), arrays[0], rtol=1e-6)
@@ -126,10 +135,11 @@ def test_no_elements_are_no_launch(cupy, dtype):
     nothing = cupy.empty((0, 3), dtype)
     rows = np.zeros(0, np.int64)
     some = cupy.asarray(np.ones((4, 3), dtype))
+    adagrad = rule("adagrad", (1.0, 0, 0))
     with launches(0):
         update("adagrad", [])
-        update("adagrad", [ParameterSlice(nothing, nothing, (nothing,), (1.0, 0, 0))])
-        update("adagrad", [ParameterSlice(some, nothing, (some,), (1.0, 0, 0), rows, False)])
+        update("adagrad", [ParameterSlice(nothing, nothing, (nothing,), adagrad)])
+        update("adagrad", [ParameterSlice(some, nothing, (some,), adagrad, rows, False)])
         queue().flush()
 
 
@@ -137,5 +147,6 @@ def test_a_parameter_beyond_32_bits_is_refused(cupy):
     class Huge:
         size = 1 << 32
 
+    nothing = rule("sgd", ())
     with pytest.raises(ShapeError, match="4294967296 elements"):
-        table([ParameterSlice(Huge(), Huge(), (), ())])
+        table([ParameterSlice(Huge(), Huge(), (), nothing)])

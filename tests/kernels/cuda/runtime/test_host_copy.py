@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from dynbatch.errors import BackendError
-from dynbatch.kernels.cuda.optimizers import ParameterSlice, update
+from dynbatch.kernels.cuda.optimizers import update
 from dynbatch.kernels.cuda.runtime.host_copy import HostCopy
 from dynbatch.kernels.cuda.runtime.queue import queue
+from dynbatch.kernels.optimizers import ParameterSlice, Rule, sgd
 
-ONE = (1.0, 0, 1, 0, 0)
+ONE = Rule(sgd, (1.0, 0, 1, 0, 0))
 
 
 def count_down(x, ones):

@@ -1,0 +1,100 @@
+"""`kernels.optimizers` in C against NumPy."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels import optimizers
+from dynbatch.kernels.optimizers import ParameterSlice, Rule, update
+from tests.kernels.c.compare import run_both
+
+# slots, numbers of the step
+STEPS = {
+    "sgd": (0, (0.1, 0, 1, 0, 0)),
+    "sgd-decay": (0, (0.1, 0, 1, 0.3, 0)),
+    "sgd-momentum": (1, (0.1, 0.9, 0.5, 0.3, 0)),
+    "sgd-nesterov": (1, (0.1, 0.9, 1, 0, 1)),
+    "adagrad": (1, (0.1, 0, 1e-3)),
+    "adagrad-decay": (1, (0.1, 0.3, 1e-3)),
+    "rmsprop": (1, (0.1, 0.9, 0.1, 1e-3, 0, 0, 0)),
+    "rmsprop-momentum": (2, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 0)),
+    "rmsprop-all": (3, (0.1, 0.9, 0.1, 1e-3, 0.2, 0.8, 1)),
+    "adam": (2, (0.01, 0.9, 0.99, 1e-3, 0, 1)),
+    "adam-decay": (2, (0.01, 0.9, 0.99, 1e-3, 0.2, 0.95)),
+}
+every_step = pytest.mark.parametrize("name", STEPS)
+ROWS = {"dense": None, "none": [], "some": [0, 7, 8, 39], "all": range(40)}
+
+
+def part_of(name, dtype, rows=None, width=33, every_row=True):
+    """A parameter (40, width); the first slot is above the second's square, as averages are."""
+    num_slots, numbers = STEPS[name]
+    rng = np.random.default_rng(0)
+    shape = (40, width)
+    slots = [rng.uniform(1 - k, 2 - k, shape).astype(dtype) for k in range(num_slots)]
+    value, gradient = rng.standard_normal((2, *shape)).astype(dtype)
+    rule = Rule(getattr(optimizers, name.split("-")[0]), numbers)
+    if rows is not None:
+        rows = np.array(rows, np.int64)
+        gradient = gradient[rows]
+    return ParameterSlice(value, gradient, tuple(slots), rule, rows, every_row)
+
+
+def scratch(dtype):
+    return np.empty((3, 1000 * np.dtype(dtype).itemsize), np.uint8)
+
+
+@every_step
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rows", ROWS.values(), ids=ROWS)
+@pytest.mark.parametrize("every_row", [True, False])
+def test_steps_equal_numpys(name, dtype, rows, every_row):
+    for width in (1, 33):
+        part = part_of(name, dtype, rows, width, every_row)
+        cuts = part.num_units // 3, part.num_units - part.num_units // 3
+        tolerance = 1e-12 if dtype == np.float64 else 1e-5
+        for mine, reference in run_both(update, part, *cuts, scratch(dtype)):
+            if mine.dtype == dtype:
+                np.testing.assert_allclose(mine, reference, tolerance, tolerance)
+
+
+@every_step
+def test_a_row_without_gradient_has_the_bits_of_one_whose_gradient_is_zero(name):
+    sparse, dense = part_of(name, np.float32, [3, 4, 20]), part_of(name, np.float32)
+    dense.gradient[...] = 0
+    dense.gradient[sparse.rows] = sparse.gradient
+    for part in (sparse, dense):
+        for cut in range(0, part.num_units, 7):
+            update(part, cut, min(cut + 7, part.num_units), scratch(np.float32))
+    for one, other in zip((sparse.value, *sparse.slots), (dense.value, *dense.slots), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("rows", [[3, 40], [-41, 3]])
+@pytest.mark.parametrize("every_row", [True, False])
+def test_rows_that_are_not_there_are_an_error_and_change_nothing(rows, every_row):
+    part = part_of("sgd", np.float32, [0, 1], 33, every_row)._replace(rows=np.array(rows))
+    before = part.value.copy()
+    if every_row:  # NumPy's version looks at the rows it steps only
+        update(part, 5, 5, scratch(np.float32))
+    else:
+        with pytest.raises(IndexError):
+            update(part, 0, 2, scratch(np.float32))
+    assert (part.value == before).all()
+
+
+def test_what_is_not_finite_stays_in_its_element():
+    part = part_of("adam", np.float32)
+    part.gradient[2, 1], part.gradient[3, 2], part.value[0, 0] = np.nan, np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        pairs = list(run_both(update, part, 0, part.num_units, scratch(np.float32)))
+    for mine, reference in pairs[:4]:
+        np.testing.assert_allclose(mine, reference, 1e-5, 1e-5)
+
+
+def test_rules_and_arrays_that_c_does_not_know_are_stepped_by_numpy():
+    part = part_of("sgd", np.float32)
+    own = part._replace(rule=lambda value, gradient, slots, scratch: value.fill(7))
+    update(own, 0, 5, scratch(np.float32))
+    assert (part.value.reshape(-1)[:6] == 7).tolist() == [True] * 5 + [False]
+    update(part._replace(gradient=part.gradient.astype(np.float64)), 5, 6, scratch(np.float32))
+    assert part.value.reshape(-1)[5] != 7
