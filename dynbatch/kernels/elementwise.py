@@ -12,11 +12,12 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels import segment
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.unary import Argument, UnaryFunction
 
 
 @has_cuda(1)
+@has_c
 def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argument) -> None:
     """out = f(x; arguments), of any one shape; `out` may be `x`."""
     if out.size <= segment.WORTH_A_THREAD:
@@ -26,6 +27,7 @@ def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argumen
 
 
 @has_cuda(1)
+@has_c
 def apply_backward(
     kernel: type[UnaryFunction], dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> None:

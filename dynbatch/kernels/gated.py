@@ -11,11 +11,12 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.elementwise import share_blocks_of
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.unary import Argument, UnaryFunction
 
 
 @has_cuda(4)
+@has_c
 def gated(
     function: type[UnaryFunction], arguments: tuple[Argument, ...], xs: tuple[Array, ...],
     value_first: bool, out: Array,
@@ -40,6 +41,7 @@ def gated(
 
 
 @has_cuda(2)
+@has_c
 def gated_backward(
     function: type[UnaryFunction], arguments: tuple[Argument, ...], dy: Array,
     xs: tuple[Array, ...], value_first: bool, dxs: tuple[Array | None, ...],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -70,6 +70,18 @@ class UnaryFunction:
 
 
 FUNCTIONS: dict[str, type[UnaryFunction]] = {}
+
+
+def variant(name: str, arguments: Sequence[Argument]) -> tuple[str, tuple[float, ...]]:
+    """What compiled code calls a function with its static arguments, and those that are numbers.
+
+    A text argument names a variant: gelu with "tanh" is gelu_tanh; "none" is gelu itself.
+    """
+    if not arguments:
+        return name, ()
+    words = [text for text in arguments if isinstance(text, str) and text != "none"]
+    numbers = tuple([number for number in arguments if not isinstance(number, str)])
+    return "_".join([name, *words]), numbers
 
 
 class SlopeFunction(UnaryFunction, is_base=True):

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lanes import ColumnRange, ScalarOp
 from dynbatch.kernels.binary import WHERE
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression, variant
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY, UnaryExpression
+from dynbatch.kernels.unary import variant
 
 
 def forward_statement(op: Op, out: str, names: Sequence[str]) -> str:

@@ -42,7 +42,7 @@ INLINE vector power_of(vector x, REAL exponent) {
 INLINE vector power_back(vector dy, vector x, REAL exponent) {
     if (exponent == 0) return zeros();  // also at x = 0, where 0 x^-1 is not a number
     if (exponent == 2) return x * 2 * dy;
-    return pow_of(x, splat(exponent - 1)) * exponent * dy;
+    return power_of(x, exponent - 1) * exponent * dy;
 }
 
 INLINE vector clip_of(vector x, REAL low, REAL high) {
@@ -87,9 +87,16 @@ INLINE vector normal_of(vector x, vector* density) {
     vector above = p * t * *density;
     return choose(x > 0, 1 - above, above);
 #else
-    *density = exp_of(x * x * -0.5);
-    for (ptrdiff_t i = 0; i < LANES; i++) x[i] = 0.5 * erfc(x[i] * -0.70710678118654752440);
-    return x;
+    vector a = smaller(splat(40), absolute_of(x)), above;
+    for (ptrdiff_t i = 0; i < LANES; i++) {
+        // z = a / sqrt(2) and a^2 have rounding errors, which count where the result is small.
+        double z = a[i] * 0.70710678118654752440, square = a[i] * a[i];
+        double rest = fma(a[i], 0.70710678118654752440, -z) - a[i] * 4.8336466567264567e-17;
+        double e = exp(square * -0.5) * (1 - 0.5 * fma(a[i], a[i], -square));
+        above[i] = 0.5 * erfc(z) - e * rest * 0.56418958354775628695;  // 1/sqrt(pi)
+        (*density)[i] = e;
+    }
+    return choose(x > 0, 1 - above, above);
 #endif
 }
 

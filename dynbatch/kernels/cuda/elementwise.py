@@ -11,12 +11,12 @@ from weakref import WeakSet
 
 from dynbatch.backend import Array
 from dynbatch.kernels.binary import WHERE
-from dynbatch.kernels.cuda.expressions import BINARY, UNARY, variant
+from dynbatch.kernels.cuda.expressions import BINARY, UNARY
 from dynbatch.kernels.cuda.runtime.launch import Kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import over_elements
-from dynbatch.kernels.unary import Argument, UnaryFunction
+from dynbatch.kernels.unary import Argument, UnaryFunction, variant
 
 THREADS = 256
 TILE = 4 * THREADS  # elements of a block: EACH of common.cuh for every thread

@@ -8,11 +8,11 @@ no float is computed as a double.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from dynbatch.kernels import binary
-from dynbatch.kernels.unary import FUNCTIONS, Argument
+from dynbatch.kernels.unary import FUNCTIONS
 
 
 class UnaryExpression(NamedTuple):
@@ -37,13 +37,3 @@ def _unary() -> Iterator[tuple[str, UnaryExpression]]:
 UNARY = dict(_unary())
 
 BINARY = {name: function.cuda for name, function in binary.FUNCTIONS.items()}
-
-
-def variant(name: str, arguments: Sequence[Argument]) -> tuple[str, tuple[float, ...]]:
-    """The key in UNARY of a kernel with its static arguments, and those that are numbers.
-
-    A text argument names a variant: gelu with "tanh" is gelu_tanh; "none" is gelu itself.
-    """
-    words = [text for text in arguments if isinstance(text, str) and text != "none"]
-    numbers = tuple([number for number in arguments if not isinstance(number, str)])
-    return "_".join([name, *words]), numbers

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dynbatch.backend import Array
-from dynbatch.kernels.cuda.expressions import UNARY, variant
+from dynbatch.kernels.cuda.expressions import UNARY
 from dynbatch.kernels.cuda.runtime.queue import queue
 from dynbatch.kernels.cuda.runtime.source import CudaSource, join
 from dynbatch.kernels.cuda.walks import THREADS, TILE
-from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction
+from dynbatch.kernels.unary import FUNCTIONS, Argument, UnaryFunction, variant
 
 WALK = """
 // Element i of rows of `width` elements that begin `stride` elements apart.

@@ -39,9 +39,3 @@ def test_no_number_makes_a_float_a_double():
     for expression in [*expressions.UNARY.values(), *expressions.BINARY.values()]:
         for text in expression:
             assert "." not in re.sub(r"\(REAL\)[\d.]+", "", text)
-
-
-def test_a_text_argument_names_a_variant():
-    assert expressions.variant("gelu", ["none"]) == ("gelu", ())
-    assert expressions.variant("gelu", ["tanh"]) == ("gelu_tanh", ())
-    assert expressions.variant("clip", [0.0, 1.0]) == ("clip", (0.0, 1.0))

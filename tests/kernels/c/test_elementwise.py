@@ -1,0 +1,56 @@
+"""`kernels.elementwise` in C against NumPy."""
+
+import numpy as np
+import pytest
+
+from dynbatch.kernels import elementwise as kernels
+from dynbatch.kernels import unary
+from dynbatch.kernels.c.elementwise import BACKWARD, FORWARD
+from dynbatch.kernels.runtime import parallel
+from tests.kernels.c.compare import assert_same
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+ARGUMENTS = {"clip": (-1.5, 2.0), "leaky_relu": (0.1,), "elu": (1.3,), "power": (3.0,)}
+
+
+def kernel_of(name):
+    if name.startswith("gelu"):
+        return unary.gelu, ("tanh" if name == "gelu_tanh" else "none",)
+    return unary.FUNCTIONS[name], ARGUMENTS.get(name, ())
+
+
+def elements(size, dtype, seed=1):
+    return (np.random.default_rng(seed).standard_normal(size) * 4).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", sorted({*FORWARD, *BACKWARD}))
+def test_a_function_and_its_gradient(name, dtype):
+    kernel, arguments = kernel_of(name)
+    for size in (0, 1, 17, 300):
+        x, dy = elements(size, dtype), elements(size, dtype, 2)
+        if name in FORWARD:
+            assert_same(kernels.apply, kernel, x, np.empty_like(x), *arguments)
+        if name in BACKWARD:
+            saved = np.empty_like(x)
+            kernels.apply(kernel, x, saved, *arguments)
+            saved = saved if kernel.reads == "output" else x
+            assert_same(kernels.apply_backward, kernel, dy, saved, np.empty_like(x), *arguments)
+            separate = np.empty_like(x)
+            kernels.apply_backward(kernel, dy, saved, separate, *arguments)
+            kernels.apply_backward(kernel, dy, saved, dy, *arguments)
+            assert dy.tobytes() == separate.tobytes()
+
+
+@pytest.mark.parametrize("name", ["sigmoid", "gelu", "gelu_tanh", "softplus", "elu"])
+def test_threads_and_places_do_not_change_a_bit(name, monkeypatch):
+    kernel, arguments = kernel_of(name)
+    x, whole = elements(100, np.float32), np.empty(100, np.float32)
+    kernels.apply(kernel, x, whole, *arguments)
+    for k in range(100):
+        alone = np.empty(1, np.float32)
+        kernels.apply(kernel, x[k : k + 1], alone, *arguments)
+        assert alone[0] == whole[k]
+    monkeypatch.setattr(parallel, "shards", lambda count, least=1: [(0, 3), (3, 41), (41, count)])
+    kernels.apply(kernel, x, x, *arguments)
+    assert x.tobytes() == whole.tobytes()
