@@ -8,7 +8,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dynbatch.compiler.arrays import Scratch, planes_of, portions, write_transposed
+from dynbatch.backend import DType
+from dynbatch.compiler.arrays import (
+    Scratch,
+    panel_elements,
+    panel_portions,
+    planes_of,
+    portions,
+    write_transposed,
+)
+from dynbatch.compiler.c.native import NativeFunctions
 from dynbatch.compiler.compiled import Arrays, CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
@@ -25,19 +34,29 @@ SUMMED_ROWS = 384
 Give = Callable[[int, slice, Array], None]
 
 
-def weight_elements(cell: CompiledLoop, streams: bool) -> int:
+def weight_elements(cell: CompiledLoop, streams: bool, dtype: DType) -> int:
     """Scratch elements of `forward_weights`, or without `streams` of `backward_weights`."""
-    maps = cell.maps.items()
-    ops = [op for number, op in maps if streams or number not in cell.stream_maps]
-    return sum([op.inputs[0].width * op.output.width for op in ops])
+    numbers = [number for number in cell.maps if streams or number not in cell.stream_maps]
+    return sum([_room_of(cell, number, dtype) for number in numbers])
 
 
-def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> Arrays:
+def _room_of(cell: CompiledLoop, number: int, dtype: DType) -> int:
+    """Elements of a wide map's packed weights, in C or not."""
+    op = cell.maps[number]
+    inner = op.inputs[0].width
+    portions = panel_portions(op, cell.planes[number])
+    return sum([panel_elements(inner, width, dtype) for _, width, _, _ in portions])
+
+
+def forward_weights(
+    cell: CompiledLoop, scratch: Scratch, streams: bool, native: NativeFunctions | None = None
+) -> Arrays:
     """Wide weights (K, O) as W, in planes of p columns (planes, K, p); wide biases as b.
 
     Args:
         streams: whether weights of streams are packed as well. Packing takes memory; without it the
                  products take a few percent longer.
+        native:  packs W into panels for C, instead.
     """
     arrays: Arrays = {}
     for number, op in cell.maps.items():
@@ -48,7 +67,12 @@ def forward_weights(cell: CompiledLoop, scratch: Scratch, streams: bool) -> Arra
         if number in cell.stream_maps and not streams:
             arrays[f"W{number}"] = list(portions(op, plane))
             continue
-        wide = scratch.take(op.output.width, inner).reshape(-1, inner, plane)
+        room = scratch.take(_room_of(cell, number, bias.dtype), 1).reshape(-1)
+        if native is not None:
+            native.pack(op, split, room)
+            arrays[f"W{number}"] = room
+            continue
+        wide = room[: op.output.width * inner].reshape(-1, inner, plane)
         for piece in op.pieces:
             write_transposed(piece, wide, plane)
         arrays[f"W{number}"] = wide if split else wide[0]
@@ -64,7 +88,8 @@ def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
     for number, op in cell.maps.items():
         if number in cell.stream_maps:
             continue
-        wide = scratch.take(op.output.width, op.inputs[0].width)
+        room = scratch.take(_room_of(cell, number, op.pieces[0].weight.dtype), 1)
+        wide = room[: op.output.width * op.inputs[0].width].reshape(-1, op.inputs[0].width)
         for piece in op.pieces:
             rows = slice(piece.column, piece.column + piece.width)
             wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]

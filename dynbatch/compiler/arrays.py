@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.compiler.buffers import Columns, ProgramBuffer
 from dynbatch.compiler.ir import Op, WeightRows
 from dynbatch.kernels import blas
@@ -14,6 +15,7 @@ from dynbatch.ragged import Ragged
 
 # Rows of a weight transposed at once.
 TRANSPOSED_ROWS = 64
+CACHE_LINE = 64
 
 Portion = tuple[int, slice, WeightRows, int]
 
@@ -80,6 +82,22 @@ def portions(op: Op, plane: int) -> Iterator[Portion]:
             width = min(plane - column, stop - start)
             yield number, slice(column, column + width), piece, piece.first + start - piece.column
             start += width
+
+
+def panel_portions(op: Op, plane: int) -> Iterator[tuple[int, int, WeightRows, int]]:
+    """The column ranges of a wide map that lie in one plane and one weight.
+
+    Yields:
+        first column, width, the piece, and the first row of its weight.
+    """
+    for number, columns, piece, first in portions(op, plane or op.output.width):
+        yield number * plane + columns.start, columns.stop - columns.start, piece, first
+
+
+def panel_elements(inner: int, width: int, dtype: DType) -> int:
+    """Room of a weight (width, inner) packed for products: whole cache lines of columns."""
+    line = CACHE_LINE // dtype.itemsize
+    return inner * (-(-width // line) * line)
 
 
 def stream_map(x: Array, weights: Array | Sequence[Portion], out: Array) -> None:

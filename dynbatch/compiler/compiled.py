@@ -11,6 +11,7 @@ import numpy as np
 
 from dynbatch.compiler.arrays import stream_map
 from dynbatch.compiler.buffers import Columns, ProgramBuffer, Role, Storage
+from dynbatch.compiler.c.native import NativeLoop
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.differentiate import BackwardProgram, differentiate
 from dynbatch.compiler.fusion import fuse
@@ -99,6 +100,11 @@ class CompiledLoop:
         schedule(program)
         validate(program, "schedule")
         return program
+
+    @cached_property
+    def in_c(self) -> NativeLoop:
+        """This loop in C."""
+        return NativeLoop(self.program, self.storage)
 
     def _place_values(self) -> None:
         """Look up the values' places and each pass's arrays, once for all mini-batches."""

@@ -113,11 +113,13 @@ class RegionNode(Operation):
 
     @classmethod
     def workspace(cls, batch: Batch) -> int:
-        return RegionRun.elements(batch.first.region, backward=False, keeps=batch.keeps)
+        return RegionRun.elements(
+            batch.first.region, backward=False, keeps=batch.keeps, dtype=batch.dtype
+        )
 
     @classmethod
     def workspace_backward(cls, batch: Batch) -> int:
-        return RegionRun.elements(batch.first.region, backward=True, keeps=True)
+        return RegionRun.elements(batch.first.region, True, True, batch.dtype)
 
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:

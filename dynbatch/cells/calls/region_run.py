@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Fetch, Inner
 from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
 from dynbatch.cells.generic import ShardGradients
@@ -17,6 +18,7 @@ from dynbatch.cells.linear_maps import (
     weight_elements,
 )
 from dynbatch.compiler.arrays import Scratch, columns_of, in_planes, temporary
+from dynbatch.compiler.c.native import NativeFunctions, Step
 from dynbatch.compiler.compiled import Arrays
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels.rows import add_rows_at
@@ -39,13 +41,13 @@ class RegionRun:
         self._most = sizes
 
     @staticmethod
-    def elements(region: CallRegion, backward: bool, keeps: bool) -> int:
+    def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> int:
         """Scratch elements that one pass needs."""
         total = 0
         for number, group in enumerate(region.groups):
             cell, count = group.cell, group.count
             streams = sum([value.width for value in cell.program.streams])
-            total += weight_elements(cell, streams=not backward) + count * streams
+            total += weight_elements(cell, not backward, dtype) + count * streams
             most = max([b.end - b.first for b in region.batches if b.group == number])
             if not backward:
                 total += most * sum([b.width for b in cell.storage.temporary])
@@ -62,9 +64,10 @@ class RegionRun:
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch = Scratch(self.batch.scratch)
+        natives = [group.cell.in_c.functions(self.batch.dtype) for group in self.region.groups]
         for number, group in enumerate(self.region.groups):
             arrays = self._streams(group, scratch)
-            arrays.update(forward_weights(group.cell, scratch, streams=True))
+            arrays.update(forward_weights(group.cell, scratch, True, natives[number]))
             packed = {}
             for b in group.cell.storage.packed:
                 rows = (
@@ -78,18 +81,16 @@ class RegionRun:
             arrays.update(generic_steps(self.region, number, self._most[number], self.batch, xs))
             self.arrays.append(arrays)
             self.packed.append(packed)
+            self.batch.launches += len(group.cell.stream_maps)
         self._bind_inputs(xs)
         self._gather_ahead(xs)
-        for group, arrays in zip(self.region.groups, self.arrays, strict=True):
-            group.cell.ahead_of_loop(arrays)
-            self.batch.launches += len(group.cell.stream_maps)
+        loops = [*map(_begin, self.region.groups, natives, self.arrays)]
         for t, step in enumerate(self.region.batches):
             arrays = self.arrays[step.group]
             for k, fetch in step.fetches:
                 self._gather(fetch, arrays[f"X{k}"][step.first : step.end])
-            cell = self.region.groups[step.group].cell
-            cell.forward(arrays, [(t, (step.first, step.end, step.end - step.first, -1))])
-            self.batch.launches += len(step.fetches) + cell.launches
+            loops[step.group](t, (step.first, step.end, step.end - step.first, -1))
+            self.batch.launches += len(step.fetches) + self.region.groups[step.group].cell.launches
         self._outputs(y)
 
     def _streams(self, group: CallGroup, scratch: Scratch) -> Arrays:
@@ -258,6 +259,19 @@ class RegionRun:
                 self._of_groups, self.region.groups, self.arrays, strict=True
             )
         ]
+
+
+def _begin(
+    group: CallGroup, native: NativeFunctions | None, arrays: Arrays
+) -> Callable[[int, Step], None]:
+    """Make the maps of streams ahead of all calls; then the loop, which runs the rows of a step."""
+    cell = group.cell
+    if native is None:
+        cell.ahead_of_loop(arrays)
+        return lambda t, rows: cell.forward(arrays, [(t, rows)])
+    table = native.table(arrays)
+    native.forward(table, [(0, group.count, 0, -1)], given=False, ahead=True)
+    return lambda t, rows: native.forward(table, [rows], given=False, ahead=False)
 
 
 def _map_input(group: CallGroup, op: Op, arrays: Arrays, packed: dict[str, Array]) -> Array:

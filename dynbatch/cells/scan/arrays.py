@@ -109,9 +109,9 @@ def elements(batch: Batch, backward: bool) -> int:
     if backward:
         per_row += _sum(cell.backward_rows)
         temporaries = [_sum(cell.gradient_buffers), *temporaries[:recomputes]]
-        total += weight_elements(cell, streams=False) + len(batch.nodes) * states
+        total += weight_elements(cell, False, batch.dtype) + len(batch.nodes) * states
     if recomputes or not backward:
-        total += weight_elements(cell, streams=not recomputes)
+        total += weight_elements(cell, not recomputes, batch.dtype)
     if not (backward or batch.keeps):
         total += max([extent.running for extent in chunks[1:]], default=0) * states
     total += max([extent.rows for extent in chunks]) * per_row

@@ -31,6 +31,7 @@ class ScanRun:
     Attributes:
         streams, inits, memories: packed inputs.
         given:   which parts of the initial state are inputs.
+        native:  the loop in C; None where NumPy runs it.
         generic: operators run by their own kernels, by number, of each shard.
     """
 
@@ -39,6 +40,7 @@ class ScanRun:
         self.batch = batch
         self.cell: CompiledCell = node.cell
         self.given: tuple[bool, ...] = node.given_states
+        self.native = self.cell.in_c.functions(batch.dtype)
         self.recomputes = batch.recompute > 0
         lengths = np.asarray(y.lengths, np.int64)
         shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
@@ -86,7 +88,7 @@ class ScanRun:
 
     def add_forward(self, arrays: ScanArrays, scratch: Scratch) -> None:
         """Weights and streams of forward."""
-        weights = forward_weights(self.cell, scratch, streams=not self.recomputes)
+        weights = forward_weights(self.cell, scratch, not self.recomputes, self.native)
         arrays.shared.update(weights)
         self.add_streams(arrays)
 
@@ -100,8 +102,14 @@ class ScanRun:
         if self.generic:
             arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
         self.gather_streams(chunk, shard, arrays)
-        self.cell.ahead_of_loop(arrays)
-        self.cell.forward(arrays, shard.numbered)
+        if self.native is None:
+            self.cell.ahead_of_loop(arrays)
+            self.cell.forward(arrays, shard.numbered)
+            return
+        if self.recomputes:
+            self.cell.ahead_of_loop(arrays)
+        table = self.native.table(arrays)
+        self.native.forward(table, shard.steps, arrays["given"], not self.recomputes)
 
     def gather_streams(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """Bring the rows of streams in packed order."""

@@ -1,0 +1,1 @@
+"""Prints a program as C, and runs it."""

@@ -1,0 +1,112 @@
+"""The items of a step in C: linear maps, and groups of elementwise operators between them.
+
+A group is printed lane after lane, all rows of one before the next; within a lane an element's
+operands are loaded before its results are stored. Values share memory: what one lane stores must
+not be what a later one was to load. Where no order of lanes avoids that, the group is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from dynbatch.compiler.c.places import Place, Places
+from dynbatch.compiler.ir import Op
+from dynbatch.compiler.lanes import (
+    FUSED,
+    ColumnRange,
+    Item,
+    KernelGroup,
+    Lane,
+    find_cuts,
+    lanes_of,
+)
+
+IsKept = Callable[[ColumnRange, Sequence[Op]], bool]
+"""Whether anything but some operators reads a segment that one of them made."""
+
+
+def items(ops: Sequence[Op], places: Places, is_kept: IsKept) -> list[Item]:
+    """The items of a step, in the operators' order.
+
+    Raises:
+        AssertionError: the operands of a single operator cannot be put in order.
+    """
+    bases = {id(x.base): x.base for op in ops for x in [*op.inputs, op.output]}
+    cuts = find_cuts(ops, {number: places.edges(base) for number, base in bases.items()})
+    result: list[Item] = []
+    for op in ops:
+        if op.opcode not in FUSED:
+            result.append(op)
+            continue
+        before = result[-1] if result else None
+        if isinstance(before, KernelGroup):
+            group = _group([*before.ops, op], cuts, places, is_kept)
+            if group is not None:
+                result[-1] = group
+                continue
+        group = _group([op], cuts, places, is_kept)
+        assert group is not None, f"the lanes of {op.node} write over each other's operands"
+        result.append(group)
+    return result
+
+
+def _group(
+    ops: Sequence[Op], cuts: dict[int, set[int]], places: Places, is_kept: IsKept
+) -> KernelGroup | None:
+    """The operators as one group, its lanes in a safe order; None if there is none."""
+    accesses = [_Accesses(lane, ops, places, is_kept) for lane in lanes_of(ops, cuts)]
+    if not all([each.is_safe() for each in accesses]):
+        return None
+    order: list[Lane] = []
+    waiting = accesses
+    while waiting:
+        first = [x for x in waiting if not any([y.precedes(x) for y in waiting if y is not x])]
+        if not first:
+            return None
+        order.append(first[0].lane)
+        waiting = [each for each in waiting if each is not first[0]]
+    return KernelGroup(tuple(ops), tuple(order))
+
+
+class _Accesses:
+    """What a lane loads and stores, each place with a time: an operator loads, then it stores."""
+
+    def __init__(self, lane: Lane, ops: Sequence[Op], places: Places, is_kept: IsKept) -> None:
+        self.lane = lane
+        number = {id(op): k for k, op in enumerate(ops)}
+        self.loads = [
+            (2 * number[id(scalar.op)], places.of(*x))
+            for scalar in lane.ops
+            for x in loaded(lane, scalar.inputs)
+        ]
+        self.stores = [
+            (2 * number[id(scalar.op)] + 1, places.of(*scalar.output))
+            for scalar in lane.ops
+            if is_kept(scalar.output, ops)
+        ]
+
+    def is_safe(self) -> bool:
+        """Whether places that meet are the same: then element j is loaded before it is stored."""
+        places = [place for _, place in [*self.loads, *self.stores]]
+        return not any(
+            [
+                place.overlaps(other) and place[1:3] != other[1:3]
+                for _, place in self.stores
+                for other in places
+            ]
+        )
+
+    def precedes(self, other: _Accesses) -> bool:
+        """Whether some operator of this lane must run before one of another."""
+        mine, theirs = [*self.loads, *self.stores], [*other.loads, *other.stores]
+        return _meet(self.stores, theirs) or _meet(mine, other.stores)
+
+
+def _meet(first: Iterable[tuple[int, Place]], second: list[tuple[int, Place]]) -> bool:
+    return any([k < m and place.overlaps(other) for k, place in first for m, other in second])
+
+
+def loaded(lane: Lane, segments: Iterable[ColumnRange]) -> list[ColumnRange]:
+    """The segments that no operator of the lane makes."""
+    made = {scalar.output.key for scalar in lane.ops}
+    return [segment for segment in segments if segment.key not in made]

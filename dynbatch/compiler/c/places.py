@@ -1,0 +1,75 @@
+"""Where the values of a step lie, as expressions of C."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage
+from dynbatch.compiler.ir import Origin, Value
+
+
+class Place(NamedTuple):
+    """Some columns of a value in the rows of a step.
+
+    array, column, width: columns of an array; those of two values may be the same.
+    pointer: to the first element of the first row.
+    stride:  elements from a row to the next.
+    """
+
+    array: str
+    column: int
+    width: int
+    pointer: str
+    stride: str
+
+    def overlaps(self, other: Place) -> bool:
+        """Whether the two share memory."""
+        return (
+            self.array == other.array
+            and self.column < other.column + other.width
+            and other.column < self.column + self.width
+        )
+
+
+class Places:
+    """The places of a program's values in rows `s` to `s + n - 1` of a step."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def of(self, base: Value, column: int, width: int) -> Place:
+        """The place of some columns of a base value, which lie in one plane."""
+        if base.origin is Origin.STATE:
+            name = f"h{base.number}"
+            return Place(name, column, width, f"{name} + {column}", f"{name}_row")
+        buffer, first = self.buffer_of(base)
+        return place_in(buffer, first + column, width, "s", "n")
+
+    def whole(self, value: Value) -> Place:
+        """The place of a value within one plane."""
+        return self.of(value.base, value.column, value.width)
+
+    def buffer_of(self, base: Value) -> tuple[ProgramBuffer, int]:
+        """The array of a base value that is no state, and its first column there."""
+        if base.origin is Origin.STREAM:
+            return ProgramBuffer(Role.STREAM, base.number, base.width, packed=True), 0
+        return self._storage.buffer_of(base)
+
+    def edges(self, base: Value) -> set[int]:
+        """Columns of a base value at which a plane of its array begins."""
+        if base.origin in (Origin.STATE, Origin.MEMORY):
+            return set()
+        buffer, first = self.buffer_of(base)
+        return {at for at in range(base.width) if buffer.plane and not (first + at) % buffer.plane}
+
+
+def place_in(buffer: ProgramBuffer, column: int, width: int, row: str, rows: str) -> Place:
+    """The place of columns of an array, from its row `row` on, or in `rows` rows of its own."""
+    pointer, stride, inside = buffer.name, buffer.plane or buffer.width, column
+    if buffer.plane:
+        plane, inside = divmod(column, buffer.plane)
+        apart = f"{buffer.name}_step" if buffer.packed else f"{rows} * {buffer.plane}"
+        pointer += f" + {plane} * {apart}"
+    if buffer.packed:
+        pointer += f" + {row} * {stride}"
+    return Place(buffer.name, column, width, f"{pointer} + {inside}", str(stride))

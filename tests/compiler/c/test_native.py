@@ -1,0 +1,102 @@
+"""Loops in C: what NumPy's compute, in float32 and float64, whatever other rows are there."""
+
+import random
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import dynbatch as db
+from dynbatch import nodes as F
+from dynbatch.compiler.c import native
+from dynbatch.kernels.c.runtime import library
+from tests.cells import cell_cases
+from tests.cells.recipe_writer import recipe
+from tests.cells.step_by_step import assert_equal_outcomes, outcome
+from tests.poison import poisoned_memory
+
+pytestmark = pytest.mark.skipif(bool(library.reason()), reason="no C here")
+
+
+@pytest.fixture(autouse=True)
+def compile_small_loops_too():
+    with patch.object(native, "WORTH_COMPILING", 0):
+        yield
+
+
+def assert_c_equals_numpy(cell, batch, tolerance=1e-12, **graph):
+    """Values and every gradient of a scan in C are those of NumPy's."""
+    with np.errstate(all="ignore"), poisoned_memory():
+        found = outcome(db.scan, cell, batch, **graph)
+        assert not cell.programs[-1].in_c.lacks
+        with library.reference_only():
+            expected = outcome(db.scan, cell, batch, **graph)
+    assert_equal_outcomes(found, expected, tolerance)
+
+
+LSTM = cell_cases.Case(
+    cell_cases.lstm, {"W": (16, 3), "U": (16, 4), "b": (16,), "d": (16,)}, (4, 4), single=False
+)
+
+
+@pytest.mark.parametrize("zeros", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_lstm_in_c_equals_numpys(zeros, dtype, threads, same_threads):
+    db.set_num_threads(threads)
+    batch = LSTM.batch([5, 0, 1, 3, 3, 2, 7, 1, 4], zeros, dtype)
+    assert_c_equals_numpy(LSTM.cell, batch, 1e-12 if dtype == "float64" else 1e-5, dtype=dtype)
+
+
+@pytest.mark.parametrize("recompute", [1, 2, "sqrt"])
+def test_chunks_that_are_made_again_in_c_equal_numpys(recompute):
+    def scan(*args, **named):
+        return db.scan(*args, **named, recompute=recompute)
+
+    batch = LSTM.batch([5, 0, 1, 3, 3, 2, 7, 1, 4])
+    with poisoned_memory():
+        found = outcome(scan, LSTM.cell, batch)
+    with library.reference_only():
+        assert_equal_outcomes(found, outcome(db.scan, LSTM.cell, batch), 1e-12)
+
+
+def test_a_row_has_the_same_bits_alone_and_in_company():
+    rng = np.random.default_rng(0)
+    layer = db.models.LSTM(21, 37)
+    tokens = [rng.standard_normal((n, 21)).astype(np.float32) for n in (6, 9, 1, 40, 3, 0, 17)]
+
+    def outputs(sentences):
+        with db.Graph(grad=False) as graph:
+            return graph.values([layer(F.input(graph, x)) for x in sentences])
+
+    first = [outputs([x])[0] for x in tokens]
+    for count in (2, 7, 5 * 7):
+        together = outputs([tokens[k % 7] for k in range(count)])
+        for k, mine in enumerate(together):
+            np.testing.assert_array_equal(mine, first[k % 7])
+
+
+def random_cells(seeds):
+    """Cells that C has all functions of, with sentences."""
+    for seed in seeds:
+        made = recipe(random.Random(seed).choice, 14, side_by_side=True)
+        cell, batch = made.cell(), made.batch()
+        try:
+            with library.reference_only(), np.errstate(all="ignore"):
+                expected = outcome(db.scan, cell, batch)
+        except db.errors.NumericError:
+            continue
+        largest = max([np.abs(array).max(initial=0) for array in expected.values()])
+        if not cell.programs[-1].in_c.lacks and largest < 1e4:
+            yield cell, batch
+
+
+def test_random_cells_in_c_equal_numpys():
+    for cell, batch in random_cells(range(12)):
+        assert_c_equals_numpy(cell, batch)
+
+
+@pytest.mark.exhaustive
+def test_many_random_cells_in_c_equal_numpys():
+    for cell, batch in random_cells(range(100, 400)):
+        assert_c_equals_numpy(cell, batch)
