@@ -11,6 +11,7 @@ from dynbatch.backend import Array, ArrayModule, DType
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.kernels import arrays, blas
+from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.kernels.rows import add_rows_at, scatter_rows
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.nodes.operation import Operation
@@ -82,6 +83,8 @@ class GenericStep:
         reads_memory = Origin.MEMORY in self._origins
         self._chosen = chosen if chosen and reads_memory else {}
         self._rows_chosen: dict[tuple[int, int], tuple[Array, list[int]]] = {}
+        self._node = op.node
+        self._in_c: AttentionSteps | None = None
         self._ones = [1] * sentences
         self._ends = np.arange(sentences + 1)
         attributes = op.node.attributes()
@@ -127,9 +130,39 @@ class GenericStep:
     def forget(self) -> None:
         """Free the values that forward kept: there will be no backward."""
         self._saved.clear()
+        if self._in_c is not None:
+            self._in_c.forget()
+
+    def begin(self, first: int, counts: Sequence[int]) -> None:
+        """Prepare forward of the steps from `first` on, in C if the operator has such steps.
+
+        Args:
+            counts: sentences of each; they are the first ones.
+        """
+        if self._in_c is None:
+            self._in_c = self._node.steps_in_c(self._places, self._batch.dtype)
+        if self._in_c is not None:
+            self._in_c.begin(*self._attended(), first, counts, self.keeps)
+
+    def begin_backward(self, first: int, counts: Sequence[int]) -> None:
+        """Prepare backward of some of the steps of `begin`."""
+        if self._in_c is not None:
+            gradients = [self.memory_gradients[x] for x in self._places if x is not None]
+            dkeys, dvalues = [None if dx is None else dx.values for dx in gradients]
+            keys, values, offsets = self._attended()
+            self._in_c.begin_backward(keys, values, offsets, dkeys, dvalues, first, counts)
+
+    def _attended(self) -> tuple[Array, Array, Array]:
+        """Keys, values, and where each sentence's begin, of attention to memories."""
+        keys, values = [self.memories[x] for x in self._places if x is not None]
+        return keys.values, values.values, keys.offsets
 
     def forward(self, t: int, n: int, out: Array, *xs: Any) -> None:
         """y = f(xs) for the n running sentences at step t."""
+        if self._in_c is not None:
+            self._batch.launches += 1
+            self._in_c.forward(t, n, out, xs[0])
+            return
         batch = self._at(t, n)
         inputs = [self._ragged(t, x, n) for x in xs]
         batch.inputs = tuple(inputs)
@@ -150,6 +183,10 @@ class GenericStep:
         self, t: int, n: int, dy: Array, y: Any, xs: tuple[Any, ...], dxs: tuple[Any, ...]
     ) -> None:
         """Overwrite the dxs of values; add to the gradients of memories."""
+        if self._in_c is not None:
+            self._batch.launches += 1
+            self._in_c.backward(t, n, dy, xs[0], dxs[0])
+            return
         batch = self._at(t, n)
         batch.inputs = tuple([None if x is None else self._ragged(t, x, n) for x in xs])
         batch.output = None if y is None else self._rows(y, n)
@@ -183,7 +220,13 @@ class GenericStep:
 
     def finish(self) -> None:
         """Add the rest of the memories' gradients after the last step of backward."""
-        if self._accumulates:
+        if self._in_c is not None:
+            self._in_c.finish()
+            vector = self._node.vector
+            if vector is not None:
+                self._batch.parameter_gradients().add(vector, self._in_c.dvector)
+                self._in_c.dvector[...] = 0
+        elif self._accumulates:
             targets = [None if x is None else self._gradient(x, self._most) for x in self._places]
             self._batch.cache, self._batch.accumulate = self._cache, True
             self._kind.finish(self._batch, *targets)

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NoReturn
 
 from dynbatch.attributes import attributes_of
+from dynbatch.backend import DType
 from dynbatch.errors import EmptyBatchError, GraphError
+from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.nodes.arguments import not_a_node
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import ROWS, WIDTH, Node, Owner, Shape
@@ -406,6 +408,14 @@ class Operation(Node):
         return INDEX_BYTES * (len(batch.nodes) + 1)
 
     # Steps of a scan that share one memory ------------------------------------------------------
+
+    def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:
+        """What runs this operator's steps in C; None where its batched kernels do.
+
+        Args:
+            memories: for each input, the number of the memory that it is, or None.
+        """
+        return None
 
     def scan_room(self, rows: int) -> int:
         """Elements of `batch.cache.room`, where steps of a scan leave results for `finish`.

@@ -168,6 +168,8 @@ class ScanBackward:
             run.gather_streams(chunk, shard, arrays)
         generic = run.generic[number] if run.generic else {}
         arrays.update({f"G{k}": step for k, step in generic.items()})
+        for step in generic.values():
+            step.begin_backward(shard.first, shard.counts)
         take_rows(self._dy.values, chunk.order[shard.span], arrays["dY"])
         for part in run.cell.read_before:
             self._previous_states(part, chunk, shard, arrays)

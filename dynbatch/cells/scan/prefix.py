@@ -59,6 +59,11 @@ class Shard:
         return self.steps[-1][1] if self.steps else 0
 
     @property
+    def counts(self) -> list[int]:
+        """Sentences running in each step."""
+        return [count for _, _, count, _ in self.steps]
+
+    @property
     def numbered(self) -> list[tuple[int, Step]]:
         """The steps with their numbers."""
         return list(enumerate(self.steps, self.first))

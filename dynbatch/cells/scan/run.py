@@ -101,6 +101,8 @@ class ScanRun:
         """Forward of one shard in one chunk."""
         if self.generic:
             arrays.update({f"G{k}": step for k, step in self.generic[number].items()})
+            for step in self.generic[number].values():
+                step.begin(shard.first, shard.counts)
         self.gather_streams(chunk, shard, arrays)
         if self.native is None:
             self.cell.ahead_of_loop(arrays)

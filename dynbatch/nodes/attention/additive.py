@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.kernels import arrays
 from dynbatch.kernels.attention import additive as kernels
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.packed import AttentionGradients
+from dynbatch.kernels.c.attention import additive as c_additive
+from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.nodes.arguments import check_parameter, require_nodes
 from dynbatch.nodes.attention.base import AttentionBase, mask_of
 from dynbatch.nodes.batch import Batch
@@ -99,6 +102,12 @@ class BahdanauAttention(AttentionBase):
             )
         if dvector is not None:
             batch.parameter_gradients().add(vector, dvector)
+
+    def unmasked_steps(self, dtype: DType) -> AttentionSteps | None:
+        functions = c_additive.library.functions(dtype)
+        if functions is None:
+            return None
+        return AttentionSteps(functions, "additive", self.vector.value)
 
     @classmethod
     def wanted(cls, batch: Batch, dxs: Sequence[Ragged | None]) -> AttentionGradients:

@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from dynbatch.backend import DType
 from dynbatch.errors import DtypeError, GraphError
 from dynbatch.kernels.attention import single_query
 from dynbatch.kernels.attention.deferred import DeferredGradients
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
 from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.attention.steps import AttentionSteps
 from dynbatch.nodes.batch import Batch, ScanCache
 from dynbatch.nodes.node import Shape
 from dynbatch.nodes.operation import ELEMENT, Operation, Retain
@@ -199,6 +201,14 @@ class AttentionBase(Operation):
             assert cache is not None  # only a scan accumulates
             deferred = cache.defer()
         return AttentionGradients(dq, dk, dv, batch.accumulate, deferred)
+
+    def steps_in_c(self, memories: Sequence[int | None], dtype: DType) -> AttentionSteps | None:
+        attends_to_memory = memories[0] is None and None not in memories[1:]
+        return self.unmasked_steps(dtype) if attends_to_memory and self.mask is NO_MASK else None
+
+    def unmasked_steps(self, dtype: DType) -> AttentionSteps | None:
+        """`steps_in_c` of one query that sees all keys."""
+        return None
 
     @classmethod
     def finish(cls, batch: Batch, *dxs: Ragged | None) -> None:

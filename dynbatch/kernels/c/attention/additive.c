@@ -1,5 +1,5 @@
 // Additive attention of each sentence's queries over its own keys.
-#include "attention/rows.h"
+#include "attention/steps.h"
 
 // Which keys a sentence's queries see: query i sees key j if i - left <= j <= i + right, and
 // visible[i * stride + j] where there is such a table.
@@ -110,4 +110,22 @@ EXPORT void additive_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t blocks,
             }
         }
     }
+}
+
+// The step of a scan, forward and backward: one query row x of each of the first n sentences.
+EXPORT void additive_step(const void* shared, ptrdiff_t t, ptrdiff_t n, const REAL* x,
+    ptrdiff_t x_stride, REAL* out, ptrdiff_t out_stride) {
+    const shared_by_steps* of = shared;
+    additive(0, n, of->queries, of->offsets, of->offsets, NULL, of->width, of->value_width,
+        of->scorer, x, x_stride, of->keys, of->values, of->weights + of->pairs[t], out, out_stride);
+}
+
+EXPORT void additive_step_backward(const void* shared, ptrdiff_t t, ptrdiff_t n, const REAL* dy,
+    ptrdiff_t dy_stride, const REAL* x, ptrdiff_t x_stride, REAL* dx, ptrdiff_t dx_stride) {
+    const shared_by_steps* of = shared;
+    additive_backward(0, 1, 1, n, of->queries, of->offsets, of->offsets, of->width, of->value_width,
+        of->scorer, x, x_stride, of->keys, of->values, of->weights + of->pairs[t], dy, dy_stride, 1,
+        dx, dx_stride, of->dkeys, NULL, of->scratch, 0, of->dvector);
+    if (of->gradients)
+        copy_rows(n, of->value_width, dy, dy_stride, of->gradients + of->rows[t] * of->value_width);
 }

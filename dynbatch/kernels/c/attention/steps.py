@@ -1,0 +1,150 @@
+"""Attention of a scan's steps to one memory: what all steps share is given once."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.attention.deferred import step_products
+from dynbatch.kernels.c.runtime.arrays import address, row_stride
+
+
+class SharedBySteps(ctypes.Structure):
+    """`shared_by_steps` of `steps.h`."""
+
+    _fields_ = (
+        *[(name, ctypes.c_void_p) for name in ("queries", "offsets", "pairs", "rows")],
+        *[(name, ctypes.c_void_p) for name in ("scorer", "keys", "values")],
+        *[(name, ctypes.c_int64) for name in ("width", "value_width")],
+        *[(name, ctypes.c_void_p) for name in ("weights", "dkeys", "dvector", "scratch")],
+        *[(name, ctypes.c_void_p) for name in ("slopes", "seen", "gradients")],
+    )
+
+
+class AttentionSteps:
+    """Attention of one query row a sentence to its keys, step by step, each one call of C.
+
+    Steps are numbered. Step t has the first n sentences, and no step more than the one before.
+
+    Attributes:
+        shared:            the address of what the functions get first.
+        forward_function:  (shared, t, n, x, x stride, out, out stride) of C.
+        backward_function: (shared, t, n, dy, its stride, x, its stride, dx, its stride).
+        dvector:           gradient of the vector of additive scores, which backward adds to.
+
+    Args:
+        functions: those of `additive.c` or `single_query.c`.
+        name:      "additive" or "dot".
+        scorer:    the vector (D,) of additive scores, or (1,) the scale of dot products.
+    """
+
+    def __init__(self, functions: Any, name: str, scorer: Array) -> None:
+        self.forward_function = getattr(functions, f"{name}_step")
+        self.backward_function = getattr(functions, f"{name}_step_backward")
+        self._adds_up = name == "additive"  # each step adds to the gradient of the keys
+        self._shared = SharedBySteps()
+        self.shared = ctypes.addressof(self._shared)
+        self._scorer = scorer
+        self.dvector = np.zeros_like(scorer)
+        self._arrays: dict[str, Array | None] = {}
+        self._point(scorer=scorer, dvector=self.dvector)
+
+    def begin(
+        self, keys: Array, values: Array, offsets: Array,
+        first: int, counts: Sequence[int], keeps: bool,
+    ) -> None:  # fmt: skip
+        """Prepare forward.
+
+        Args:
+            keys, values: (N_k, D) and (N_k, E), packed.
+            offsets:      (K + 1,) where each sentence's keys begin.
+            first:        number of the first step.
+            counts:       sentences of each step.
+            keeps:        whether backward follows.
+        """
+        self._pairs = _starts(first, offsets[list(counts)])
+        most = int(self._pairs[-1])
+        if not keeps:  # all steps use the first one's
+            most = int(offsets[counts[0]]) if counts else 0
+            self._pairs[...] = 0
+        self._read(keys, values, offsets)
+        self._point(pairs=self._pairs, weights=np.empty(most, keys.dtype))
+
+    def begin_backward(
+        self, keys: Array, values: Array, offsets: Array, dkeys: Array | None,
+        dvalues: Array | None, first: int, counts: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Prepare backward of some of the steps of `begin`, with the gradients to add to."""
+        self._read(keys, values, offsets)
+        self._dkeys, self._dvalues = dkeys, dvalues
+        self._steps = range(first, first + len(counts))
+        self._rows = _starts(first, counts)
+        rows, longest = int(self._rows[-1]), int(np.diff(offsets).max(initial=0))
+        kept = np.empty((rows, values.shape[1]), keys.dtype)
+        self._point(rows=self._rows, gradients=None if dvalues is None else kept)
+        if self._adds_up:
+            self._point(dkeys=dkeys, scratch=np.empty(longest, keys.dtype))
+        else:
+            kept = np.empty((rows, keys.shape[1]), keys.dtype)
+            slopes = np.empty(int(self._pairs[-1]), keys.dtype)
+            self._point(slopes=slopes, seen=None if dkeys is None else kept)
+
+    def forward(self, t: int, n: int, out: Array, x: Array) -> None:
+        """out = the weighted means of the values, for the queries x."""
+        self.forward_function(
+            self.shared, t, n, address(x), row_stride(x), address(out), row_stride(out)
+        )
+
+    def backward(self, t: int, n: int, dy: Array, x: Array, dx: Array | None) -> None:
+        """Overwrite dx; leave what keys and values get for `finish`."""
+        stride = 0 if dx is None else row_stride(dx)
+        self.backward_function(
+            self.shared, t, n, address(dy), row_stride(dy), address(x), row_stride(x), address(dx),
+            stride,
+        )  # fmt: skip
+
+    def finish(self) -> None:
+        """Add what the steps of backward left to the gradients of keys and values."""
+        self._add_products("weights", "gradients", self._dvalues)
+        if not self._adds_up:
+            self._add_products("slopes", "seen", self._dkeys)
+            self._point(slopes=None, seen=None)
+        self._point(gradients=None)
+
+    def forget(self) -> None:
+        """Free the weights: no backward follows."""
+        self._point(weights=None)
+
+    def _add_products(self, weights: str, rows: str, out: Array | None) -> None:
+        factors, others = self._arrays[weights], self._arrays[rows]
+        if out is None or factors is None or others is None or not self._steps:
+            return
+        steps = list(reversed(self._steps))
+        pairs, starts = self._pairs.tolist(), self._rows.tolist()
+        of_steps = [factors[pairs[t] : pairs[t + 1]] for t in steps]
+        step_products(
+            of_steps, [others[starts[t] : starts[t + 1]] for t in steps], self._offsets, out
+        )
+
+    def _read(self, keys: Array, values: Array, offsets: Array) -> None:
+        self._offsets = offsets
+        self._shared.width, self._shared.value_width = keys.shape[1], values.shape[1]
+        queries = np.arange(offsets.size)
+        self._point(keys=keys, values=values, offsets=offsets, queries=queries)
+
+    def _point(self, **arrays: Array | None) -> None:
+        """Give C the arrays of these names, which live on here."""
+        self._arrays.update(arrays)
+        for name, array in arrays.items():
+            setattr(self._shared, name, address(array))
+
+
+def _starts(first: int, sizes: Any) -> Array:
+    """Where the steps from `first` on begin, by number, and where the last one ends."""
+    starts = np.zeros(first + len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[first + 1 :])
+    return starts

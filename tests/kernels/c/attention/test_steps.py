@@ -1,0 +1,122 @@
+"""Steps of a scan that attend to one memory: in C, and by the kernels of one query in NumPy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dynbatch.backend import Array
+from dynbatch.kernels.attention import single_query
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.attention import additive as c_additive
+from dynbatch.kernels.c.attention import single_query as c_single_query
+from dynbatch.kernels.c.attention.steps import AttentionSteps
+from dynbatch.kernels.c.runtime import library
+from tests.attention_reference import pack
+from tests.kernels.c.compare import TOLERANCE
+
+COUNTS = [4, 4, 3, 1]  # sentences of each step
+KEYS = [5, 1, 19, 2, 3]
+FIRST = 2  # number of the first step
+WIDTHS = (19, 70)
+NAMES = ["additive", "dot"]
+
+
+def rows(width: int, dtype: Any, seed: int) -> list[Array]:
+    """One (n, width) array a step, columns of a wider one."""
+    rng = np.random.default_rng(seed)
+    wide = [rng.standard_normal((n, width + 2)).astype(dtype) for n in COUNTS]
+    return [x[:, 1:-1] for x in wide]
+
+
+def memory(dtype: Any) -> tuple[Array, Array, Array]:
+    (keys, offsets), (values, _) = [pack(KEYS, width, 3) for width in WIDTHS]
+    return keys.astype(dtype), values.astype(dtype), offsets
+
+
+def scorer_of(name: str, dtype: Any) -> Array:
+    return (
+        np.linspace(-0.3, 0.4, WIDTHS[0]).astype(dtype)
+        if name == "additive"
+        else np.full(1, 0.3, dtype)
+    )
+
+
+def in_c(name: str, dtype: Any, chunks: list[range]) -> list[Array]:
+    """Outputs, dqs, dkeys, dvalues and dvector; backward goes through the chunks of steps."""
+    source = c_additive if name == "additive" else c_single_query
+    keys, values, offsets = memory(dtype)
+    functions = source.library.functions(keys.dtype)
+    assert functions is not None
+    steps = AttentionSteps(functions, name, scorer_of(name, dtype))
+    steps.begin(keys, values, offsets, FIRST, COUNTS, True)
+    xs, dys = rows(WIDTHS[0], dtype, 1), rows(WIDTHS[1], dtype, 2)
+    outs, dxs = [np.empty_like(dy) for dy in dys], [np.empty_like(x) for x in xs]
+    for t, (n, out, x) in enumerate(zip(COUNTS, outs, xs, strict=True), FIRST):
+        steps.forward(t, n, out, x)
+    targets = np.full_like(keys, 2), np.full_like(values, 2)
+    for chunk in reversed(chunks):
+        of_chunk = [COUNTS[t] for t in chunk]
+        steps.begin_backward(keys, values, offsets, *targets, FIRST + chunk.start, of_chunk)
+        for t in reversed(chunk):
+            steps.backward(FIRST + t, COUNTS[t], dys[t], xs[t], dxs[t])
+        steps.finish()
+    return [*outs, *dxs, *targets, *([steps.dvector] if name == "additive" else [])]
+
+
+def in_numpy(name: str, dtype: Any) -> list[Array]:
+    """The same, step by step, each gradient added at once."""
+    keys, values, offsets = memory(dtype)
+    targets = np.full_like(keys, 2), np.full_like(values, 2)
+    outs, dxs, scorer = [], [], scorer_of(name, dtype)
+    dvector, room = np.zeros_like(scorer), np.empty(1 << 13, dtype)
+    for x, dy in zip(rows(WIDTHS[0], dtype, 1), rows(WIDTHS[1], dtype, 2), strict=True):
+        ends = offsets[: len(x) + 1]
+        packed = PackedAttention(
+            x, keys[: ends[-1]], values[: ends[-1]], np.arange(ends.size), ends
+        )
+        sentences = single_query.sentence_of_rows(ends)
+        out, dx = np.empty_like(dy), np.empty_like(x)
+        wanted = AttentionGradients(dx, *[dm[: ends[-1]] for dm in targets], True)
+        if name == "additive":
+            weights = np.empty(ends[-1], dtype)
+            given = (packed, scorer, sentences)
+            single_query.additive_attention(*given, out, weights, room)
+            dvector += single_query.additive_attention_backward(*given, weights, dy, wanted, room)
+        else:
+            log_sums, scores = np.empty((len(x), 1), dtype), np.empty(ends[-1], dtype)
+            given = (packed, scorer, sentences)
+            single_query.dot_attention(*given, out, log_sums, scores)
+            single_query.dot_attention_backward(*given, log_sums, dy, wanted, room)
+        outs.append(out)
+        dxs.append(dx)
+    return [*outs, *dxs, *targets, *([dvector] if name == "additive" else [])]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("chunks", [[range(4)], [range(3), range(3, 4)]])
+def test_steps_in_c_give_what_numpy_gives(name: str, dtype: Any, chunks: list[range]) -> None:
+    mine = in_c(name, dtype, chunks)
+    with library.reference_only():
+        expected = in_numpy(name, dtype)
+    tolerance = TOLERANCE[np.dtype(dtype).char]
+    for a, b in zip(mine, expected, strict=True):
+        np.testing.assert_allclose(a, b, tolerance, tolerance)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_backward_all_steps_share_the_room_of_the_first(name: str) -> None:
+    source = c_additive if name == "additive" else c_single_query
+    keys, values, offsets = memory(np.float32)
+    functions = source.library.functions(keys.dtype)
+    assert functions is not None
+    xs, outs = rows(WIDTHS[0], np.float32, 1), []
+    for keeps in (True, False):
+        steps = AttentionSteps(functions, name, scorer_of(name, np.float32))
+        steps.begin(keys, values, offsets, FIRST, COUNTS, keeps)
+        of_steps = [np.empty((n, WIDTHS[1]), np.float32) for n in COUNTS]
+        for t, (n, out, x) in enumerate(zip(COUNTS, of_steps, xs, strict=True), FIRST):
+            steps.forward(t, n, out, x)
+        outs.append(np.concatenate(of_steps))
+    assert (outs[0] == outs[1]).all()
