@@ -21,7 +21,7 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
 from dynbatch.ragged import Ragged
 
@@ -57,12 +57,14 @@ def tiling(rows: int, inner: int, columns: int) -> tuple[int, int]:
 
 
 @has_cuda()
+@has_c
 def matmul(a: Array, b: Array, out: Array) -> None:
     """out = a @ b, for a (M, K), b (K, N), out (M, N); float32 in tiles where that is faster."""
     matmul_planes(a, b[None], out[None])
 
 
 @has_cuda()
+@has_c
 def matmul_planes(a: Array, b: Array, out: Array) -> None:
     """out[k] = a @ b[k], for a (M, K) or (P, M, K), b (P, K, N), out (P, M, N)."""
     if out.dtype != np.float32 or b.strides[2] != 4 or out.strides[2] != 4:
@@ -93,6 +95,7 @@ def _matmul_tiles(a: Array, b: Array, out: Array, block: int, width: int) -> Non
 
 
 @has_cuda()
+@has_c
 def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
     """out = Σ_k a[k] @ b[k], for a (P, M, K), b (P, K, N), scratch (P, M, N), out (M, N)."""
     matmul_planes(a, b, scratch)
@@ -100,6 +103,7 @@ def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def matmul_rows(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the rows of `a` shared between threads."""
     shards = parallel.shards(a.shape[0], least=64)
@@ -110,6 +114,7 @@ def matmul_rows(a: Array, b: Array, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def matmul_shared(a: Array, b: Array, out: Array) -> None:
     """`out = a @ b` with the longer side of `out` shared between threads."""
     if out.shape[0] >= out.shape[1]:
@@ -120,6 +125,7 @@ def matmul_shared(a: Array, b: Array, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> None:
     """out (O, I) = dyᵀ x over all rows: the weight gradient. Threads share its longer side.
 
@@ -178,6 +184,7 @@ def _has_rows(array: Array, dtype: DType) -> bool:
 
 
 @has_cuda("values")
+@has_c
 def matmul_segments(
     a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
@@ -189,14 +196,14 @@ def matmul_segments(
     shapes = [(*a.shape(k), *out.shape(k)) for k in range(len(out))]
     tasks = [
         partial(_matmul_neighbours, a, b, out, transpose_a, transpose_b, shapes, first, end)
-        for first, end in _shares([rows * width * across for rows, width, _, across in shapes])
+        for first, end in shares([rows * width * across for rows, width, _, across in shapes])
     ]
     parallel.run(tasks)
 
 
-def _shares(costs: Sequence[int]) -> list[tuple[int, int]]:
+def shares(costs: Sequence[int] | Array) -> list[tuple[int, int]]:
     """Ranges of segments with about equal cost, one for each thread that pays off."""
-    ends = np.cumsum([0, *costs])
+    ends = np.concatenate([[0], np.cumsum(costs)])
     count = max(1, min(parallel.available(), int(ends[-1]) // WORTH_A_THREAD))
     edges = np.searchsorted(ends, ends[-1] * np.arange(1, count) / count)
     return list(itertools.pairwise([0, *edges.tolist(), len(costs)]))

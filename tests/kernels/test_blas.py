@@ -1,4 +1,5 @@
 import tracemalloc
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynbatch.kernels import blas
+from dynbatch.kernels.c.runtime.library import reference_only
 from dynbatch.kernels.runtime import parallel
 
 # Shapes whose columns divide into tiles, some that do not (prime columns), and degenerate ones.
@@ -15,10 +17,12 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True, params=[True, False], ids=["tiled", "plain"])
-def small_products(request, monkeypatch):
-    """Both paths, whatever this machine's BLAS would take."""
-    monkeypatch.setattr(blas, "has_small_products", lambda: request.param)
+@pytest.fixture(autouse=True, params=["c", "tiled", "plain"])
+def path(request, monkeypatch):
+    """All paths, whatever this machine's BLAS would take."""
+    monkeypatch.setattr(blas, "has_small_products", lambda: request.param == "tiled")
+    with nullcontext() if request.param == "c" else reference_only():
+        yield
 
 
 def arrays(*shapes, dtype=np.float32):

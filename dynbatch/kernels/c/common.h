@@ -23,8 +23,10 @@
 #define LANES ((ptrdiff_t)(VECTOR_BYTES / sizeof(REAL)))
 
 #ifdef REAL_IS_FLOAT
+#define REAL_BYTES 4
 typedef int32_t whole;
 #else
+#define REAL_BYTES 8
 typedef int64_t whole;
 #endif
 

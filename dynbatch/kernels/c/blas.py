@@ -1,0 +1,114 @@
+"""`kernels.blas` in C: products of packed panels.
+
+A row of a product has the same bits whatever rows, columns and threads it is computed with; so has
+a sum over all rows for any number of threads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.blas import WORTH_A_THREAD, shares
+from dynbatch.kernels.c.runtime.arrays import address, is_packed
+from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.runtime import parallel
+from dynbatch.ragged import Ragged
+
+_library = Library("blas.c")
+# Columns of a panel or several: where threads share columns, each has whole panels.
+PANEL = 64
+
+
+def matmul(a: Array, b: Array, out: Array) -> Any:
+    return _multiply(a, b, out)
+
+
+def matmul_planes(a: Array, b: Array, out: Array) -> Any:
+    return _multiply(a, b, out)
+
+
+def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> Any:
+    return _multiply(a, b, out)
+
+
+def matmul_rows(a: Array, b: Array, out: Array) -> Any:
+    return _multiply(a, b, out, share=True)
+
+
+def matmul_shared(a: Array, b: Array, out: Array) -> Any:
+    return _multiply(a, b, out, share=True)
+
+
+def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> Any:
+    return _multiply(dy.T, x, out, share=True, add=add)
+
+
+def _multiply(a: Array, b: Array, out: Array, share: bool = False, add: bool = False) -> Any:
+    """out (+)= a b; for planes of b, of each plane, or their sum if `out` has none."""
+    functions, size = _library.functions(out.dtype), out.itemsize
+    (rows, columns), inner = out.shape[-2:], a.shape[-1]
+    side_by_side = out.strides[-1] == size or columns < 2
+    if functions is None or not a.dtype == b.dtype == out.dtype or not side_by_side:
+        return NotImplemented
+    planes = len(b) if b.ndim > 2 else 1
+    plane_a, row_a, term_a = _steps(a, size)
+    plane_b, term_b, column_b = _steps(b, size)
+    plane_out, row_out, _ = _steps(out, size)
+    at_a, at_b, at_out = address(a) or 0, address(b) or 0, address(out) or 0
+
+    def part(top: int, bottom: int, left: int, right: int) -> None:
+        functions.products(
+            planes, bottom - top, inner, right - left,
+            at_a + top * row_a * size, plane_a, row_a, term_a,
+            at_b + left * column_b * size, plane_b, term_b, column_b,
+            at_out + (top * row_out + left) * size, plane_out, row_out, add,
+        )  # fmt: skip
+
+    work = planes * rows * inner * columns
+    if not share or work < 2 * WORTH_A_THREAD or (threads := parallel.available()) < 2:
+        part(0, rows, 0, columns)
+        return None
+    count = min(threads, work // WORTH_A_THREAD)
+    if rows >= columns:
+        edges = [rows * k // count for k in range(count + 1)]
+        parallel.run([partial(part, *span, 0, columns) for span in itertools.pairwise(edges)])
+    else:
+        edges = [columns * k // count // PANEL * PANEL for k in range(count)] + [columns]
+        parallel.run([partial(part, 0, rows, *span) for span in itertools.pairwise(edges)])
+    return None
+
+
+def _steps(array: Array, size: int) -> tuple[int, int, int]:
+    """Elements from a plane, row and column to the next; 0 where there are no planes."""
+    strides = array.strides
+    if len(strides) == 2:
+        return 0, strides[0] // size, strides[1] // size
+    return strides[0] // size, strides[1] // size, strides[2] // size
+
+
+def matmul_segments(
+    a: Ragged, b: Ragged, out: Ragged, transpose_a: bool = False, transpose_b: bool = False
+) -> Any:
+    functions, arrays = _library.functions(out.values.dtype), (a.values, b.values, out.values)
+    if functions is None or not is_packed(*arrays):
+        return NotImplemented
+    rows, columns = np.array(out.lengths, np.int64), _widths(out)
+    inner = np.array(a.lengths, np.int64) if transpose_a else _widths(a)
+    starts = [ragged.starts[:-1] for ragged in (a, b, out)]
+    table = np.column_stack([*starts, rows, inner, columns])
+    rest = (address(table), transpose_a, transpose_b, *[address(array) for array in arrays])
+    spans = shares(rows * inner * columns)
+    parallel.run([partial(functions.segments, *span, *rest) for span in spans])
+    return None
+
+
+def _widths(ragged: Ragged) -> Array:
+    """The width of each segment."""
+    if ragged.widths is not None:
+        return np.array(ragged.widths, np.int64)
+    return np.full(len(ragged), ragged.values.shape[1])

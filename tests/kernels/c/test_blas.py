@@ -1,0 +1,85 @@
+"""`kernels.blas` in C against NumPy; `tests/kernels/test_blas.py` runs both on the same cases."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dynbatch.backend import Array
+from dynbatch.kernels import blas
+from dynbatch.kernels.c.runtime.library import reason
+from dynbatch.kernels.runtime import parallel
+from dynbatch.ragged import Ragged
+from tests.kernels.c.compare import assert_same
+
+pytestmark = pytest.mark.skipif(bool(reason()), reason="C kernels do not run here")
+DTYPES = [np.float32, np.float64]
+
+
+def arrays(dtype: type, *shapes: tuple[int, ...]) -> list[Array]:
+    rng = np.random.default_rng(0)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_row_has_the_same_bits_in_any_company_and_for_any_threads(
+    dtype: type, same_threads: None
+) -> None:
+    x, weight = arrays(dtype, (301, 130), (515, 130))
+    for factor in (weight.T, np.ascontiguousarray(weight.T)):
+        parallel.set_num_threads(1)
+        whole = np.empty((301, 515), dtype)
+        blas.matmul_rows(x, factor, whole)
+        parallel.set_num_threads(2)
+        for rows in [slice(0, 301), slice(0, 1), slice(7, 8), slice(33, 120), slice(290, 301)]:
+            for product in (blas.matmul, blas.matmul_rows, blas.matmul_shared):
+                own = np.empty_like(whole[rows])
+                product(x[rows], factor, own)
+                assert own.tobytes() == whole[rows].tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("add", [False, True])
+def test_a_sum_over_all_rows_has_the_same_bits_for_any_threads(
+    dtype: type, add: bool, same_threads: None
+) -> None:
+    x, dy, before = arrays(dtype, (700, 130), (700, 140), (140, 130))
+    found = []
+    for threads in (1, 2, 3):
+        parallel.set_num_threads(threads)
+        out = before.copy()
+        blas.matmul_outer(x, dy, out, add=add)
+        found.append(out.tobytes())
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns", [1, 16, 65])
+def test_planes_and_their_sum(dtype: type, columns: int) -> None:
+    a, b = arrays(dtype, (3, 14, 33), (3, 33, columns))
+    planes, wide = np.zeros((2, 3, 20, columns + 5), dtype)
+    assert_same(blas.matmul_planes, a, b, planes[:, 2:16, :columns])
+    assert_same(blas.matmul_planes, a[1], b, wide[:, 2:16, :columns])
+    found, scratch = np.empty((14, columns), dtype), np.empty((3, 14, columns), dtype)
+    blas.matmul_sum(a, b, scratch, found)
+    np.testing.assert_allclose(found, (a @ b).sum(axis=0), 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("turned", [(False, False), (True, False), (False, True)])
+def test_each_segment_has_its_own_product(dtype: type, turned: tuple[bool, bool]) -> None:
+    rows, inner, columns = [3, 0, 1, 40, 7, 7, 5], [4, 3, 0, 33, 9, 9, 1], [2, 5, 3, 70, 16, 16, 1]
+    lefts, rights = [inner, rows] if turned[0] else [rows, inner], [inner, columns]
+    rights = rights[::-1] if turned[1] else rights
+    a, b, out = (
+        Ragged(arrays(dtype, (int(np.dot(*sizes)),))[0], sizes[0], widths=sizes[1])
+        for sizes in (lefts, rights, (rows, columns))
+    )
+    blas.matmul_segments(a, b, out, *turned)
+    for k in range(len(rows)):
+        left, right = a[k].T if turned[0] else a[k], b[k].T if turned[1] else b[k]
+        np.testing.assert_allclose(out[k], left @ right, 1e-5, 1e-5)
+        own = Ragged(np.empty(rows[k] * columns[k], dtype), [rows[k]], widths=[columns[k]])
+        part = [Ragged(r[k].ravel(), [r.lengths[k]], widths=[r.widths[k]]) for r in (a, b)]
+        blas.matmul_segments(*part, own, *turned)
+        assert own.values.tobytes() == out[k].tobytes()
