@@ -6,18 +6,14 @@ sum does not depend on the rows beside it, as it may in one matrix-vector produc
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks, share_blocks
-
-Normals = Callable[[slice], Array]
-"""Gives n, what `layer_norm` multiplies by the weight, for some of the rows, as a new array."""
 
 # n follows from y = n ⊙ weight + bias to a few roundings where |bias| is up to so many |weight|.
 MAX_SHIFT = 8.0
@@ -25,6 +21,7 @@ SMALLEST_WEIGHT = 1e-20  # below it y loses digits
 
 
 @has_cuda()
+@has_c
 def layer_norm(
     x: Array, weight: Array | None, bias: Array | None, eps: float,
     out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
@@ -66,49 +63,48 @@ def layer_norm(
     share_blocks(len(x), width, work)
 
 
-@has_cuda()
-def layer_norm_backward(
-    dy: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, out: Array
-) -> None:
-    """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight.
+@dataclass(frozen=True)
+class Normals:
+    """n = (rows - shift) · factor: what `layer_norm` multiplied by the weight, made again.
 
     Args:
-        weight:     (D,), or None for ones.
-        mean, rstd: (N,), left by `layer_norm`. Without a mean, mean(g) does not appear either.
-        out:        (N, D), overwritten with the gradient of x; may be `dy`.
-
-    Memory: n and g of a block of rows.
+        rows:          (N, D): its input; or its output, so that no input is kept.
+        shift, factor: of the input (N, 1), mean and rstd; of the output (D,), bias and 1/weight.
+                       None for 0, and for 1.
+        lost:          columns of the output from which n does not follow, whose factor is 0, and n
+                       there (N, K).
     """
-    normals = partial(_normal, x, mean, rstd)
-    normal_backward(dy, normals, weight, rstd, mean is not None, out)
+
+    rows: Array
+    shift: Array | None
+    factor: Array | None
+    lost: tuple[Array, Array] | None = None
+
+    def part(self, part: slice) -> Array:
+        """(n, D) of some rows, a new array."""
+        shift, factor = [
+            array[part] if array is not None and array.ndim == 2 else array
+            for array in (self.shift, self.factor)
+        ]
+        normal: Array = self.rows[part].copy() if shift is None else self.rows[part] - shift
+        if factor is not None:
+            np.multiply(normal, factor, out=normal)
+        if self.lost is not None:
+            columns, values = self.lost
+            normal[:, columns] = values[part]
+        return normal
 
 
-@has_cuda()
-def layer_norm_parameters(
-    dy: Array, x: Array, mean: Array | None, rstd: Array,
-    dweight: Array | None, dbias: Array | None,
-) -> None:  # fmt: skip
-    """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows, with n as in `layer_norm_backward`.
-
-    Args:
-        mean, rstd:     (N,), left by `layer_norm`.
-        dweight, dbias: (D,), overwritten; None where it is not wanted.
-    """
-    normal_parameters(dy, partial(_normal, x, mean, rstd), dweight, dbias)
-
-
-def _normal(x: Array, mean: Array | None, rstd: Array, part: slice) -> Array:
-    """n = (x - mean) · rstd for some rows."""
-    normal: Array
-    if mean is None:
-        normal = x[part] * rstd[part, None]
-    else:
-        normal = x[part] - mean[part, None]
-        np.multiply(normal, rstd[part, None], out=normal)
-    return normal
-
-
-# From the output, without x ---------------------------------------------------------------------
+def normals_of_output(
+    y: Array, weight: Array | None, bias: Array | None, lost: tuple[Array, Array] | None
+) -> Normals:
+    """n = (y - bias) / weight."""
+    if lost is None:
+        return Normals(y, bias, None if weight is None else 1 / weight)
+    with np.errstate(divide="ignore"):
+        factor = np.ones(y.shape[1], y.dtype) if weight is None else 1 / weight
+    factor[lost[0]] = 0
+    return Normals(y, bias, factor, lost)
 
 
 def lost_columns(weight: Array | None, bias: Array | None, width: int) -> Array:
@@ -119,42 +115,26 @@ def lost_columns(weight: Array | None, bias: Array | None, width: int) -> Array:
     return np.flatnonzero(~kept)
 
 
-def normals_of_columns(x: Array, mean: Array | None, rstd: Array, columns: Array) -> Array:
-    """(N, K) n of some columns, for `normals_of_output`."""
-    return _normal(x[:, columns], mean, rstd, slice(None))
-
-
-def normals_of_output(
-    y: Array, weight: Array | None, bias: Array | None, lost: tuple[Array, Array] | None
-) -> Normals:
-    """n = (y - bias) / weight.
-
-    Args:
-        lost: the columns where that is not so, and n there; None where there are none.
-    """
-
-    def normals(part: slice) -> Array:
-        normal: Array = y[part].copy() if bias is None else y[part] - bias
-        if weight is not None:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                np.divide(normal, weight, out=normal)
-        if lost is not None:
-            columns, values = lost
-            normal[:, columns] = values[part]
-        return normal
-
-    return normals
-
-
-def normal_backward(
+@has_cuda()
+@has_c
+def layer_norm_backward(
     dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array
 ) -> None:
-    """`layer_norm_backward` from n; without `is_centred`, mean(g) does not appear."""
+    """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with g = dy ⊙ weight.
+
+    Args:
+        weight:     (D,), or None for ones.
+        rstd:       (N,), left by `layer_norm`.
+        is_centred: whether it had a mean; without, mean(g) does not appear either.
+        out:        (N, D), overwritten with the gradient of x; may be `dy`.
+
+    Memory: n and g of a block of rows.
+    """
     width = dy.shape[1]
     ones = np.ones(width, dy.dtype)
 
     def work(part: slice) -> None:
-        normal = normals(part)
+        normal = normals.part(part)
         g = dy[part] if weight is None else dy[part] * weight
         along = np.vecdot(g, normal) / -width
         np.multiply(normal, along[:, None], out=normal)
@@ -167,25 +147,41 @@ def normal_backward(
     share_blocks(len(dy), width, work)
 
 
-def normal_parameters(
+@has_cuda()
+def layer_norm_parameters(
     dy: Array, normals: Normals, dweight: Array | None, dbias: Array | None
 ) -> None:
-    """`layer_norm_parameters` from n."""
-    parts = list(blocks(*dy.shape))
-    sums = np.zeros((2, len(parts), dy.shape[1]), dy.dtype)
+    """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows.
+
+    Args:
+        dweight, dbias: (D,), overwritten; None where it is not wanted.
+    """
+    parts, wanted = list(blocks(*dy.shape)), (dweight, dbias)
+    if len(parts) == 1:
+        sum_parameters(dy, normals, parts[0], *wanted)
+        return
+    sums = np.empty((2, len(parts), dy.shape[1]), dy.dtype)
 
     def work(number: int) -> None:
-        # A vector times the matrix: twice as fast as `np.add.reduce` down the columns.
-        part = parts[number]
-        ones = np.ones(part.stop - part.start, dy.dtype)
-        if dweight is not None:
-            normal = normals(part)
-            np.matmul(ones, np.multiply(normal, dy[part], out=normal), out=sums[0, number])
-        if dbias is not None:
-            np.matmul(ones, dy[part], out=sums[1, number])
+        own = [None if array is None else s[number] for array, s in zip(wanted, sums, strict=True)]
+        sum_parameters(dy, normals, parts[number], *own)
 
     # The sums of blocks are added in order: their bits do not depend on the threads.
     parallel.run_each(len(parts), work)
-    for array, of_blocks in zip((dweight, dbias), sums, strict=True):
+    for array, of_blocks in zip(wanted, sums, strict=True):
         if array is not None:
             np.add.reduce(of_blocks, axis=0, out=array)
+
+
+@has_c
+def sum_parameters(
+    dy: Array, normals: Normals, part: slice, dweight: Array | None, dbias: Array | None
+) -> None:
+    """`layer_norm_parameters` of some rows."""
+    # A vector times the matrix: twice as fast as `np.add.reduce` down the columns.
+    ones = np.ones(part.stop - part.start, dy.dtype)
+    if dweight is not None:
+        normal = normals.part(part)
+        np.matmul(ones, np.multiply(normal, dy[part], out=normal), out=dweight)
+    if dbias is not None:
+        np.matmul(ones, dy[part], out=dbias)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -76,42 +75,41 @@ class FeatureNormalization(Operation):
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node, x = batch.first, xs[0].values
         saved = batch.saved if batch.keeps else {}
-        columns = {
+        numbers = {
             name: saved[name][:, 0] if name in saved else batch.xp.empty(x.shape[0], x.dtype)
             for name in cls.statistics
         }
-        mean, rstd = columns.get("mean"), columns["rstd"]
+        mean, rstd = numbers.get("mean"), numbers["rstd"]
         weight, bias = cls.weight_and_bias(node)
         kept = saved.get("input")
         kernels.layer_norm(x, weight, bias, node.eps, y.values, mean, rstd, kept)
         if batch.keeps and kept is None:
             lost = kernels.lost_columns(weight, bias, x.shape[1])
             if lost.size:
-                batch.memo["lost"] = lost, kernels.normals_of_columns(x, mean, rstd, lost)
+                centre = None if mean is None else mean[:, None]
+                columns = kernels.Normals(x.take(lost, axis=1), centre, rstd[:, None])
+                batch.memo["lost"] = lost, columns.part(slice(None))
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:
         node, (dx,), saved = batch.first, dxs, batch.saved
         weight, bias = cls.weight_and_bias(node)
-        rstd = saved["rstd"][:, 0]
         if "input" in saved:
-            x, mean = saved["input"], saved["mean"][:, 0] if "mean" in saved else None
-            of_parameters = partial(kernels.layer_norm_parameters, dy.values, x, mean, rstd)
-            of_input = partial(kernels.layer_norm_backward, dy.values, x, weight, mean, rstd)
+            normals = kernels.Normals(saved["input"], saved.get("mean"), saved["rstd"])
         else:
-            y, centred = batch.result().values, "mean" in cls.statistics
+            y = batch.result().values
             normals = kernels.normals_of_output(y, weight, bias, batch.memo.get("lost"))
-            of_parameters = partial(kernels.normal_parameters, dy.values, normals)
-            of_input = partial(kernels.normal_backward, dy.values, normals, weight, rstd, centred)
         if node.parameters():
             gradients = batch.parameter_gradients()
             pair = [None if p is None or p.frozen else p for p in (node.weight, node.bias)]
             # One parameter may be both: each of its buffers is written before the next is given.
             turns = [pair] if pair[0] is not pair[1] else [[pair[0], None], [None, pair[1]]]
             for turn in turns:
-                of_parameters(*[None if p is None else gradients.buffer(p) for p in turn])
+                buffers = [None if p is None else gradients.buffer(p) for p in turn]
+                kernels.layer_norm_parameters(dy.values, normals, *buffers)
         if dx is not None:  # last: it may be written over dy
-            of_input(dx.values)
+            rstd, is_centred = saved["rstd"][:, 0], "mean" in cls.statistics
+            kernels.layer_norm_backward(dy.values, normals, weight, rstd, is_centred, dx.values)
 
     @staticmethod
     def weight_and_bias(node: FeatureNormalization) -> tuple[Array | None, Array | None]:

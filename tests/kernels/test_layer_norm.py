@@ -6,6 +6,19 @@ from dynbatch.kernels import layer_norm as kernels
 pytestmark = pytest.mark.usefixtures("block")
 
 
+def normals_of_input(x, mean, rstd):
+    return kernels.Normals(x, None if mean is None else mean[:, None], rstd[:, None])
+
+
+def backward(dy, x, weight, mean, rstd, out):
+    normals = normals_of_input(x, mean, rstd)
+    kernels.layer_norm_backward(dy, normals, weight, rstd, mean is not None, out)
+
+
+def parameters(dy, x, mean, rstd, dweight, dbias):
+    kernels.layer_norm_parameters(dy, normals_of_input(x, mean, rstd), dweight, dbias)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_equals_the_definition(rows):
     generator = np.random.default_rng(0)
@@ -29,10 +42,10 @@ def test_without_a_mean_only_the_scale_is_taken(rows):
     np.testing.assert_allclose(rstd, 1 / np.sqrt((x * x).mean(axis=1) + 1e-5))
     normal, g = x * rstd[:, None], dy * weight
     np.testing.assert_allclose(out, normal * weight)
-    kernels.layer_norm_backward(dy, x, weight, None, rstd, dx)
+    backward(dy, x, weight, None, rstd, dx)
     along = (g * normal).mean(axis=1, keepdims=True)
     np.testing.assert_allclose(dx, rstd[:, None] * (g - normal * along))
-    kernels.layer_norm_parameters(dy, x, None, rstd, dweight, None)
+    parameters(dy, x, None, rstd, dweight, None)
     np.testing.assert_allclose(dweight, (dy * normal).sum(axis=0))
 
 
@@ -50,10 +63,10 @@ def test_parameter_gradients_are_sums_over_rows():
     dy, x = np.random.default_rng(0).standard_normal((2, 9, 4))
     mean, rstd = np.random.default_rng(1).random((2, 9))
     dweight, dbias = np.empty((2, 4))
-    kernels.layer_norm_parameters(dy, x, mean, rstd, dweight, None)
-    kernels.layer_norm_parameters(dy, x, mean, rstd, None, dbias)
+    parameters(dy, x, mean, rstd, dweight, None)
+    parameters(dy, x, mean, rstd, None, dbias)
     normal = (x - mean[:, None]) * rstd[:, None]
     np.testing.assert_allclose(dweight, (dy * normal).sum(axis=0))
     np.testing.assert_allclose(dbias, dy.sum(axis=0))
-    kernels.layer_norm_parameters(dy[:0], x[:0], mean[:0], rstd[:0], dweight, dbias)
+    parameters(dy[:0], x[:0], mean[:0], rstd[:0], dweight, dbias)
     assert not dweight.any() and not dbias.any()

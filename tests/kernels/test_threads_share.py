@@ -27,8 +27,9 @@ def norm(x, dy):
     mean, rstd = np.empty((2, len(x)))
     out, back, (dweight, dbias) = np.empty_like(x), np.empty_like(x), np.empty((2, x.shape[1]))
     layer_norm.layer_norm(x, None, None, 1e-5, out, mean, rstd)
-    layer_norm.layer_norm_backward(dy, x, None, mean, rstd, back)
-    layer_norm.layer_norm_parameters(dy, x, mean, rstd, dweight, dbias)
+    normals = layer_norm.Normals(x, mean[:, None], rstd[:, None])
+    layer_norm.layer_norm_backward(dy, normals, None, rstd, True, back)
+    layer_norm.layer_norm_parameters(dy, normals, dweight, dbias)
     return out, back, dweight, dbias
 
 

@@ -14,6 +14,7 @@ from dynbatch.kernels.cuda.walks import (
     over_segments,
     split_segments,
 )
+from dynbatch.kernels.layer_norm import Normals
 
 WIDE = 1024  # rows beyond are a block's, not a warp's, as in layer_norm.cu
 
@@ -27,18 +28,17 @@ def layer_norm(
 
 
 def layer_norm_backward(
-    dy: Array, x: Array, weight: Array, mean: Array | None, rstd: Array, out: Array
+    dy: Array, normals: Normals, weight: Array, rstd: Array, is_centred: bool, out: Array
 ) -> None:
     """out = rstd · (g - mean(g) - n · mean(g ⊙ n)), with n = (x - mean) · rstd, g = dy ⊙ weight."""
+    x, mean = normals.rows, normals.shift
     _over_rows("layer_norm_backward", x, (dy, x, weight, mean, rstd, out))
 
 
-def layer_norm_parameters(
-    dy: Array, x: Array, mean: Array | None, rstd: Array, dweight: Array, dbias: Array
-) -> None:
+def layer_norm_parameters(dy: Array, normals: Normals, dweight: Array, dbias: Array) -> None:
     """dweight = Σ dy ⊙ n and dbias = Σ dy over all rows."""
     rows, width = dy.shape
-    statistics: tuple[Array | None, ...] = mean, rstd
+    x, statistics = normals.rows, (normals.shift, normals.factor)
     while rows > PART_OF_COLUMNS:
         parts, _ = split_segments(np.array([0, rows]), PART_OF_COLUMNS)
         rows = len(parts) - 1

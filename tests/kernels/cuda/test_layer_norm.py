@@ -5,6 +5,7 @@ from dynbatch.kernels import layer_norm as kernels
 from dynbatch.kernels.cuda.runtime.queue import queue
 from tests.kernels.cuda.compare import Values, assert_versions_agree, launches
 from tests.kernels.cuda.test_segment import normal
+from tests.kernels.test_layer_norm import backward, parameters
 
 EPS = 1e-5
 # A warp does rows of up to 1024, a block longer ones.
@@ -58,9 +59,9 @@ def test_backward(cupy, dtype, rows, width, weighted, centred):
     mean, rstd = statistics(x, centred)
     device = on_device(cupy, dy, x, weight, mean, rstd, out)
     with launches(bool(rows)):
-        kernels.layer_norm_backward(*device)
+        backward(*device)
         queue().flush()
-    kernels.layer_norm_backward(dy, x, weight, mean, rstd, out)
+    backward(dy, x, weight, mean, rstd, out)
     # In a row of one element the terms cancel to rounding errors, times an rstd of 316.
     tolerance = (2e-3 if width == 1 else 2e-5) * (1 if dtype == np.float32 else 1e-9)
     np.testing.assert_allclose(device[-1].get(), out, rtol=tolerance, atol=tolerance)
@@ -77,9 +78,9 @@ def test_parameters(cupy, dtype, rows, width, wanted, centred):
     ]
     found = [None if array is None else cupy.empty(width, dtype) for array in expected]
     with launches(1 + (rows > 256)):
-        kernels.layer_norm_parameters(*on_device(cupy, dy, x, mean, rstd), *found)
+        parameters(*on_device(cupy, dy, x, mean, rstd), *found)
         queue().flush()
-    kernels.layer_norm_parameters(dy, x, mean, rstd, *expected)
+    parameters(dy, x, mean, rstd, *expected)
     tolerance = 5e-5 if dtype == np.float32 else 1e-13
     for array, wanted_array in zip(found, expected, strict=True):
         if array is not None:

@@ -1,0 +1,107 @@
+// Layer normalisation and RMS normalisation of rows, a row at a time.
+#include "common.h"
+
+INLINE vector get_or(const REAL* p, ptrdiff_t i, ptrdiff_t n, REAL otherwise) {
+    return p ? get(p + i, n) : splat(otherwise);
+}
+
+// out = (x - mean) rstd weight + bias, with rstd = 1 / sqrt(mean of (x - mean)^2 + eps). Without
+// `mean` nothing is subtracted. kept = x.
+EXPORT void layer_norm(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const REAL* x,
+    ptrdiff_t x_stride, const REAL* weight, const REAL* bias, double eps, REAL* out,
+    ptrdiff_t out_stride, REAL* mean, REAL* rstd, REAL* kept) {
+    for (ptrdiff_t r = first; r < last; r++) {
+        const REAL* from = x + r * x_stride;
+        REAL* to = out + r * out_stride;
+        REAL centre = 0;
+        if (mean) {
+            vector sums = {0};
+            EACH_VECTOR(i, n, width) sums += get(from + i, n);
+            mean[r] = centre = sum_lanes(sums) / (REAL)width;
+        }
+        vector squares = {0};
+        EACH_VECTOR(i, n, width) {
+            vector centred = fill(get(from + i, n) - centre, n, 0);
+            squares += centred * centred;
+        }
+        REAL scale = 1 / (REAL)sqrt(sum_lanes(squares) / (REAL)width + (REAL)eps);
+        rstd[r] = scale;
+        EACH_VECTOR(i, n, width) {
+            vector value = get(from + i, n);
+            if (kept) put(kept + r * width + i, value, n);
+            value = (value - centre) * scale;
+            put(to + i, value * get_or(weight, i, n, 1) + get_or(bias, i, n, 0), n);
+        }
+    }
+}
+
+// What `layer_norm` multiplied by the weight, n = (rows - shift) factor; see `Normals` in Python.
+// In the `lost` columns factor is 0, and n lies in `values`, a row of `count` for each of theirs.
+typedef struct {
+    const REAL* rows;
+    ptrdiff_t stride;
+    const REAL *shift, *factor;
+    int of_rows;
+    ptrdiff_t count;
+    const int64_t* lost;
+    const REAL* values;
+} Normals;
+
+INLINE vector along(
+    const REAL* p, ptrdiff_t row, ptrdiff_t i, ptrdiff_t n, int of_rows, REAL otherwise) {
+    return of_rows && p ? splat(p[row]) : get_or(p, i, n, otherwise);
+}
+// 0 in lost columns.
+INLINE vector normal(const Normals* of, ptrdiff_t row, ptrdiff_t i, ptrdiff_t n) {
+    vector x = get(of->rows + row * of->stride + i, n);
+    vector factor = along(of->factor, row, i, n, of->of_rows, 1);
+    x = (x - along(of->shift, row, i, n, of->of_rows, 0)) * factor;
+    return of->count ? choose(factor == 0, (vector){0}, x) : x;
+}
+
+// out = rstd (g - mean(g) - n mean(g n)) with g = dy weight; not centred, mean(g) does not appear.
+EXPORT void layer_norm_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const REAL* rows,
+    ptrdiff_t stride, const REAL* shift, const REAL* factor, int of_rows, ptrdiff_t count,
+    const int64_t* lost, const REAL* values, const REAL* dy, ptrdiff_t dy_stride,
+    const REAL* weight, const REAL* rstd, int centred, REAL* out, ptrdiff_t out_stride) {
+    const Normals of = {rows, stride, shift, factor, of_rows, count, lost, values};
+    for (ptrdiff_t r = first; r < last; r++) {
+        const REAL *from = dy + r * dy_stride, *own = values + r * count;
+        REAL* to = out + r * out_stride;
+        vector sums = {0}, products = {0};
+        EACH_VECTOR(i, n, width) {
+            vector g = get(from + i, n) * get_or(weight, i, n, 1);
+            sums += g;
+            products += g * normal(&of, r, i, n);
+        }
+        REAL level = centred ? sum_lanes(sums) / (REAL)width : 0, product = sum_lanes(products);
+        for (ptrdiff_t k = 0; k < count; k++)
+            product += from[lost[k]] * (weight ? weight[lost[k]] : 1) * own[k];
+        product /= (REAL)width;
+        EACH_VECTOR(i, n, width) {
+            vector g = get(from + i, n) * get_or(weight, i, n, 1);
+            put(to + i, (g - level - normal(&of, r, i, n) * product) * rstd[r], n);
+        }
+        for (ptrdiff_t k = 0; k < count; k++) to[lost[k]] -= own[k] * product * rstd[r];
+    }
+}
+
+// dweight = sum of dy n and dbias = sum of dy over rows first ... last - 1, in order.
+EXPORT void sum_parameters(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const REAL* rows,
+    ptrdiff_t stride, const REAL* shift, const REAL* factor, int of_rows, ptrdiff_t count,
+    const int64_t* lost, const REAL* values, const REAL* dy, ptrdiff_t dy_stride, REAL* dweight,
+    REAL* dbias) {
+    const Normals of = {rows, stride, shift, factor, of_rows, count, lost, values};
+    for (ptrdiff_t r = first; r < last; r++) {
+        const REAL *from = dy + r * dy_stride, *own = values + r * count;
+        EACH_VECTOR(i, n, width) {
+            vector g = get(from + i, n);
+            if (dweight) {
+                vector sums = get_or(r > first ? dweight : NULL, i, n, 0);
+                put(dweight + i, sums + g * normal(&of, r, i, n), n);
+            }
+            if (dbias) put(dbias + i, get_or(r > first ? dbias : NULL, i, n, 0) + g, n);
+        }
+        for (ptrdiff_t k = 0; dweight && k < count; k++) dweight[lost[k]] += from[lost[k]] * own[k];
+    }
+}

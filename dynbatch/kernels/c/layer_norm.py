@@ -1,0 +1,75 @@
+"""`kernels.layer_norm` in C."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dynbatch.backend import Array
+from dynbatch.kernels.c.runtime.arrays import address, has_rows, is_packed, row_stride
+from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.c.runtime.sharing import share_rows
+from dynbatch.kernels.layer_norm import Normals
+
+_library = Library("layer_norm.c")
+
+
+def layer_norm(
+    x: Array, weight: Array | None, bias: Array | None, eps: float,
+    out: Array, mean: Array | None, rstd: Array, kept: Array | None = None,
+) -> Any:  # fmt: skip
+    functions = _library.functions(x.dtype)
+    if functions is None or not (
+        has_rows(rstd, x, out) and is_packed(rstd, mean, weight, bias, kept)
+    ):
+        return NotImplemented
+    share_rows(
+        functions.layer_norm, *x.shape, x.shape[1], address(x), row_stride(x), address(weight),
+        address(bias), eps, address(out), row_stride(out), address(mean), address(rstd),
+        address(kept),
+    )  # fmt: skip
+    return None
+
+
+def layer_norm_backward(
+    dy: Array, normals: Normals, weight: Array | None, rstd: Array, is_centred: bool, out: Array
+) -> Any:
+    functions = _library.functions(dy.dtype)
+    if functions is None or not (has_rows(rstd, dy, out) and is_packed(rstd, weight)):
+        return NotImplemented
+    given = _arguments(normals, dy)
+    if given is None:
+        return NotImplemented
+    share_rows(
+        functions.layer_norm_backward, *dy.shape, dy.shape[1], *given, address(weight),
+        address(rstd), is_centred, address(out), row_stride(out),
+    )  # fmt: skip
+    return None
+
+
+def sum_parameters(
+    dy: Array, normals: Normals, part: slice, dweight: Array | None, dbias: Array | None
+) -> Any:
+    functions = _library.functions(dy.dtype)
+    if functions is None or not (has_rows(dy) and is_packed(dy[:0], dweight, dbias)):
+        return NotImplemented
+    given = _arguments(normals, dy)
+    if given is None:
+        return NotImplemented
+    functions.sum_parameters(
+        part.start, part.stop, dy.shape[1], *given, address(dweight), address(dbias)
+    )
+    return None
+
+
+def _arguments(normals: Normals, dy: Array) -> list[int | None] | None:
+    """What C wants to know of the normals, then of dy; None where it does not take them."""
+    rows, shift, factor = normals.rows, normals.shift, normals.factor
+    columns, values = normals.lost or (None, None)
+    if not (has_rows(dy, rows) and is_packed(dy[:0], shift, factor, values)):
+        return None
+    of_rows = any([array is not None and array.ndim == 2 for array in (shift, factor)])
+    count = 0 if columns is None else columns.size
+    return [
+        address(rows), row_stride(rows), address(shift), address(factor), of_rows,
+        count, address(columns), address(values), address(dy), row_stride(dy),
+    ]  # fmt: skip
