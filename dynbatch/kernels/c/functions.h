@@ -54,14 +54,15 @@ INLINE vector log1p_near_0(vector r) {
 
 // log(x) = log(m) + k log(2) with x = 2^k m, 1/√2 <= m < √2. -infinity at 0, NaN below and of NaN.
 INLINE vector log_of(vector x) {
-    mask is_tiny = x < 1.17549435e-38f;  // of fewer digits: made larger by 2^23
-    mask bits = (mask)choose(is_tiny, x * 8388608.0f, x) & 0x7fffffff;
-    mask power = bits - 0x3f3504f3;
-    vector m = (vector)(bits - (power & ~0x7fffff));
-    vector k = __builtin_convertvector((power >> 23) - (is_tiny & 23), vector);
+    vector positive = choose(x > 0, x, splat(1));
+    mask is_tiny = positive < 1.17549435e-38f;  // of fewer digits: made larger by 2^23
+    mask bits = (mask)choose(is_tiny, positive * 8388608.0f, positive);
+    mask power = (bits - 0x3f3504f3) >> 23;
+    vector m = (vector)(bits - (power << 23));
+    vector k = __builtin_convertvector(power - (is_tiny & 23), vector);
     vector y = log1p_near_0(m - 1.0f) - k * 2.12194440e-4f + k * 0.693359375f;
-    y = choose(x == 0, splat(-INFINITY), choose(x < INFINITY, y, x));
-    return choose(x < 0, splat(NAN), y);
+    y = choose(x < INFINITY, y, splat(INFINITY));
+    return choose(x > 0, y, choose(x == 0, splat(-INFINITY), splat(NAN)));
 }
 
 // log(1 + x) for 0 <= x <= 1.
