@@ -69,12 +69,12 @@ def vector_of(bias: ScoreBias, distances: range, shared: int, out: Array) -> Dis
     """The numbers of the distances, in `out`; `shared` heads of queries for each head of keys."""
     heads = bias.numbers.shape[1]
     numbers = out[: heads * len(distances)].reshape(heads, len(distances))
-    each = np.arange(distances.start, distances.stop)
+    each = np.arange(distances.start, distances.stop, distances.step)
     if bias.rule is None:
         np.multiply(bias.numbers.T, np.abs(each).astype(out.dtype), out=numbers)
     else:
         np.take(bias.numbers.T, bias.rule.rows(each), axis=1, out=numbers, mode="clip")
-    return DistanceVector(numbers.reshape(heads // shared, shared, -1), -distances.start)
+    return DistanceVector(numbers.reshape(heads // shared, shared, -1), distances.index(0))
 
 
 def table_gradient(rule: DistanceRows, slopes: DistanceVector, out: Array) -> None:

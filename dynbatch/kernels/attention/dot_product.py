@@ -30,10 +30,11 @@ from dynbatch.kernels.attention.packed import (
     exp_rows,
     softmax_backward,
 )
-from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
 
 
 @no_scratch_on_gpu
+@has_c
 def workspace(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
@@ -46,6 +47,7 @@ def workspace(
 
 
 @has_cuda()
+@has_c
 def workspace_backward(
     array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
 ) -> int:
@@ -59,6 +61,7 @@ def workspace_backward(
 
 
 @has_cuda("queries")
+@has_c
 def dot_attention(
     packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
 ) -> None:
@@ -113,6 +116,7 @@ def _block_forward(
 
 
 @has_cuda("queries")
+@has_c
 def dot_attention_backward(
     packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
     wanted: AttentionGradients, scratch: Array,

@@ -1,0 +1,208 @@
+"""`kernels.attention.dot_product` in C: threads share the heads of the sentences.
+
+A query's numbers depend on the keys that it sees alone: other queries, other sentences and the
+number of threads change no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dynbatch.backend import Array
+from dynbatch.kernels.attention.bias import (
+    DistanceVector,
+    distances_of,
+    table_gradient,
+    vector_of,
+)
+from dynbatch.kernels.attention.blocks import Scoring
+from dynbatch.kernels.attention.mask import NO_MASK
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
+from dynbatch.kernels.c.runtime.library import Library
+from dynbatch.kernels.runtime import parallel
+
+SIDE = 32  # queries that are worked on at a time, as in tiles.h
+ALIGNMENT = 64  # bytes
+FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
+# Scores that take a thread about 100 µs.
+WORTH_A_THREAD = 1 << 16
+
+_library = Library("attention/dot_product.c")
+
+
+def workspace(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+) -> Any:
+    if _library.functions(array.dtype) is None:
+        return NotImplemented
+    return _bias_size(query_lengths, key_lengths, scoring)
+
+
+def workspace_backward(
+    array: Array, query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring
+) -> Any:
+    if _library.functions(array.dtype) is None:
+        return NotImplemented
+    bias = _bias_size(query_lengths, key_lengths, scoring)
+    pairs = np.multiply(query_lengths, key_lengths)
+    return 2 * bias + _num_shards(pairs, scoring) * _room(key_lengths, scoring)
+
+
+def dot_attention(
+    packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None, scratch: Array
+) -> Any:
+    functions = _library.functions(out.dtype)
+    if functions is None:
+        return NotImplemented
+    call = AttentionCall(packed, scoring, out, log_sums, scratch)
+    call.run(functions.dot_attention, call.shares())
+    return None
+
+
+def dot_attention_backward(
+    packed: PackedAttention, scoring: Scoring, log_sums: Array, dout: Array,
+    wanted: AttentionGradients, scratch: Array,
+) -> Any:  # fmt: skip
+    functions = _library.functions(dout.dtype)
+    if functions is None:
+        return NotImplemented
+    call = AttentionCall(packed, scoring, dout, log_sums, scratch)
+    dbias = call.want(wanted)
+    # A bias's gradient sums over all sentences: one thread does so for a head.
+    shares = call.shares() if dbias is None else call.shares_of_heads()
+    size = _room(np.diff(packed.key_offsets), scoring)
+    places = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
+    rooms = [-(-place // ALIGNMENT) * ALIGNMENT for place in places]
+    call.run(functions.dot_attention_backward, shares, rooms)
+    rule = None if scoring.bias is None else scoring.bias.rule
+    if dbias is not None and wanted.bias is not None and rule is not None:
+        slopes = DistanceVector(dbias[:, None, ::-1], call.distances[::-1].index(0))
+        table_gradient(rule, slopes, wanted.bias)
+    return None
+
+
+def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring) -> int:
+    if scoring.bias is None:
+        return 0
+    return scoring.heads * len(distances_of(query_lengths, key_lengths))
+
+
+def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
+    """Elements of p and ds of SIDE queries and all keys that they see, for one thread."""
+    spans = [
+        min(count, mask.left + mask.right + SIDE)
+        for count, mask in zip(key_lengths, scoring.masks, strict=True)
+    ]
+    return 2 * SIDE * int(max(spans, default=0)) + ALIGNMENT // 4
+
+
+def _num_shards(pairs: Array, scoring: Scoring) -> int:
+    return max(1, min(parallel.num_threads(), scoring.heads * int(pairs.sum()) // WORTH_A_THREAD))
+
+
+class AttentionCall:
+    """What one call of the C functions reads, and how threads share it.
+
+    A thread has a range of heads of keys, and of the sentences' numbers of those.
+
+    Attributes:
+        distances: from query to key, in the order of the bias's numbers.
+        scratch:   what is left of it.
+    """
+
+    def __init__(
+        self, packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None,
+        scratch: Array,
+    ) -> None:  # fmt: skip
+        queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+        self.pairs = queries * keys
+        self.scoring = scoring
+        self.scratch = scratch
+        # Downwards, so that the numbers of a key go up with the queries.
+        self.distances = distances_of(queries, keys)[::-1]
+        self.bias = None
+        if scoring.bias is not None:
+            vector = vector_of(scoring.bias, self.distances, scoring.shared, scratch)
+            self.bias = vector.numbers.reshape(scoring.heads, -1)
+            self.scratch = scratch[self.bias.size :]
+        q, k, v = [x if has_rows(x) else np.ascontiguousarray(x) for x in packed[:3]]
+        scales = np.ascontiguousarray(scoring.scales, out.dtype)
+        self.sentences, self.masks = _sentences(packed, scoring)
+        self.arrays = [q, k, v, out, log_sums, self.bias, self.sentences, scales]
+        groups = scoring.heads // scoring.shared
+        self.sizes = [
+            *[row_stride(x) for x in (q, k, v, out)], scoring.heads, scoring.shared,
+            k.shape[1] // groups, v.shape[1] // groups, len(self.distances),
+            self.distances.index(0), scoring.streams is not None, 0,
+        ]  # fmt: skip
+        self.gradients: list[Array | None] = [None] * 4
+
+    def want(self, wanted: AttentionGradients) -> Array | None:
+        """Compute these gradients; return room for a bias's, (heads, distances)."""
+        dbias = None
+        if wanted.bias is not None and self.bias is not None:
+            dbias = self.scratch[: self.bias.size].reshape(self.bias.shape)
+            dbias[...] = 0
+            self.scratch = self.scratch[self.bias.size :]
+        self.gradients = [wanted.queries, wanted.keys, wanted.values, dbias]
+        self.sizes[-1] = wanted.accumulate
+        return dbias
+
+    def shares(self) -> list[tuple[int, int, int, int]]:
+        """The first and last number, the first head of keys and how many, of each thread."""
+        groups = self.scoring.heads // self.scoring.shared
+        shards = _num_shards(self.pairs, self.scoring)
+        done = np.cumsum(np.repeat(self.pairs, groups))
+        inner = (
+            [] if shards == 1 else np.searchsorted(done, done[-1] * np.arange(1, shards) / shards)
+        )
+        return [(*edges, 0, groups) for edges in pairwise([0, *inner, self.pairs.size * groups])]
+
+    def shares_of_heads(self) -> list[tuple[int, int, int, int]]:
+        """`shares` of whole heads, each with all sentences."""
+        groups, count = self.scoring.heads // self.scoring.shared, self.pairs.size
+        shards = min(groups, _num_shards(self.pairs, self.scoring))
+        edges = [groups * part // shards for part in range(shards + 1)]
+        return [(0, count * (end - start), start, end - start) for start, end in pairwise(edges)]
+
+    def run(
+        self, function: Callable[..., None], shares: list[tuple[int, int, int, int]],
+        rooms: list[int] | None = None,
+    ) -> None:  # fmt: skip
+        places = [address(x) or 0 for x in (*self.arrays, *self.gradients)]
+        strides = [0 if x is None else row_stride(x) for x in self.gradients[:3]]
+        table = np.array([*places, *self.sizes, *strides, 0], np.int64)
+        table[-1:].view(np.float64)[0] = self.scoring.p
+        own = [()] * len(shares) if rooms is None else [(room,) for room in rooms]
+        parallel.run(
+            [
+                partial(function, *share, address(table), *room)
+                for share, room in zip(shares, own, strict=True)
+            ]
+        )
+
+
+def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:
+    """The table of sentences that C reads, and the flags that it names."""
+    table = np.zeros((len(scoring.masks), 9), np.int64)
+    table[:, 0], table[:, 2] = packed.query_offsets[:-1], packed.key_offsets[:-1]
+    table[:, 1], table[:, 3] = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+    table[:, 4:6] = FAR
+    kept = []
+    for row, mask in zip(table, scoring.masks, strict=True):
+        if mask is NO_MASK:
+            continue
+        row[4:6] = min(FAR, mask.left), min(FAR, mask.right)
+        if mask.visible is not None and mask.visible.size:
+            kept.append(np.ascontiguousarray(mask.visible))
+            row[6] = address(kept[-1]) or 0
+            row[7] = mask.visible.shape[1] if mask.visible.ndim == 2 else 0
+    if scoring.streams is not None:
+        table[:, 8] = scoring.streams
+    return table, kept

@@ -1,0 +1,141 @@
+// Products of rows where they lie, and rows turned into columns.
+#include "functions.h"
+
+enum { SIDE = 32, DEPTH = 128 };  // columns of a turned block, and terms of a sum at a time
+
+#if VECTOR_BYTES == 64 || defined(__aarch64__)
+#define HEIGHT 8  // 16 of 32 registers are sums
+#else
+#define HEIGHT 6  // 12 of 16
+#endif
+
+#if defined(__AVX512F__)
+#define GET load_part  // no slower, and no branch
+#define PUT store_part
+#else
+#define GET get
+#define PUT put
+#endif
+
+#define PRODUCT                                                                         \
+    ptrdiff_t rows, ptrdiff_t columns, ptrdiff_t terms, const REAL *a, ptrdiff_t a_row, \
+        ptrdiff_t a_step, const REAL *b, ptrdiff_t b_row, REAL *c, ptrdiff_t c_row, int adds
+
+// `product` of up to `vectors` vectors of columns, `height` rows at a time.
+INLINE void narrow_product(const int height, const int vectors, PRODUCT) {
+    ptrdiff_t part = columns - (vectors - 1) * LANES;
+    for (ptrdiff_t done = 0; done < rows; done += height, c += height * c_row) {
+        ptrdiff_t left = rows - done;
+        vector sum[HEIGHT][2];
+        const REAL* row[HEIGHT];
+#pragma GCC unroll 8
+        for (int r = 0; r < height; r++) {
+            row[r] = a + (done + least(r, left - 1)) * a_row;
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) sum[r][v] = (vector){0};
+        }
+        if (adds) {
+#pragma GCC unroll 8
+            for (int r = 0; r < height; r++)
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++)
+                    if (r < left)
+                        sum[r][v] = GET(c + r * c_row + v * LANES, v + 1 < vectors ? LANES : part);
+        }
+        const REAL* from = b;
+        for (ptrdiff_t n = 0; n < terms; n++, from += b_row) {
+            vector x[2];
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                x[v] = v + 1 < vectors ? load(from) : GET(from + v * LANES, part);
+#pragma GCC unroll 8
+            for (int r = 0; r < height; r++) {
+                vector factor = splat(row[r][n * a_step]);
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++) sum[r][v] += factor * x[v];
+            }
+        }
+#pragma GCC unroll 8
+        for (int r = 0; r < height; r++)
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++)
+                if (r < left)
+                    PUT(c + r * c_row + v * LANES, sum[r][v], v + 1 < vectors ? LANES : part);
+    }
+}
+#define EACH_PRODUCT(name, height, vectors)                                                     \
+    static __attribute__((noinline)) void name(PRODUCT) {                                       \
+        narrow_product(                                                                         \
+            height, vectors, rows, columns, terms, a, a_row, a_step, b, b_row, c, c_row, adds); \
+    }
+EACH_PRODUCT(two_vectors, HEIGHT, 2)
+EACH_PRODUCT(one_vector, HEIGHT, 1)
+EACH_PRODUCT(row_of_two, 1, 2)
+EACH_PRODUCT(row_of_one, 1, 1)
+
+// c[r, i] = Σ_n a[r, n] b[n, i], added to c if `adds`.
+//
+//     a[r, n] lies at a + r * a_row + n * a_step;  rows of b and c are b_row and c_row apart
+//
+// An element's sum goes through the terms in their order, whatever rows and columns are computed
+// with it, and however many terms at a time.
+static void product(PRODUCT) {
+    ptrdiff_t done = 0;
+    do {  // once for no terms too, which are zeros
+        ptrdiff_t now = least(terms - done, DEPTH);
+        for (ptrdiff_t i = 0; i < columns; i += 2 * LANES) {
+            ptrdiff_t across = least(columns - i, 2 * LANES);
+            void (*part)(PRODUCT) = rows == 1        ? across > LANES ? row_of_two : row_of_one
+                                    : across > LANES ? two_vectors
+                                                     : one_vector;
+            part(rows, across, now, a + done * a_step, a_row, a_step, b + done * b_row + i, b_row,
+                c + i, c_row, adds);
+        }
+        done += now, adds = 1;
+    } while (done < terms);
+}
+
+// Each element of two vectors in turn: the first halves, and the second halves.
+#if VECTOR_BYTES == 64 && defined(REAL_IS_FLOAT)
+#define FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#elif VECTOR_BYTES == 64 || (VECTOR_BYTES == 32 && defined(REAL_IS_FLOAT))
+#define FIRST 0, 8, 1, 9, 2, 10, 3, 11
+#define SECOND 4, 12, 5, 13, 6, 14, 7, 15
+#elif VECTOR_BYTES == 32 || defined(REAL_IS_FLOAT)
+#define FIRST 0, 4, 1, 5
+#define SECOND 2, 6, 3, 7
+#else
+#define FIRST 0, 2
+#define SECOND 1, 3
+#endif
+
+// to[c * SIDE + i] = scale * rows[i * stride + c] for i < count and c < width, up to a whole number
+// of vectors of some row's. Each round swaps one bit of an element's row with one of its column.
+static __attribute__((noinline)) void turn(
+    ptrdiff_t count, ptrdiff_t width, const REAL* rows, ptrdiff_t stride, REAL scale, REAL* to) {
+    enum { N = VECTOR_BYTES / sizeof(REAL) };
+    for (ptrdiff_t i = 0; i < count; i += LANES) EACH_VECTOR(c, n, width) {
+            vector x[N], y[N];
+            const REAL* row = rows + i * stride + c;
+#pragma GCC unroll 16
+            for (int r = 0; r < N; r++) {
+                x[r] = GET(row, n) * scale;
+                row += i + r + 1 < count ? stride : 0;
+            }
+#pragma GCC unroll 4
+            for (int round = N; round > 1; round /= 2) {
+#pragma GCC unroll 8
+                for (int r = 0; r < N / 2; r++) {
+                    y[2 * r] = __builtin_shufflevector(x[r], x[r + N / 2], FIRST);
+                    y[2 * r + 1] = __builtin_shufflevector(x[r], x[r + N / 2], SECOND);
+                }
+#pragma GCC unroll 16
+                for (int r = 0; r < N; r++) x[r] = y[r];
+            }
+            REAL* at = to + c * SIDE + i;
+#pragma GCC unroll 16
+            for (int r = 0; r < N; r++)
+                if (r < n) store(at + r * SIDE, x[r]);
+        }
+}

@@ -1,0 +1,188 @@
+"""`kernels.attention.dot_product` in C against NumPy, and its bits against themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dynbatch.backend import Array
+from dynbatch.kernels.attention import dot_product as kernels
+from dynbatch.kernels.attention.bias import ScoreBias
+from dynbatch.kernels.attention.blocks import Scoring
+from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.c.attention import dot_product as compiled
+from dynbatch.kernels.c.runtime import library
+from dynbatch.kernels.runtime import parallel
+from dynbatch.nodes.attention.bias import ClippedDistance
+from tests.kernels.c.compare import TOLERANCE
+
+CAUSAL = Mask(UNBOUNDED, 0)
+LENGTHS = [0, 1, 2, 5, 16, 17, 31, 33, 64, 65, 130]
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "WORTH_A_THREAD", 1)
+    monkeypatch.setattr(parallel, "num_threads", lambda: request.param)
+
+
+def offsets_of(lengths: Any) -> Array:
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+
+
+def masks_of(rng: np.random.Generator, queries: Array, keys: Array) -> list[Mask]:
+    def flags(*shape: int) -> Mask:
+        return Mask(UNBOUNDED, int(rng.integers(0, 99)), rng.random(shape) < 0.6)
+
+    def one(kind: int, pair: tuple[int, int]) -> Mask:
+        kinds = [NO_MASK, CAUSAL, Mask(3, 40), Mask(40, 0), flags(*pair), flags(pair[1])]
+        return kinds[kind]
+
+    return [
+        one(kind, pair)
+        for kind, pair in zip(
+            rng.integers(0, 6, len(queries)), zip(queries, keys, strict=True), strict=True
+        )
+    ]
+
+
+class Case:
+    """Sentences, a scoring and gradients drawn from a seed, in float64."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.count = int(rng.integers(1, 6))
+        self.queries, self.keys = rng.choice(LENGTHS, (2, self.count))
+        self.shared, groups = (int(n) for n in rng.integers(1, 4, 2))
+        heads = self.shared * groups
+        width, tall = (int(n) for n in rng.choice([1, 5, 16, 20, 32, 40, 150], 2))
+        query_rows, key_rows = int(self.queries.sum()), int(self.keys.sum())
+        # Columns of wider matrices, as of a product that makes all three.
+        self.q = rng.standard_normal((query_rows, heads * width + 3))[:, 3:]
+        both = rng.standard_normal((key_rows, groups * (width + tall)))
+        self.k, self.v = both[:, : groups * width], both[:, groups * width :]
+        self.dout = rng.standard_normal((query_rows, heads * tall))
+        self.earlier = [rng.standard_normal(x.shape) for x in (self.q, self.k, self.v)]
+        self.accumulate = bool(rng.random() < 0.3)
+        kind = rng.integers(0, 3)
+        self.reach = int(rng.integers(1, 40))
+        table = rng.standard_normal((2 * self.reach + 1 if kind == 1 else 1, heads)) / 9
+        rule = ClippedDistance(self.reach) if kind == 1 else None
+        bias = ScoreBias(table, rule) if kind else None
+        p = float(rng.choice([0, 0, 0.3, 1]))
+        streams = rng.integers(0, 1 << 32, self.count, np.uint32) if p else None
+        scales = rng.random(self.count) / width**0.5
+        masks = masks_of(rng, self.queries, self.keys)
+        self.scoring = Scoring(heads, scales, masks, self.shared, bias, p, streams)
+
+    def run(self, dtype: type, only: int | None = None) -> list[Array]:
+        """Everything that forward and backward leave, of all sentences or one."""
+        spans = [offsets_of(self.queries), offsets_of(self.keys)]
+        chosen = slice(None) if only is None else slice(only, only + 1)
+        rows, keys = [slice(None) if only is None else slice(*at[only : only + 2]) for at in spans]
+        queries, counts = self.queries[chosen], self.keys[chosen]
+
+        def cast(x: Array) -> Array:
+            """As many columns from row to row as the array has."""
+            return x.base.astype(dtype)[:, x.base.shape[1] - x.shape[1] :]
+
+        q = cast(self.q)[rows]
+        both = self.k.base.astype(dtype)[keys]
+        k, v = both[:, : self.k.shape[1]], both[:, self.k.shape[1] :]
+        packed = PackedAttention(q, k, v, offsets_of(queries), offsets_of(counts))
+        scoring = self.scoring
+        bias, streams = scoring.bias, scoring.streams
+        if bias is not None:
+            bias = bias._replace(numbers=bias.numbers.astype(dtype))
+        scoring = scoring._replace(
+            scales=scoring.scales[chosen].astype(dtype), masks=scoring.masks[chosen], bias=bias,
+            streams=None if streams is None else streams[chosen],
+        )  # fmt: skip
+        lengths = (queries.tolist(), counts.tolist())
+        dout = self.dout[rows].astype(dtype)
+        out, log_sums = np.full_like(dout, np.nan), np.empty((len(dout), scoring.heads), dtype)
+        scratch = np.empty(kernels.workspace(out, *lengths, scoring), dtype)
+        kernels.dot_attention(packed, scoring, out, log_sums, scratch)
+        made = [x.astype(dtype) for x in self.earlier]
+        dq, dk, dv = made[0][rows], made[1][keys], made[2][keys]
+        if not self.accumulate:
+            dq[...], dk[...], dv[...] = np.nan, np.nan, np.nan
+        has_table = bias is not None and bias.rule is not None
+        table = np.empty_like(bias.numbers) if bias is not None and has_table else None
+        wanted = AttentionGradients(dq, dk, dv, self.accumulate, bias=table)
+        scratch = np.empty(kernels.workspace_backward(out, *lengths, scoring), dtype)
+        kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+        return [out, log_sums, dq, dk, dv, *([] if table is None else [table])]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_configurations_give_what_numpy_gives(seed: int, threads: None) -> None:
+    case = Case(seed)
+    with library.reference_only():
+        expected = case.run(np.float64)
+    for dtype in (np.float64, np.float32):
+        for mine, reference in zip(case.run(dtype), expected, strict=True):
+            scale = np.abs(reference[np.isfinite(reference)]).max(initial=1)
+            tolerance = TOLERANCE[mine.dtype.char]
+            np.testing.assert_allclose(mine, reference, tolerance, tolerance * scale)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_sentence_has_the_same_bits_alone_and_in_company(seed: int, threads: None) -> None:
+    case = Case(seed)
+    everything = case.run(np.float32)[:5]
+    spans = [offsets_of(case.queries)] * 3 + [offsets_of(case.keys)] * 2
+    for k in range(case.count):
+        for together, alone, at in zip(everything, case.run(np.float32, k)[:5], spans, strict=True):
+            assert together[at[k] : at[k + 1]].tobytes() == alone.tobytes()
+
+
+def test_a_bias_has_the_same_gradient_on_any_number_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compiled, "WORTH_A_THREAD", 1)
+    cases = [case for case in map(Case, range(30)) if len(case.run(np.float32)) > 5]
+    assert cases
+    for case in cases:
+        found = set()
+        for count in (1, 2, 5):
+            monkeypatch.setattr(parallel, "num_threads", lambda count=count: count)
+            found.add(case.run(np.float32)[5].tobytes())
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_queries_one_at_a_time_have_the_bits_of_all_at_once(dtype: type) -> None:
+    length, heads, width = 150, 2, 24
+    rng = np.random.default_rng(3)
+    q, k, v = rng.standard_normal((3, length, heads * width)).astype(dtype)
+    scales = np.array([0.3], dtype)
+    out, log_sums = np.empty_like(q), np.empty((length, heads), dtype)
+    packed = PackedAttention(q, k, v, offsets_of([length]), offsets_of([length]))
+    kernels.dot_attention(packed, Scoring(heads, scales, [CAUSAL]), out, log_sums, np.empty(0))
+    for i in range(length):
+        seen = i + 1
+        one = PackedAttention(q[i:seen], k[:seen], v[:seen], offsets_of([1]), offsets_of([seen]))
+        own, sums = np.empty_like(q[:1]), np.empty((1, heads), dtype)
+        kernels.dot_attention(one, Scoring(heads, scales, [NO_MASK]), own, sums, np.empty(0))
+        assert own.tobytes() == out[i].tobytes()
+        assert sums.tobytes() == log_sums[i].tobytes()
+
+
+def test_keys_that_are_their_own_values_add_both_gradients() -> None:
+    rng = np.random.default_rng(4)
+    q, k, dout = rng.standard_normal((3, 9, 8))
+    packed = PackedAttention(q, k, k, offsets_of([9]), offsets_of([9]))
+    scoring = Scoring(2, np.ones(1), [NO_MASK])
+    out, log_sums = np.empty_like(q), np.empty((9, 2))
+    kernels.dot_attention(packed, scoring, out, log_sums, np.empty(0))
+    scratch = np.empty(kernels.workspace_backward(out, [9], [9], scoring))
+    apart, once = np.ones((2, 9, 8)), np.ones((9, 8))
+    wanted = AttentionGradients(None, apart[0], apart[1], True)
+    kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    wanted = AttentionGradients(None, once, once, True)
+    kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
+    np.testing.assert_allclose(once, apart[0] + apart[1] - 1, rtol=1e-12)
