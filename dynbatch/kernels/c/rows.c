@@ -8,34 +8,36 @@ static int are_below(ptrdiff_t count, const int64_t* index, ptrdiff_t limit) {
     return result;
 }
 
-static void add(ptrdiff_t first, ptrdiff_t last, ptrdiff_t count, const int64_t* index,
-    const REAL* rows, ptrdiff_t stride, REAL* out, ptrdiff_t out_stride) {
+// Threads share columns by lines of the cache, so many floats each.
+#define COLUMNS 16
+
+// out[index[n]] += rows[n] in lines first, …, last - 1 of the columns, for n = 0, 1, …; nothing, and
+// *taken = 0, if an index is not below `targets`, the rows of `out`.
+EXPORT void add_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_t count,
+    const int64_t* index, const REAL* rows, ptrdiff_t stride, ptrdiff_t targets, REAL* out,
+    ptrdiff_t out_stride, int64_t* taken) {
+    if (!are_below(count, index, targets)) {
+        *taken = 0;
+        return;
+    }
+    ptrdiff_t start = first * COLUMNS, columns = least(last * COLUMNS, width) - start;
     for (ptrdiff_t n = 0; n < count; n++) {
-        const REAL* from = rows + n * stride + first;
-        REAL* to = out + index[n] * out_stride + first;
-        EACH_VECTOR(i, part, last - first) {
+        const REAL* from = rows + n * stride + start;
+        REAL* to = out + index[n] * out_stride + start;
+        EACH_VECTOR(i, part, columns) {
             put(to + i, get(to + i, part) + get(from + i, part), part);
         }
     }
 }
 
-// out[index[n]] += rows[n] in columns first, …, last - 1, for n = 0, 1, …; nothing, and *taken = 0,
-// if an index is not below `targets`, the rows of `out`.
-EXPORT void add_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t count, const int64_t* index,
-    const REAL* rows, ptrdiff_t stride, ptrdiff_t targets, REAL* out, ptrdiff_t out_stride,
-    int64_t* taken) {
-    if (are_below(count, index, targets))
-        add(first, last, count, index, rows, stride, out, out_stride);
-    else *taken = 0;
-}
-
 // out[k] = the sum of the rows[n] with index[n] == k, likewise.
-EXPORT void sum_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t count, const int64_t* index,
-    const REAL* rows, ptrdiff_t stride, ptrdiff_t targets, REAL* out, ptrdiff_t out_stride,
-    int64_t* taken) {
+EXPORT void sum_rows(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, ptrdiff_t count,
+    const int64_t* index, const REAL* rows, ptrdiff_t stride, ptrdiff_t targets, REAL* out,
+    ptrdiff_t out_stride, int64_t* taken) {
+    ptrdiff_t start = first * COLUMNS, columns = least(last * COLUMNS, width) - start;
     for (ptrdiff_t k = 0; k < targets; k++)
-        memset(out + k * out_stride + first, 0, (size_t)(last - first) * sizeof(REAL));
-    add_rows(first, last, count, index, rows, stride, targets, out, out_stride, taken);
+        memset(out + k * out_stride + start, 0, (size_t)columns * sizeof(REAL));
+    add_rows(first, last, width, count, index, rows, stride, targets, out, out_stride, taken);
 }
 
 // The distinct ids in increasing order, and each id's rank among them. `seen` has a bit for each

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from ctypes import byref, c_int64
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,11 @@ import numpy as np
 from dynbatch.backend import Array
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
-from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.c.runtime.sharing import share_rows
 
-# Elements that take a thread about 40 µs.
-WORTH_A_THREAD = 1 << 17
 # Elements up to which NumPy adds rows that are distinct sooner, with the same bits.
-WORTH_C = 1 << 14
-# Columns that threads are given at a time: a line of the cache, in float32.
+WORTH_C = 1 << 12
+# Columns that a thread is given at least, as in rows.c: a line of the cache, in float32.
 COLUMNS = 16
 # Possible ids for each id given, up to which a bitmap of them is cheap.
 SPARSEST = 4096
@@ -67,16 +64,9 @@ def _by_columns(function: Any, rows: Array, index: Array, out: Array) -> Any:
     if not has_rows(rows, out):
         return NotImplemented
     index, taken, width = np.ascontiguousarray(index, np.int64), c_int64(1), out.shape[1]
-    args = (
-        index.size, address(index), address(rows), row_stride(rows), len(out), address(out),
-        row_stride(out), byref(taken),
+    share_rows(
+        function, -(-width // COLUMNS), max(len(index), len(out)) * COLUMNS, width, index.size,
+        address(index), address(rows), row_stride(rows), len(out), address(out), row_stride(out),
+        byref(taken),
     )  # fmt: skip
-    of_column = max(1, len(index), len(out))
-    shares = parallel.shards(-(-width // COLUMNS), WORTH_A_THREAD // (of_column * COLUMNS))
-    parallel.run(
-        [
-            partial(function, first * COLUMNS, min(width, last * COLUMNS), *args)
-            for first, last in shares
-        ]
-    )
     return None if taken.value else NotImplemented
