@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.runtime.dispatch import has_cuda, no_scratch_on_gpu
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda, no_scratch_on_gpu
 from dynbatch.kernels.segment import sum_segments
 
 # Sums over all pairs of tags that `viterbi` holds at a time.
@@ -34,6 +34,7 @@ class ChainGradients(NamedTuple):
 
 
 @has_cuda()
+@has_c
 def crf(
     x: Array, chain: Chain, ids: Array, offsets: Array, log_sums: Array, shifts: Array, out: Array
 ) -> None:
@@ -54,12 +55,12 @@ def crf(
 
     Accuracy: the log-partition is summed token by token with the score of `ids` taken off, so that
         its rounding is that of one token's scores, not of the sentence's.
-    Cost: one product of a matrix with (K, K) a token of the longest sentence; see `_LogSums`.
+    Cost: one product of a matrix with (K, K) a token of the longest sentence; see `LogSums`.
     Source: Lafferty, McCallum & Pereira 2001, ICML; start and end as in Lample et al. 2016,
         arXiv:1603.01360, section 2.2.
     """
     first, last = ends(offsets)
-    sums, a = _LogSums(chain.transitions), x[:0]
+    sums, a = LogSums(chain.transitions), x[:0]
     for t, rows in enumerate(steps(offsets)):
         log_sum = (
             sums(a[: rows.size]) if t else np.broadcast_to(chain.start, (rows.size, x.shape[1]))
@@ -108,7 +109,7 @@ def crf_backward(
     exp(a_t-1,i + transitions_ij - log_sums_tj), so that p_t-1 follows from p_t by one product.
     """
     first, last = ends(offsets)
-    sums, scale = _LogSums(chain.transitions), np.repeat(dy, np.diff(offsets))
+    sums, scale = LogSums(chain.transitions), np.repeat(dy, np.diff(offsets))
     before, slopes = scratch[: 2 * x.size].reshape(2, *x.shape)
     np.add(log_sums, x, out=before)
     np.subtract(before, shifts[:, None], out=before)
@@ -116,20 +117,10 @@ def crf_backward(
     is_small = scratch[2 * x.size :].view(bool)[: x.size].reshape(x.shape)
     sums.inverse(log_sums, slopes, is_small)
     slopes[first], is_small[first] = 0, False
-    dx[last] = scale[last, None] * _softmax(_state(x, log_sums, shifts, last) + chain.end)
     exact = np.zeros_like(chain.transitions)
-    for rows in steps(offsets)[:0:-1]:
-        p = dx[rows]
-        slope = slopes[rows] = slopes[rows] * p
-        earlier = before[rows - 1] * (slope @ sums.factors.T)
-        n, j = np.nonzero(is_small[rows] & (p != 0))
-        if n.size:
-            a = _state(x, log_sums, shifts, rows[n] - 1)
-            pairs = a + chain.transitions.T[j] - log_sums[rows[n], j][:, None]
-            pairs = p[n, j][:, None] * np.exp(pairs)
-            np.add.at(earlier, n, pairs)
-            np.add.at(exact.T, j, pairs)
-        dx[rows - 1] = earlier
+    walk_back(
+        x, chain, sums.factors, offsets, log_sums, shifts, dy, before, slopes, is_small, dx, exact
+    )
     dx[np.arange(x.shape[0]), ids] -= scale
     if wanted.transitions is not None:
         np.matmul(before[:-1].T, slopes[1:], out=wanted.transitions)
@@ -143,7 +134,40 @@ def crf_backward(
         np.sum(dx[last], axis=0, out=wanted.end)
 
 
+@has_c
+def walk_back(
+    x: Array, chain: Chain, factors: Array, offsets: Array, log_sums: Array, shifts: Array,
+    dy: Array, before: Array, slopes: Array, is_small: Array, dx: Array, exact: Array,
+) -> None:  # fmt: skip
+    """The steps of `crf_backward`: dx_tj = dy_k p_tj, from last tokens to first ones.
+
+    Args:
+        factors:  (K, K) those of `LogSums`.
+        before:   (N, K) exp(a_t).
+        slopes:   (N, K) 1 / Σ_i before_t-1,i factors_ij; multiplied by dx. 0 where `is_small`.
+        is_small: (N, K) where the sum is too small to divide by.
+        dx:       (N, K), overwritten.
+        exact:    (K, K), to which what `slopes` lacks of the transitions' gradient is added.
+    """
+    _, last = ends(offsets)
+    scale = np.repeat(dy, np.diff(offsets))[last, None]
+    dx[last] = scale * _softmax(_state(x, log_sums, shifts, last) + chain.end)
+    for rows in steps(offsets)[:0:-1]:
+        p = dx[rows]
+        slope = slopes[rows] = slopes[rows] * p
+        earlier = before[rows - 1] * (slope @ factors.T)
+        n, j = np.nonzero(is_small[rows] & (p != 0))
+        if n.size:
+            a = _state(x, log_sums, shifts, rows[n] - 1)
+            pairs = a + chain.transitions.T[j] - log_sums[rows[n], j][:, None]
+            pairs = p[n, j][:, None] * np.exp(pairs)
+            np.add.at(earlier, n, pairs)
+            np.add.at(exact.T, j, pairs)
+        dx[rows - 1] = earlier
+
+
 @has_cuda()
+@has_c
 def viterbi(x: Array, chain: Chain, offsets: Array, out: Array, scratch: Array) -> None:
     """out_n = the tag of row n in its sentence's best sequence (see `crf`).
 
@@ -221,7 +245,7 @@ def rows_after(offsets: Array) -> Array:
     return np.flatnonzero(is_inner)
 
 
-class _LogSums:
+class LogSums:
     """log Σ_i exp(a_i + transitions_ij) of many a (n, K) at once, by a product of exponentials.
 
     exp(transitions) has its columns divided by their largest element, so that no sum overflows.
@@ -229,32 +253,34 @@ class _LogSums:
     is recomputed in log space, term by term.
 
     Attributes:
+        peaks:   (K,) the largest element of each column of the transitions.
         factors: (K, K) exp(transitions_ij - peaks_j).
+        least:   a sum below it is recomputed.
     """
 
     def __init__(self, transitions: Array) -> None:
         self._transitions = transitions
-        self._peaks = _peak(transitions.T)[:, 0]
-        self.factors = np.exp(transitions - self._peaks)
+        self.peaks = _peak(transitions.T)[:, 0]
+        self.factors = np.exp(transitions - self.peaks)
         limits = np.finfo(transitions.dtype)
-        self._least = transitions.shape[0] * limits.tiny / limits.eps
+        self.least = transitions.shape[0] * limits.tiny / limits.eps
 
     def __call__(self, a: Array) -> Array:
         """The sums for `a` whose rows have maximum 0."""
         total = np.exp(a) @ self.factors
-        n, j = np.nonzero(total < self._least)
+        n, j = np.nonzero(total < self.least)
         with np.errstate(divide="ignore"):
-            log_sums: Array = np.log(total) + self._peaks
+            log_sums: Array = np.log(total) + self.peaks
         if n.size:
             log_sums[n, j] = _log_sum_exp(a[n] + self._transitions.T[j])
         return log_sums
 
     def inverse(self, log_sums: Array, out: Array, is_small: Array) -> None:
         """1 / Σ_i exp(a_i) factors_ij from its logarithm; 0 and True where the sum is too small."""
-        np.subtract(self._peaks, log_sums, out=out)
+        np.subtract(self.peaks, log_sums, out=out)
         with np.errstate(over="ignore"):
             np.exp(out, out=out)
-        np.greater(out, 1 / self._least, out=is_small)
+        np.greater(out, 1 / self.least, out=is_small)
         np.copyto(out, 0, where=is_small)
 
 
