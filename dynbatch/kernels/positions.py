@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.move import row_index
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks
 from dynbatch.kernels.unary import negate
 from dynbatch.recent import Recent
@@ -70,6 +70,7 @@ def longest(offsets: Array, starts: Array) -> int:
 
 
 @has_cuda()
+@has_c
 def rotary(
     x: Array, offsets: Array, starts: Array, angles: Angles, heads: int, is_interleaved: bool,
     is_inverse: bool, out: Array,

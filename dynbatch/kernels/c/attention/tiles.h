@@ -1,5 +1,6 @@
 // Products of rows where they lie, and rows turned into columns.
 #include "functions.h"
+#include "shuffles.h"
 
 enum { SIDE = 32, DEPTH = 128 };  // columns of a turned block, and terms of a sum at a time
 
@@ -95,21 +96,6 @@ static void product(PRODUCT) {
     } while (done < terms);
 }
 
-// Each element of two vectors in turn: the first halves, and the second halves.
-#if VECTOR_BYTES == 64 && defined(REAL_IS_FLOAT)
-#define FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
-#define SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
-#elif VECTOR_BYTES == 64 || (VECTOR_BYTES == 32 && defined(REAL_IS_FLOAT))
-#define FIRST 0, 8, 1, 9, 2, 10, 3, 11
-#define SECOND 4, 12, 5, 13, 6, 14, 7, 15
-#elif VECTOR_BYTES == 32 || defined(REAL_IS_FLOAT)
-#define FIRST 0, 4, 1, 5
-#define SECOND 2, 6, 3, 7
-#else
-#define FIRST 0, 2
-#define SECOND 1, 3
-#endif
-
 // to[c * SIDE + i] = scale * rows[i * stride + c] for i < count and c < width, up to a whole number
 // of vectors of some row's. Each round swaps one bit of an element's row with one of its column.
 static __attribute__((noinline)) void turn(
@@ -127,8 +113,8 @@ static __attribute__((noinline)) void turn(
             for (int round = N; round > 1; round /= 2) {
 #pragma GCC unroll 8
                 for (int r = 0; r < N / 2; r++) {
-                    y[2 * r] = __builtin_shufflevector(x[r], x[r + N / 2], FIRST);
-                    y[2 * r + 1] = __builtin_shufflevector(x[r], x[r + N / 2], SECOND);
+                    y[2 * r] = first_halves(x[r], x[r + N / 2]);
+                    y[2 * r + 1] = second_halves(x[r], x[r + N / 2]);
                 }
 #pragma GCC unroll 16
                 for (int r = 0; r < N; r++) x[r] = y[r];
