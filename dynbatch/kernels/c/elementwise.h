@@ -163,12 +163,12 @@ INLINE vector raise_to_back_b(vector dy, vector a, vector b) {  // 0^b is 0, or 
 }
 
 // A NaN wins; equal values get half the gradient each.
-INLINE vector maximum_of(vector a, vector b) { return choose((a > b) | (a != a), a, b); }
+INLINE vector maximum_of(vector a, vector b) { return choose(b != b, b, larger(b, a)); }
 INLINE vector maximum_back_a(vector dy, vector a, vector b) {
     return choose(a < b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
 }
 INLINE vector maximum_back_b(vector dy, vector a, vector b) { return maximum_back_a(dy, b, a); }
-INLINE vector minimum_of(vector a, vector b) { return choose((a < b) | (a != a), a, b); }
+INLINE vector minimum_of(vector a, vector b) { return choose(b != b, b, smaller(b, a)); }
 INLINE vector minimum_back_a(vector dy, vector a, vector b) {
     return choose(a > b, zeros(), choose(a == b, dy * (REAL)0.5, dy));
 }
