@@ -112,7 +112,7 @@ def stream_map(x: Array, weights: Array | Sequence[Portion], out: Array) -> None
         return
     for plane, columns, piece, first in weights:
         part = planes[plane][:, columns]
-        np.matmul(x, piece.weight.value[first : first + part.shape[1]].T, out=part)
+        blas.matmul_rows(x, piece.weight.value[first : first + part.shape[1]].T, part)
 
 
 def columns_of(arrays: dict[str, Array], columns: Columns) -> Array:

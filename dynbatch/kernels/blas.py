@@ -20,6 +20,7 @@ from functools import cache, partial
 import numpy as np
 
 from dynbatch.backend import Array, DType
+from dynbatch.kernels.arrays import add_bias
 from dynbatch.kernels.runtime import parallel
 from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.runtime.openblas import PLAIN, ROW_MAJOR, TRANSPOSED, gemm, has_small_products
@@ -104,13 +105,15 @@ def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> None:
 
 @has_cuda()
 @has_c
-def matmul_rows(a: Array, b: Array, out: Array) -> None:
-    """`out = a @ b` with the rows of `a` shared between threads."""
+def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
+    """`out = a @ b + bias` with the rows of `a` shared between threads; `bias` is (N,)."""
     shards = parallel.shards(a.shape[0], least=64)
     if len(shards) == 1:
         matmul(a, b, out)
-        return
-    parallel.run([partial(matmul, a[s:e], b, out[s:e]) for s, e in shards])
+    else:
+        parallel.run([partial(matmul, a[s:e], b, out[s:e]) for s, e in shards])
+    if bias is not None:
+        add_bias(out, bias)
 
 
 @has_cuda()

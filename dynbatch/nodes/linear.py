@@ -63,9 +63,8 @@ class LinearMap(Operation):
     @classmethod
     def forward_batch(cls, batch: Batch, y: Ragged, *xs: Ragged) -> None:
         node = batch.first
-        blas.matmul_rows(xs[0].values, node.weight.value.T, y.values)
-        if node.bias is not None:
-            arrays.add_bias(y.values, node.bias.value)
+        bias = None if node.bias is None else node.bias.value
+        blas.matmul_rows(xs[0].values, node.weight.value.T, y.values, bias)
 
     @classmethod
     def backward_batch(cls, batch: Batch, dy: Ragged, *dxs: Ragged | None) -> None:

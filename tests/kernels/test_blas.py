@@ -93,6 +93,19 @@ def test_matmul_shared_equals_numpy_whatever_the_shards(
     assert_close(out, a @ b.T, inner)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(("rows", "inner", "columns"), [(900, 130, 40), (40, 90, 1300), (0, 3, 5)])
+def test_a_bias_is_added_to_each_row_whatever_the_shards(
+    same_threads, threads, rows, inner, columns
+):
+    parallel.set_num_threads(threads)
+    a, b, bias = arrays((rows, inner), (columns, inner), (2, columns))
+    out = np.full((rows, columns), np.nan, np.float32)
+    for row in (bias[1], np.asfortranarray(bias)[1]):
+        blas.matmul_rows(a, b.T, out, row)
+        assert_close(out, a @ b.T + bias[1], inner)
+
+
 # (N, I, O) of x (N, I) and dy (N, O): wide, tall, more than one slice, one row or column, nothing.
 OUTER = [(20, 130, 40), (20, 40, 130), (3, 300, 900), (7, 1, 5), (7, 5, 1), (1, 6, 7), (0, 4, 3)]
 

@@ -1,14 +1,17 @@
 // Products of matrices and of planes of matrices, and one product for each segment.
 #include "product.h"
 
-// c_p = a_p b_p (+ c_p if `add`) for each of P planes; if c_plane is 0, the sum of all of them.
-// Elements of a, b and c lie the given numbers of elements apart.
+// c_p = a_p b_p + base for each of P planes; if c_plane is 0, their sum. Elements of a, b and c lie
+// the given numbers of elements apart, as do rows of `base`; NULL is zero.
 EXPORT void products(ptrdiff_t P, ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a,
     ptrdiff_t a_plane, ptrdiff_t a_row, ptrdiff_t a_term, const REAL* b, ptrdiff_t b_plane,
-    ptrdiff_t b_term, ptrdiff_t b_column, REAL* c, ptrdiff_t c_plane, ptrdiff_t ldc, int add) {
-    for (ptrdiff_t p = 0; p < P; p++, a += a_plane, b += b_plane, c += c_plane)
-        unpacked_product(M, K, N, a, a_row, a_term, b, b_term, b_column,
-            add || (p && !c_plane) ? c : NULL, ldc, c, ldc);
+    ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base, ptrdiff_t base_stride, REAL* c,
+    ptrdiff_t c_plane, ptrdiff_t ldc) {
+    for (ptrdiff_t p = 0; p < P; p++, a += a_plane, b += b_plane, c += c_plane) {
+        int adds = p && !c_plane;
+        unpacked_product(M, K, N, a, a_row, a_term, b, b_term, b_column, adds ? c : base,
+            adds ? ldc : base_stride, c, ldc);
+    }
 }
 
 // For each segment, a row of `table`: where its a, b and c begin, and M, K, N. Each lies packed; a

@@ -36,8 +36,8 @@ def matmul_sum(a: Array, b: Array, scratch: Array, out: Array) -> Any:
     return _multiply(a, b, out)
 
 
-def matmul_rows(a: Array, b: Array, out: Array) -> Any:
-    return _multiply(a, b, out, share=True)
+def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> Any:
+    return _multiply(a, b, out, share=True, base=bias)
 
 
 def matmul_shared(a: Array, b: Array, out: Array) -> Any:
@@ -45,28 +45,41 @@ def matmul_shared(a: Array, b: Array, out: Array) -> Any:
 
 
 def matmul_outer(x: Array, dy: Array, out: Array, add: bool = False) -> Any:
-    return _multiply(dy.T, x, out, share=True, add=add)
+    return _multiply(dy.T, x, out, share=True, base=out if add else None)
 
 
-def _multiply(a: Array, b: Array, out: Array, share: bool = False, add: bool = False) -> Any:
-    """out (+)= a b; for planes of b, of each plane, or their sum if `out` has none."""
+def _multiply(
+    a: Array, b: Array, out: Array, share: bool = False, base: Array | None = None
+) -> Any:
+    """out = a b + base; for planes of b, of each plane, or their sum if `out` has none.
+
+    Args:
+        share: between threads, where that pays.
+        base:  a row, `out` itself, or None, which is zero.
+    """
     functions, size = _library.functions(out.dtype), out.itemsize
     (rows, columns), inner = out.shape[-2:], a.shape[-1]
     side_by_side = out.strides[-1] == size or columns < 2
-    if functions is None or not a.dtype == b.dtype == out.dtype or not side_by_side:
+    fits = base is None or base is out or (base.flags.c_contiguous and base.dtype == out.dtype)
+    fits = fits and side_by_side and a.dtype == b.dtype == out.dtype
+    if functions is None or not fits:
         return NotImplemented
     planes = len(b) if b.ndim > 2 else 1
     plane_a, row_a, term_a = _steps(a, size)
     plane_b, term_b, column_b = _steps(b, size)
     plane_out, row_out, _ = _steps(out, size)
-    at_a, at_b, at_out = address(a) or 0, address(b) or 0, address(out) or 0
+    row_base = row_out if base is out else 0
+    at_a, at_b, at_out, at_base = (
+        address(a) or 0, address(b) or 0, address(out) or 0, address(base) or 0,
+    )  # fmt: skip
 
     def part(top: int, bottom: int, left: int, right: int) -> None:
         functions.products(
             planes, bottom - top, inner, right - left,
             at_a + top * row_a * size, plane_a, row_a, term_a,
             at_b + left * column_b * size, plane_b, term_b, column_b,
-            at_out + (top * row_out + left) * size, plane_out, row_out, add,
+            at_base and at_base + (top * row_base + left) * size, row_base,
+            at_out + (top * row_out + left) * size, plane_out, row_out,
         )  # fmt: skip
 
     work = planes * rows * inner * columns

@@ -27,7 +27,7 @@
 #define PART 256
 #define GROUP (VECTOR_BYTES * 16 / REAL_BYTES)  // columns
 #define ROW_BLOCK 96
-#define FEW_ROWS 48
+#define FEW_ROWS (VECTOR_BYTES == 64 ? 48 : 12)
 
 // LANES vectors as columns instead of rows: each stage interleaves the first half of the vectors
 // with the second.
@@ -217,6 +217,7 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* 
     ptrdiff_t a_term, const REAL* b, ptrdiff_t b_term, ptrdiff_t b_column, const REAL* base,
     ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
     static _Thread_local REAL group[PART * GROUP] __attribute__((aligned(64)));
+    static _Thread_local REAL block[PART * ROW_BLOCK] __attribute__((aligned(64)));
     int in_place = b_column == 1 && M <= FEW_ROWS;
     for (ptrdiff_t first = 0; first < N; first += GROUP) {
         ptrdiff_t last = least(first + GROUP, N), k = 0;
@@ -224,7 +225,14 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* 
         ptrdiff_t plus_stride = base_stride;
         do {
             ptrdiff_t terms = least(K - k, PART);
-            for (ptrdiff_t i = 0; i < M; i += ROW_BLOCK)
+            for (ptrdiff_t i = 0; i < M; i += ROW_BLOCK) {
+                ptrdiff_t rows = least(M - i, ROW_BLOCK), row = a_row, term = a_term;
+                const REAL* top = a + i * a_row + k * a_term;
+                if (a_row == 1 && a_term != 1) {  // columns, perhaps powers of two apart
+                    for (ptrdiff_t s = 0; s < terms; s++)
+                        memcpy(block + s * rows, top + s * a_term, (size_t)rows * sizeof(REAL));
+                    top = block, term = rows;
+                }
                 for (ptrdiff_t j = first; j < last; j += PANEL) {
                     ptrdiff_t columns = least(last - j, PANEL);
                     ptrdiff_t step = (columns + LANES - 1) & -LANES;
@@ -236,11 +244,11 @@ static void unpacked_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* 
                         if (!i) pack_panel(terms, columns, from, b_term, b_column, packed);
                         panel = packed;
                     }
-                    rows_by_panel(least(M - i, ROW_BLOCK), columns, terms,
-                        a + i * a_row + k * a_term, a_row, a_term, panel, step,
+                    rows_by_panel(rows, columns, terms, top, row, term, panel, step,
                         plus ? plus + i * plus_stride + j : NULL, plus_stride, c + i * ldc + j,
                         ldc);
                 }
+            }
             k += terms, plus = c, plus_stride = ldc;
         } while (k < K);
     }

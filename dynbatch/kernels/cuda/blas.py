@@ -6,6 +6,7 @@ import numpy as np
 
 from dynbatch.backend import Array
 from dynbatch.errors import DtypeError, ShapeError
+from dynbatch.kernels.cuda.arrays import add_bias
 from dynbatch.kernels.cuda.runtime.cupy_types import device_address
 from dynbatch.kernels.cuda.runtime.queue import launch, queue
 from dynbatch.ragged import Ragged
@@ -19,7 +20,14 @@ def matmul(a: Array, b: Array, out: Array) -> None:
     product(a, b, out)
 
 
-matmul_rows = matmul_shared = matmul  # which on a CPU tell how threads share the work
+matmul_shared = matmul  # which on a CPU tells how threads share the work
+
+
+def matmul_rows(a: Array, b: Array, out: Array, bias: Array | None = None) -> None:
+    """out = a @ b + bias."""
+    product(a, b, out)
+    if bias is not None:
+        add_bias(out, bias)
 
 
 def product(a: Array, b: Array, out: Array, beta: int = 0) -> None:
