@@ -21,6 +21,7 @@ from dynbatch.driver import drive
 from dynbatch.errors import DynbatchError
 from dynbatch.gc_pause import set_gc_threshold
 from dynbatch.graph import Graph
+from dynbatch.kernels.blas import set_batch_invariant
 from dynbatch.kernels.runtime.parallel import num_threads, set_num_threads
 from dynbatch.nodes.node import Node
 from dynbatch.nodes.operation import Operation, Retain
@@ -56,6 +57,7 @@ __all__ = [
     "optim",
     "scan",
     "seed",
+    "set_batch_invariant",
     "set_gc_threshold",
     "set_num_threads",
     "stack",

@@ -19,6 +19,7 @@ from functools import cache, partial
 
 import numpy as np
 
+from dynbatch.arguments import switch
 from dynbatch.backend import Array, DType
 from dynbatch.kernels.arrays import add_bias
 from dynbatch.kernels.runtime import parallel
@@ -36,8 +37,33 @@ WIDEST_PRODUCT = 2048
 ROW_BLOCKS = (48, 32, 24, 16)
 # Multiply-adds of ragged products that are worth a thread.
 WORTH_A_THREAD = 1 << 21
+# Multiply-adds of products that go to OpenBLAS where rows need not have the same bits everywhere.
+LARGE_PRODUCT = 1 << 26
 # Elements of a product that is added slice by slice: what the second-level cache holds.
 ADDED_SLICE = 1 << 17
+
+_settings = {"batch_invariant": True}
+
+
+def set_batch_invariant(wanted: bool) -> None:
+    """Whether a sentence's numbers have the same bits in every mini-batch, in all graphs.
+
+    By default they have, where C kernels run (see `db.backends`): values, losses, and gradients of
+    inputs do not depend on which other sentences are computed with one, nor on their number.
+
+    With False, products of more than 2^26 multiply-adds go to the BLAS of NumPy, which may be
+    faster on some processors. It chooses how to add by the size of the whole product, so the last
+    bits of a row may then depend on the rows beside it. Measure: on many processors ours is faster.
+
+    Raises:
+        ArgumentError: it is neither True nor False.
+    """
+    _settings["batch_invariant"] = switch("set_batch_invariant", "wanted", wanted)
+
+
+def is_batch_invariant() -> bool:
+    """What `set_batch_invariant` set last."""
+    return _settings["batch_invariant"]
 
 
 @cache

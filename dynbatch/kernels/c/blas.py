@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels.blas import WORTH_A_THREAD, shares
+from dynbatch.kernels.blas import LARGE_PRODUCT, WORTH_A_THREAD, is_batch_invariant, shares
 from dynbatch.kernels.c.runtime.arrays import address, is_packed
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
@@ -65,6 +65,9 @@ def _multiply(
     if functions is None or not fits:
         return NotImplemented
     planes = len(b) if b.ndim > 2 else 1
+    work = planes * rows * inner * columns
+    if work > LARGE_PRODUCT and not is_batch_invariant():
+        return NotImplemented
     plane_a, row_a, term_a = _steps(a, size)
     plane_b, term_b, column_b = _steps(b, size)
     plane_out, row_out, _ = _steps(out, size)
@@ -82,7 +85,6 @@ def _multiply(
             at_out + (top * row_out + left) * size, plane_out, row_out,
         )  # fmt: skip
 
-    work = planes * rows * inner * columns
     if not share or work < 2 * WORTH_A_THREAD or (threads := parallel.available()) < 2:
         part(0, rows, 0, columns)
         return None

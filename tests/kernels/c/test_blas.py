@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import dynbatch as db
 from dynbatch.backend import Array
+from dynbatch.errors import ArgumentError
 from dynbatch.kernels import blas
-from dynbatch.kernels.c.runtime.library import reason
+from dynbatch.kernels.c.runtime.library import reason, reference_only
 from dynbatch.kernels.runtime import parallel
 from dynbatch.ragged import Ragged
 from tests.kernels.c.compare import assert_same
@@ -83,3 +85,25 @@ def test_each_segment_has_its_own_product(dtype: type, turned: tuple[bool, bool]
         part = [Ragged(r[k].ravel(), [r.lengths[k]], widths=[r.widths[k]]) for r in (a, b)]
         blas.matmul_segments(*part, own, *turned)
         assert own.values.tobytes() == out[k].tobytes()
+
+
+def test_a_large_product_may_go_to_openblas() -> None:
+    a, b = arrays(np.float32, (270, 512), (512, 512))
+    found, other = np.empty((2, 270, 512), np.float32)
+    try:
+        db.set_batch_invariant(False)
+        blas.matmul(a, b, found)
+        with reference_only():
+            blas.matmul(a, b, other)
+        assert found.tobytes() == other.tobytes()
+        blas.matmul(a[:20], b, found[:20])  # this one is small
+    finally:
+        db.set_batch_invariant(True)
+    blas.matmul(a, b, other)
+    assert found[:20].tobytes() == other[:20].tobytes()
+    assert found.tobytes() != other.tobytes()
+
+
+def test_whether_bits_are_kept_is_true_or_false() -> None:
+    with pytest.raises(ArgumentError, match="set_batch_invariant: wanted is 1"):
+        db.set_batch_invariant(1)  # type: ignore[arg-type]
