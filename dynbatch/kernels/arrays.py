@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dynbatch.backend import Array, device_of
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.segment import blocks, rows_of, sum_segments
 
 
@@ -45,6 +45,7 @@ def add_bias(rows: Array, bias: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def sum_rows(rows: Array, out: Array) -> None:
     """out = Σ_n rows[n]: zeros of no rows.
 

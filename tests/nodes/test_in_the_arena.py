@@ -10,7 +10,7 @@ from dynbatch import nodes as F
 from dynbatch.kernels import blas, segment
 from dynbatch.kernels.attention import additive as additive_attention
 from dynbatch.kernels.attention import blocks as attention
-from dynbatch.kernels.losses import crf, cross_entropy
+from dynbatch.kernels.losses import crf
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 
 LENGTHS = [28 + 4 * (k % 5) for k in range(30)]
@@ -22,7 +22,6 @@ def few_elements(monkeypatch, one_thread):
     """Blocks are small beside the arrays of a test."""
     for module, name in (
         (segment, "BLOCK"), (crf, "BLOCK_ELEMENTS"),
-        (cross_entropy, "BLOCK_ELEMENTS"),
         (additive_attention, "BLOCK_ELEMENTS"), (attention, "BLOCK_ELEMENTS"),
         (blas, "ADDED_SLICE"),
     ):  # fmt: skip

@@ -6,26 +6,23 @@ exist as a whole; if the gradient of the loss is known, theirs is computed in th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
 from dynbatch.backend import Array
-from dynbatch.kernels import blas
+from dynbatch.kernels import arrays, blas
 from dynbatch.kernels.runtime import parallel
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
+from dynbatch.kernels.segment import share_blocks
 
 # Bytes of a chunk's logits, unless LEAST_ROWS need more: products of fewer rows are slower. 2,000
 # tokens of 512 features, 32,000 words, one Zen 4 core: 2.01 s with all tokens in one chunk, 2.07 s
 # with 512 in each, 2.14 with 256, 2.24 with 192, 2.39 with 128.
 CHUNK_BYTES = 16 << 20
 LEAST_ROWS = 256
-# Elements of logits that one pass of softmax keeps in the second-level cache.
-BLOCK_ELEMENTS = 1 << 17
-# Words whose gradients of the bias are summed at once.
-BIAS_COLUMNS = 1 << 12
 
 
 class Distributions:
@@ -47,15 +44,21 @@ class Distributions:
         first, end, _ = span.indices(self._end - self._first)
         return Distributions(self._arrays, self._first + first, self._first + end)
 
-    def rows(self) -> Array:
-        """All rows; a copy only if they come from several arrays."""
+    def pieces(self) -> list[tuple[slice, Array]]:
+        """The rows of each array, with their place among all rows."""
         first, end, starts = self._first, self._end, self._starts
         low = int(np.searchsorted(starts[:-1], first, side="right")) - 1
         high = max(low + 1, int(np.searchsorted(starts, end)))
-        parts = [
-            array[max(0, first - start) : end - start]
-            for array, start in zip(self._arrays[low:high], starts[low:high].tolist(), strict=True)
-        ]
+        found = []
+        for array, start in zip(self._arrays[low:high], starts[low:high].tolist(), strict=True):
+            piece = array[max(0, first - start) : end - start]
+            place = max(0, start - first)
+            found.append((slice(place, place + len(piece)), piece))
+        return found
+
+    def rows(self) -> Array:
+        """All rows; a copy only if they come from several arrays."""
+        parts = [piece for _, piece in self.pieces()]
         return np.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
@@ -150,7 +153,10 @@ def linear_cross_entropy(
         if part.weight is not None:
             blas.matmul_outer(h, z, part.weight, add=start > 0)
         if part.bias is not None:
-            _sum_rows(z, part.bias, add=start > 0)
+            total = part.bias if start == 0 else np.empty_like(part.bias)
+            arrays.sum_rows(z, total)
+            if start > 0:
+                np.add(part.bias, total, out=part.bias)
 
 
 def _part(wanted: LossGradients, span: slice) -> LossGradients:
@@ -169,39 +175,16 @@ def _chunk(
     fewer rows is slower.
     """
 
-    def rows(low: int, high: int) -> None:
-        scale = None if wanted is None else wanted.scale[low:high]
-        softmax_loss(z[low:high], bias, targets.part(slice(low, high)), losses[low:high], scale)
-
-    def whole(low: int, high: int) -> None:
-        blas.matmul_shared(h[low:high], weight.T, z[low:high])
-        _share(rows, low, high)
+    def work(low: int, high: int) -> None:
+        span = slice(low, high)
+        blas.matmul_shared(h[span], weight.T, z[span])
+        scale = None if wanted is None else wanted.scale[span]
+        softmax_loss(z[span], bias, targets.part(span), losses[span], scale)
         if wanted is not None and wanted.hidden is not None:
-            blas.matmul_shared(z[low:high], weight, wanted.hidden[low:high])
+            blas.matmul_shared(z[span], weight, wanted.hidden[span])
 
-    if len(z) < z.shape[1]:
-        whole(0, len(z))
-    else:
-        _share(whole, 0, len(z))
-
-
-def _share(work: Callable[[int, int], None], low: int, high: int) -> None:
-    """Run `work(low, high)`, in parts if threads are free."""
-    shards = parallel.shards(high - low, 32)
-    parallel.run([partial(work, low + first, low + last) for first, last in shards])
-
-
-def _sum_rows(z: Array, out: Array, add: bool) -> None:
-    """out (+)= Σ_t z_t, as a product with ones (twice as fast); threads share the columns."""
-    ones = np.ones(z.shape[0], z.dtype)
-
-    def shard(low: int, high: int) -> None:
-        for start in range(low, high, BIAS_COLUMNS):
-            span = slice(start, min(high, start + BIAS_COLUMNS))
-            total = ones @ z[:, span]
-            out[span] = out[span] + total if add else total
-
-    parallel.run([partial(shard, low, high) for low, high in parallel.shards(z.shape[1], 512)])
+    shards = parallel.shards(len(z), 32) if len(z) >= z.shape[1] else [(0, len(z))]
+    parallel.run([partial(work, *shard) for shard in shards])
 
 
 @has_cuda()
@@ -211,6 +194,7 @@ def token_scales(dy: Array, weights: Array, offsets: Array, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def softmax_loss(
     logits: Array, bias: Array | None, targets: Targets, losses: Array, scale: Array | None = None
 ) -> None:
@@ -219,17 +203,13 @@ def softmax_loss(
     With `scale` (n,), the gradient of each token's unweighted loss, the logits become their
     gradient; without, they stay as they are. For ignored tokens, whose weight is 0, both are 0.
 
-    Memory: blocks of at most `BLOCK_ELEMENTS`, or of one row: one without `scale`, three more for
-        targets that are distributions.
+    Memory: blocks of rows, one a thread: one without `scale`, three more for targets that are
+        distributions.
     """
-    vocabulary = logits.shape[1]
-    step = max(1, BLOCK_ELEMENTS // max(1, vocabulary))
-    room = np.empty((min(step, len(logits)), vocabulary), logits.dtype) if scale is None else None
-    for start in range(0, logits.shape[0], step):
-        span = slice(start, start + step)
-        z = logits[span]
-        part = targets.part(span)
-        shifted = z if room is None else room[: len(z)]
+
+    def work(span: slice) -> None:
+        z, part = logits[span], targets.part(span)
+        shifted = np.empty_like(z) if scale is None else z
         if bias is not None:
             z = np.add(z, bias, out=shifted)
         peak = z.max(axis=1, keepdims=True)
@@ -241,6 +221,8 @@ def softmax_loss(
             losses[span][ignored] = 0
             if scale is not None:
                 z[ignored] = 0
+
+    share_blocks(len(logits), logits.shape[1], work)
 
 
 def _of_ids(z: Array, targets: Targets, losses: Array, scale: Array | None) -> None:

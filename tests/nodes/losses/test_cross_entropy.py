@@ -7,6 +7,7 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import NumericError, ShapeError
+from dynbatch.kernels import segment
 from dynbatch.kernels.losses import cross_entropy as kernels
 from dynbatch.nodes.losses.cross_entropy import stored_logits
 from dynbatch.testing import NanPool, check_batching, check_gradient
@@ -155,7 +156,7 @@ def test_nothing_is_held_outside_the_arena_that_grows_with_logits(one_thread, bu
     finally:
         tracemalloc.stop()
     parameters = 2 * vocabulary * (8 + 1) * 4  # and their gradients
-    assert held < parameters + 4 * kernels.BLOCK_ELEMENTS + 400_000 < tokens * vocabulary * 4 / 20
+    assert held < parameters + 4 * segment.BLOCK + 400_000 < tokens * vocabulary * 4 / 20
 
 
 @pytest.mark.parametrize("itemsize", [4, 8])
