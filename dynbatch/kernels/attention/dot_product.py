@@ -27,6 +27,7 @@ from dynbatch.kernels.attention.blocks import (
 from dynbatch.kernels.attention.packed import (
     AttentionGradients,
     PackedAttention,
+    PagedKeys,
     exp_rows,
     softmax_backward,
 )
@@ -113,6 +114,33 @@ def _block_forward(
         np.add(total, peak, out=total)
         np.copyto(total, np.inf, where=hidden)
         sums[:, :, block.first : block.last] = total[..., 0]
+
+
+@has_c
+def dot_attention_of_pages(
+    queries: Array, query_offsets: Array, paged: PagedKeys, scoring: Scoring, out: Array
+) -> None:
+    """`dot_attention` of queries on a CPU over keys and values that lie in pages.
+
+    In C nothing is copied where a page has a multiple of 64 rows, and a query's result has the bits
+    that it has over the same keys in one run of rows. Otherwise keys and values are copied.
+
+    Args:
+        out: (N_q, E), overwritten.
+    """
+    parts = [
+        [x[: max(0, length - number * len(x))] for x in page]
+        for pages, length in zip(paged.pages, paged.lengths, strict=True)
+        for number, page in enumerate(pages)
+    ]
+    if not parts:
+        out[...] = 0
+        return
+    keys, values = [np.concatenate(side) for side in zip(*parts, strict=True)]
+    key_offsets = np.concatenate([[0], np.cumsum(paged.lengths)])
+    packed = PackedAttention(queries, keys, values, query_offsets, key_offsets)
+    size = workspace(out, np.diff(query_offsets).tolist(), paged.lengths, scoring)
+    dot_attention(packed, scoring, out, None, np.empty(size, out.dtype))
 
 
 @has_cuda("queries")

@@ -18,19 +18,21 @@ typedef struct {
     int64_t left, right;                // query i sees keys i - left … i + right
     int64_t visible, step;  // address of the flags of keys, 0 for none; flags from query to query
     int64_t stream;         // of dropout
+    int64_t page;           // the first of its pages
 } Sentence;
 
 // A call, as Python's table has it. Unwanted arrays are NULL.
 typedef struct {
     const REAL *queries, *keys, *values;
-    REAL* out;         // backward reads its gradient
-    REAL* log_sums;    // (N_q, heads)
-    const REAL* bias;  // (heads, distances) of i - j, `zero` is the place of 0
+    REAL* out;             // backward reads its gradient
+    REAL* log_sums;        // (N_q, heads)
+    const REAL* bias;      // (heads, distances) of i - j, `zero` is the place of 0
+    const int64_t* pages;  // addresses of each page's keys and values; NULL where rows are one run
     const Sentence* sentences;
     const REAL* scales;
     REAL *dqueries, *dkeys, *dvalues, *dbias;
     int64_t query_row, key_row, value_row, out_row;
-    int64_t heads, shared, key_width, value_width, distances, zero, drops, accumulate;
+    int64_t heads, shared, key_width, value_width, distances, zero, drops, page_rows, accumulate;
     int64_t dquery_row, dkey_row, dvalue_row;
     double p;
 } Call;
@@ -158,6 +160,19 @@ static int is_extended(const Head* head, Span span) {
            span.high - 1 - of->right > span.first;
 }
 
+// Keys and values from row `key` on, in a run or in their page.
+static void find(const Head* head, ptrdiff_t key, const REAL** k, const REAL** v) {
+    const Call* call = head->call;
+    if (!call->pages) {
+        *k = head->k + key * call->key_row, *v = head->v + key * call->value_row;
+        return;
+    }
+    const int64_t* page = call->pages + 2 * (head->of.page + key / call->page_rows);
+    ptrdiff_t row = key % call->page_rows, group = head->head / call->shared;
+    *k = (const REAL*)page[0] + row * call->key_row + group * call->key_width;
+    *v = (const REAL*)page[1] + row * call->value_row + group * call->value_width;
+}
+
 static void attend(const Head* head) {
     const Call* call = head->call;
     REAL turned[DEPTH * SIDE], scores[KEYS * SIDE], peaks[SIDE], totals[SIDE], factors[SIDE];
@@ -172,8 +187,10 @@ static void attend(const Head* head) {
             int is_first = start == span.low;
             end = least(span.high, start / KEYS * KEYS + KEYS);
             ptrdiff_t keys = end - start;
-            scores_of(span.count, q, call->query_row, keys, head->k + start * call->key_row,
-                call->key_row, call->key_width, head->scale, turned, !is_first, scores);
+            const REAL *k, *v;
+            find(head, start, &k, &v);
+            scores_of(span.count, q, call->query_row, keys, k, call->key_row, call->key_width,
+                head->scale, turned, !is_first, scores);
             if (extends) extend(head, span, start, keys, scores);
             for (ptrdiff_t i = 0; i < span.count; i += LANES)
                 soften(keys, scores + i, peaks + i, totals + i, factors + i);
@@ -183,8 +200,8 @@ static void attend(const Head* head) {
                         REAL* at = out + i * call->out_row + c;
                         put(at, get(at, n) * factors[i], n);
                     }
-            product(span.count, width, keys, scores, 1, SIDE, head->v + start * call->value_row,
-                call->value_row, out, call->out_row, !is_first);
+            product(span.count, width, keys, scores, 1, SIDE, v, call->value_row, out,
+                call->out_row, !is_first);
         }
         for (ptrdiff_t i = 0; i < SIDE; i += LANES) {
             vector total = load(totals + i), peak = load(peaks + i);

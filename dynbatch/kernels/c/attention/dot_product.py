@@ -22,12 +22,13 @@ from dynbatch.kernels.attention.bias import (
 )
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, PagedKeys
 from dynbatch.kernels.c.runtime.arrays import address, has_rows, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
+KEYS = 64  # keys of a tile, as in dot_product.c: a page has whole tiles
 ALIGNMENT = 64  # bytes
 FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
 # Scores that take a thread about 100 µs.
@@ -87,6 +88,35 @@ def dot_attention_backward(
     return None
 
 
+def dot_attention_of_pages(
+    queries: Array, query_offsets: Array, paged: PagedKeys, scoring: Scoring, out: Array
+) -> Any:
+    functions = _library.functions(out.dtype)
+    places = [pair for pages in paged.pages for pair in pages]
+    if functions is None or not places:
+        return NotImplemented
+    rows, (keys, values) = places[0][0].shape[0], places[0]
+    if rows % KEYS or not all([_is_like(pair, places[0]) for pair in places]):
+        return NotImplemented
+    offsets = np.concatenate([[0], np.cumsum(paged.lengths)])
+    packed = PackedAttention(queries, keys, values, query_offsets, offsets)
+    size = _bias_size(np.diff(query_offsets).tolist(), paged.lengths, scoring)
+    call = AttentionCall(packed, scoring, out, None, np.empty(size, out.dtype))
+    counts = [len(pages) for pages in paged.pages]
+    call.use_pages(np.array([[address(x) for x in pair] for pair in places]), counts, rows)
+    call.run(functions.dot_attention, call.shares())
+    return None
+
+
+def _is_like(pair: tuple[Array, Array], first: tuple[Array, Array]) -> bool:
+    return all(
+        [
+            has_rows(x) and x.dtype == y.dtype and x.shape == y.shape and x.strides == y.strides
+            for x, y in zip(pair, first, strict=True)
+        ]
+    )
+
+
 def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring: Scoring) -> int:
     if scoring.bias is None:
         return 0
@@ -134,14 +164,20 @@ class AttentionCall:
         q, k, v = [x if has_rows(x) else np.ascontiguousarray(x) for x in packed[:3]]
         scales = np.ascontiguousarray(scoring.scales, out.dtype)
         self.sentences, self.masks = _sentences(packed, scoring)
-        self.arrays = [q, k, v, out, log_sums, self.bias, self.sentences, scales]
+        self.arrays = [q, k, v, out, log_sums, self.bias, None, self.sentences, scales]
         groups = scoring.heads // scoring.shared
         self.sizes = [
             *[row_stride(x) for x in (q, k, v, out)], scoring.heads, scoring.shared,
             k.shape[1] // groups, v.shape[1] // groups, len(self.distances),
-            self.distances.index(0), scoring.streams is not None, 0,
+            self.distances.index(0), scoring.streams is not None, 0, 0,
         ]  # fmt: skip
         self.gradients: list[Array | None] = [None] * 4
+
+    def use_pages(self, addresses: Array, counts: Sequence[int], rows: int) -> None:
+        """Find keys and values in pages of `rows` rows, of which each sentence has a count."""
+        self.arrays[6] = addresses
+        self.sentences[1:, 9] = np.cumsum(counts)[:-1]
+        self.sizes[-2] = rows
 
     def want(self, wanted: AttentionGradients) -> Array | None:
         """Compute these gradients; return room for a bias's, (heads, distances)."""
@@ -190,7 +226,7 @@ class AttentionCall:
 
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:
     """The table of sentences that C reads, and the flags that it names."""
-    table = np.zeros((len(scoring.masks), 9), np.int64)
+    table = np.zeros((len(scoring.masks), 10), np.int64)
     table[:, 0], table[:, 2] = packed.query_offsets[:-1], packed.key_offsets[:-1]
     table[:, 1], table[:, 3] = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
     table[:, 4:6] = FAR

@@ -44,8 +44,14 @@ INLINE void narrow_product(const int height, const int vectors, PRODUCT) {
                         sum[r][v] = GET(c + r * c_row + v * LANES, v + 1 < vectors ? LANES : part);
         }
         const REAL* from = b;
+        if (a_step == 1)  // rows that lie apart are not fetched ahead by themselves
+            for (int r = 0; r < height; r++)
+                for (ptrdiff_t n = 0; n < terms; n += LANES)
+                    __builtin_prefetch(row[r] + height * a_row + n);
         for (ptrdiff_t n = 0; n < terms; n++, from += b_row) {
             vector x[2];
+            if (height == 1)
+                for (int v = 0; v < vectors; v++) __builtin_prefetch(from + 8 * b_row + v * LANES);
 #pragma GCC unroll 2
             for (int v = 0; v < vectors; v++)
                 x[v] = v + 1 < vectors ? load(from) : GET(from + v * LANES, part);

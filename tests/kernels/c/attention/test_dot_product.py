@@ -12,10 +12,11 @@ from dynbatch.kernels.attention import dot_product as kernels
 from dynbatch.kernels.attention.bias import ScoreBias
 from dynbatch.kernels.attention.blocks import Scoring
 from dynbatch.kernels.attention.mask import NO_MASK, UNBOUNDED, Mask
-from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention
+from dynbatch.kernels.attention.packed import AttentionGradients, PackedAttention, PagedKeys
 from dynbatch.kernels.c.attention import dot_product as compiled
 from dynbatch.kernels.c.runtime import library
 from dynbatch.kernels.runtime import parallel
+from dynbatch.kernels.runtime.dispatch import c_version
 from dynbatch.nodes.attention.bias import ClippedDistance
 from tests.kernels.c.compare import TOLERANCE
 
@@ -154,22 +155,70 @@ def test_a_bias_has_the_same_gradient_on_any_number_of_threads(
         assert len(found) == 1
 
 
+def paged(keys: Array, values: Array, lengths: list[int], rows: int) -> PagedKeys:
+    """Rows of sentences in pages, each an array of its own with junk in what is not filled."""
+
+    def page(x: Array) -> Array:
+        whole = np.full((rows, x.shape[1]), np.nan, x.dtype)
+        whole[: len(x)] = x
+        return whole
+
+    spans = [(at, at + n) for at, n in zip(offsets_of(lengths), lengths, strict=False)]
+    pages = [
+        [(page(keys[i : min(i + rows, end)]), page(values[i : min(i + rows, end)]))
+         for i in range(start, end, rows)]
+        for start, end in spans
+    ]  # fmt: skip
+    return PagedKeys(pages, lengths)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_queries_one_at_a_time_have_the_bits_of_all_at_once(dtype: type) -> None:
-    length, heads, width = 150, 2, 24
+@pytest.mark.parametrize("shared", [1, 2])
+def test_queries_one_at_a_time_over_pages_have_the_bits_of_all_at_once(
+    dtype: type, shared: int, threads: None
+) -> None:
+    lengths, groups, width, tall = [150, 1, 67], 2, 24, 20
     rng = np.random.default_rng(3)
-    q, k, v = rng.standard_normal((3, length, heads * width)).astype(dtype)
-    scales = np.array([0.3], dtype)
-    out, log_sums = np.empty_like(q), np.empty((length, heads), dtype)
-    packed = PackedAttention(q, k, v, offsets_of([length]), offsets_of([length]))
-    kernels.dot_attention(packed, Scoring(heads, scales, [CAUSAL]), out, log_sums, np.empty(0))
-    for i in range(length):
-        seen = i + 1
-        one = PackedAttention(q[i:seen], k[:seen], v[:seen], offsets_of([1]), offsets_of([seen]))
-        own, sums = np.empty_like(q[:1]), np.empty((1, heads), dtype)
-        kernels.dot_attention(one, Scoring(heads, scales, [NO_MASK]), own, sums, np.empty(0))
-        assert own.tobytes() == out[i].tobytes()
-        assert sums.tobytes() == log_sums[i].tobytes()
+    total, offsets = sum(lengths), offsets_of(lengths)
+    q = rng.standard_normal((total, shared * groups * width)).astype(dtype)
+    k = rng.standard_normal((total, groups * width)).astype(dtype)
+    v = rng.standard_normal((total, groups * tall)).astype(dtype)
+    out = np.empty((total, shared * groups * tall), dtype)
+    scales = np.full(3, 0.3, dtype)
+    scoring = Scoring(shared * groups, scales, [CAUSAL] * 3, shared)
+    packed = PackedAttention(q, k, v, offsets, offsets)
+    kernels.dot_attention(packed, scoring, out, None, np.empty(0))
+    for step in range(max(lengths)):
+        going = [n for n in range(3) if step < lengths[n]]
+        rows = offsets[going] + step
+        until = np.concatenate([np.arange(offsets[n], offsets[n] + step + 1) for n in going])
+        alive = len(going)
+        cache = paged(k[until], v[until], [step + 1] * alive, 64)
+        one = scoring._replace(scales=scales[:alive], masks=[NO_MASK] * alive)
+        own = np.full((alive, out.shape[1]), np.nan, dtype)
+        given = (q[rows], offsets_of([1] * alive), cache, one, own)
+        result = c_version(kernels.dot_attention_of_pages)(*given)
+        assert result is not NotImplemented
+        assert own.tobytes() == out[rows].tobytes()
+        if step % 50 == 0:
+            other = np.empty_like(own)
+            with library.reference_only():
+                kernels.dot_attention_of_pages(*given[:-1], other)
+            np.testing.assert_allclose(own, other, 1e-5, 1e-5)
+
+
+def test_pages_of_other_sizes_or_none_are_copied() -> None:
+    rng = np.random.default_rng(5)
+    q, k, v = rng.standard_normal((3, 7, 4))
+    scoring = Scoring(2, np.ones(2), [NO_MASK] * 2)
+    expected, out = np.empty_like(q), np.empty_like(q)
+    packed = PackedAttention(q, k, v, offsets_of([3, 4]), offsets_of([7, 0]))
+    kernels.dot_attention(packed, scoring, expected, None, np.empty(0))
+    cache = paged(k, v, [7, 0], 3)
+    kernels.dot_attention_of_pages(q, offsets_of([3, 4]), cache, scoring, out)
+    assert out.tobytes() == expected.tobytes() and not out[3:].any()
+    kernels.dot_attention_of_pages(q, offsets_of([3, 4]), PagedKeys([[], []], [0, 0]), scoring, out)
+    assert not out.any()
 
 
 def test_keys_that_are_their_own_values_add_both_gradients() -> None:
