@@ -21,7 +21,7 @@ from dynbatch.kernels.elementwise import (
     share_blocks_of,
     write_over,
 )
-from dynbatch.kernels.runtime.dispatch import has_cuda
+from dynbatch.kernels.runtime.dispatch import has_c, has_cuda
 from dynbatch.kernels.unary import negate
 
 
@@ -198,6 +198,7 @@ def combine(kernel: BinaryFunction, a: Array, b: Array, out: Array) -> None:
 
 
 @has_cuda(1)
+@has_c
 def combine_backward(
     kernel: BinaryFunction, dy: Array, a: Array | None, b: Array | None, out: Array, side: int
 ) -> None:
@@ -250,6 +251,7 @@ def combine_number_backward(
 
 
 @has_cuda()
+@has_c
 def where(mask: Array, a: Array, b: Array, out: Array) -> None:
     """out = a where the mask is not 0, else b, all of one shape; `out` may be any of them."""
     for part in blocks_of(out) if out.size else ():
@@ -257,6 +259,7 @@ def where(mask: Array, a: Array, b: Array, out: Array) -> None:
 
 
 @has_cuda()
+@has_c
 def where_backward(dy: Array, mask: Array, out: Array, side: int) -> None:
     """out = dy where the mask chose a (side 0), or b (side 1), else 0; `out` may be `dy`."""
     for part in blocks_of(out) if out.size else ():

@@ -1,4 +1,5 @@
-// The functions of one value over elements that lie side by side, those that gain on NumPy.
+// The functions of one value and of two over elements that lie side by side, those that gain on
+// NumPy.
 #include "elementwise.h"
 
 #define CASE(NUMBER, RESULT) \
@@ -41,5 +42,31 @@ EXPORT void apply_backward(ptrdiff_t first, ptrdiff_t last, int function, const 
         CASE(10, silu_back(AT(dy), AT(s)))
         CASE(11, softplus_back(AT(dy), AT(s)))
         CASE(12, log_sigmoid_back(AT(dy), AT(s)))
+    }
+}
+
+// out = dy df/da and dy df/db of y = f(a, b); `out` may be dy.
+EXPORT void combine_backward(ptrdiff_t first, ptrdiff_t last, int function, const REAL* dy,
+    const REAL* a, const REAL* b, REAL* out) {
+    switch (function) {
+        CASE(0, maximum_back_a(AT(dy), AT(a), AT(b)))
+        CASE(1, maximum_back_b(AT(dy), AT(a), AT(b)))
+        CASE(2, minimum_back_a(AT(dy), AT(a), AT(b)))
+        CASE(3, minimum_back_b(AT(dy), AT(a), AT(b)))
+        CASE(4, divide_back_b(AT(dy), AT(a), AT(b)))
+    }
+}
+
+EXPORT void where(
+    ptrdiff_t first, ptrdiff_t last, const REAL* mask, const REAL* a, const REAL* b, REAL* out) {
+    EACH_VECTOR(i, part, last - first)
+    put(out + first + i, where_of(AT(mask), AT(a), AT(b)), part);
+}
+
+EXPORT void where_backward(
+    ptrdiff_t first, ptrdiff_t last, int side, const REAL* dy, const REAL* mask, REAL* out) {
+    EACH_VECTOR(i, part, last - first) {
+        vector m = AT(mask), above = AT(dy);
+        put(out + first + i, side ? where_back_b(above, m) : where_back_a(above, m), part);
     }
 }

@@ -36,12 +36,17 @@ INLINE vector sign_of(vector x) {
 INLINE vector sign_back(vector dy, vector s) { return zeros(); }
 INLINE vector absolute_back(vector dy, vector x) { return dy * sign_of(x); }
 
+// The exponents that are products or quotients need no logarithm.
 INLINE vector power_of(vector x, REAL exponent) {
-    return exponent == 2 ? x * x : pow_of(x, splat(exponent));
+    if (exponent == 1) return x;
+    if (exponent == 2) return x * x;
+    if (exponent == 3) return x * x * x;
+    if (exponent == -1) return 1 / x;
+    if (exponent == -2) return 1 / (x * x);
+    return pow_of(x, splat(exponent));
 }
 INLINE vector power_back(vector dy, vector x, REAL exponent) {
     if (exponent == 0) return zeros();  // also at x = 0, where 0 x^-1 is not a number
-    if (exponent == 2) return x * 2 * dy;
     return power_of(x, exponent - 1) * exponent * dy;
 }
 

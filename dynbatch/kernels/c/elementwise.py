@@ -25,27 +25,41 @@ FORWARD = numbers_in(_library.name, "of")
 BACKWARD = numbers_in(_library.name, "back")
 
 
+# The exponents whose powers and derivatives are products: NumPy's other powers are as fast.
+PRODUCTS = (2, 3, -1)
+
+
 def apply(kernel: type[UnaryFunction], x: Array, out: Array, *arguments: Argument) -> Any:
-    name, numbers = variant(kernel.name, arguments)
-    if name not in FORWARD:
-        return NotImplemented
-    return _run("apply", FORWARD[name], numbers, x, out)
+    return _apply("apply", FORWARD, kernel, arguments, x, out)
 
 
 def apply_backward(
     kernel: type[UnaryFunction], dy: Array, saved: Array, out: Array, *arguments: Argument
 ) -> Any:
-    name, numbers = variant(kernel.name, arguments)
-    if name not in BACKWARD:
+    return _apply("apply_backward", BACKWARD, kernel, arguments, dy, saved, out)
+
+
+def _apply(
+    name: str, known: dict[str, int], kernel: type[UnaryFunction], arguments: tuple[Argument, ...],
+    *arrays: Array,
+) -> Any:  # fmt: skip
+    function, numbers = variant(kernel.name, arguments)
+    if function not in known or (function == "power" and numbers[0] not in PRODUCTS):
         return NotImplemented
-    return _run("apply_backward", BACKWARD[name], numbers, dy, saved, out)
+    return run(name, arrays, (known[function],), (*numbers, 0, 0)[:2])
 
 
-def _run(name: str, function: int, numbers: tuple[float, ...], *arrays: Array) -> Any:
+def run(
+    name: str, arrays: tuple[Array, ...], before: tuple[int, ...] = (),
+    after: tuple[float, ...] = (),
+) -> Any:  # fmt: skip
+    """Call a function of elementwise.c on several threads, with arguments before and after arrays.
+
+    The last array is the output.
+    """
     functions = _library.functions(arrays[0].dtype)
     if functions is None or not is_packed(*arrays):
         return NotImplemented
     places = [address(array) for array in arrays]
-    rest = (function, *places, *numbers, 0, 0)[: len(arrays) + 3]
-    share_rows(getattr(functions, name), arrays[0].size, 1, *rest)
+    share_rows(getattr(functions, name), arrays[0].size, 1, *before, *places, *after)
     return None

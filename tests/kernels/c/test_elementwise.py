@@ -5,7 +5,7 @@ import pytest
 
 from dynbatch.kernels import elementwise as kernels
 from dynbatch.kernels import unary
-from dynbatch.kernels.c.elementwise import BACKWARD, FORWARD
+from dynbatch.kernels.c.elementwise import BACKWARD, FORWARD, PRODUCTS
 from dynbatch.kernels.runtime import parallel
 from tests.kernels.c.compare import assert_same
 
@@ -54,3 +54,11 @@ def test_threads_and_places_do_not_change_a_bit(name, monkeypatch):
     monkeypatch.setattr(parallel, "shards", lambda count, least=1: [(0, 3), (3, 41), (41, count)])
     kernels.apply(kernel, x, x, *arguments)
     assert x.tobytes() == whole.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_powers_that_are_products(dtype):
+    x, dy = elements(100, dtype), elements(100, dtype, 2)
+    for exponent in PRODUCTS:
+        assert_same(kernels.apply, unary.power, x, np.empty_like(x), exponent)
+        assert_same(kernels.apply_backward, unary.power, dy, x, np.empty_like(x), exponent)
