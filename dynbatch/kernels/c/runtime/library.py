@@ -10,8 +10,9 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import NamedTuple
 
 from dynbatch.backend import DType
 from dynbatch.errors import BackendError
@@ -91,9 +92,13 @@ class Library:
 
     def _open(self, scalar: str) -> SimpleNamespace:
         body = source.read(self.name) if self._body is None else self._body
-        if self._body is None:
-            build([(name, source.read(name)) for name in source.names()], scalar)
-        (path,) = build([(self.name, body)], scalar)
+        wanted = Unit.of(self.name, body, scalar)
+        path = wanted.kept()
+        if path is None:
+            is_fixed = self._body is None
+            files = [name for name in source.names() if is_fixed and name != self.name]
+            build([wanted, *[Unit.of(name, source.read(name), scalar) for name in files]])
+            path = wanted.kept()
         library = ctypes.CDLL(str(path))
         functions = SimpleNamespace()
         for name, types in source.parameters(body).items():
@@ -110,36 +115,56 @@ def _give_up(why: str) -> None:
         print(f"dynbatch: NumPy runs in place of C kernels: {why}", file=sys.stderr)
 
 
-def build(bodies: Sequence[tuple[str, str]], scalar: str) -> list[Any]:
-    """The compiled libraries of some sources, by name and text; compiles those not yet kept.
+class Unit(NamedTuple):
+    """A complete source, and the names under which its library is kept."""
 
-    Raises:
-        BackendError: there is no compiler, or it fails.
-        OSError: they cannot be kept.
-    """
-    chosen = compiler()
-    if chosen is None:
-        raise BackendError(reason())
-    found, missing = [], []
-    for position, (name, body) in enumerate(bodies):
+    label: str
+    key: str
+    text: str
+
+    @classmethod
+    def of(cls, name: str, body: str, scalar: str) -> Unit:
+        """The unit of a source file's body.
+
+        Raises:
+            BackendError: there is no compiler.
+        """
+        chosen = compiler()
+        if chosen is None:
+            raise BackendError(reason())
         text = source.join(name, body, scalar)
         label = f"{name.removesuffix('.c').replace('/', '_')}-{scalar}"
-        key = key_of(text, chosen)
-        found.append(cache.find(label, key))
-        if found[-1] is None:
-            missing.append((position, label, key, text))
-    if missing:
-        started = time.perf_counter()
-        told = f"dynbatch: compiling {len(missing)} C kernel files for this processor, once ..."
-        print(told, end="", file=sys.stderr, flush=True)
+        return cls(label, key_of(text, chosen), text)
 
-        def make(job: tuple[int, str, str, str]) -> None:
-            position, label, key, text = job
-            found[position] = cache.keep(label, key, lambda path: chosen.compile(text, path))
+    def kept(self) -> Path | None:
+        """Where the library lies, if it has been compiled."""
+        return cache.find(self.label, self.key)
 
-        try:
-            with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-                list(pool.map(make, missing))
-        finally:
-            print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr)
-    return found
+    def make(self) -> None:
+        """Compile the library and keep it.
+
+        Raises:
+            BackendError: the compiler fails.
+            OSError:      it cannot be kept.
+        """
+        chosen = compiler()
+        assert chosen is not None
+        cache.keep(self.label, self.key, lambda path: chosen.compile(self.text, path))
+
+
+def build(units: Sequence[Unit]) -> None:
+    """Compile what is not kept yet, as many units at a time as there are processors.
+
+    Raises:
+        BackendError: the compiler fails.
+        OSError:      the libraries cannot be kept.
+    """
+    missing = [unit for unit in units if unit.kept() is None]
+    files = f"{len(missing)} C file{'s' * (len(missing) > 1)}"
+    print(f"dynbatch: compiling {files}, once ...", end="", file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    try:
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            list(pool.map(Unit.make, missing))
+    finally:
+        print(f" {time.perf_counter() - started:.1f} s", file=sys.stderr)

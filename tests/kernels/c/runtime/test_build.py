@@ -52,7 +52,7 @@ def test_a_truncated_or_changed_file_is_compiled_anew(tmp_path: Path) -> None:
     for damaged in (content[: len(content) // 2], b"", content[:-1] + b"x"):
         kept.write_bytes(damaged)
         answer, told = run(tmp_path)
-        assert answer == "''" and "compiling 1 " in told
+        assert answer == "''" and "compiling 1 C file," in told
         assert kept.read_bytes() == content
 
 
@@ -60,7 +60,7 @@ def test_files_that_others_can_write_are_not_loaded(tmp_path: Path) -> None:
     run(tmp_path)
     (kept,) = tmp_path.glob("example-float-*.so")
     kept.chmod(0o777)
-    assert "compiling 1 " in run(tmp_path)[1]
+    assert "compiling 1 C file," in run(tmp_path)[1]
 
 
 def test_a_folder_that_others_can_write_is_not_used(tmp_path: Path) -> None:
