@@ -21,7 +21,7 @@ from dynbatch.kernels.runtime import parallel
 # one / two threads: 128 KiB 15 / 17, 256 KiB 14 / 11, 1 MiB 12.5 / 7.3; everything in one block 20.
 # Smaller blocks fit L2 but lose more to the interpreter's lock, handed over at every pass.
 BLOCK_BYTES = 1 << 20
-# A thread is worth waking for this many elements (about 200 µs of Adam).
+# A thread is worth waking for this many elements: Adam takes about 200 µs in NumPy, 60 in C.
 LEAST_ELEMENTS = 1 << 17
 
 
