@@ -40,6 +40,14 @@ INLINE vector splat(REAL x) { return x - (vector){0}; }
 INLINE ptrdiff_t least(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 INLINE ptrdiff_t most(ptrdiff_t a, ptrdiff_t b) { return a > b ? a : b; }
 
+// True in the first n lanes.
+INLINE mask first_lanes(ptrdiff_t n) {
+    static const whole lane[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    mask lanes;
+    memcpy(&lanes, lane, sizeof lanes);
+    return lanes < (whole)n;
+}
+
 // The first n elements, 0 < n <= LANES; zeros in the other lanes.
 #if defined(__AVX512F__) && defined(REAL_IS_FLOAT)
 INLINE vector load_part(const REAL* p, ptrdiff_t n) {
@@ -55,6 +63,13 @@ INLINE vector load_part(const REAL* p, ptrdiff_t n) {
 INLINE void store_part(REAL* p, vector x, ptrdiff_t n) {
     _mm512_mask_storeu_pd(p, (__mmask8)((1u << n) - 1), (__m512d)x);
 }
+#elif defined(__AVX2__) && defined(REAL_IS_FLOAT)
+INLINE vector load_part(const REAL* p, ptrdiff_t n) {
+    return (vector)_mm256_maskload_ps(p, (__m256i)first_lanes(n));
+}
+INLINE void store_part(REAL* p, vector x, ptrdiff_t n) {
+    _mm256_maskstore_ps(p, (__m256i)first_lanes(n), (__m256)x);
+}
 #else
 INLINE vector load_part(const REAL* p, ptrdiff_t n) {
     vector x = {0};
@@ -67,13 +82,6 @@ INLINE void store_part(REAL* p, vector x, ptrdiff_t n) { memcpy(p, &x, (size_t)n
 // where ? a : b, lane by lane; `where` is the result of a comparison.
 INLINE vector choose(mask where, vector a, vector b) {
     return (vector)((where & (mask)a) | (~where & (mask)b));
-}
-// True in the first n lanes.
-INLINE mask first_lanes(ptrdiff_t n) {
-    static const whole lane[] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    mask lanes;
-    memcpy(&lanes, lane, sizeof lanes);
-    return lanes < (whole)n;
 }
 // The first n lanes of x, and `other` in the rest.
 INLINE vector fill(vector x, ptrdiff_t n, REAL other) {
@@ -93,6 +101,11 @@ INLINE vector sqrt_of(vector x) { return (vector)_mm512_sqrt_ps((__m512)x); }
 INLINE REAL sum_lanes(vector x) { return _mm512_reduce_add_ps((__m512)x); }
 INLINE REAL largest_lane(vector x) { return _mm512_reduce_max_ps((__m512)x); }
 #else
+#if defined(__AVX2__) && !defined(__AVX512F__) && defined(REAL_IS_FLOAT)
+INLINE vector larger(vector a, vector b) { return (vector)_mm256_max_ps((__m256)a, (__m256)b); }
+INLINE vector smaller(vector a, vector b) { return (vector)_mm256_min_ps((__m256)a, (__m256)b); }
+INLINE vector sqrt_of(vector x) { return (vector)_mm256_sqrt_ps((__m256)x); }
+#else
 INLINE vector larger(vector a, vector b) { return choose(a > b, a, b); }
 INLINE vector smaller(vector a, vector b) { return choose(a < b, a, b); }
 INLINE vector sqrt_of(vector x) {
@@ -101,6 +114,7 @@ INLINE vector sqrt_of(vector x) {
     for (ptrdiff_t i = 0; i < LANES; i++) parts[i] = (REAL)sqrt(parts[i]);
     return load(parts);
 }
+#endif
 INLINE REAL sum_lanes(vector x) {
     REAL parts[VECTOR_BYTES / sizeof(REAL)];
     store(parts, x);
