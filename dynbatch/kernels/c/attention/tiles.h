@@ -113,6 +113,7 @@ static __attribute__((noinline)) void turn(
 #pragma GCC unroll 16
             for (int r = 0; r < N; r++) {
                 x[r] = GET(row, n) * scale;
+                __builtin_prefetch(row + width);  // of the next head, as likely as not
                 row += i + r + 1 < count ? stride : 0;
             }
 #pragma GCC unroll 4
