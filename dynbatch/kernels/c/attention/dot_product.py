@@ -77,7 +77,7 @@ def dot_attention_backward(
     dbias = call.want(wanted)
     # A bias's gradient sums over all sentences: one thread does so for a head.
     shares = call.shares() if dbias is None else call.shares_of_heads()
-    size = _room(np.diff(packed.key_offsets), scoring)
+    size = _room(call.sentences[:, 3], scoring)
     places = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
     rooms = [-(-place // ALIGNMENT) * ALIGNMENT for place in places]
     call.run(functions.dot_attention_backward, shares, rooms)
@@ -125,11 +125,12 @@ def _bias_size(query_lengths: Sequence[int], key_lengths: Sequence[int], scoring
 
 def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
     """Elements of p and ds of SIDE queries and all keys that they see, for one thread."""
+    lengths = key_lengths if isinstance(key_lengths, Sequence) else key_lengths.tolist()
     spans = [
         min(count, mask.left + mask.right + SIDE)
-        for count, mask in zip(key_lengths, scoring.masks, strict=True)
+        for count, mask in zip(lengths, scoring.masks, strict=True)
     ]
-    return 2 * SIDE * int(max(spans, default=0)) + ALIGNMENT // 4
+    return 2 * SIDE * max(spans, default=0) + ALIGNMENT // 4
 
 
 def _num_shards(pairs: Array, scoring: Scoring) -> int:
@@ -150,20 +151,20 @@ class AttentionCall:
         self, packed: PackedAttention, scoring: Scoring, out: Array, log_sums: Array | None,
         scratch: Array,
     ) -> None:  # fmt: skip
-        queries, keys = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+        self.sentences, self.masks = _sentences(packed, scoring)
+        queries, keys = self.sentences[:, 1], self.sentences[:, 3]
         self.pairs = queries * keys
         self.scoring = scoring
         self.scratch = scratch
-        # Downwards, so that the numbers of a key go up with the queries.
-        self.distances = distances_of(queries, keys)[::-1]
-        self.bias = None
+        self.bias, self.distances = None, range(1)
         if scoring.bias is not None:
+            # Downwards, so that the numbers of a key go up with the queries.
+            self.distances = distances_of(queries, keys)[::-1]
             vector = vector_of(scoring.bias, self.distances, scoring.shared, scratch)
             self.bias = vector.numbers.reshape(scoring.heads, -1)
             self.scratch = scratch[self.bias.size :]
         q, k, v = [x if has_rows(x) else np.ascontiguousarray(x) for x in packed[:3]]
         scales = np.ascontiguousarray(scoring.scales, out.dtype)
-        self.sentences, self.masks = _sentences(packed, scoring)
         self.arrays = [q, k, v, out, log_sums, self.bias, None, self.sentences, scales]
         groups = scoring.heads // scoring.shared
         self.sizes = [
@@ -193,12 +194,12 @@ class AttentionCall:
     def shares(self) -> list[tuple[int, int, int, int]]:
         """The first and last number, the first head of keys and how many, of each thread."""
         groups = self.scoring.heads // self.scoring.shared
+        edges = [0, self.pairs.size * groups]
         shards = _num_shards(self.pairs, self.scoring)
-        done = np.cumsum(np.repeat(self.pairs, groups))
-        inner = (
-            [] if shards == 1 else np.searchsorted(done, done[-1] * np.arange(1, shards) / shards)
-        )
-        return [(*edges, 0, groups) for edges in pairwise([0, *inner, self.pairs.size * groups])]
+        if shards > 1:
+            done = np.cumsum(np.repeat(self.pairs, groups))
+            edges[1:1] = np.searchsorted(done, done[-1] * np.arange(1, shards) / shards).tolist()
+        return [(*span, 0, groups) for span in pairwise(edges)]
 
     def shares_of_heads(self) -> list[tuple[int, int, int, int]]:
         """`shares` of whole heads, each with all sentences."""
@@ -227,18 +228,18 @@ class AttentionCall:
 def _sentences(packed: PackedAttention, scoring: Scoring) -> tuple[Array, list[Array]]:
     """The table of sentences that C reads, and the flags that it names."""
     table = np.zeros((len(scoring.masks), 10), np.int64)
-    table[:, 0], table[:, 2] = packed.query_offsets[:-1], packed.key_offsets[:-1]
-    table[:, 1], table[:, 3] = np.diff(packed.query_offsets), np.diff(packed.key_offsets)
+    for column, offsets in ((0, packed.query_offsets), (2, packed.key_offsets)):
+        table[:, column] = offsets[:-1]
+        np.subtract(offsets[1:], offsets[:-1], out=table[:, column + 1])
     table[:, 4:6] = FAR
     kept = []
-    for row, mask in zip(table, scoring.masks, strict=True):
-        if mask is NO_MASK:
-            continue
-        row[4:6] = min(FAR, mask.left), min(FAR, mask.right)
-        if mask.visible is not None and mask.visible.size:
-            kept.append(np.ascontiguousarray(mask.visible))
-            row[6] = address(kept[-1]) or 0
-            row[7] = mask.visible.shape[1] if mask.visible.ndim == 2 else 0
+    if any([mask is not NO_MASK for mask in scoring.masks]):
+        table[:, 4:6] = np.minimum([mask[:2] for mask in scoring.masks], FAR)
+        for row, mask in zip(table, scoring.masks, strict=True):
+            if mask.visible is not None and mask.visible.size:
+                kept.append(np.ascontiguousarray(mask.visible))
+                row[6] = address(kept[-1]) or 0
+                row[7] = mask.visible.shape[1] if mask.visible.ndim == 2 else 0
     if scoring.streams is not None:
         table[:, 8] = scoring.streams
     return table, kept
