@@ -10,7 +10,9 @@ import numpy as np
 
 from dynbatch.backend import DType
 from dynbatch.compiler.arrays import (
+    Arrays,
     Scratch,
+    columns_of,
     panel_elements,
     panel_portions,
     planes_of,
@@ -18,7 +20,7 @@ from dynbatch.compiler.arrays import (
     write_transposed,
 )
 from dynbatch.compiler.c.native import NativeFunctions
-from dynbatch.compiler.compiled import Arrays, CompiledLoop
+from dynbatch.compiler.compiled import CompiledLoop
 from dynbatch.compiler.ir import Op
 from dynbatch.kernels import arrays as array_kernels
 from dynbatch.kernels import blas
@@ -93,7 +95,7 @@ def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
         for piece in op.pieces:
             rows = slice(piece.column, piece.column + piece.width)
             wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]
-        plane = cell.planes[number]
+        plane = cell.numpy.weight_planes.get(number, 0)
         arrays[f"V{number}"] = wide.reshape(-1, plane, wide.shape[1]) if plane else wide
     return arrays
 
@@ -116,9 +118,9 @@ def stream_gradients(cell: CompiledLoop, arrays: Arrays, give: Give | None = Non
     """
     maps: dict[int, list[tuple[Op, Array]]] = {}
     for number, op in cell.stream_maps.items():
-        name = cell.reverse_pass.of_maps.get(number)
-        if name is not None:
-            maps.setdefault(op.inputs[0].number, []).append((op, planes_of(arrays[name])))
+        if number in cell.of_maps:
+            dy = planes_of(columns_of(arrays, cell.of_maps[number]))
+            maps.setdefault(op.inputs[0].number, []).append((op, dy))
     for place, products in maps.items():
         count = products[0][1].shape[1]
         width = cell.program.streams[place].width
@@ -127,7 +129,7 @@ def stream_gradients(cell: CompiledLoop, arrays: Arrays, give: Give | None = Non
             rows = slice(start, min(count, start + SUMMED_ROWS))
             size = rows.stop - start
             _stream_products(products, rows, total[:size], scratch[:size])
-            if place in cell.reverse_pass.streams:
+            if place in cell.backward_program.of_streams:
                 arrays[f"dX{place}"][rows] += total[:size]
             elif give is not None:
                 give(place, rows, total[:size])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,9 @@ from dynbatch.ragged import Ragged
 # Rows of a weight transposed at once.
 TRANSPOSED_ROWS = 64
 CACHE_LINE = 64
+
+Arrays = dict[str, Any]
+"""What the passes of a loop get by name: arrays, flags, operators with own kernels."""
 
 Portion = tuple[int, slice, WeightRows, int]
 
@@ -47,8 +51,7 @@ def rows_of(array: Array, span: slice) -> Array:
 
 def temporary(rows: int, buffer: ProgramBuffer, scratch: Scratch) -> Array:
     """Room for a step of so many rows."""
-    taken = scratch.take(rows, buffer.width)
-    return taken.reshape(-1) if buffer.plane else taken
+    return in_planes(scratch.take(rows, buffer.width), buffer)
 
 
 def write_transposed(piece: WeightRows, wide: Array, plane: int) -> None:
@@ -116,9 +119,11 @@ def stream_map(x: Array, weights: Array | Sequence[Portion], out: Array) -> None
 
 
 def columns_of(arrays: dict[str, Array], columns: Columns) -> Array:
-    """The rows of a value."""
+    """The rows of a value, in planes where it lies in several."""
     buffer, column, width = columns
     rows = arrays[buffer.name]
+    if buffer.plane and width > buffer.plane:
+        return rows[column // buffer.plane : (column + width) // buffer.plane]
     if buffer.plane:
         rows = rows[column // buffer.plane]
         column %= buffer.plane

@@ -1,4 +1,4 @@
-"""Assigns each value of a program to a buffer: packed for backward, or temporary."""
+"""Assigns each value of a program to a buffer: packed, with a row for every token, or temporary."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
+from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.program import Program
 
 
 class Role(Enum):
@@ -22,14 +24,12 @@ class Role(Enum):
     INITIAL_STATE = auto()
     BIAS = auto()
     WEIGHT = auto()  # (O, K)
-    GRADIENT = auto()  # of values
-    FACTOR = auto()  # of a gradient, with an array of its own: see `derivatives`
+    GRADIENT = auto()  # of values, or factors of these, with a row for every token
+    TEMPORARY_GRADIENT = auto()  # with a row for every running sentence
     STREAM_GRADIENT = auto()
     EXPORT_GRADIENT = auto()
     LEFT_GRADIENT = auto()  # of the state that the step left: carried from step to step
     FOUND_GRADIENT = auto()  # of the state that the step found, where it has another place
-    CARRY_SCRATCH = auto()
-    SUM_SCRATCH = auto()
     PLANE_SCRATCH = auto()
 
 
@@ -37,9 +37,9 @@ class Role(Enum):
 LETTERS = {
     Role.STREAM: "X", Role.PACKED: "P", Role.TEMPORARY: "T", Role.STATE: "h",
     Role.FOUND_STATES: "H", Role.LEFT_STATES: "S", Role.INITIAL_STATE: "I", Role.BIAS: "b",
-    Role.WEIGHT: "V", Role.GRADIENT: "D", Role.FACTOR: "F", Role.STREAM_GRADIENT: "dX",
+    Role.WEIGHT: "V", Role.GRADIENT: "D", Role.TEMPORARY_GRADIENT: "E", Role.STREAM_GRADIENT: "dX",
     Role.EXPORT_GRADIENT: "dY", Role.LEFT_GRADIENT: "C", Role.FOUND_GRADIENT: "N",
-    Role.CARRY_SCRATCH: "E", Role.SUM_SCRATCH: "Z", Role.PLANE_SCRATCH: "S",
+    Role.PLANE_SCRATCH: "Z",
 }  # fmt: skip
 
 
@@ -89,20 +89,23 @@ def plane_of(value: Value) -> int:
 
 
 class BufferAssignment:
-    """Buffers of a program's forward pass, and each value's place in them.
+    """Buffers of a program, and each value's place in them.
 
-    packed:    for what backward reads, what leaves a step, and linear maps of the streams.
+    packed:    for what is read after the step, and what is made ahead of it.
     temporary: for the rest, as far as it has memory.
+
+    Args:
+        kept:  values that are read after the step, by backward or outside.
+        roles: of packed and of temporary buffers.
     """
 
     def __init__(
-        self, program: LoopProgram, exports: Sequence[Value], following: Sequence[Value]
+        self, kept: Sequence[Value], roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY)
     ) -> None:
-        self.program = program
         self.packed: list[ProgramBuffer] = []
         self.temporary: list[ProgramBuffer] = []
-        self._leaving = [*exports, *following]
-        self._kept = [*self._leaving, *retained_values(program)]
+        self._kept = kept
+        self._roles = roles
         self._columns: dict[int, tuple[ProgramBuffer, int]] = {}
 
     def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
@@ -114,6 +117,10 @@ class BufferAssignment:
         """Columns of a value that has memory."""
         return Columns(*self.buffer_of(value), value.width)
 
+    def has_place(self, value: Value) -> bool:
+        """Whether a value has memory."""
+        return id(value.base) in self._columns
+
     def is_kept(self, value: Value) -> bool:
         """Whether backward or anything outside the step reads any of its columns."""
         return any([value.overlaps(other) for other in self._kept])
@@ -121,9 +128,9 @@ class BufferAssignment:
     def _new(self, value: Value, packed: bool, plane: int = 0) -> None:
         """Give a value a buffer of its own."""
         buffers = self.packed if packed else self.temporary
-        role = Role.PACKED if packed else Role.TEMPORARY
-        buffers.append(ProgramBuffer(role, len(buffers), value.width, packed, plane))
-        self._put(value, buffers[-1], 0)
+        buffer = ProgramBuffer(self._roles[not packed], len(buffers), value.width, packed, plane)
+        buffers.append(buffer)
+        self._put(value, buffer, 0)
 
     def _put(self, value: Value, buffer: ProgramBuffer, column: int) -> None:
         buffer.values.append(value)
@@ -131,56 +138,191 @@ class BufferAssignment:
 
 
 class Storage(BufferAssignment):
-    """Buffers of generated Python.
+    """Buffers of a program for a CPU.
 
-    An elementwise operator works in place when nothing else, backward included, will read its
-    input; so the gates of an LSTM end up in the very rows that the first product filled.
+    An elementwise operator works in place where nothing later reads its input; so the gates of an
+    LSTM end up in the very rows that the first product filled, and the parts of a gradient are
+    made where they lie side by side.
+
+    Args:
+        kept:    values that are read after the step.
+        fixed:   values that have a place.
+        results: values that other values are made in the place of.
     """
 
-    def __init__(self, program: LoopProgram) -> None:
-        super().__init__(program, program.exports, program.following)
-        self._order = {id(op): i for i, op in enumerate(program.ops)}
-        for op in program.stream_maps:
-            self._new(op.output, True, plane_of(op.output))
-        for op in program.ops:
+    def __init__(
+        self, program: Program, kept: Sequence[Value],
+        fixed: Sequence[tuple[Value, ProgramBuffer, int]] = (), results: Sequence[Value] = (),
+        roles: tuple[Role, Role] = (Role.PACKED, Role.TEMPORARY),
+    ) -> None:  # fmt: skip
+        super().__init__(kept, roles)
+        self._lives = Lifetimes(program, [*kept, *program.following])
+        self._ahead = {id(value) for op in program.ahead for value in op.outputs}
+        for value, buffer, column in fixed:
+            self._put(value, buffer, column)
+        read = [x for op in program.every_op() if op.opcode in WHOLE_ROWS for x in op.inputs]
+        self._plain = {id(x.base) for x in read}
+        for value in results:
+            if not self.has_place(value):
+                self._new(value.base, True, self._plane_of(value.base))
+        for op in reversed(program.every_op()):
+            self._follow(op)
+        for op in program.every_op():
             self._assign(op)
 
+    def _follow(self, op: Op) -> None:
+        """Have the operands of an operator made where its output lies, if that has a place."""
+        if not self.has_place(op.output):
+            return
+        buffer, column = self._columns[id(op.output)]
+        starts = op.columns if op.opcode is OpCode.COPY else [0] * len(op.inputs)
+        for x, start in zip(op.inputs, starts, strict=True):
+            first = column + start - x.column
+            is_made_here = id(x.base) in self._lives.makers and not self.has_place(x)
+            if is_made_here and self._fits(x.base, buffer, first):
+                self._put(x.base, buffer, first)
+
     def _assign(self, op: Op) -> None:
-        must_pack, plane = self.is_kept(op.output), plane_of(op.output)
-        for x in op.inputs if op.opcode in ELEMENTWISE else ():
-            if id(x.base) in self._columns and self._dies(x, op):
-                buffer, column = self.buffer_of(x)
-                if buffer.packed or not must_pack:
-                    self._put(op.output, buffer, column)
-                    return
-        for buffer in () if must_pack else self.temporary:
-            is_alike = (buffer.width, buffer.plane) == (op.output.width, plane)
-            if is_alike and not any([self._readers_from(op, v) for v in buffer.values]):
-                self._put(op.output, buffer, 0)
-                return
-        self._new(op.output, must_pack, plane)
+        """Give what an operator makes a place: an operand's, a temporary value's, or a new one."""
+        for value in op.outputs:
+            plane, must_pack = self._plane_of(value), self._must_pack(value)
+            places = [self.buffer_of(x) for x in op.inputs if self.has_place(x)]
+            alike = [] if must_pack else self.temporary
+            places = [] if op.opcode is OpCode.COPY else places
+            places += [(b, 0) for b in alike if (b.width, b.plane) == (value.width, plane)]
+            for buffer, column in places if not self.has_place(value) else ():
+                if self._fits(value, buffer, column):
+                    self._put(value, buffer, column)
+                    break
+            if not self.has_place(value):
+                self._new(value, must_pack, plane)
 
-    def _dies(self, value: Value, op: Op) -> bool:
-        return not self.is_kept(value) and self._readers_from(op, value) == [op]
+    def _plane_of(self, value: Value) -> int:
+        return 0 if id(value) in self._plain else plane_of(value)
 
-    def _readers_from(self, op: Op, value: Value) -> list[Op]:
-        """Operators that read a value, `op` or later ones."""
-        here = self._order[id(op)]
-        return [r for r in self.program.readers(value) if self._order[id(r)] >= here]
+    def _must_pack(self, value: Value) -> bool:
+        """Whether a value needs a row for every token."""
+        return id(value) in self._ahead or self.is_kept(value)
+
+    def _fits(self, value: Value, buffer: ProgramBuffer, column: int) -> bool:
+        """Whether a value that is made here can lie in these columns of a buffer."""
+        end, plane = column + value.width, buffer.plane
+        if column < 0 or end > buffer.width or (self._must_pack(value) and not buffer.packed):
+            return False
+        is_across = plane and column // plane != (end - 1) // plane
+        if is_across and (column % plane or end % plane):
+            return False
+        maker = self._lives.makers[id(value)].opcode
+        if maker in WHOLE_ROWS and (value.width < buffer.width or plane):
+            return False
+        if is_across and (maker is OpCode.LINEAR_GRADIENT or id(value) in self._plain):
+            return False
+        for other in buffer.values:
+            at = self._columns[id(other)][1]
+            is_apart = end <= at or at + other.width <= column
+            if not is_apart and not self._lives.can_share(value, column, other, at):
+                return False
+        return True
 
 
-def retained_values(program: LoopProgram) -> list[Value]:
-    """Values made by operators that some operator's backward reads."""
-    read = [value for op in program.ops for value in backward_reads(op)]
-    return [value for value in read if value.base.origin is Origin.OPERATOR]
+# Their kernels read plain rows, and write whole rows of an array of their own.
+WHOLE_ROWS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
 
 
-def backward_reads(op: Op) -> list[Value]:
-    """Values that the backward of `op` reads, besides gradients."""
-    if op.is_linear:
-        return [op.inputs[0]]
+class Lifetimes:
+    """When values of a program are made and read, as positions in the order of operators.
+
+    Attributes:
+        makers: the operator that makes each base value, by identity.
+
+    Args:
+        kept: what is read after the last operator.
+    """
+
+    def __init__(self, program: Program, kept: Sequence[Value]) -> None:
+        self._ops = program.every_op()
+        self.makers = {id(value): op for op in self._ops for value in op.outputs}
+        self._made = {id(v): at for at, op in enumerate(self._ops) for v in op.outputs}
+        self._read: dict[int, list[tuple[int, Value]]] = {}
+        for at, op in enumerate(self._ops):
+            for x in op.inputs:
+                self._read.setdefault(id(x.base), []).append((at, x))
+        for value in kept:
+            self._read.setdefault(id(value.base), []).append((len(self._ops), value))
+
+    def can_share(self, a: Value, column_a: int, b: Value, column_b: int) -> bool:
+        """Whether two base values can lie in columns of one buffer that overlap.
+
+        The one that is made later must not overwrite what is read later still. An operator may
+        overwrite its operand if element for element lies in the same place.
+        """
+        first, last = (a, column_a), (b, column_b)
+        if self._position(a) > self._position(b):
+            first, last = last, first
+        at, (early, early_column), (late, late_column) = self._position(last[0]), first, last
+        if self._position(early) == at:
+            return False
+        for position, x in self._read.get(id(early), []):
+            start = early_column + x.column
+            is_touched = start < late_column + late.width and late_column < start + x.width
+            if is_touched and position >= at:
+                if position > at or not _overwrites(self._ops[at], x, start - late_column):
+                    return False
+        return True
+
+    def _position(self, value: Value) -> int:
+        return self._made.get(id(value), -1)
+
+
+def _overwrites(op: Op, x: Value, offset: int) -> bool:
+    """Whether an operator may write over an operand that lies so many columns into its output."""
     if op.opcode is OpCode.COPY:
-        return []
-    retains = op.node.retains
-    reads = [x for position, x in enumerate(op.inputs) if retains.input(position)]
-    return [*reads, op.output] if retains.output else reads
+        starts = [at for at, other in zip(op.columns, op.inputs, strict=True) if other is x]
+        return starts == [offset]
+    if op.opcode is OpCode.PARTIAL:
+        assert op.source is not None
+        is_safe = op.source.opcode is OpCode.WHERE or op.source.kernel.inplace
+    else:
+        is_safe = op.opcode in ELEMENTWISE
+    return bool(is_safe and offset == 0 and x.width == op.output.width)
+
+
+def storage_of(program: LoopProgram, backward: BackwardProgram) -> Storage:
+    """The buffers of forward, which leaves what backward reads."""
+    maps = program.linear_maps
+    read = [*backward.saved(), *[maps[number].inputs[0] for number in backward.of_maps]]
+    saved = [value for value in read if value.base.origin is Origin.OPERATOR]
+    return Storage(program, [*program.results(), *saved])
+
+
+def gradient_storage_of(program: BackwardProgram) -> Storage:
+    """The buffers of backward, beside those that forward left."""
+    _carry_apart(program)
+    exports = ProgramBuffer(
+        Role.EXPORT_GRADIENT, "", sum([v.width for v in program.export_gradients]), packed=True
+    )
+    fixed: list[tuple[Value, ProgramBuffer, int]] = []
+    column = 0
+    for value in program.export_gradients:
+        fixed.append((value, exports, column))
+        column += value.width
+    for found, left in zip(program.following, program.left_gradients, strict=True):
+        buffer = ProgramBuffer(Role.LEFT_GRADIENT, left.number, left.width, packed=False)
+        fixed += [(left, buffer, 0), (found, buffer, 0)]
+    for number, value in program.of_streams.items():
+        stream = ProgramBuffer(Role.STREAM_GRADIENT, number, value.width, packed=True)
+        fixed.append((value, stream, 0))
+    results = [*program.of_maps.values()]
+    roles = (Role.GRADIENT, Role.TEMPORARY_GRADIENT)
+    return Storage(program, program.packed_results(), fixed, results, roles)
+
+
+def _carry_apart(program: BackwardProgram) -> None:
+    """Copy carried gradients last where they are made before the step has read the old ones."""
+    lives = Lifetimes(program, program.results())
+    for number, (value, left) in enumerate(
+        zip(program.following, program.left_gradients, strict=True)
+    ):
+        if not lives.can_share(value, 0, left, 0):
+            copy = program.following[number] = program.value(value.width)
+            program.carry.append(Op.copy(value, copy))

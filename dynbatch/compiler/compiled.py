@@ -3,51 +3,46 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-
-from dynbatch.compiler.arrays import stream_map
-from dynbatch.compiler.buffers import Columns, ProgramBuffer, Role, Storage
+from dynbatch.compiler.arrays import Arrays
+from dynbatch.compiler.buffers import (
+    Columns,
+    ProgramBuffer,
+    Role,
+    gradient_storage_of,
+    storage_of,
+)
 from dynbatch.compiler.c.native import NativeLoop
 from dynbatch.compiler.cuda.cell import DeviceCell
-from dynbatch.compiler.differentiate import BackwardProgram, differentiate
+from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.numpy.backward import Backward
-from dynbatch.compiler.numpy.elementwise import kernel_name
-from dynbatch.compiler.numpy.forward import emit_ahead, emit_forward
+from dynbatch.compiler.numpy.interpreter import Block, Step
+from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.compiler.program import numbered
 from dynbatch.compiler.schedule import schedule
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
 from dynbatch.compiler.validate import validate
-from dynbatch.kernels import binary, blas
-from dynbatch.nodes.arithmetic import Binary, WithNumber
-from dynbatch.nodes.elementwise import Unary
 from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
 _uids = itertools.count()
 
-Arrays = dict[str, Any]
-"""The values that generated code gets by name: arrays, flags, operators with own kernels."""
-
 
 class CompiledLoop:
-    """A program with its buffers and generated code, for any mini-batch.
+    """A program and its derivative with their buffers, for any mini-batch.
 
     Attributes:
-        program, storage, reverse_pass: the stages of compilation, for those who look.
-        launches, launches_backward: kernels of one step.
-        from_state: linear maps of the state among the kernels of forward.
-        source: the generated Python: `ahead` of the loop, `forward` and `backward`.
+        program, backward_program: the passes, and `storage`, `gradients`, their buffers.
+        numpy: both passes as calls of NumPy.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
         planes: widths of the planes of each wide map's output; 0 for plain rows.
         state_maps: numbers of the maps that read the state as their step finds it.
+        of_maps: where backward leaves the gradient of each wide map's output, by number.
         reached: streams that backward gives a gradient.
         parameters: all that the loop uses, once each.
         generic: operators that run by their node type's own kernels, by number.
@@ -66,40 +61,19 @@ class CompiledLoop:
         validate(program, "lowering")
         fuse(program)
         validate(program, "fuse")
-        self.storage = Storage(program)
-        self.reverse_pass = reverse = Backward(program, self.storage)
+        self.backward_program = differentiate(program)
+        validate(self.backward_program, "differentiate")
+        schedule(self.backward_program)
+        validate(self.backward_program, "schedule")
+        self.storage = storage_of(program, self.backward_program)
+        self.gradients = gradient_storage_of(self.backward_program)
+        self.numpy = NumpyLoop(program, self.storage, self.backward_program, self.gradients)
         self.maps: dict[int, Op] = dict(enumerate(program.linear_maps))
         self.stream_maps = dict(enumerate(program.stream_maps))
         self.generic: dict[int, Op] = dict(enumerate(program.generic))
-        with_gradient = [op for number, op in self.maps.items() if number in reverse.of_maps]
-        self.reached = reverse.streams | {
-            op.inputs[0].number for op in with_gradient if op in program.stream_maps
-        }
-        read = reverse.previous | {
-            op.inputs[0].base.number for op in with_gradient if op.reads_state
-        }
-        self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(read)}
         self._place_values()
+        self._place_gradients()
         self.parameters = self._parameters_of_ops()
-        lines, self.launches = emit_forward(program, self.storage)
-        self.from_state = sum([op.reads_state for op in program.ops])
-        self.launches_backward = len(reverse.body) + len(reverse.carry)
-        parts = [emit_ahead(program, self.storage), lines, reverse.lines()]
-        self.source = "\n\n\n".join(["\n".join(part) for part in parts]) + "\n"
-        namespace = self._namespace()
-        exec(compile(self.source, f"<cell program {self.uid}>", "exec"), namespace)
-        self.ahead_of_loop: Callable[[Arrays], None] = namespace["ahead"]
-        self.forward: Callable[[Arrays, Iterable[object]], None] = namespace["forward"]
-        self.backward: Callable[[Arrays, Sequence[object]], None] = namespace["backward"]
-
-    @cached_property
-    def backward_program(self) -> BackwardProgram:
-        """The step of backward as a program."""
-        program = differentiate(self.program)
-        validate(program, "differentiate")
-        schedule(program)
-        validate(program, "schedule")
-        return program
 
     @cached_property
     def in_c(self) -> NativeLoop:
@@ -107,47 +81,72 @@ class CompiledLoop:
         return NativeLoop(self.program, self.storage)
 
     def _place_values(self) -> None:
-        """Look up the values' places and each pass's arrays, once for all mini-batches."""
+        """Look up the values' places, once for all mini-batches."""
         program = self.program
         columns_of = self.storage.columns_of
         self.planes = {k: columns_of(op.output).buffer.plane for k, op in self.maps.items()}
         self.state_maps = {number for number, op in self.maps.items() if op.reads_state}
         self.exports = [columns_of(value) for value in program.exports]
         self.following = [columns_of(value) for value in program.following]
-        self.map_inputs: dict[int, Columns] = {
-            number: columns_of(op.inputs[0])
-            for number, op in self.maps.items()
-            if op.inputs[0].base.origin is Origin.OPERATOR
-        }
         self.stream_rows = [
             _token_rows(Role.STREAM, k, value) for k, value in enumerate(program.streams)
         ]
+
+    def _place_gradients(self) -> None:
+        """Look up the gradients' places, and what backward reads for them."""
+        program, backward = self.program, self.backward_program
+        with_gradient = {number: self.maps[number] for number in backward.of_maps}
+        self.of_maps = {k: self.gradients.columns_of(v) for k, v in backward.of_maps.items()}
+        self.map_inputs: dict[int, Columns] = {
+            number: self.storage.columns_of(op.inputs[0])
+            for number, op in with_gradient.items()
+            if op.inputs[0].base.origin is Origin.OPERATOR
+        }
+        self.reached = {*backward.of_streams} | {
+            op.inputs[0].number for k, op in with_gradient.items() if k in self.stream_maps
+        }
+        read = [x for op in backward.ahead for x in op.inputs]
+        read += [op.inputs[0] for op in with_gradient.values()]
+        numbers = {x.base.number for x in read if x.base.origin is Origin.STATE}
+        self.read_before: dict[int, Value] = {k: program.states[k] for k in sorted(numbers)}
+        self.packed_gradients = self.gradients.packed
+        self.gradient_buffers = [*self.gradients.temporary, *self.numpy.scratch]
         width = sum([value.width for value in program.exports])
-        buffers = self.reverse_pass.buffers.values()
-        self.packed_gradients = [buffer for buffer in buffers if buffer.packed]
-        self.gradient_buffers = [buffer for buffer in buffers if not buffer.packed]
         self.backward_rows = [
             ProgramBuffer(Role.EXPORT_GRADIENT, "", width, packed=True),
             *[
                 _token_rows(Role.STREAM_GRADIENT, k, program.streams[k])
-                for k in sorted(self.reverse_pass.streams)
+                for k in sorted(backward.of_streams)
             ],
             *[_token_rows(Role.FOUND_STATES, k, v) for k, v in self.read_before.items()],
             *self.packed_gradients,
         ]
 
-    def _namespace(self) -> Arrays:
-        names: Arrays = {
-            "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
-            "divide": np.divide, "copyto": np.copyto, "matmul": blas.matmul, "inf": np.inf,
-            "matmul_planes": blas.matmul_planes, "matmul_sum": blas.matmul_sum,
-            "stream_map": stream_map, "nan": np.nan, "choose": binary.choose,
-            "choose_backward": binary.choose_backward,
-        }  # fmt: skip
-        for op in self.program.ops:
-            if isinstance(op.node, Unary | Binary | WithNumber):
-                names[kernel_name(op)] = op.node.kernel
-        return names
+    @property
+    def launches(self) -> int:
+        """Kernels of a step; `launches_backward` of a step back."""
+        return len(self.numpy.step)
+
+    @property
+    def launches_backward(self) -> int:
+        return len(self.numpy.step_back) + len(self.numpy.carry)
+
+    @property
+    def from_state(self) -> int:
+        """Linear maps of the state among the operators of a step."""
+        return len(self.state_maps)
+
+    def ahead_of_loop(self, arrays: Arrays) -> None:
+        """Run the maps of streams."""
+        self.numpy.ahead(arrays)
+
+    def forward(self, arrays: Arrays, steps: Iterable[tuple[int, Step]]) -> None:
+        """Run steps forward."""
+        self.numpy.bind_forward(arrays)(steps)
+
+    def backward(self, arrays: Arrays, blocks: Sequence[Block]) -> None:
+        """Run blocks of steps in reverse."""
+        self.numpy.bind_backward(arrays)(blocks)
 
     def _parameters_of_ops(self) -> tuple[Parameter, ...]:
         by_uid: dict[int, Parameter] = {}
@@ -198,7 +197,7 @@ class CompiledCell(CompiledLoop):
         parts = self.parts
         sections = {"before": parts.before, "in": parts.loop, "after": parts.after}
         head = [f"# {where} the loop: {_type_names(nodes)}\n" for where, nodes in sections.items()]
-        return "".join(head) + self.source
+        return "".join(head) + str(self.numpy)
 
 
 def _token_rows(role: Role, number: int, value: Value) -> ProgramBuffer:

@@ -8,7 +8,7 @@ import numpy as np
 
 from dynbatch.cells.calls.region import CallGroup, CallRegion
 from dynbatch.cells.generic import GenericStep
-from dynbatch.compiler.compiled import Arrays
+from dynbatch.compiler.arrays import Arrays
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 from dynbatch.ragged import Ragged

@@ -17,10 +17,10 @@ from dynbatch.cells.linear_maps import (
     stream_gradients,
     weight_elements,
 )
-from dynbatch.compiler.arrays import Scratch, columns_of, in_planes, temporary
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, in_planes, temporary
 from dynbatch.compiler.c.native import NativeFunctions, Step
-from dynbatch.compiler.compiled import Arrays
 from dynbatch.compiler.ir import Op, Origin
+from dynbatch.compiler.numpy.interpreter import Block
 from dynbatch.kernels.rows import add_rows_at
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -158,8 +158,12 @@ class RegionRun:
             sinks.append(self._prepare_backward(number, group, scratch))
             bind_memories(group, arrays, xs, dxs)
         self._gather_ahead(xs)
-        for t in range(len(region.batches) - 1, -1, -1):
-            self._backward_batch(t)
+        run = [
+            group.cell.numpy.bind_backward(arrays)
+            for group, arrays in zip(region.groups, self.arrays, strict=True)
+        ]
+        for t, step in reversed([*enumerate(region.batches)]):
+            self._backward_batch(t, run[step.group])
         gradients = batch.parameter_gradients()
         for group, arrays, packed, sink in zip(
             region.groups, self.arrays, self.packed, sinks, strict=True
@@ -170,9 +174,9 @@ class RegionRun:
             stream_gradients(group.cell, arrays)
             weights = WeightGradients(group.cell, gradients)
             for number, op in group.cell.maps.items():
-                name = group.cell.reverse_pass.of_maps.get(number)
-                if name is not None:
-                    weights.add(op, _map_input(group, op, arrays, packed), arrays[name])
+                if number in group.cell.of_maps:
+                    dy = columns_of(arrays, group.cell.of_maps[number])
+                    weights.add(op, _map_input(group, op, arrays, packed), dy)
             weights.run()
             batch.launches += len(group.cell.maps) + len(group.cell.stream_maps)
             self._gradients_ahead(group, arrays, dxs)
@@ -208,19 +212,19 @@ class RegionRun:
             arrays[f"G{generic}"].give_gradients_to(sink)
         return sink
 
-    def _backward_batch(self, t: int) -> None:
+    def _backward_batch(self, t: int, run: Callable[[Sequence[Block]], None]) -> None:
         step = self.region.batches[t]
         cell, arrays = self.region.groups[step.group].cell, self.arrays[step.group]
         first, end = step.first, step.end
         for k, fetch in step.fetches:
             self._gather(fetch, arrays[f"X{k}"][first:end])
         np.copyto(arrays["dY"][first:end], self._of_groups[step.group][first:end])
-        cell.backward(arrays, [(first, end, [(t, (first, end, end - first, -1))])])
+        run([(first, end, [(t, (first, end, end - first, -1))])])
         for k, fetch in step.fetches:
-            if k in cell.reverse_pass.streams:
+            if k in cell.backward_program.of_streams:
                 self._give_back(fetch, arrays[f"dX{k}"][first:end])
         self.batch.launches += 2 * len(step.fetches) + 1
-        self.batch.launches += cell.launches_backward + len(cell.reverse_pass.ahead)
+        self.batch.launches += cell.launches_backward + len(cell.numpy.factors)
 
     def _give_back(self, fetch: Fetch, rows: Array) -> None:
         """Add gradients of gathered rows to those of their sources."""
@@ -268,7 +272,8 @@ def _begin(
     cell = group.cell
     if native is None:
         cell.ahead_of_loop(arrays)
-        return lambda t, rows: cell.forward(arrays, [(t, rows)])
+        forward = cell.numpy.bind_forward(arrays)
+        return lambda t, rows: forward([(t, rows)])
     table = native.table(arrays)
     native.forward(table, [(0, group.count, 0, -1)], given=False, ahead=True)
     return lambda t, rows: native.forward(table, [rows], given=False, ahead=False)

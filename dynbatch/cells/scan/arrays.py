@@ -10,9 +10,9 @@ import numpy as np
 from dynbatch.cells.generic import room_of
 from dynbatch.cells.linear_maps import weight_elements
 from dynbatch.cells.scan.prefix import Chunk, Shard, extents, of_pass
-from dynbatch.compiler.arrays import Scratch, in_planes, rows_of, temporary
+from dynbatch.compiler.arrays import Arrays, Scratch, in_planes, rows_of, temporary
 from dynbatch.compiler.buffers import ProgramBuffer
-from dynbatch.compiler.compiled import Arrays, CompiledCell
+from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
 

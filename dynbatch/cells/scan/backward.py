@@ -11,8 +11,7 @@ from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
-from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
-from dynbatch.compiler.compiled import Arrays
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array
@@ -140,14 +139,13 @@ class ScanBackward:
             [partial(self._run_shard, chunk, number, *each) for number, each in enumerate(shards)]
         )
         for number, op in run.cell.maps.items():
-            name = run.cell.reverse_pass.of_maps.get(number)
-            if name is None:
+            if number not in run.cell.of_maps:
                 continue
             # Rows of kept values are one stretch in each shard only.
             kept = number in run.cell.map_inputs and not run.recomputes
             for part in [arrays for _, arrays in shards] if kept else [wide]:
                 x, zero = self._map_input(number, part), self._zero_rows(number, chunk)
-                weights.add(op, x, part[name], zero)
+                weights.add(op, x, columns_of(part, run.cell.of_maps[number]), zero)
         weights.run()
 
     def _before(self, chunk: Chunk, number: int) -> list[Array]:
@@ -186,7 +184,7 @@ class ScanBackward:
                 dx.values[order[rows]] = gradient
 
         stream_gradients(run.cell, arrays, give)
-        for place in run.cell.reverse_pass.streams:
+        for place in run.cell.backward_program.of_streams:
             give(place, slice(None), arrays[f"dX{place}"])
 
     def _previous_states(self, part: int, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
@@ -240,10 +238,10 @@ class ScanBackward:
     def _count(self) -> None:
         run, cell, batch = self._run, self._run.cell, self._batch
         around = 1 + 2 * len(run.streams) + len(cell.stream_maps)
-        run.count(cell.launches_backward, len(cell.reverse_pass.carry), around)
+        run.count(cell.launches_backward, len(cell.numpy.carry), around)
         if run.recomputes:
             run.count_forward()
         shards = [shard for chunk in self._chunks for shard in chunk.shards]
         blocks = sum([len(shard.blocks) for shard in shards])
-        batch.launches += blocks * len(cell.reverse_pass.ahead)
+        batch.launches += blocks * len(cell.numpy.factors)
         batch.launches += len(cell.maps) * len(self._chunks)

@@ -11,8 +11,8 @@ from dynbatch.cells.generic import GenericStep
 from dynbatch.cells.linear_maps import forward_weights
 from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.prefix import Chunk, PrefixLayout, Shard, cut, of_pass
-from dynbatch.compiler.arrays import Scratch, columns_of, memory_rows
-from dynbatch.compiler.compiled import Arrays, CompiledCell
+from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
+from dynbatch.compiler.compiled import CompiledCell
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch
 from dynbatch.parameter import Array

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dynbatch.compiler.buffers import BufferAssignment, ProgramBuffer, backward_reads
-from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.buffers import BufferAssignment, ProgramBuffer
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lanes import FUSED, ColumnRange, Item, ops_of
 from dynbatch.compiler.lowering import LoopProgram
 
@@ -21,7 +21,8 @@ class DeviceStorage(BufferAssignment):
     def __init__(
         self, program: LoopProgram, order: list[Item], exports: list[Value], following: list[Value]
     ) -> None:
-        super().__init__(program, exports, following)
+        self._leaving = [*exports, *following]
+        super().__init__([*self._leaving, *_retained_values(program)])
         ops = [(number, op) for number, item in enumerate(order) for op in ops_of(item)]
         self._item = {id(op): number for number, op in ops}
         self._ops = [op for _, op in ops]
@@ -66,7 +67,7 @@ class DeviceStorage(BufferAssignment):
         read_by = [
             op
             for op in self._ops
-            if any([v.overlaps(read) for v in holders for read in backward_reads(op)])
+            if any([v.overlaps(read) for v in holders for read in _backward_reads(op)])
         ]
         return all([self._item[id(op)] in items and op.opcode in FUSED for op in read_by])
 
@@ -141,3 +142,20 @@ class GradientSlot:
         """Whether writers have reached every one of the segment's columns."""
         end = segment.first + segment.width
         return self.cleared or any([s <= segment.first and end <= e for s, e in self.written])
+
+
+def _retained_values(program: LoopProgram) -> list[Value]:
+    """Values made by operators that some operator's backward reads."""
+    read = [value for op in program.ops for value in _backward_reads(op)]
+    return [value for value in read if value.base.origin is Origin.OPERATOR]
+
+
+def _backward_reads(op: Op) -> list[Value]:
+    """Values that the backward of `op` reads, besides gradients."""
+    if op.is_linear:
+        return [op.inputs[0]]
+    if op.opcode is OpCode.COPY:
+        return []
+    retains = op.node.retains
+    reads = [x for position, x in enumerate(op.inputs) if retains.input(position)]
+    return [*reads, op.output] if retains.output else reads

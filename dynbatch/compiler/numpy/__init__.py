@@ -1,1 +1,1 @@
-"""Prints a program as two Python functions of NumPy calls."""
+"""Runs a program as calls of NumPy."""

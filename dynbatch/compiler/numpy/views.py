@@ -1,112 +1,108 @@
-"""Names and definitions of array views in a step of generated Python."""
+"""The arrays that a call of a step works on: some columns of buffers, in the rows of a step."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
-from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage
+from dynbatch.compiler.buffers import Columns, ProgramBuffer, Role, Storage
 from dynbatch.compiler.ir import Origin, Value
-from dynbatch.compiler.lowering import LoopProgram
-
-Code = Callable[[str], str]
-"""Makes the line that writes its result to a view of this name."""
+from dynbatch.parameter import Array
 
 
-class Views:
-    """Names of array views within a step, and the lines that make them."""
+class View(NamedTuple):
+    """Columns of a buffer: (rows, width), or with a plane width (width / plane, rows, plane)."""
 
-    def __init__(self, program: LoopProgram, storage: Storage) -> None:
-        self.program = program
-        self.storage = storage
-        self.lines: dict[str, str] = {}
-        self.buffers: dict[str, ProgramBuffer] = {}
+    buffer: ProgramBuffer
+    column: int
+    width: int
+    plane: int = 0
 
-    def buffer_of(self, value: Value) -> tuple[ProgramBuffer, int]:
-        """The array that holds a value, and its first column there."""
+    def __str__(self) -> str:
+        name, end = self.buffer.name, self.column + self.width
+        return name if self.width == self.buffer.width else f"{name}[{self.column}:{end}]"
+
+
+class Given:
+    """A constant of a call, and of no other: 0.0 and -0.0 are equal but not alike."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __str__(self) -> str:
+        return repr(self.value)
+
+
+Operand = View | Given | str
+"""What a call gets: a view, a constant, or what has a name: weights, operators, `t` and `n`."""
+
+
+class Places:
+    """Where the values that a program reads and makes lie.
+
+    Args:
+        states: the role of the states: those of the step, or of many steps, packed.
+    """
+
+    def __init__(self, *storages: Storage, states: Role = Role.STATE) -> None:
+        self._storages = storages
+        self._states = states
+        self._inputs: dict[int, ProgramBuffer] = {}
+
+    def of(self, value: Value) -> Columns:
+        """Columns of a buffer."""
         base = value.base
-        if base.origin is Origin.STREAM:
-            stream = ProgramBuffer(Role.STREAM, base.number, base.width, packed=True)
-            return stream, value.column
-        if base.origin is Origin.STATE:
-            state = ProgramBuffer(Role.STATE, base.number, base.width, packed=False)
-            return state, value.column
-        return self.storage.buffer_of(value)
+        for storage in self._storages:
+            if storage.has_place(base):
+                return storage.columns_of(value)
+        known = self._inputs.get(id(base))
+        if known is None:
+            is_stream = base.origin is Origin.STREAM
+            assert is_stream or base.origin is Origin.STATE, f"{base.origin} has no memory"
+            role = Role.STREAM if is_stream else self._states
+            known = ProgramBuffer(role, base.number, base.width, packed=role is not Role.STATE)
+            self._inputs[id(base)] = known
+        return Columns(known, value.column, value.width)
 
-    def of(self, value: Value, plane: int = 0) -> str:
-        """The expression for a value in this step, as (n, width) or, by planes, (k, n, plane)."""
-        return self.view(*self.buffer_of(value), value.width, plane)
-
-    def view(self, buffer: ProgramBuffer, column: int, width: int, plane: int = 0) -> str:
-        """The expression for some columns of an array in this step."""
-        name = self._view(buffer, column, width, plane)
-        self.buffers[name] = buffer
-        return name
-
-    def read_by(self, line: str) -> dict[str, ProgramBuffer]:
-        """The views that a line names, with their definitions."""
-        names = re.findall(r"\w+", line)
-        return {name: self.buffers[name] for name in names if name in self.buffers}
-
-    def _view(self, buffer: ProgramBuffer, column: int, width: int, plane: int) -> str:
-        whole = self._rows(buffer)
-        if buffer.plane and width > buffer.plane:
-            return self._planes(whole, buffer, column, width, plane)
-        name = whole
-        if buffer.plane:
-            number, column = divmod(column, buffer.plane)
-            name = self._line(f"{whole}_{number}", f"{whole}[{number}]")
-        if width < (buffer.plane or buffer.width):
-            name = self._line(f"{name}_{column}_{width}", f"{name}[:, {column}:{column + width}]")
-        if plane and width > plane:
-            cut = f"{name}.reshape(n, {width // plane}, {plane}).transpose(1, 0, 2)"
-            name = self._line(f"{name}_by_{plane}", cut)
-        return name
-
-    def _planes(
-        self, whole: str, buffer: ProgramBuffer, column: int, width: int, plane: int
-    ) -> str:
-        first, last = column // buffer.plane, (column + width) // buffer.plane
-        assert plane == buffer.plane and column % plane == 0 and width % plane == 0
-        if width == buffer.width:
-            return whole
-        return self._line(f"{whole}_{first}_to_{last}", f"{whole}[{first}:{last}]")
-
-    def _rows(self, buffer: ProgramBuffer) -> str:
-        name = buffer.name.lower()
-        if buffer.role is Role.STATE:  # has been cut already
-            return name
-        if not buffer.plane:
-            return self._line(name, f"{buffer.name}[{'s:e' if buffer.packed else ':n'}]")
-        if buffer.packed:
-            return self._line(name, f"{buffer.name}[:, s:e]")
-        shape = f"{buffer.planes}, n, {buffer.plane}"
-        return self._line(name, f"{buffer.name}[:n * {buffer.width}].reshape({shape})")
-
-    def _line(self, name: str, expression: str) -> str:
-        self.lines.setdefault(name, f"{name} = {expression}")
-        return name
+    def rows(self, value: Value) -> View:
+        """A value as plain rows."""
+        return View(*self.of(value))
 
 
-def with_used(lines: Iterable[str], body: Sequence[str]) -> list[str]:
-    """`body` after the lines `name = …` that it needs."""
-    kept = list(body)
-    read = set(re.findall(r"\w+", " ".join(body)))
-    for line in reversed(list(lines)):
-        name, expression = line.split(" = ", 1)
-        if name in read:
-            kept.insert(0, line)
-            read.update(re.findall(r"\w+", expression))
-    return kept
+def alike(operands: Sequence[Columns]) -> list[list[View]]:
+    """Views of operands of one width, cut alike; several where their planes differ."""
+    width = operands[0].width
+    edges = {0, width}
+    planes: set[int] = set()
+    for buffer, column, _ in operands:
+        if is_across(buffer, column, width):
+            planes.add(buffer.plane)
+            edges |= {at for at in range(width) if (column + at) % buffer.plane == 0}
+    plane = max(planes, default=width)
+    ends = sorted(edges)
+    if len(planes) < 2 and all([end % plane == 0 for end in ends]):
+        return [[View(*columns, 0 if plane == width else plane) for columns in operands]]
+    return [
+        [View(buffer, column + first, end - first) for buffer, column, _ in operands]
+        for first, end in itertools.pairwise(ends)
+    ]
 
 
-def common_plane(operands: Iterable[tuple[ProgramBuffer, int]], width: int) -> int:
-    """The plane width in which operands of one width must be seen; 0 for plain rows."""
-    planes = {buffer.plane for buffer, _ in operands if buffer.plane and width > buffer.plane}
-    assert len(planes) < 2, f"operands in planes of different widths {planes}"
-    return planes.pop() if planes else 0
+def is_across(buffer: ProgramBuffer, column: int, width: int) -> bool:
+    """Whether columns lie in more than one plane."""
+    return bool(buffer.plane) and column // buffer.plane != (column + width - 1) // buffer.plane
 
 
-def copy_of(view: str) -> Code:
-    """The code that copies a view."""
-    return lambda out: f"copyto({out}, {view})"
+def cut(array: Array, view: View) -> Array:
+    """The columns of a view, of all rows of its buffer's array."""
+    buffer, column, width, plane = view
+    if is_across(buffer, column, width):
+        return array[column // buffer.plane : (column + width) // buffer.plane]
+    if buffer.plane:
+        number, column = divmod(column, buffer.plane)
+        array = array[number]
+    rows = array if width == array.shape[1] else array[:, column : column + width]
+    return rows.reshape(len(rows), width // plane, plane).transpose(1, 0, 2) if plane else rows

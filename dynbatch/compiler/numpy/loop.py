@@ -1,0 +1,111 @@
+"""`NumpyLoop`: both passes of a loop as calls of NumPy. They run on one shard of a mini-batch.
+
+Rows are in prefix layout. Arrays by name, as `buffers.LETTERS` has them: X streams, P and T values,
+W weights (K, O), b biases, I initial states, all zeros unless `given`; for backward V weights
+(O, K), dY and C gradients from outside and from the step after, D and E gradients of values, H
+states as every step found them, dX gradients of streams; G operators with own kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from dynbatch.compiler.arrays import Arrays, stream_map
+from dynbatch.compiler.buffers import Role, Storage
+from dynbatch.compiler.differentiate import BackwardProgram
+from dynbatch.compiler.ir import Op
+from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.numpy.calls import Call, CallWriter
+from dynbatch.compiler.numpy.interpreter import Block, Instructions, Step
+from dynbatch.compiler.numpy.views import Places
+from dynbatch.compiler.program import numbered
+
+
+class NumpyLoop:
+    """A loop's passes.
+
+    Attributes:
+        step, factors, step_back, carry: calls of a forward step, those ahead of a block of backward
+            steps, those of a backward step, and those that end it for the step before.
+        scratch: buffers that backward needs beside those of its values.
+        weight_planes: of backward, width of the planes of V by its number; 0 for plain rows.
+    """
+
+    def __init__(
+        self, program: LoopProgram, storage: Storage, backward: BackwardProgram, gradients: Storage
+    ) -> None:
+        self._program = program
+        self._storage = storage
+        self._maps = numbered(program.linear_maps)
+        generic = numbered(program.generic)
+        following = [storage.columns_of(value) for value in program.following]
+        writer = CallWriter(Places(storage), self._maps, generic)
+        self.step = _calls(writer, program.ops)
+        from_zeros = [call for op in program.ops for call in writer.calls(op, from_zeros=True)]
+        self._step = Instructions(self.step, following)
+        self._step_from_zeros = Instructions(from_zeros, following)
+        block = CallWriter(Places(gradients, storage, states=Role.FOUND_STATES), {}, {})
+        self.factors = _calls(block, backward.ahead)
+        writer = CallWriter(Places(gradients, storage), self._maps, generic)
+        self.step_back = _calls(writer, backward.ops)
+        self.carry = _calls(writer, backward.carry)
+        self.scratch = list(writer.scratch.values())
+        self.weight_planes = writer.weight_planes
+        self._factors = Instructions(self.factors, ())
+        self._step_back = Instructions([*self.step_back, *self.carry], following)
+        self._last_back = Instructions(self.step_back, following)
+
+    def ahead(self, arrays: Arrays) -> None:
+        """The wide maps of streams, for all rows at once."""
+        for op in self._program.stream_maps:
+            number, buffer = self._maps[id(op)], self._storage.buffer_of(op.output)[0]
+            out = arrays[buffer.name]
+            stream_map(arrays[f"X{op.inputs[0].number}"], arrays[f"W{number}"], out)
+            if op.has_bias:
+                np.add(out, arrays[f"b{number}"], out)
+
+    def bind_forward(self, arrays: Arrays) -> Callable[[Iterable[tuple[int, Step]]], None]:
+        """What runs steps, each with its number, on these arrays."""
+        run = self._step.bind(arrays)
+        first = self._step_from_zeros.bind(arrays) if self._skips_zeros(arrays) else run
+
+        def forward(steps: Iterable[tuple[int, Step]]) -> None:
+            for t, step in steps:
+                (first if step[3] < 0 else run)(t, step)
+
+        return forward
+
+    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Block]], None]:
+        """What runs blocks of steps in reverse on these arrays."""
+        factors, run = self._factors.bind(arrays), self._step_back.bind(arrays)
+        # Nothing asks for the gradient of a state that was not given.
+        first = self._last_back.bind(arrays) if self._skips_zeros(arrays) else run
+
+        def backward(blocks: Sequence[Block]) -> None:
+            for start, end, steps in reversed(blocks):
+                factors(0, (start, end, end - start, 0))
+                for t, step in reversed(steps):
+                    (first if step[3] < 0 else run)(t, step)
+
+        return backward
+
+    def _skips_zeros(self, arrays: Arrays) -> bool:
+        """Whether the first step finds a state of zeros."""
+        return bool(self._program.states) and not arrays["given"]
+
+    def __str__(self) -> str:
+        parts = {
+            "in a step": self.step,
+            "ahead of steps back": self.factors,
+            "in a step back": self.step_back,
+            "carried to the step before": self.carry,
+        }
+        return "\n".join(
+            ["\n".join([f"# {part}", *map(str, calls)]) for part, calls in parts.items()]
+        )
+
+
+def _calls(writer: CallWriter, ops: Sequence[Op]) -> list[Call]:
+    return [call for op in ops for call in writer.calls(op)]
