@@ -176,7 +176,10 @@ class Storage(BufferAssignment):
             return
         buffer, column = self._columns[id(op.output)]
         starts = op.columns if op.opcode is OpCode.COPY else [0] * len(op.inputs)
-        for x, start in zip(op.inputs, starts, strict=True):
+        operands = [*zip(op.inputs, starts, strict=True)]
+        # First those that would need a row for every token elsewhere too.
+        operands.sort(key=lambda operand: id(operand[0].base) not in self._ahead)
+        for x, start in operands:
             first = column + start - x.column
             is_made_here = id(x.base) in self._lives.makers and not self.has_place(x)
             if is_made_here and self._fits(x.base, buffer, first):

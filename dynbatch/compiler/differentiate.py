@@ -187,8 +187,10 @@ def _through_products(program: Program, sums: GradientSums, op: Op) -> bool:
     Its gradient (dz ⊙ u) ⊙ f'(x) is made as dz ⊙ (u ⊙ f'(x)): the factor in brackets needs no
     gradient, so it can be made ahead. Each factor is made of its own columns.
     """
-    parts = sums.products(op.output) if _has_slope(op) else []
-    (x,), (saved,) = (op.inputs, partial_reads(op)) if parts else ([op.output], [op.output])
+    x = op.inputs[0]
+    if not _has_slope(op) or x.base.origin is not Origin.OPERATOR:  # no gradient to take place of
+        return False
+    parts, (saved,) = sums.products(op.output), partial_reads(op)
     for first, end, dz, other in parts:
         width = end - first
         slope = _slope(program, op, cut(program, saved, first, width))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dynbatch.compiler.arrays import columns_of
 from dynbatch.compiler.differentiate import BackwardProgram, partial_reads
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.kernels import binary
@@ -34,14 +35,11 @@ class StepByOperator:
         for number, value in program.of_streams.items():
             arrays[f"dX{number}"][self.first : self.end] = self.read(value)
         for number, value in program.of_maps.items():
-            rows = self._rows(arrays[self.loop.reverse_pass.of_maps[number]])
+            rows = columns_of(arrays, self.loop.of_maps[number])[..., self.first : self.end, :]
             if rows.ndim == 3:
                 rows[...] = self.read(value).reshape(self.rows, *rows.shape[::2]).swapaxes(0, 1)
             else:
                 rows[...] = self.read(value)
-
-    def _rows(self, array: Array) -> Array:
-        return array[..., self.first : self.end, :]
 
     def read(self, value: Value) -> Array:
         whole = self._base(value.base)

@@ -26,11 +26,9 @@ def compiled(name):
         return case.cell.compiled(graph, case.form, (), batch.params)
 
 
-def kernels(program, name):
-    """The lines of a step that launch kernels, without what they work on."""
-    (text,) = [part for part in program.source.split("def ") if part.startswith(name)]
-    lines = [line.strip() for line in text.split("for ")[-1].splitlines()]
-    return [line.split("(")[0] for line in lines if line.endswith(")") and "=" not in line]
+def kernels(calls):
+    """What calls launch, without what they work on."""
+    return [str(call).split("(")[0] for call in calls]
 
 
 def scanned(program_lengths, **graph_options):
@@ -55,24 +53,25 @@ def test_the_program_of_an_lstm():
 
 
 def test_gates_spelt_out_one_by_one_run_as_the_same_kernels():
-    fused, spelt = compiled("lstm"), compiled("lstm_by_gates")
-    for name in ("forward", "backward"):
-        assert sorted(kernels(fused, name)) == sorted(kernels(spelt, name))
-    assert (fused.launches, fused.launches_backward) == (spelt.launches, spelt.launches_backward)
-    assert len(spelt.maps) == 2
+    fused, spelt = compiled("lstm").numpy, compiled("lstm_by_gates").numpy
+    for part in ("step", "factors", "step_back", "carry"):
+        of_fused, of_spelt = [kernels(getattr(loop, part)) for loop in (fused, spelt)]
+        assert sorted(of_fused) == sorted(of_spelt)
+    assert len(compiled("lstm_by_gates").maps) == 2
 
 
 def test_an_lstm_step_is_nine_kernels_and_nine_back():
     program = compiled("lstm")
-    assert program.launches == len(kernels(program, "forward")) == 9
-    assert program.launches_backward == len(kernels(program, "backward")) == 9
+    assert program.launches == len(program.numpy.step) == 9
+    assert program.launches_backward == 9
 
 
 def test_derivatives_of_an_lstm_are_made_ahead_of_its_backward_steps():
     for name in ("lstm", "lstm_by_gates"):
-        program = compiled(name)
-        assert {*kernels(program, "backward")} == {"add", "multiply", "matmul_sum"}
-        assert len([line for line in program.reverse_pass.ahead if ".slope(" in line]) == 5
+        loop = compiled(name).numpy
+        assert {*kernels(loop.step_back)} == {"add", "multiply"}
+        assert sorted(kernels(loop.carry)) == ["matmul_sum", "multiply"]
+        assert len([name for name in kernels(loop.factors) if name.endswith(".slope")]) == 5
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -82,7 +81,7 @@ def test_the_first_step_from_zeros_runs_no_kernel_of_the_state(grad):
     none, one, two = [scanned([length], grad=grad).launches for length in (0, 1, 2)]
     a_step = program.launches + (program.launches_backward if grad else 0)
     of_state = 1 + (2 if grad else 0)
-    ahead = len(program.reverse_pass.ahead) if grad else 0
+    ahead = len(program.numpy.factors) if grad else 0
     assert two - one == a_step
     assert one - none == a_step - of_state + ahead
 
@@ -108,7 +107,7 @@ def test_kernels_ahead_of_backward_steps_are_counted_for_each_block_of_steps(mon
     for sentences in (1, BLOCK_ROWS):  # of 5 steps: one block, or one block a step
         statistics = [scanned([5] * sentences, grad=grad) for grad in (True, False)]
         counts.append(statistics[0].launches - statistics[1].launches)
-    assert counts[1] - counts[0] == 4 * len(program.reverse_pass.ahead) == 40
+    assert counts[1] - counts[0] == 4 * len(program.numpy.factors) == 40
 
 
 @pytest.mark.usefixtures("one_thread")
