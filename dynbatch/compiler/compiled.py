@@ -24,6 +24,7 @@ from dynbatch.compiler.numpy.interpreter import Block, Step
 from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.compiler.program import numbered
 from dynbatch.compiler.schedule import schedule
+from dynbatch.compiler.simplify import Simplified, simplify
 from dynbatch.compiler.split import Split, split
 from dynbatch.compiler.trace import Trace
 from dynbatch.compiler.validate import validate
@@ -38,6 +39,7 @@ class CompiledLoop:
 
     Attributes:
         program, backward_program: the passes, and `storage`, `gradients`, their buffers.
+        simplified: how many operators were left out of both.
         numpy: both passes as calls of NumPy.
         maps:   wide linear maps by number; `stream_maps` are those ahead of the loop.
         planes: widths of the planes of each wide map's output; 0 for plain rows.
@@ -59,10 +61,15 @@ class CompiledLoop:
         self.uid = next(_uids)
         self.program = program
         validate(program, "lowering")
+        forward = simplify(program)
+        validate(program, "simplify")
         fuse(program)
         validate(program, "fuse")
         self.backward_program = differentiate(program)
         validate(self.backward_program, "differentiate")
+        backward = simplify(self.backward_program)
+        validate(self.backward_program, "simplify backward")
+        self.simplified = Simplified(*[a + b for a, b in zip(forward, backward, strict=True)])
         schedule(self.backward_program)
         validate(self.backward_program, "schedule")
         self.storage = storage_of(program, self.backward_program)

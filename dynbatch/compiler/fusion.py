@@ -65,7 +65,7 @@ def _parts(program: LoopProgram, value: Value) -> list[tuple[int, int]]:
 
 def _cut_elementwise(program: LoopProgram, op: Op, column: int, width: int) -> Op:
     inputs = [program.columns(x.base, x.column + column, width) for x in op.inputs]
-    return Op(op.opcode, inputs, _cut_value(program, op.output, column, width), op.node)
+    return op.like(inputs, _cut_value(program, op.output, column, width))
 
 
 def _cut_linear(program: LoopProgram, op: Op, parts: Sequence[tuple[int, int]]) -> list[Op]:
@@ -223,7 +223,7 @@ def _join(program: LoopProgram, a: Op, b: Op) -> None:
     left = a.output.width
     _rebase(program, a.output, wide, 0)
     _rebase(program, b.output, wide, left)
-    joined = Op(a.opcode, inputs, wide, a.node)
+    joined = a.like(inputs, wide)
     remaining = [op for op in program.ops if op is not a and op is not b]
     program.ops = in_order([*remaining, joined])
 

@@ -161,6 +161,12 @@ class Op:
         self.pieces: list[WeightRows] = []
         self.columns: list[int] = []
 
+    def like(self, inputs: list[Value], output: Value) -> Op:
+        """The same function of other operands."""
+        op = Op(self.opcode, inputs, output, self.node, kernel=self.kernel, source=self.source)
+        op.number, op.side, op.position = self.number, self.side, self.position
+        return op
+
     @classmethod
     def copy(cls, source: Value, output: Value, node: Any = None) -> Op:
         """The operator that copies one value whole."""

@@ -11,6 +11,8 @@ from dynbatch.batcher.steps.members import Members
 from dynbatch.batcher.steps.step_run import Span, StepRun
 from dynbatch.blocks.call import RESULT
 from dynbatch.cells.calls.region_node import RegionNode
+from dynbatch.cells.scan.scan import Scan
+from dynbatch.nodes.operation import Operation
 from dynbatch.parameter import Parameter
 
 Names = dict[int, tuple[str, tuple[int, ...]]]
@@ -72,6 +74,7 @@ class StepRecord(NamedTuple):
     `planned` is the number of its plan, and of its batch there. An operator of a block names it.
 
     A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
+    Of a compiled cell `simplified` says what its program does without.
     """
 
     kind: str
@@ -88,6 +91,7 @@ class StepRecord(NamedTuple):
     batches: int
     lower_bound: int
     inside: Sequence[tuple[str, int]]
+    simplified: str
 
     @property
     def batches_text(self) -> str:
@@ -205,7 +209,16 @@ def row_of(step: StepRun) -> StepRecord:
         step.num_batches,
         step.lower_bound,
         first.batch_sizes() if isinstance(first, RegionNode) else (),
+        _simplified(first),
     )
+
+
+def _simplified(node: Operation) -> str:
+    """What was left out of the programs of a scan, or of a region's calls."""
+    if isinstance(node, RegionNode):
+        texts = [str(group.cell.simplified) for group in node.region.groups]
+        return "; ".join(dict.fromkeys(filter(None, texts)))
+    return str(node.cell.simplified) if isinstance(node, Scan) else ""
 
 
 def _kind_of(step: StepRun) -> str:

@@ -17,14 +17,14 @@ def forward_statement(op: Op, out: str, names: Sequence[str]) -> str:
     if op.opcode is OpCode.COPY:
         return f"const REAL {out} = {names[0]};"
     if op.opcode is OpCode.SCALE:
-        return f"const REAL {out} = {literal(op.node.number)} * {names[0]};"
+        return f"const REAL {out} = {literal(op.number)} * {names[0]};"
     if op.opcode is OpCode.SHIFT:
-        return f"const REAL {out} = {names[0]} + {literal(op.node.number)};"
+        return f"const REAL {out} = {names[0]} + {literal(op.number)};"
     if op.opcode is OpCode.BINARY:
-        code = BINARY[op.node.kernel.name].forward
+        code = BINARY[op.kernel.name].forward
         return f"REAL {out}; {{ const REAL a = {names[0]}, b = {names[1]}; {out} = {code}; }}"
     if op.opcode is OpCode.WITH_NUMBER:
-        code, operands = BINARY[op.node.kernel.name].forward, _with_number(op, names[0])
+        code, operands = BINARY[op.kernel.name].forward, _with_number(op, names[0])
         return f"REAL {out}; {{ const REAL {operands}; {out} = {code}; }}"
     if op.opcode is OpCode.WHERE:
         operands = f"m = {names[0]}, a = {names[1]}, b = {names[2]}"
@@ -41,10 +41,10 @@ def gradient_statement(
     if op.opcode in (OpCode.COPY, OpCode.SHIFT):
         return f"{{out}} {dy};"
     if op.opcode is OpCode.SCALE:
-        return f"{{out}} {literal(op.node.number)} * {dy};"
+        return f"{{out}} {literal(op.number)} * {dy};"
     if op.opcode is OpCode.UNARY:
         unary, arguments = _unary(op)
-        reads = op.node.kernel.reads
+        reads = op.kernel.reads
         saved = {"input": scalar.inputs[0], "output": scalar.output}.get(reads)
         held = f", s = {value(saved)}" if saved is not None else ""
         return f"{{{{ const REAL dy = {dy}{held}{arguments}; {{out}} {unary.backward}; }}}}"
@@ -52,10 +52,10 @@ def gradient_statement(
         code = (WHERE.backward_a, WHERE.backward_b)[position - 1]
         operands = f"dy = {dy}, m = {value(scalar.inputs[0])}"
         return f"{{{{ const REAL {operands}; {{out}} {code}; }}}}"
-    kernel = op.node.kernel
+    kernel = op.kernel
     if op.opcode is OpCode.WITH_NUMBER:
         x = value(scalar.inputs[0]) if op.node.retains.inputs else ""
-        code = (BINARY[kernel.name].backward_a, BINARY[kernel.name].backward_b)[op.node.side]
+        code = (BINARY[kernel.name].backward_a, BINARY[kernel.name].backward_b)[op.side]
         operands = _with_number(op, x)
         return f"{{{{ const REAL dy = {dy}, {operands}; {{out}} {code}; }}}}"
     a = f", a = {value(scalar.inputs[0])}" if kernel.reads_a else ""
@@ -81,13 +81,12 @@ def literal(number: float) -> str:
 
 def _with_number(op: Op, x: str) -> str:
     """The operands of a function of a value and a number; without the value if x is empty."""
-    own, other = "ba" if op.node.side else "ab"
+    own, other = "ba" if op.side else "ab"
     value = f"{own} = {x}, " if x else ""
-    return f"{value}{other} = {literal(op.node.number)}"
+    return f"{value}{other} = {literal(op.number)}"
 
 
 def _unary(op: Op) -> tuple[UnaryExpression, str]:
-    node = op.node
-    key, numbers = variant(node.kernel.name, node.arguments())
+    key, numbers = variant(op.kernel.name, op.arguments)
     arguments = "".join([f", a{k} = {literal(v)}" for k, v in enumerate(numbers)])
     return UNARY[key], arguments

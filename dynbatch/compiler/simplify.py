@@ -1,0 +1,185 @@
+"""Simplifies a program: what is computed twice, or comes to nothing, goes.
+
+Equal operators on equal operands share one result. Dropout does not: inside a loop it is a product
+with a mask, and each has a mask of its own. `x · 1`, `x / 1`, `x + 0` and `--x` are x, two factors
+in a row are one, and in backward a + -b is a - b.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
+from dynbatch.compiler.program import Program
+from dynbatch.kernels import binary, unary
+
+
+class Simplified(NamedTuple):
+    """How many operators are gone: equal to others, without effect, or folded into another."""
+
+    shared: int = 0
+    identities: int = 0
+    folded: int = 0
+
+    def __str__(self) -> str:
+        names = ("computed once for several", "without effect", "folded")
+        counts = [f"{count} {name}" for count, name in zip(self, names, strict=True) if count]
+        return f"simplified: {', '.join(counts)}" if counts else ""
+
+
+def simplify(program: Program) -> Simplified:
+    """Change a program in place, until nothing is left to change."""
+    shared = identities = folded = 0
+    while True:
+        counts = _share(program), _drop_identities(program), _fold(program)
+        if not any(counts):
+            return Simplified(shared, identities, folded)
+        shared, identities, folded = shared + counts[0], identities + counts[1], folded + counts[2]
+        _drop_unread(program)
+
+
+def _share(program: Program) -> int:
+    """Give operators that compute the same one result."""
+    known: dict[tuple[object, ...], Op] = {}
+    gone: set[int] = set()
+    leaving = program.leaving()
+    for op in program.every_op():
+        key = _key(op)
+        first = known.setdefault(key, op) if key else op
+        if first is not op and id(op.output) not in leaving:
+            _replace(program, op.output, first.output)
+            gone.add(id(op))
+    _remove(program, gone)
+    return len(gone)
+
+
+def _key(op: Op) -> tuple[object, ...]:
+    """What operators have in common that compute the same; () for those that stay."""
+    read = [(id(x.base), x.column, x.width) for x in op.inputs]
+    if op.is_add or op.is_multiply:
+        read.sort()
+    function: tuple[object, ...]
+    if op.is_linear:
+        pieces = [
+            (p.weight.uid, p.first, p.column, p.width, *[(b.uid, at) for b, at in p.biases])
+            for p in op.pieces
+        ]
+        function = (op.opcode, *pieces)
+    elif op.opcode in (*ELEMENTWISE, OpCode.SLOPE):
+        function = op.key
+    elif op.opcode is OpCode.COPY:
+        function = (op.opcode, *op.columns)
+    elif op.opcode is OpCode.LINEAR_GRADIENT:
+        function = (op.opcode, id(op.source))
+    elif op.opcode is OpCode.PARTIAL:
+        assert op.source is not None
+        function = (op.opcode, op.source.key, op.position)
+    else:
+        return ()
+    return (function, *read)
+
+
+def _drop_identities(program: Program) -> int:
+    """Replace what an operator makes by the value that it is equal to."""
+    makers = {id(op.output): op for op in program.ops}
+    leaving = program.leaving()
+    gone: set[int] = set()
+    for op in program.ops:
+        same = _equal_operand(op, makers)
+        if same is not None and id(op.output) not in leaving:
+            _replace(program, op.output, same)
+            gone.add(id(op))
+    _remove(program, gone)
+    return len(gone)
+
+
+def _equal_operand(op: Op, makers: dict[int, Op]) -> Value | None:
+    """The value that an operator's result is equal to, if any."""
+    is_one = op.opcode is OpCode.SCALE or (
+        op.opcode is OpCode.WITH_NUMBER and op.kernel is binary.divide and not op.side
+    )
+    if (op.number == 1 and is_one) or (op.number == 0 and op.opcode is OpCode.SHIFT):
+        return op.inputs[0]
+    if op.kernel is unary.negative:
+        return _negated(op.inputs[0], makers)
+    return None
+
+
+def _negated(value: Value, makers: dict[int, Op]) -> Value | None:
+    """x where a value is -x."""
+    maker = makers.get(id(value.base))
+    if maker is None or maker.kernel is not unary.negative:
+        return None
+    (x,) = maker.inputs
+    return Value.columns(x.base, x.column + value.column, value.width)
+
+
+def _fold(program: Program) -> int:
+    """Make two factors one, and in backward a sum with a negated value a difference."""
+    makers = {id(op.output): op for op in program.ops}
+    count = 0
+    for op in program.ops:
+        if op.opcode is OpCode.SCALE:
+            count += _fold_factors(program, op, makers)
+        elif op.is_add and op.node is None:
+            a, b = op.inputs
+            for x, other in ((b, a), (a, b)):
+                negated = _negated(x, makers)
+                if negated is not None and op.is_add:
+                    op.inputs, op.kernel = [other, _known(program, negated)], binary.subtract
+                    count += 1
+    return count
+
+
+def _fold_factors(program: Program, op: Op, makers: dict[int, Op]) -> bool:
+    (x,) = op.inputs
+    maker = makers.get(id(x.base))
+    if maker is None or maker.opcode is not OpCode.SCALE:
+        return False
+    number = op.number * maker.number
+    if not math.isfinite(number) or number == 0 or abs(math.log2(abs(number))) > LARGEST_EXPONENT:
+        return False  # the two products may stay within range where theirs does not
+    (inner,) = maker.inputs
+    op.inputs = [_known(program, Value.columns(inner.base, inner.column + x.column, x.width))]
+    op.number = number
+    return True
+
+
+# Of a factor that two are folded into: float32 has numbers of 2^±126.
+LARGEST_EXPONENT = 100
+
+
+def _known(program: Program, value: Value) -> Value:
+    """A value whose changes of base the program follows."""
+    program.values.append(value)
+    return value
+
+
+def _replace(program: Program, value: Value, other: Value) -> None:
+    """Make a value, and every view of it, columns of another."""
+    for view in program.values:
+        if view.base is value and view is not value:
+            view.become_view(other, view.column)
+    value.become_view(other, 0)
+
+
+def _drop_unread(program: Program) -> None:
+    """Drop operators whose results nothing reads."""
+    while True:
+        read = {id(x.base) for op in program.every_op() for x in op.inputs}
+        read |= {id(value.base) for value in program.results()}
+        gone = {
+            id(op)
+            for op in program.every_op()
+            if op.opcode in (*ELEMENTWISE, OpCode.COPY, OpCode.SLOPE, OpCode.PARTIAL, OpCode.ZERO)
+            and id(op.output) not in read
+        }
+        if not gone:
+            return
+        _remove(program, gone)
+
+
+def _remove(program: Program, gone: set[int]) -> None:
+    program.ahead = [op for op in program.ahead if id(op) not in gone]
+    program.ops = [op for op in program.ops if id(op) not in gone]
