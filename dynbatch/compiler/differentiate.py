@@ -250,7 +250,7 @@ def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Val
 
 
 def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
-    """By the function's own backward."""
+    """The derivative by the function's own backward."""
     inputs = [dy, *partial_reads(op)]
     return _made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)
 

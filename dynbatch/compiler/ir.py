@@ -162,7 +162,7 @@ class Op:
         self.columns: list[int] = []
 
     def like(self, inputs: list[Value], output: Value) -> Op:
-        """The same function of other operands."""
+        """An operator with this function, and other operands."""
         op = Op(self.opcode, inputs, output, self.node, kernel=self.kernel, source=self.source)
         op.number, op.side, op.position = self.number, self.side, self.position
         return op

@@ -10,14 +10,14 @@ import numpy as np
 from dynbatch.compiler.buffers import Columns, ProgramBuffer, Role
 from dynbatch.compiler.differentiate import partial_reads
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
-from dynbatch.compiler.numpy.views import Given, Operand, Places, View, alike
+from dynbatch.compiler.numpy.views import CallConstant, ColumnView, Operand, ValuePlaces, alike
 from dynbatch.kernels import binary, blas
 from dynbatch.parameter import Array
 
 UFUNCS = (np.add, np.subtract, np.multiply, np.divide)
 
 
-class Call(NamedTuple):
+class KernelCall(NamedTuple):
     """A function and its operands, the output among them."""
 
     function: Callable[..., object]
@@ -28,7 +28,7 @@ class Call(NamedTuple):
         return f"{name}({', '.join(map(str, self.operands))})"
 
 
-class CallWriter:
+class OperatorCalls:
     """Writes operators as calls.
 
     Attributes:
@@ -39,14 +39,14 @@ class CallWriter:
         maps, generic: numbers of linear maps and of operators with own kernels, by identity.
     """
 
-    def __init__(self, places: Places, maps: dict[int, int], generic: dict[int, int]) -> None:
+    def __init__(self, places: ValuePlaces, maps: dict[int, int], generic: dict[int, int]) -> None:
         self._places = places
         self._maps = maps
         self._generic = generic
         self.scratch: dict[str, ProgramBuffer] = {}
         self.weight_planes: dict[int, int] = {}
 
-    def calls(self, op: Op, from_zeros: bool = False) -> list[Call]:
+    def calls(self, op: Op, from_zeros: bool = False) -> list[KernelCall]:
         """The calls of an operator.
 
         Args:
@@ -59,7 +59,7 @@ class CallWriter:
         if op.opcode is OpCode.GENERIC:
             xs = [self._argument(x) for x in op.inputs]
             out = self._places.rows(op.output)
-            return [Call(_forward_step, (f"G{self._generic[id(op)]}", "t", "n", out, *xs))]
+            return [KernelCall(_forward_step, (f"G{self._generic[id(op)]}", "t", "n", out, *xs))]
         if op.opcode is OpCode.GENERIC_GRADIENT:
             return [self._generic_gradient(op)]
         if op.opcode is OpCode.COPY:
@@ -69,37 +69,37 @@ class CallWriter:
 
     # Products -------------------------------------------------------------------------------------
 
-    def _linear(self, op: Op, from_zeros: bool) -> list[Call]:
+    def _linear(self, op: Op, from_zeros: bool) -> list[KernelCall]:
         number = self._maps[id(op)]
         ((out,),) = alike([self._places.of(op.output)])
         product = blas.matmul_planes if out.plane else blas.matmul
-        calls = [Call(product, (self._places.rows(op.inputs[0]), f"W{number}", out))]
+        calls = [KernelCall(product, (self._places.rows(op.inputs[0]), f"W{number}", out))]
         if from_zeros and op.reads_state:
-            calls = [Call(_fill_zeros, (out,))]
-        return [*calls, Call(np.add, (out, f"b{number}", out))] if op.has_bias else calls
+            calls = [KernelCall(_fill_zeros, (out,))]
+        return [*calls, KernelCall(np.add, (out, f"b{number}", out))] if op.has_bias else calls
 
-    def _linear_gradient(self, op: Op) -> Call:
+    def _linear_gradient(self, op: Op) -> KernelCall:
         number, out = self._maps[id(op.source)], self._places.rows(op.output)
         weight = f"V{number}"
         ((dy,),) = alike([self._places.of(op.inputs[0])])
         self.weight_planes[number] = dy.plane
         if not dy.plane:
-            return Call(blas.matmul, (dy, weight, out))
+            return KernelCall(blas.matmul, (dy, weight, out))
         planes = dy.width // dy.plane
         label, width = f"{planes}_{out.width}", planes * out.width
         buffer = ProgramBuffer(Role.PLANE_SCRATCH, label, width, False, out.width)
         buffer = self.scratch.setdefault(buffer.name, buffer)
-        scratch = View(buffer, 0, width, out.width)
-        return Call(blas.matmul_sum, (dy, weight, scratch, out))
+        scratch = ColumnView(buffer, 0, width, out.width)
+        return KernelCall(blas.matmul_sum, (dy, weight, scratch, out))
 
     # Operators with own kernels -------------------------------------------------------------------
 
     def _argument(self, value: Value) -> Operand:
         """A view, or the number of a memory."""
         is_memory = value.base.origin is Origin.MEMORY
-        return Given(value.number) if is_memory else self._places.rows(value)
+        return CallConstant(value.number) if is_memory else self._places.rows(value)
 
-    def _generic_gradient(self, op: Op) -> Call:
+    def _generic_gradient(self, op: Op) -> KernelCall:
         source = op.source
         assert source is not None
         retains, results = source.node.retains, iter(op.outputs)
@@ -108,42 +108,42 @@ class CallWriter:
         for position, x in enumerate(source.inputs):
             is_memory = x.base.origin is Origin.MEMORY
             is_read = retains.input(position) or is_memory
-            saved.append(self._argument(x) if is_read else Given(None))
-            targets.append(Given(None) if is_memory else self._places.rows(next(results)))
-        output = self._places.rows(source.output) if retains.output else Given(None)
+            saved.append(self._argument(x) if is_read else CallConstant(None))
+            targets.append(CallConstant(None) if is_memory else self._places.rows(next(results)))
+        output = self._places.rows(source.output) if retains.output else CallConstant(None)
         operands = (self._places.rows(op.inputs[0]), output, *saved, *targets)
-        return Call(_backward_step, (f"G{self._generic[id(source)]}", "t", "n", *operands))
+        return KernelCall(_backward_step, (f"G{self._generic[id(source)]}", "t", "n", *operands))
 
     # Copies ---------------------------------------------------------------------------------------
 
-    def _copies(self, op: Op) -> list[Call]:
+    def _copies(self, op: Op) -> list[KernelCall]:
         calls = []
         buffer, first, _ = self._places.of(op.output)
         for x, column in zip(op.inputs, op.columns, strict=True):
             source, target = self._places.of(x), Columns(buffer, first + column, x.width)
             if (source.buffer.name, source.column) != (buffer.name, target.column):
-                calls += [Call(np.copyto, (out, x)) for x, out in alike([source, target])]
+                calls += [KernelCall(np.copyto, (out, x)) for x, out in alike([source, target])]
         return calls
 
 
-def _elementwise(op: Op, *views: View) -> Call:
+def _elementwise(op: Op, *views: ColumnView) -> KernelCall:
     *xs, out = views
     if op.opcode is OpCode.ZERO:
-        return Call(_fill_zeros, (out,))
+        return KernelCall(_fill_zeros, (out,))
     if op.opcode is OpCode.SLOPE:
-        return Call(op.kernel.slope, (*xs, out))
+        return KernelCall(op.kernel.slope, (*xs, out))
     if op.opcode is OpCode.UNARY:
-        return Call(op.kernel.forward, (*xs, out, *map(Given, op.arguments)))
+        return KernelCall(op.kernel.forward, (*xs, out, *map(CallConstant, op.arguments)))
     if op.opcode is OpCode.BINARY:
-        return Call(_function(op), (*xs, out))
+        return KernelCall(_function(op), (*xs, out))
     if op.opcode is OpCode.SCALE:
-        return Call(np.multiply, (*xs, Given(op.number), out))
+        return KernelCall(np.multiply, (*xs, CallConstant(op.number), out))
     if op.opcode is OpCode.SHIFT:
-        return Call(np.add, (*xs, Given(op.number), out))
+        return KernelCall(np.add, (*xs, CallConstant(op.number), out))
     if op.opcode is OpCode.WHERE:
-        return Call(binary.choose, (*xs, out))
+        return KernelCall(binary.choose, (*xs, out))
     if op.opcode is OpCode.WITH_NUMBER:
-        return Call(_function(op), (*_beside_number(op, xs[0]), out))
+        return KernelCall(_function(op), (*_beside_number(op, xs[0]), out))
     assert op.opcode is OpCode.PARTIAL
     return _partial(op, xs[0], xs[1:], out)
 
@@ -154,25 +154,27 @@ def _function(op: Op) -> Callable[..., object]:
     return kernel.ufunc if kernel.ufunc in UFUNCS else kernel.forward
 
 
-def _partial(op: Op, dy: View, read: list[View], out: View) -> Call:
+def _partial(op: Op, dy: ColumnView, read: list[ColumnView], out: ColumnView) -> KernelCall:
     source, side = op.source, op.position
     assert source is not None
     if source.opcode is OpCode.UNARY:
         saved = read[0] if read else dy
-        return Call(source.kernel.backward, (dy, saved, out, *map(Given, source.arguments)))
+        return KernelCall(
+            source.kernel.backward, (dy, saved, out, *map(CallConstant, source.arguments))
+        )
     if source.opcode is OpCode.WHERE:
-        return Call(binary.choose_backward, (dy, read[0], out, Given(side - 1)))
+        return KernelCall(binary.choose_backward, (dy, read[0], out, CallConstant(side - 1)))
     held = {id(x): view for x, view in zip(partial_reads(source), read, strict=True)}
-    operands: list[Operand] = [held.get(id(x), Given(None)) for x in source.inputs]
+    operands: list[Operand] = [held.get(id(x), CallConstant(None)) for x in source.inputs]
     if source.opcode is OpCode.WITH_NUMBER:
         operands, side = _beside_number(source, operands[0]), source.side
     way = (source.kernel.backward_a, source.kernel.backward_b)[side]
-    return Call(way, (dy, *operands, out))
+    return KernelCall(way, (dy, *operands, out))
 
 
 def _beside_number(op: Op, x: Operand) -> list[Operand]:
     """The two operands of a function of a value and a number, in order."""
-    return [Given(op.number), x] if op.side else [x, Given(op.number)]
+    return [CallConstant(op.number), x] if op.side else [x, CallConstant(op.number)]
 
 
 def _fill_zeros(out: Array) -> None:

@@ -10,8 +10,8 @@ from operator import itemgetter
 from typing import Any
 
 from dynbatch.compiler.buffers import Columns, Role, array_name
-from dynbatch.compiler.numpy.calls import Call
-from dynbatch.compiler.numpy.views import Given, View, cut
+from dynbatch.compiler.numpy.calls import KernelCall
+from dynbatch.compiler.numpy.views import CallConstant, ColumnView, cut
 from dynbatch.parameter import Array
 
 Step = tuple[int, int, int, int]
@@ -27,14 +27,14 @@ class Instructions:
         following: where the state lies that a step leaves.
     """
 
-    def __init__(self, calls: Sequence[Call], following: Sequence[Columns]) -> None:
+    def __init__(self, calls: Sequence[KernelCall], following: Sequence[Columns]) -> None:
         operands = list(dict.fromkeys([x for call in calls for x in call.operands]))
-        views = [x for x in operands if isinstance(x, View)]
+        views = [x for x in operands if isinstance(x, ColumnView)]
         states = [x for x in views if x.buffer.role is Role.STATE]
         packed = [x for x in views if x.buffer.packed]
         temporary = [x for x in views if not x.buffer.packed and x not in states]
         self._following = following
-        self._fixed = [x for x in operands if not isinstance(x, View) and x not in ("t", "n")]
+        self._fixed = [x for x in operands if not isinstance(x, ColumnView) and x not in ("t", "n")]
         self._packed, self._temporary, self._states = map(_by_axis, (packed, temporary, states))
         groups = [*self._packed, *self._temporary, *self._states]
         order = ["t", "n", *self._fixed, *[view for group in groups for view in group]]
@@ -45,7 +45,7 @@ class Instructions:
 
     def bind(self, arrays: dict[str, Any]) -> RunStep:
         """What runs the calls on these arrays."""
-        fixed = [x.value if isinstance(x, Given) else arrays[str(x)] for x in self._fixed]
+        fixed = [x.value if isinstance(x, CallConstant) else arrays[str(x)] for x in self._fixed]
         packed, packed_planes = _cut(self._packed, arrays)
         temporary, temporary_planes = _cut(self._temporary, arrays)
         initial, left = self._initial_states(arrays), self._left_states(arrays)
@@ -77,16 +77,18 @@ class Instructions:
         """The states as steps leave them, packed."""
         parts = {x.buffer.name: self._following[int(x.buffer.label)]
                  for group in self._states for x in group}  # fmt: skip
-        packed = {name: cut(arrays[at.buffer.name], View(*at)) for name, at in parts.items()}
+        packed = {name: cut(arrays[at.buffer.name], ColumnView(*at)) for name, at in parts.items()}
         return _cut(self._states, packed)
 
 
-def _by_axis(views: list[View]) -> tuple[list[View], list[View]]:
+def _by_axis(views: list[ColumnView]) -> tuple[list[ColumnView], list[ColumnView]]:
     """Views of plain rows, and those in planes."""
     return [x for x in views if not x.plane], [x for x in views if x.plane]
 
 
-def _cut(groups: tuple[list[View], list[View]], arrays: dict[str, Any]) -> list[list[Array]]:
+def _cut(
+    groups: tuple[list[ColumnView], list[ColumnView]], arrays: dict[str, Any]
+) -> list[list[Array]]:
     return [[cut(arrays[view.buffer.name], view) for view in group] for group in groups]
 
 

@@ -17,9 +17,9 @@ from dynbatch.compiler.buffers import Role, Storage
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.numpy.calls import Call, CallWriter
+from dynbatch.compiler.numpy.calls import KernelCall, OperatorCalls
 from dynbatch.compiler.numpy.interpreter import Block, Instructions, Step
-from dynbatch.compiler.numpy.views import Places
+from dynbatch.compiler.numpy.views import ValuePlaces
 from dynbatch.compiler.program import numbered
 
 
@@ -41,14 +41,14 @@ class NumpyLoop:
         self._maps = numbered(program.linear_maps)
         generic = numbered(program.generic)
         following = [storage.columns_of(value) for value in program.following]
-        writer = CallWriter(Places(storage), self._maps, generic)
+        writer = OperatorCalls(ValuePlaces(storage), self._maps, generic)
         self.step = _calls(writer, program.ops)
         from_zeros = [call for op in program.ops for call in writer.calls(op, from_zeros=True)]
         self._step = Instructions(self.step, following)
         self._step_from_zeros = Instructions(from_zeros, following)
-        block = CallWriter(Places(gradients, storage, states=Role.FOUND_STATES), {}, {})
+        block = OperatorCalls(ValuePlaces(gradients, storage, states=Role.FOUND_STATES), {}, {})
         self.factors = _calls(block, backward.ahead)
-        writer = CallWriter(Places(gradients, storage), self._maps, generic)
+        writer = OperatorCalls(ValuePlaces(gradients, storage), self._maps, generic)
         self.step_back = _calls(writer, backward.ops)
         self.carry = _calls(writer, backward.carry)
         self.scratch = list(writer.scratch.values())
@@ -107,5 +107,5 @@ class NumpyLoop:
         )
 
 
-def _calls(writer: CallWriter, ops: Sequence[Op]) -> list[Call]:
+def _calls(writer: OperatorCalls, ops: Sequence[Op]) -> list[KernelCall]:
     return [call for op in ops for call in writer.calls(op)]

@@ -11,7 +11,7 @@ from dynbatch.compiler.ir import Origin, Value
 from dynbatch.parameter import Array
 
 
-class View(NamedTuple):
+class ColumnView(NamedTuple):
     """Columns of a buffer: (rows, width), or with a plane width (width / plane, rows, plane)."""
 
     buffer: ProgramBuffer
@@ -24,7 +24,7 @@ class View(NamedTuple):
         return name if self.width == self.buffer.width else f"{name}[{self.column}:{end}]"
 
 
-class Given:
+class CallConstant:
     """A constant of a call, and of no other: 0.0 and -0.0 are equal but not alike."""
 
     __slots__ = ("value",)
@@ -36,11 +36,11 @@ class Given:
         return repr(self.value)
 
 
-Operand = View | Given | str
+Operand = ColumnView | CallConstant | str
 """What a call gets: a view, a constant, or what has a name: weights, operators, `t` and `n`."""
 
 
-class Places:
+class ValuePlaces:
     """Where the values that a program reads and makes lie.
 
     Args:
@@ -67,12 +67,12 @@ class Places:
             self._inputs[id(base)] = known
         return Columns(known, value.column, value.width)
 
-    def rows(self, value: Value) -> View:
+    def rows(self, value: Value) -> ColumnView:
         """A value as plain rows."""
-        return View(*self.of(value))
+        return ColumnView(*self.of(value))
 
 
-def alike(operands: Sequence[Columns]) -> list[list[View]]:
+def alike(operands: Sequence[Columns]) -> list[list[ColumnView]]:
     """Views of operands of one width, cut alike; several where their planes differ."""
     width = operands[0].width
     edges = {0, width}
@@ -84,9 +84,9 @@ def alike(operands: Sequence[Columns]) -> list[list[View]]:
     plane = max(planes, default=width)
     ends = sorted(edges)
     if len(planes) < 2 and all([end % plane == 0 for end in ends]):
-        return [[View(*columns, 0 if plane == width else plane) for columns in operands]]
+        return [[ColumnView(*columns, 0 if plane == width else plane) for columns in operands]]
     return [
-        [View(buffer, column + first, end - first) for buffer, column, _ in operands]
+        [ColumnView(buffer, column + first, end - first) for buffer, column, _ in operands]
         for first, end in itertools.pairwise(ends)
     ]
 
@@ -96,7 +96,7 @@ def is_across(buffer: ProgramBuffer, column: int, width: int) -> bool:
     return bool(buffer.plane) and column // buffer.plane != (column + width - 1) // buffer.plane
 
 
-def cut(array: Array, view: View) -> Array:
+def cut(array: Array, view: ColumnView) -> Array:
     """The columns of a view, of all rows of its buffer's array."""
     buffer, column, width, plane = view
     if is_across(buffer, column, width):
