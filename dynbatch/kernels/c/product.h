@@ -27,7 +27,7 @@
 #define PART 256
 #define GROUP (VECTOR_BYTES * 16 / REAL_BYTES)  // columns
 #define ROW_BLOCK 96
-#define FEW_ROWS (VECTOR_BYTES == 64 ? 48 : 12)
+#define FEW_ROWS (VECTOR_BYTES == 64 ? 256 : 16)
 
 // LANES vectors as columns instead of rows: each stage interleaves the first half of the vectors
 // with the second.
