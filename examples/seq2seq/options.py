@@ -84,6 +84,7 @@ class Options:
     Args:
         given:        the settings that the command line names.
         data_changed: go on with `resume` though the data is another.
+        beam:         hypotheses of each source of the test set; 1 is greedy.
     """
 
     settings: Settings
@@ -93,6 +94,7 @@ class Options:
     data_changed: bool
     demo: bool
     threads: int | None
+    beam: int
     device: str
     quiet: bool
 
@@ -111,7 +113,7 @@ def parse(argv: Sequence[str] | None = None) -> Options:
     name = "demo" if found["demo"] else Path(settings.data).stem
     if settings.model == "transformer":
         name += "-transformer"
-    others = ("resume", "data_changed", "demo", "threads", "device", "quiet")
+    others = ("resume", "data_changed", "demo", "threads", "beam", "device", "quiet")
     parser.set_defaults(**dict.fromkeys(names, _NOT_GIVEN))
     named = vars(parser.parse_args(argv))
     given = {name: named[name] for name in names if named[name] is not _NOT_GIVEN}
@@ -195,6 +197,8 @@ def _parser(
     what = "with --resume: the data is another, on purpose; the vocabularies stay"
     run.add_argument("--data-changed", action="store_true", help=what)
     run.add_argument("--threads", type=positive, metavar="N", help="threads (one a processor)")
+    what = "hypotheses of each test source (greedy)"
+    run.add_argument("--beam", type=positive, default=1, metavar="K", help=what)
     run.add_argument("--device", choices=NAMES, default="cpu", help="where it runs (%(default)s)")
     run.add_argument("--quiet", action="store_true", help="no progress bar")
     data = parser.add_argument_group("data")

@@ -170,7 +170,7 @@ def pair_loss(graph: db.Graph, model: Model, pair: Pair) -> Node:
 def report(task: Task, options: Options) -> None:
     """Print error rates on held-out data, ten examples, speed and memory."""
     if task.corpus.test:
-        _report_test(task)
+        _report_test(task, options.beam)
     else:
         print("\nNothing was held out: the data is too small.")
     records = [r for r in read_metrics(options.output / METRICS) if r.get("sentences_per_second")]
@@ -184,10 +184,11 @@ def report(task: Task, options: Options) -> None:
     print(f"Model: {_model_path(options.output)}")
 
 
-def _report_test(task: Task) -> None:
+def _report_test(task: Task, beam: int) -> None:
     corpus = task.corpus
-    rates, found = evaluate(task.translator, corpus.test)
-    print(f"\nHeld-out test set, {rates.num_sequences:,} {corpus.sequence}s, greedy decoding")
+    rates, found = evaluate(task.translator, corpus.test, beam)
+    decoding = f"beam of {beam}" if beam > 1 else "greedy decoding"
+    print(f"\nHeld-out test set, {rates.num_sequences:,} {corpus.sequence}s, {decoding}")
     names = (f"{corpus.token} error rate", f"{corpus.sequence} error rate", "exact match")
     width = max(len(name) for name in names)
     values = (rates.token, rates.sequence, 1 - rates.sequence)

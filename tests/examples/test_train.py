@@ -157,6 +157,9 @@ def test_a_run_that_is_done_reports_again_when_resumed(pairs, tmp_path, capsys):
     assert main(["--output", str(output), "--resume", "--quiet"]) == 0
     rates = [line for line in first.splitlines() if "error rate" in line]
     assert len(rates) == 2 and "\n".join(rates) in capsys.readouterr().out
+    assert "greedy decoding" in first
+    assert main(["--output", str(output), "--resume", "--quiet", "--beam", "3"]) == 0
+    assert ", beam of 3" in capsys.readouterr().out
 
 
 def test_a_run_goes_on_with_its_own_settings_and_refuses_others(pairs, tmp_path, capsys):
