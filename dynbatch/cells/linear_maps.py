@@ -36,10 +36,16 @@ SUMMED_ROWS = 384
 Give = Callable[[int, slice, Array], None]
 
 
-def weight_elements(cell: CompiledLoop, streams: bool, dtype: DType) -> int:
-    """Scratch elements of `forward_weights`, or without `streams` of `backward_weights`."""
+def forward_elements(cell: CompiledLoop, streams: bool, dtype: DType) -> int:
+    """Scratch elements of `forward_weights`."""
     numbers = [number for number in cell.maps if streams or number not in cell.stream_maps]
     return sum([_room_of(cell, number, dtype) for number in numbers])
+
+
+def backward_elements(cell: CompiledLoop, dtype: DType) -> int:
+    """Scratch elements of `backward_weights`."""
+    maps = [op for number, op in cell.maps.items() if number not in cell.stream_maps]
+    return sum([panel_elements(op.output.width, op.inputs[0].width, dtype) for op in maps])
 
 
 def _room_of(cell: CompiledLoop, number: int, dtype: DType) -> int:
@@ -81,8 +87,10 @@ def forward_weights(
     return arrays
 
 
-def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
-    """Wide weights (O, K) of the loop as V, in planes (planes, p, K).
+def backward_weights(
+    cell: CompiledLoop, scratch: Scratch, native: NativeFunctions | None = None
+) -> Arrays:
+    """Wide weights (O, K) of the loop as V, in planes (planes, p, K), or packed for C.
 
     Weights of streams are read in place: see `stream_gradients`.
     """
@@ -90,8 +98,13 @@ def backward_weights(cell: CompiledLoop, scratch: Scratch) -> Arrays:
     for number, op in cell.maps.items():
         if number in cell.stream_maps:
             continue
-        room = scratch.take(_room_of(cell, number, op.pieces[0].weight.dtype), 1)
-        wide = room[: op.output.width * op.inputs[0].width].reshape(-1, op.inputs[0].width)
+        inner, dtype = op.inputs[0].width, op.pieces[0].weight.dtype
+        room = scratch.take(panel_elements(op.output.width, inner, dtype), 1).reshape(-1)
+        if native is not None:
+            native.pack_back(number, op, room)
+            arrays[f"V{number}"] = room
+            continue
+        wide = room[: op.output.width * inner].reshape(-1, inner)
         for piece in op.pieces:
             rows = slice(piece.column, piece.column + piece.width)
             wide[rows] = piece.weight.value[piece.first : piece.first + piece.width]

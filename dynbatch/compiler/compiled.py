@@ -85,7 +85,7 @@ class CompiledLoop:
     @cached_property
     def in_c(self) -> NativeLoop:
         """This loop in C."""
-        return NativeLoop(self.program, self.storage)
+        return NativeLoop(self.storage, self.backward_program, self.gradients)
 
     def _place_values(self) -> None:
         """Look up the values' places, once for all mini-batches."""

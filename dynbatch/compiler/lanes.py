@@ -17,7 +17,7 @@ from typing import NamedTuple
 from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Value
 from dynbatch.compiler.lowering import LoopProgram
 
-FUSED = (*ELEMENTWISE, OpCode.COPY)
+FUSED = (*ELEMENTWISE, OpCode.COPY, OpCode.SLOPE, OpCode.PARTIAL, OpCode.ZERO)
 EMPTY: Mapping[int, set[int]] = {}
 
 
@@ -113,7 +113,9 @@ def find_cuts(ops: Sequence[Op], edges: Mapping[int, set[int]] = EMPTY) -> dict[
     """
     cuts: dict[int, set[int]] = {number: set(columns) for number, columns in edges.items()}
     for op in ops:
-        if op.opcode not in FUSED:
+        if op.opcode in FUSED:
+            cuts.setdefault(id(op.output), set()).update((0, op.output.width))
+        else:
             for x in op.inputs:
                 cuts.setdefault(id(x.base), set()).update((x.column, x.column + x.width))
     relations = [(x, op.output, at) for op in ops if op.opcode in FUSED for x, at in columns(op)]

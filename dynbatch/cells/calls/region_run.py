@@ -12,13 +12,13 @@ from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
 from dynbatch.cells.generic import ShardGradients
 from dynbatch.cells.linear_maps import (
     WeightGradients,
+    backward_elements,
     backward_weights,
+    forward_elements,
     forward_weights,
     stream_gradients,
-    weight_elements,
 )
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, in_planes, temporary
-from dynbatch.compiler.c.native import NativeFunctions, Step
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.compiler.numpy.interpreter import Block
 from dynbatch.kernels.rows import add_rows_at
@@ -39,6 +39,9 @@ class RegionRun:
         for step in region.batches:
             sizes[step.group] = max(sizes[step.group], step.end - step.first)
         self._most = sizes
+        self._native = [group.cell.in_c.functions(batch.dtype) for group in region.groups]
+        pairs = zip(self._native, region.groups, strict=True)
+        self._loops = [native or group.cell.numpy for native, group in pairs]
 
     @staticmethod
     def elements(region: CallRegion, backward: bool, keeps: bool, dtype: DType) -> int:
@@ -47,13 +50,15 @@ class RegionRun:
         for number, group in enumerate(region.groups):
             cell, count = group.cell, group.count
             streams = sum([value.width for value in cell.program.streams])
-            total += weight_elements(cell, not backward, dtype) + count * streams
+            total += count * streams
             most = max([b.end - b.first for b in region.batches if b.group == number])
             if not backward:
+                total += forward_elements(cell, True, dtype)
                 total += most * sum([b.width for b in cell.storage.temporary])
                 if not keeps:
                     total += count * sum([b.width for b in cell.storage.packed])
                 continue
+            total += backward_elements(cell, dtype)
             packed = sum([b.width for b in cell.packed_gradients])
             total += count * (streams + cell.width + packed)
             total += most * sum([b.width for b in cell.gradient_buffers])
@@ -64,10 +69,9 @@ class RegionRun:
     def forward(self, y: Array, xs: Sequence[Ragged]) -> None:
         """Gather known values, run batch after batch, then write the outputs side by side."""
         scratch = Scratch(self.batch.scratch)
-        natives = [group.cell.in_c.functions(self.batch.dtype) for group in self.region.groups]
         for number, group in enumerate(self.region.groups):
             arrays = self._streams(group, scratch)
-            arrays.update(forward_weights(group.cell, scratch, True, natives[number]))
+            arrays.update(forward_weights(group.cell, scratch, True, self._native[number]))
             packed = {}
             for b in group.cell.storage.packed:
                 rows = (
@@ -84,13 +88,17 @@ class RegionRun:
             self.batch.launches += len(group.cell.stream_maps)
         self._bind_inputs(xs)
         self._gather_ahead(xs)
-        loops = [*map(_begin, self.region.groups, natives, self.arrays)]
+        for loop, arrays in zip(self._loops, self.arrays, strict=True):
+            loop.ahead(arrays)
+        loops = zip(self._loops, self.arrays, strict=True)
+        run = [loop.bind_forward(arrays) for loop, arrays in loops]
         for t, step in enumerate(self.region.batches):
             arrays = self.arrays[step.group]
             for k, fetch in step.fetches:
                 self._gather(fetch, arrays[f"X{k}"][step.first : step.end])
-            loops[step.group](t, (step.first, step.end, step.end - step.first, -1))
-            self.batch.launches += len(step.fetches) + self.region.groups[step.group].cell.launches
+            cell = self.region.groups[step.group].cell
+            run[step.group]([(t, (step.first, step.end, step.end - step.first, -1))])
+            self.batch.launches += len(step.fetches) + cell.launches
         self._outputs(y)
 
     def _streams(self, group: CallGroup, scratch: Scratch) -> Arrays:
@@ -158,10 +166,8 @@ class RegionRun:
             sinks.append(self._prepare_backward(number, group, scratch))
             bind_memories(group, arrays, xs, dxs)
         self._gather_ahead(xs)
-        run = [
-            group.cell.numpy.bind_backward(arrays)
-            for group, arrays in zip(region.groups, self.arrays, strict=True)
-        ]
+        loops = zip(self._loops, self.arrays, strict=True)
+        run = [loop.bind_backward(arrays) for loop, arrays in loops]
         for t, step in reversed([*enumerate(region.batches)]):
             self._backward_batch(t, run[step.group])
         gradients = batch.parameter_gradients()
@@ -198,7 +204,7 @@ class RegionRun:
     def _prepare_backward(self, number: int, group: CallGroup, scratch: Scratch) -> ShardGradients:
         """The arrays of one group's backward, and where its generic operators' gradients go."""
         cell, arrays = group.cell, self.arrays[number]
-        arrays.update(backward_weights(cell, scratch))
+        arrays.update(backward_weights(cell, scratch, self._native[number]))
         arrays["given"] = False
         arrays["dY"] = scratch.take(group.count, cell.width)
         for k, value in enumerate(cell.program.streams):
@@ -263,20 +269,6 @@ class RegionRun:
                 self._of_groups, self.region.groups, self.arrays, strict=True
             )
         ]
-
-
-def _begin(
-    group: CallGroup, native: NativeFunctions | None, arrays: Arrays
-) -> Callable[[int, Step], None]:
-    """Make the maps of streams ahead of all calls; then the loop, which runs the rows of a step."""
-    cell = group.cell
-    if native is None:
-        cell.ahead_of_loop(arrays)
-        forward = cell.numpy.bind_forward(arrays)
-        return lambda t, rows: forward([(t, rows)])
-    table = native.table(arrays)
-    native.forward(table, [(0, group.count, 0, -1)], given=False, ahead=True)
-    return lambda t, rows: native.forward(table, [rows], given=False, ahead=False)
 
 
 def _map_input(group: CallGroup, op: Op, arrays: Arrays, packed: dict[str, Array]) -> Array:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dynbatch.cells.generic import room_of
-from dynbatch.cells.linear_maps import weight_elements
+from dynbatch.cells.linear_maps import backward_elements, forward_elements
 from dynbatch.cells.scan.prefix import Chunk, Shard, extents, of_pass
 from dynbatch.compiler.arrays import Arrays, Scratch, in_planes, rows_of, temporary
 from dynbatch.compiler.buffers import ProgramBuffer
@@ -109,9 +109,9 @@ def elements(batch: Batch, backward: bool) -> int:
     if backward:
         per_row += _sum(cell.backward_rows)
         temporaries = [_sum(cell.gradient_buffers), *temporaries[:recomputes]]
-        total += weight_elements(cell, False, batch.dtype) + len(batch.nodes) * states
+        total += backward_elements(cell, batch.dtype) + len(batch.nodes) * states
     if recomputes or not backward:
-        total += weight_elements(cell, not recomputes, batch.dtype)
+        total += forward_elements(cell, not recomputes, batch.dtype)
     if not (backward or batch.keeps):
         total += max([extent.running for extent in chunks[1:]], default=0) * states
     total += max([extent.rows for extent in chunks]) * per_row

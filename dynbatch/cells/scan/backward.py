@@ -86,7 +86,7 @@ class ScanBackward:
                 arrays.add_packed(buffer)
             else:
                 arrays.add_kept(buffer, self._batch.saved[buffer.name])
-        arrays.shared.update(backward_weights(cell, scratch))
+        arrays.shared.update(backward_weights(cell, scratch, run.native))
         for buffer in cell.backward_rows:
             arrays.add_packed(buffer)
 
@@ -171,7 +171,7 @@ class ScanBackward:
         take_rows(self._dy.values, chunk.order[shard.span], arrays["dY"])
         for part in run.cell.read_before:
             self._previous_states(part, chunk, shard, arrays)
-        run.cell.backward(arrays, shard.blocks)
+        run.loop.bind_backward(arrays)(shard.blocks)
         for step in generic.values():
             step.finish()
             if run.recomputes:

@@ -31,7 +31,7 @@ class ScanRun:
     Attributes:
         streams, inits, memories: packed inputs.
         given:   which parts of the initial state are inputs.
-        native:  the loop in C; None where NumPy runs it.
+        native:  the loop in C; None where NumPy runs it. `loop` is what runs it.
         generic: operators run by their own kernels, by number, of each shard.
     """
 
@@ -41,6 +41,7 @@ class ScanRun:
         self.cell: CompiledCell = node.cell
         self.given: tuple[bool, ...] = node.given_states
         self.native = self.cell.in_c.functions(batch.dtype)
+        self.loop = self.native or self.cell.numpy
         self.recomputes = batch.recompute > 0
         lengths = np.asarray(y.lengths, np.int64)
         shards = min(parallel.available(), max(1, lengths.size // LEAST_SENTENCES))
@@ -104,14 +105,11 @@ class ScanRun:
             for step in self.generic[number].values():
                 step.begin(shard.first, shard.counts)
         self.gather_streams(chunk, shard, arrays)
-        if self.native is None:
-            self.cell.ahead_of_loop(arrays)
-            self.cell.forward(arrays, shard.numbered)
+        if self.native is not None and not self.recomputes:
+            self.native.bind_forward(arrays)(shard.numbered, True)
             return
-        if self.recomputes:
-            self.cell.ahead_of_loop(arrays)
-        table = self.native.table(arrays)
-        self.native.forward(table, shard.steps, arrays["given"], not self.recomputes)
+        self.cell.numpy.ahead(arrays)
+        self.loop.bind_forward(arrays)(shard.numbered)
 
     def gather_streams(self, chunk: Chunk, shard: Shard, arrays: Arrays) -> None:
         """Bring the rows of streams in packed order."""

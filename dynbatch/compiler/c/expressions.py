@@ -13,7 +13,7 @@ from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.unary import variant
 
 HEADERS = ("functions.h", "elementwise.h")
-NAMES = {OpCode.SCALE: "multiply_of", OpCode.SHIFT: "add_of", OpCode.WHERE: "where_of"}
+NAMES = {OpCode.SCALE: "multiply", OpCode.SHIFT: "add", OpCode.WHERE: "where"}
 
 
 @cache
@@ -23,33 +23,60 @@ def known_functions() -> frozenset[str]:
 
 
 def lacks(op: Op) -> str:
-    """What C has no version of in an operator, or ""."""
-    if op.is_linear:
+    """What C has no version of in an operator of forward, or ""."""
+    if op.is_linear or op.opcode is OpCode.COPY:
         return ""
     if op.opcode not in FUSED:
         return type(op.node).__name__
-    is_known = op.opcode is OpCode.COPY or _function(op) in known_functions()
-    return "" if is_known else _function(op).removesuffix("_of")
+    name = _name(op)
+    return "" if f"{name}_of" in known_functions() else name
 
 
 def expression(op: Op, xs: Sequence[str]) -> str:
     """The vector that an elementwise operator makes of its operands."""
     if op.opcode is OpCode.COPY:
         return xs[0]
-    operands = [*xs]
-    if op.opcode is OpCode.UNARY:
-        operands += map(literal, variant(op.kernel.name, op.arguments)[1])
-    elif op.opcode in (OpCode.SCALE, OpCode.SHIFT, OpCode.WITH_NUMBER):
-        is_first = op.opcode is OpCode.WITH_NUMBER and op.side
-        operands.insert(0 if is_first else 1, f"splat({literal(op.number)})")
-    return f"{_function(op)}({', '.join(operands)})"
+    if op.opcode is OpCode.ZERO:
+        return "zeros()"
+    if op.opcode is OpCode.SLOPE:
+        return f"{op.kernel.name}_back(ones(), {xs[0]})"
+    if op.opcode is OpCode.PARTIAL:
+        return _partial(op, xs)
+    return f"{_name(op)}_of({', '.join(_operands(op, xs))})"
 
 
-def _function(op: Op) -> str:
-    """The function of C that computes an elementwise operator."""
+def _partial(op: Op, xs: Sequence[str]) -> str:
+    """The gradient of one operand, from dy and what the derivative reads."""
+    source, (dy, *read) = op.source, xs
+    assert source is not None
+    name = _name(source)
+    if source.opcode is OpCode.WHERE:
+        return f"{name}_back_{' ab'[op.position]}({dy}, {read[0]})"
+    if source.opcode is OpCode.UNARY:  # where it reads nothing, dy stands in
+        return f"{name}_back({', '.join([dy, *_operands(source, [*read, dy][:1])])})"
+    if source.opcode is OpCode.WITH_NUMBER:
+        operands = _operands(source, [*read, dy][:1])
+        return f"{name}_back_{'ab'[source.side]}({dy}, {', '.join(operands)})"
+    reads = (source.kernel.reads_a, source.kernel.reads_b)
+    operands = [read.pop(0) if is_read else dy for is_read in reads]
+    return f"{name}_back_{'ab'[op.position]}({dy}, {', '.join(operands)})"
+
+
+def _operands(op: Op, xs: Sequence[str]) -> list[str]:
+    """An operator's operands, with its numbers."""
     if op.opcode is OpCode.UNARY:
-        return variant(op.kernel.name, op.arguments)[0] + "_of"
-    return NAMES.get(op.opcode) or f"{op.kernel.name}_of"
+        return [xs[0], *map(literal, variant(op.kernel.name, op.arguments)[1])]
+    if op.opcode in (OpCode.SCALE, OpCode.SHIFT, OpCode.WITH_NUMBER):
+        number = f"splat({literal(op.number)})"
+        return [number, xs[0]] if op.side else [xs[0], number]
+    return [*xs]
+
+
+def _name(op: Op) -> str:
+    """The name of an operator's function."""
+    if op.opcode is OpCode.UNARY:
+        return variant(op.kernel.name, op.arguments)[0]
+    return NAMES.get(op.opcode) or str(op.kernel.name)
 
 
 def literal(number: float) -> str:

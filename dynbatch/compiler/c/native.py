@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from dynbatch.backend import DType
-from dynbatch.compiler.arrays import panel_elements, panel_portions
+from dynbatch.compiler.arrays import Arrays, panel_elements, panel_portions
 from dynbatch.compiler.buffers import Storage
+from dynbatch.compiler.c.backward import BackwardText
 from dynbatch.compiler.c.expressions import lacks
 from dynbatch.compiler.c.forward import ForwardText
+from dynbatch.compiler.c.loop_text import HEAD
+from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
-from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.numpy.interpreter import Block, Step
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
-from dynbatch.parameter import Array
-
-Step = tuple[int, int, int, int]
+from dynbatch.parameter import Array, Parameter
 
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
 
-_panels = Library("panels.c")
+_panels = Library("blas.c")
 
 
 class NativeLoop:
@@ -36,12 +37,13 @@ class NativeLoop:
         lacks: functions and operators of the loop that C has no version of: then NumPy runs it.
     """
 
-    def __init__(self, program: LoopProgram, storage: Storage) -> None:
-        self._program = program
+    def __init__(self, storage: Storage, backward: BackwardProgram, gradients: Storage) -> None:
         self._storage = storage
-        self.lacks = sorted({lacks(op) for op in program.ops} - {""})
-        weights = [op.inputs[0].width * op.output.width for op in program.linear_maps]
-        self._weights = sum(weights)
+        self._backward = backward
+        self._gradients = gradients
+        self.lacks = sorted({lacks(op) for op in backward.forward.ops} - {""})
+        maps = backward.forward.linear_maps
+        self._weights = sum([op.inputs[0].width * op.output.width for op in maps])
 
     def functions(self, dtype: DType) -> NativeFunctions | None:
         """The loop's functions for a dtype; None where NumPy runs it."""
@@ -50,63 +52,121 @@ class NativeLoop:
         panels, functions = _panels.functions(dtype), self._library.functions(dtype)
         if panels is None or functions is None:
             return None
-        return NativeFunctions(functions, panels, self.forward.slots)
+        return NativeFunctions(functions, panels, self.forward, self.backward)
 
     @cached_property
     def forward(self) -> ForwardText:
-        """The source."""
-        return ForwardText(self._program, self._storage)
+        """The source of `forward`."""
+        return ForwardText(self._backward.forward, self._storage)
+
+    @cached_property
+    def backward(self) -> BackwardText:
+        """The source of `backward`."""
+        return BackwardText(self._backward, self._storage, self._gradients)
+
+    @cached_property
+    def source(self) -> str:
+        """All of it."""
+        return "\n".join([HEAD, self.forward.text, self.backward.text])
 
     @cached_property
     def _library(self) -> Library:
-        return Library("cell", self.forward.text)
+        return Library("cell", self.source)
 
 
 class NativeFunctions:
     """The compiled functions of a loop for one dtype."""
 
-    def __init__(self, functions: Any, panels: Any, slots: Sequence[str]) -> None:
-        self._forward = functions.forward
-        self._pack = panels.pack_weight
+    def __init__(
+        self, functions: Any, panels: Any, forward: ForwardText, backward: BackwardText
+    ) -> None:
+        self._functions = functions
+        self._panels = panels
         self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value
-        self._slots = slots
+        self._forward = forward
+        self._backward = backward
 
     def pack(self, op: Op, plane: int, panels: Array) -> None:
         """Pack the weights of a wide map into panels (N,), for products with rows."""
-        start = 0
+        start, inner = 0, op.inputs[0].width
         tasks = []
         for _, width, piece, first in panel_portions(op, plane):
-            weight = piece.weight.value
-            stop = start + panel_elements(op.inputs[0].width, width, panels.dtype)
+            stop = start + panel_elements(inner, width, panels.dtype)
             tasks.append(
-                partial(
-                    self._pack, weight.shape[1], width, address(weight[first:]),
-                    row_stride(weight), address(panels[start:stop]),
-                )
+                partial(_pack, self._panels.pack_weight, (inner, width), piece.weight, first,
+                        panels[start:stop])
             )  # fmt: skip
             start = stop
         parallel.run(tasks)
 
-    def table(self, arrays: dict[str, Any]) -> Array:
-        """Addresses and strides of arrays by name, which must live on.
+    def pack_back(self, number: int, op: Op, panels: Array) -> None:
+        """Pack the weights of a wide map, by its number, for products with its gradients."""
+        inner = op.inputs[0].width
+        tasks = []
+        for column, width in self._backward.terms.get(number, ()):
+            rest = panels[panel_elements(column, inner, panels.dtype) :]
+            for piece in op.pieces:
+                low = max(piece.column, column)
+                terms = min(piece.column + piece.width, column + width) - low
+                if terms > 0:
+                    sizes, first = (width, low - column, terms, inner), piece.first + low
+                    pack = partial(_pack, self._panels.pack_terms, sizes, piece.weight)
+                    tasks.append(partial(pack, first - piece.column, rest))
+        parallel.run(tasks)
 
-        Args:
-            arrays: as for `CompiledLoop.forward`, with weights as `pack` leaves them.
+    def ahead(self, arrays: Arrays) -> None:
+        """Make the maps of streams, for all rows at once."""
+        rows = len(arrays["X0"]) if "X0" in arrays else 0
+        self._bound(self._functions.forward, self._forward.slots, arrays)([(0, rows, 0, -1)], True)
+
+    def bind_forward(self, arrays: Arrays) -> Callable[..., None]:
+        """What runs steps, each with its number, with weights as `pack` leaves them.
+
+        It also takes whether to make the maps of streams for these steps, block by block.
         """
+        run = self._bound(self._functions.forward, self._forward.slots, arrays)
+
+        def forward(steps: Sequence[tuple[int, Step]], ahead: bool = False) -> None:
+            run([step for _, step in steps], ahead)
+
+        return forward
+
+    def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Block]], None]:
+        """What runs blocks of steps in reverse, with weights as `pack_back` leaves them."""
+        run = self._bound(self._functions.backward, self._backward.slots, arrays)
+
+        def backward(blocks: Sequence[Block]) -> None:
+            run([step for _, _, steps in blocks for _, step in steps], False)
+
+        return backward
+
+    def _bound(
+        self, function: Callable[..., None], slots: Sequence[str], arrays: Arrays
+    ) -> Callable[[Sequence[Step], bool], None]:
         table: list[int] = []
-        for name in self._slots:
-            array = arrays[name]
-            is_packed = isinstance(array, np.ndarray)
-            table += [address(array) or 0, row_stride(array)] if is_packed else [0, 0]
-        return np.array(table, np.int64)
+        for name in slots:
+            array = arrays.get(name)
+            if isinstance(array, np.ndarray):
+                table += [address(array) or 0, row_stride(array)]
+            else:  # weights that are read where they lie
+                table += [0, 0]
+        places = np.array(table, np.int64)
+        given = bool(arrays.get("given"))
 
-    def forward(self, table: Array, steps: Sequence[Step], given: bool, ahead: bool) -> None:
-        """Run some steps of one shard.
+        def run(steps: Sequence[Step], ahead: bool) -> None:
+            rows = np.array(steps, np.int64)
+            function(len(steps), address(rows), given, ahead, address(places), self._product)
 
-        Args:
-            steps: (first row, end row, rows, first row of the step before or -1) of each.
-            given: whether the initial state may be other than zeros.
-            ahead: whether to make the maps of streams too, from the first row to the last end row.
-        """
-        rows = np.array(steps, np.int64)
-        self._forward(len(steps), address(rows), given, ahead, address(table), self._product)
+        return run
+
+
+def _pack(
+    pack: Callable[..., None],
+    sizes: Sequence[int],
+    weight: Parameter,
+    first: int,
+    panels: Array,
+) -> None:
+    """Pack rows of a weight, from `first` on."""
+    rows = np.ascontiguousarray(weight.value)[first:]
+    pack(*sizes, address(rows), row_stride(rows), address(panels))

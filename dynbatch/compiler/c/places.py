@@ -32,10 +32,14 @@ class Place(NamedTuple):
 
 
 class Places:
-    """The places of a program's values in rows `s` to `s + n - 1` of a step."""
+    """The places of a program's values in rows `s` to `s + n - 1` of a step.
 
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+    Args:
+        storages: where values may have memory.
+    """
+
+    def __init__(self, *storages: Storage) -> None:
+        self._storages = storages
 
     def of(self, base: Value, column: int, width: int) -> Place:
         """The place of some columns of a base value, which lie in one plane."""
@@ -53,7 +57,8 @@ class Places:
         """The array of a base value that is no state, and its first column there."""
         if base.origin is Origin.STREAM:
             return ProgramBuffer(Role.STREAM, base.number, base.width, packed=True), 0
-        return self._storage.buffer_of(base)
+        storage = next(each for each in self._storages if each.has_place(base))
+        return storage.buffer_of(base)
 
     def edges(self, base: Value) -> set[int]:
         """Columns of a base value at which a plane of its array begins."""

@@ -24,3 +24,28 @@ EXPORT void segments(ptrdiff_t first, ptrdiff_t last, const int64_t* table, int 
             transpose_b ? 1 : N, transpose_b ? K : 1, NULL, 0, c + row[2], N);
     }
 }
+
+// For the loops of cells, which pack their weights once a run:
+
+// Pack a weight (N, K), whose rows lie `stride` apart, transposed.
+EXPORT void pack_weight(
+    ptrdiff_t K, ptrdiff_t N, const REAL* weight, ptrdiff_t stride, REAL* panels) {
+    pack_panels(0, (N + PANEL - 1) / PANEL, K, N, weight, 1, stride, panels);
+}
+
+// Pack rows of a weight (K, N), whose rows lie `stride` apart, as terms `first` to `first` + K - 1 of
+// panels of `terms` terms.
+EXPORT void pack_terms(ptrdiff_t terms, ptrdiff_t first, ptrdiff_t K, ptrdiff_t N,
+    const REAL* weight, ptrdiff_t stride, REAL* panels) {
+    for (ptrdiff_t j = 0; j < N; j += PANEL) {
+        ptrdiff_t columns = least(N - j, PANEL), width = (columns + LANES - 1) & -LANES;
+        REAL* panel = panels + terms * j + first * width;
+        for (ptrdiff_t k = 0; k < K; k++, panel += width) EACH_VECTOR(i, n, columns)
+        store(panel + i, get(weight + k * stride + j + i, n));
+    }
+}
+
+EXPORT void panel_product(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,
+    const REAL* panels, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc) {
+    product(M, K, N, a, lda, panels, base, base_stride, c, ldc);
+}

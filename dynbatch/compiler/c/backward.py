@@ -1,0 +1,69 @@
+"""Prints a program's backward pass as one function of C: `backward`, with `forward`'s parameters.
+
+All operators of the backward program run in their step, those that NumPy makes ahead of it too: in
+C a value between two operators stays in a register.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dynbatch.compiler.buffers import Storage
+from dynbatch.compiler.c.loop_text import LoopText
+from dynbatch.compiler.c.places import Places
+from dynbatch.compiler.differentiate import BackwardProgram
+from dynbatch.compiler.ir import Op, Value
+
+
+class BackwardText(LoopText):
+    """The function `backward`.
+
+    Attributes:
+        terms: of each linear map that it multiplies by, by number: the columns of its gradient,
+            (first, width), that one product sums over. They lie side by side.
+        text:  its source.
+    """
+
+    def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
+        program = backward.forward
+        following = [storage.columns_of(value) for value in program.following]
+        results = backward.results()
+
+        def is_kept(value: Value) -> bool:
+            return any([value.overlaps(result) for result in results])
+
+        super().__init__("backward", program, Places(gradients, storage), is_kept, following)
+        self._carry = backward.carry
+        self.terms: dict[int, list[tuple[int, int]]] = {}
+        self.slots = [f"X{k}" for k in range(len(program.streams))]
+        self.slots += [buffer.name for buffer in storage.packed]
+        self.slots += [f"{letter}{k}" for k in range(len(program.states)) for letter in "IC"]
+        self.slots += ["dY", *[f"dX{k}" for k in backward.of_streams]]
+        self.slots += [buffer.name for buffer in [*gradients.packed, *gradients.temporary]]
+        self.slots += [f"V{self.maps[id(op)]}" for op in program.ops if op.is_linear]
+        each = "for (ptrdiff_t t = count - 1; t >= 0; t--)"
+        self.text = self.print(backward.every_op(), each)
+
+    def products(self, op: Op) -> list[str]:
+        """dx = dy W, plane by plane of dy."""
+        assert op.source is not None
+        number, out = self.maps[id(op.source)], self.places.whole(op.output)
+        terms = self.terms[number] = list(self._side_by_side(op.inputs[0]))
+        lines = []
+        for k, (column, width) in enumerate(terms):
+            dy = self.places.of(op.inputs[0].base, op.inputs[0].column + column, width)
+            base = f"{out.pointer}, {out.stride}" if k else "NULL, 0"
+            lines.append(
+                f"product(n, {width}, {out.width}, {dy.pointer}, {dy.stride}, "
+                f"V{number} + {column} * WHOLE({out.width}), {base}, {out.pointer}, {out.stride});"
+            )
+        if op in self._carry:  # nothing asks for the gradient of a state that was not given
+            return ["if (!zero) {", *[f"    {line}" for line in lines], "}"]
+        return lines
+
+    def _side_by_side(self, dy: Value) -> Iterator[tuple[int, int]]:
+        """The columns of a gradient, (first, width), plane by plane."""
+        edges = [x - dy.column for x in self.places.edges(dy.base)]
+        starts = sorted({0, *[x for x in edges if 0 < x < dy.width]})
+        for first, end in zip(starts, [*starts[1:], dy.width], strict=True):
+            yield first, end - first

@@ -1,0 +1,156 @@
+"""`LoopText`: what the C text of both passes has in common: arrays, states, elementwise groups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from textwrap import indent
+
+from dynbatch.compiler.buffers import Columns
+from dynbatch.compiler.c.expressions import expression
+from dynbatch.compiler.c.groups import items, loaded
+from dynbatch.compiler.c.places import Place, Places, place_in
+from dynbatch.compiler.ir import Op, Value
+from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane
+from dynbatch.compiler.lowering import LoopProgram
+from dynbatch.compiler.program import numbered
+
+HEAD = """\
+#include "elementwise.h"
+
+typedef void product_function(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,
+    const REAL* panels, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc);
+
+// Panels of N columns begin at whole cache lines, on any processor.
+#define LINE ((ptrdiff_t)(64 / sizeof(REAL)))
+#define WHOLE(N) (((N) + LINE - 1) / LINE * LINE)
+
+static void fill_rows(ptrdiff_t n, ptrdiff_t N, const REAL* base, REAL* c, ptrdiff_t ldc) {
+    for (ptrdiff_t i = 0; i < n; i++)
+        if (base) memcpy(c + i * ldc, base, (size_t)N * sizeof(REAL));
+        else memset(c + i * ldc, 0, (size_t)N * sizeof(REAL));
+}
+"""
+
+
+class LoopText:
+    """One function of C, which runs the steps of a pass.
+
+    Attributes:
+        slots: names of the arrays that it gets, in order.
+
+    Args:
+        name:      of the function.
+        is_kept:   whether a value, or some of its columns, is read after the step.
+        following: where the state lies that a step of forward leaves.
+    """
+
+    def __init__(
+        self, name: str, program: LoopProgram, places: Places,
+        is_kept: Callable[[Value], bool], following: Sequence[Columns],
+    ) -> None:  # fmt: skip
+        self.slots: list[str] = []
+        self.maps = numbered(program.linear_maps)
+        self.places = places
+        self._name = name
+        self._is_read_later = is_kept
+        self._following = following
+        self._ops: Sequence[Op] = ()
+        self._lanes: list[str] = []
+
+    def products(self, op: Op) -> list[str]:
+        """The lines of an operator that is not elementwise."""
+        raise NotImplementedError
+
+    def print(self, ops: Sequence[Op], each: str, first: Sequence[str] = ()) -> str:
+        """The source of the function, and of those that it calls.
+
+        Args:
+            each:  the head of the loop over steps t.
+            first: lines that begin a step.
+        """
+        self._ops = ops
+        found = items(ops, self.places, self._is_kept)
+        body = [*first, *self._states(), *[line for item in found for line in self._item(item)]]
+        lines = [
+            f"EXPORT void {self._name}(ptrdiff_t count, const int64_t* steps, int given,",
+            "    int ahead, const int64_t* at, const void* panel_product) {",
+            "    product_function* const product = (product_function*)panel_product;",
+            "    ptrdiff_t done = count ? steps[0] : 0;",
+            *[f"    {line}" for line in self._arrays()],
+            f"    {each} {{",
+            "        const int64_t* step = steps + 4 * t;",
+            "        const ptrdiff_t s = step[0], n = step[2], p = step[3];",
+            "        const int zero = p < 0 && !given;",
+            indent("\n".join(body), " " * 8),
+            "    }",
+            "}",
+        ]
+        return "\n".join([*self._lanes, *lines, ""])
+
+    def _arrays(self) -> list[str]:
+        lines = []
+        for number, name in enumerate(self.slots):
+            lines.append(f"REAL* const {name} = (REAL*)(intptr_t)at[{2 * number}];")
+            lines.append(f"const ptrdiff_t {name}_step = at[{2 * number + 1}];")
+        return lines
+
+    def _states(self) -> list[str]:
+        """Where the state lies that a step finds."""
+        lines = []
+        for k, (buffer, column, width) in enumerate(self._following):
+            left = place_in(buffer, column, width, "p", "n")
+            lines.append(f"const REAL* const h{k} = p < 0 ? I{k} : {left.pointer};")
+            lines.append(f"const ptrdiff_t h{k}_row = p < 0 ? I{k}_step : {left.stride};")
+        return lines
+
+    def _is_kept(self, segment: ColumnRange, group: Sequence[Op]) -> bool:
+        value = Value.columns(*segment)
+        others = [x for op in self._ops if op not in group for x in op.inputs]
+        return self._is_read_later(value) or any([value.overlaps(x) for x in others])
+
+    def _item(self, item: Op | KernelGroup) -> list[str]:
+        if isinstance(item, Op):
+            return self.products(item)
+        return [line for lane in item.lanes for line in self._lane(lane, item.ops)]
+
+    def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
+        """The loop over the rows of a lane; prints the function of one vector of it too."""
+        names: dict[tuple[int, int], str] = {}
+        sources: list[Place] = []
+        targets: list[Place] = []
+        body: list[str] = []
+        for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):
+            if segment.key not in names:
+                names[segment.key] = f"v{len(names)}"
+                body.append(f"const vector {names[segment.key]} = get(x{len(sources)} + j, m);")
+                sources.append(self.places.of(*segment))
+        stores: list[str] = []
+        for scalar in lane.ops:
+            code = expression(scalar.op, [names[x.key] for x in scalar.inputs])
+            name = names[scalar.output.key] = f"v{len(names)}"
+            body.append(f"const vector {name} = {code};")
+            if self._is_kept(scalar.output, ops):
+                stores.append(f"put(y{len(targets)} + j, {name}, m);")
+                targets.append(self.places.of(*scalar.output))
+        return self._rows_of_lane(lane.width, sources, targets, [*body, *stores])
+
+    def _rows_of_lane(
+        self, width: int, sources: list[Place], targets: list[Place], body: list[str]
+    ) -> list[str]:
+        if not targets:  # nothing reads what it makes
+            return []
+        function = f"{self._name}_lane_{len(self._lanes)}"
+        xs = [f"x{k}" for k in range(len(sources))]
+        ys = [f"y{k}" for k in range(len(targets))]
+        parameters = [f"const REAL* {x}" for x in xs] + [f"REAL* {y}" for y in ys]
+        head = f"INLINE void {function}(ptrdiff_t j, ptrdiff_t m, {', '.join(parameters)}) {{"
+        self._lanes.append("\n".join([head, *[f"    {line}" for line in body], "}", ""]))
+        lines = ["for (ptrdiff_t i = 0; i < n; i++) {"]
+        for kind, names, places in (("const ", xs, sources), ("", ys, targets)):
+            for name, place in zip(names, places, strict=True):
+                lines.append(f"    {kind}REAL* {name} = {place.pointer} + i * {place.stride};")
+        call = f"{function}(j, {{}}, {', '.join([*xs, *ys])});"
+        lines += ["    ptrdiff_t j = 0;"]
+        lines += [f"    for (; j + LANES <= {width}; j += LANES) {call.format('LANES')}"]
+        lines += [f"    if ({width} % LANES) {call.format(f'{width} % LANES')}", "}"]
+        return lines
