@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import LoopText
-from dynbatch.compiler.c.places import Places
+from dynbatch.compiler.c.places import Pointers
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op, Value
 
@@ -32,7 +32,7 @@ class BackwardText(LoopText):
         def is_kept(value: Value) -> bool:
             return any([value.overlaps(result) for result in results])
 
-        super().__init__("backward", program, Places(gradients, storage), is_kept, following)
+        super().__init__("backward", program, Pointers(gradients, storage), is_kept, following)
         self._carry = backward.carry
         self.terms: dict[int, list[tuple[int, int]]] = {}
         self.slots = [f"X{k}" for k in range(len(program.streams))]

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from dynbatch.compiler.ir import Op, OpCode
-from dynbatch.compiler.lanes import FUSED
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.unary import variant
 
@@ -23,11 +22,9 @@ def known_functions() -> frozenset[str]:
 
 
 def lacks(op: Op) -> str:
-    """What C has no version of in an operator of forward, or ""."""
-    if op.is_linear or op.opcode is OpCode.COPY:
+    """The function of an operator of forward, if C has no version of it, or ""."""
+    if op.opcode not in ELEMENTWISE:
         return ""
-    if op.opcode not in FUSED:
-        return type(op.node).__name__
     name = _name(op)
     return "" if f"{name}_of" in known_functions() else name
 

@@ -1,11 +1,12 @@
 """Prints a program's forward pass as one function of C.
 
-    forward(count, steps, given, ahead, at, product)
+    forward(count, steps, given, ahead, part, at, product)
 
 runs `count` steps of one shard, rows in prefix layout: `steps` holds four numbers for each, the
 first row, the end row, the number of rows, and the first row of the step before, or -1. The initial
 state is zeros unless `given`; `ahead` asks for the wide maps of the streams too, which are made for
-as many rows at once as lie in the cache. `at` holds two numbers for each array of `slots`: its
+as many rows at once as lie in the cache. Where operators have kernels of their own, only `part` of
+a step is run: see `LoopText.between`. `at` holds two numbers for each array of `slots`: its
 address, and the elements from one of its rows, or planes, to the next. `product` is the function
 of `kernels/c/blas.c`, whose tiles are compiled once for all cells.
 """
@@ -15,7 +16,7 @@ from __future__ import annotations
 from dynbatch.compiler.arrays import panel_portions
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import LoopText
-from dynbatch.compiler.c.places import Places, place_in
+from dynbatch.compiler.c.places import Pointers, place_in
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lowering import LoopProgram
 
@@ -32,7 +33,7 @@ class ForwardText(LoopText):
 
     def __init__(self, program: LoopProgram, storage: Storage) -> None:
         following = [storage.columns_of(value) for value in program.following]
-        super().__init__("forward", program, Places(storage), storage.is_kept, following)
+        super().__init__("forward", program, Pointers(storage), storage.is_kept, following)
         self._storage = storage
         self.slots = [f"X{k}" for k in range(len(program.streams))]
         self.slots += [buffer.name for buffer in [*storage.packed, *storage.temporary]]
@@ -68,7 +69,7 @@ class ForwardText(LoopText):
         buffer, first = self._storage.buffer_of(op.output)
         lines, panels = [], f"W{number}"
         for column, width, _, _ in panel_portions(op, buffer.plane):
-            out = place_in(buffer, first + column, width, "s", rows)
+            out = place_in(buffer, first + column, width, "s")
             base = f"b{number} + {column}" if op.has_bias else "NULL"
             line = (
                 f"product({rows}, {x.width}, {width}, {x.pointer}, {x.stride}, {panels}, "

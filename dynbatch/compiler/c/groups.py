@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from dynbatch.compiler.c.places import Place, Places
+from dynbatch.compiler.c.places import Pointer, Pointers
 from dynbatch.compiler.ir import Op
 from dynbatch.compiler.lanes import (
     FUSED,
@@ -25,7 +25,7 @@ IsKept = Callable[[ColumnRange, Sequence[Op]], bool]
 """Whether anything but some operators reads a segment that one of them made."""
 
 
-def items(ops: Sequence[Op], places: Places, is_kept: IsKept) -> list[Item]:
+def items(ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> list[Item]:
     """The items of a step, in the operators' order.
 
     Raises:
@@ -51,7 +51,7 @@ def items(ops: Sequence[Op], places: Places, is_kept: IsKept) -> list[Item]:
 
 
 def _group(
-    ops: Sequence[Op], cuts: dict[int, set[int]], places: Places, is_kept: IsKept
+    ops: Sequence[Op], cuts: dict[int, set[int]], places: Pointers, is_kept: IsKept
 ) -> KernelGroup | None:
     """The operators as one group, its lanes in a safe order; None if there is none."""
     accesses = [_Accesses(lane, ops, places, is_kept) for lane in lanes_of(ops, cuts)]
@@ -71,7 +71,7 @@ def _group(
 class _Accesses:
     """What a lane loads and stores, each place with a time: an operator loads, then it stores."""
 
-    def __init__(self, lane: Lane, ops: Sequence[Op], places: Places, is_kept: IsKept) -> None:
+    def __init__(self, lane: Lane, ops: Sequence[Op], places: Pointers, is_kept: IsKept) -> None:
         self.lane = lane
         number = {id(op): k for k, op in enumerate(ops)}
         self.loads = [
@@ -102,7 +102,7 @@ class _Accesses:
         return _meet(self.stores, theirs) or _meet(mine, other.stores)
 
 
-def _meet(first: Iterable[tuple[int, Place]], second: list[tuple[int, Place]]) -> bool:
+def _meet(first: Iterable[tuple[int, Pointer]], second: list[tuple[int, Pointer]]) -> bool:
     return any([k < m and place.overlaps(other) for k, place in first for m, other in second])
 
 

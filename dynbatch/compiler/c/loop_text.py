@@ -8,11 +8,13 @@ from textwrap import indent
 from dynbatch.compiler.buffers import Columns
 from dynbatch.compiler.c.expressions import expression
 from dynbatch.compiler.c.groups import items, loaded
-from dynbatch.compiler.c.places import Place, Places, place_in
-from dynbatch.compiler.ir import Op, Value
-from dynbatch.compiler.lanes import ColumnRange, KernelGroup, Lane
+from dynbatch.compiler.c.places import Pointer, Pointers, place_in
+from dynbatch.compiler.ir import Op, OpCode, Value
+from dynbatch.compiler.lanes import ColumnRange, Item, KernelGroup, Lane
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import numbered
+
+OWN_KERNELS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
 
 HEAD = """\
 #include "elementwise.h"
@@ -36,7 +38,9 @@ class LoopText:
     """One function of C, which runs the steps of a pass.
 
     Attributes:
-        slots: names of the arrays that it gets, in order.
+        slots:   names of the arrays that it gets, in order.
+        between: operators with kernels of their own: then it runs one part of a step, before the
+                 first of them, between two, or behind the last.
 
     Args:
         name:      of the function.
@@ -45,10 +49,11 @@ class LoopText:
     """
 
     def __init__(
-        self, name: str, program: LoopProgram, places: Places,
+        self, name: str, program: LoopProgram, places: Pointers,
         is_kept: Callable[[Value], bool], following: Sequence[Columns],
     ) -> None:  # fmt: skip
         self.slots: list[str] = []
+        self.between: list[Op] = []
         self.maps = numbered(program.linear_maps)
         self.places = places
         self._name = name
@@ -69,11 +74,10 @@ class LoopText:
             first: lines that begin a step.
         """
         self._ops = ops
-        found = items(ops, self.places, self._is_kept)
-        body = [*first, *self._states(), *[line for item in found for line in self._item(item)]]
+        body = [*first, *self._states(), *self._parts(items(ops, self.places, self._is_kept))]
         lines = [
             f"EXPORT void {self._name}(ptrdiff_t count, const int64_t* steps, int given,",
-            "    int ahead, const int64_t* at, const void* panel_product) {",
+            "    int ahead, int part, const int64_t* at, const void* panel_product) {",
             "    product_function* const product = (product_function*)panel_product;",
             "    ptrdiff_t done = count ? steps[0] : 0;",
             *[f"    {line}" for line in self._arrays()],
@@ -87,6 +91,23 @@ class LoopText:
         ]
         return "\n".join([*self._lanes, *lines, ""])
 
+    def _parts(self, found: Sequence[Item]) -> list[str]:
+        """The lines of a step, cut where an operator has its own kernels."""
+        parts: list[list[str]] = [[]]
+        for item in found:
+            if isinstance(item, Op) and item.opcode in OWN_KERNELS:
+                self.between.append(item)
+                parts.append([])
+            else:
+                parts[-1] += self._item(item)
+        if len(parts) == 1:
+            return parts[0]
+        return [
+            line
+            for number, lines in enumerate(parts)
+            for line in [f"if (part == {number}) {{", *[f"    {line}" for line in lines], "}"]
+        ]
+
     def _arrays(self) -> list[str]:
         lines = []
         for number, name in enumerate(self.slots):
@@ -98,7 +119,7 @@ class LoopText:
         """Where the state lies that a step finds."""
         lines = []
         for k, (buffer, column, width) in enumerate(self._following):
-            left = place_in(buffer, column, width, "p", "n")
+            left = place_in(buffer, column, width, "p")
             lines.append(f"const REAL* const h{k} = p < 0 ? I{k} : {left.pointer};")
             lines.append(f"const ptrdiff_t h{k}_row = p < 0 ? I{k}_step : {left.stride};")
         return lines
@@ -116,8 +137,8 @@ class LoopText:
     def _lane(self, lane: Lane, ops: Sequence[Op]) -> list[str]:
         """The loop over the rows of a lane; prints the function of one vector of it too."""
         names: dict[tuple[int, int], str] = {}
-        sources: list[Place] = []
-        targets: list[Place] = []
+        sources: list[Pointer] = []
+        targets: list[Pointer] = []
         body: list[str] = []
         for segment in loaded(lane, [x for scalar in lane.ops for x in scalar.inputs]):
             if segment.key not in names:
@@ -135,7 +156,7 @@ class LoopText:
         return self._rows_of_lane(lane.width, sources, targets, [*body, *stores])
 
     def _rows_of_lane(
-        self, width: int, sources: list[Place], targets: list[Place], body: list[str]
+        self, width: int, sources: list[Pointer], targets: list[Pointer], body: list[str]
     ) -> list[str]:
         if not targets:  # nothing reads what it makes
             return []

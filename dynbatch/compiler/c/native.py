@@ -18,7 +18,10 @@ from dynbatch.compiler.c.forward import ForwardText
 from dynbatch.compiler.c.loop_text import HEAD
 from dynbatch.compiler.differentiate import BackwardProgram
 from dynbatch.compiler.ir import Op
-from dynbatch.compiler.numpy.interpreter import Block, Step
+from dynbatch.compiler.numpy.calls import OperatorCalls
+from dynbatch.compiler.numpy.interpreter import Block, Instructions, Step
+from dynbatch.compiler.numpy.views import ValuePlaces
+from dynbatch.compiler.program import numbered
 from dynbatch.kernels.c.runtime.arrays import address, row_stride
 from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
@@ -27,6 +30,8 @@ from dynbatch.parameter import Array, Parameter
 # Elements of a loop's weights: a smaller one has run before it is compiled.
 WORTH_COMPILING = 1024
 
+Numbered = tuple[int, Step]
+
 _panels = Library("blas.c")
 
 
@@ -34,7 +39,7 @@ class NativeLoop:
     """A loop in C.
 
     Attributes:
-        lacks: functions and operators of the loop that C has no version of: then NumPy runs it.
+        lacks: functions of the loop that C has no version of: then NumPy runs it.
     """
 
     def __init__(self, storage: Storage, backward: BackwardProgram, gradients: Storage) -> None:
@@ -52,7 +57,7 @@ class NativeLoop:
         panels, functions = _panels.functions(dtype), self._library.functions(dtype)
         if panels is None or functions is None:
             return None
-        return NativeFunctions(functions, panels, self.forward, self.backward)
+        return NativeFunctions(self, functions, panels)
 
     @cached_property
     def forward(self) -> ForwardText:
@@ -63,6 +68,19 @@ class NativeLoop:
     def backward(self) -> BackwardText:
         """The source of `backward`."""
         return BackwardText(self._backward, self._storage, self._gradients)
+
+    @cached_property
+    def between(self) -> tuple[list[Instructions], list[Instructions]]:
+        """What NumPy runs between the parts of a step, and of a step back."""
+        program = self._backward.forward
+        following = [self._storage.columns_of(value) for value in program.following]
+        numbers = numbered(program.linear_maps), numbered(program.generic)
+        forward = OperatorCalls(ValuePlaces(self._storage), *numbers)
+        back = OperatorCalls(ValuePlaces(self._gradients, self._storage), *numbers)
+        return (
+            [Instructions(forward.calls(op), following) for op in self.forward.between],
+            [Instructions(back.calls(op), following) for op in self.backward.between],
+        )
 
     @cached_property
     def source(self) -> str:
@@ -77,14 +95,11 @@ class NativeLoop:
 class NativeFunctions:
     """The compiled functions of a loop for one dtype."""
 
-    def __init__(
-        self, functions: Any, panels: Any, forward: ForwardText, backward: BackwardText
-    ) -> None:
+    def __init__(self, loop: NativeLoop, functions: Any, panels: Any) -> None:
+        self._loop = loop
         self._functions = functions
         self._panels = panels
         self._product = ctypes.cast(panels.panel_product, ctypes.c_void_p).value
-        self._forward = forward
-        self._backward = backward
 
     def pack(self, op: Op, plane: int, panels: Array) -> None:
         """Pack the weights of a wide map into panels (N,), for products with rows."""
@@ -103,7 +118,7 @@ class NativeFunctions:
         """Pack the weights of a wide map, by its number, for products with its gradients."""
         inner = op.inputs[0].width
         tasks = []
-        for column, width in self._backward.terms.get(number, ()):
+        for column, width in self._loop.backward.terms.get(number, ()):
             rest = panels[panel_elements(column, inner, panels.dtype) :]
             for piece in op.pieces:
                 low = max(piece.column, column)
@@ -117,32 +132,53 @@ class NativeFunctions:
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""
         rows = len(arrays["X0"]) if "X0" in arrays else 0
-        self._bound(self._functions.forward, self._forward.slots, arrays)([(0, rows, 0, -1)], True)
+        self._bound(self._functions.forward, self._loop.forward.slots, arrays)(
+            [(0, rows, 0, -1)], True
+        )
 
     def bind_forward(self, arrays: Arrays) -> Callable[..., None]:
         """What runs steps, each with its number, with weights as `pack` leaves them.
 
         It also takes whether to make the maps of streams for these steps, block by block.
         """
-        run = self._bound(self._functions.forward, self._forward.slots, arrays)
+        run = self._bound(self._functions.forward, self._loop.forward.slots, arrays)
+        between = [call.bind(arrays) for call in self._loop.between[0]]
 
-        def forward(steps: Sequence[tuple[int, Step]], ahead: bool = False) -> None:
-            run([step for _, step in steps], ahead)
+        def forward(steps: Sequence[Numbered], ahead: bool = False) -> None:
+            if not between:
+                run([step for _, step in steps], ahead)
+                return
+            if ahead:
+                self.ahead(arrays)
+            for t, step in steps:
+                run([step], part=0)
+                for part, call in enumerate(between, start=1):
+                    call(t, step)
+                    run([step], part=part)
 
         return forward
 
     def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Block]], None]:
         """What runs blocks of steps in reverse, with weights as `pack_back` leaves them."""
-        run = self._bound(self._functions.backward, self._backward.slots, arrays)
+        run = self._bound(self._functions.backward, self._loop.backward.slots, arrays)
+        between = [call.bind(arrays) for call in self._loop.between[1]]
 
         def backward(blocks: Sequence[Block]) -> None:
-            run([step for _, _, steps in blocks for _, step in steps], False)
+            steps = [step for _, _, steps in blocks for step in steps]
+            if not between:
+                run([step for _, step in steps])
+                return
+            for t, step in reversed(steps):
+                run([step], part=0)
+                for part, call in enumerate(between, start=1):
+                    call(t, step)
+                    run([step], part=part)
 
         return backward
 
     def _bound(
         self, function: Callable[..., None], slots: Sequence[str], arrays: Arrays
-    ) -> Callable[[Sequence[Step], bool], None]:
+    ) -> Callable[..., None]:
         table: list[int] = []
         for name in slots:
             array = arrays.get(name)
@@ -153,9 +189,9 @@ class NativeFunctions:
         places = np.array(table, np.int64)
         given = bool(arrays.get("given"))
 
-        def run(steps: Sequence[Step], ahead: bool) -> None:
+        def run(steps: Sequence[Step], ahead: bool = False, part: int = 0) -> None:
             rows = np.array(steps, np.int64)
-            function(len(steps), address(rows), given, ahead, address(places), self._product)
+            function(len(steps), address(rows), given, ahead, part, address(places), self._product)
 
         return run
 

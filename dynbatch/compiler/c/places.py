@@ -8,8 +8,8 @@ from dynbatch.compiler.buffers import ProgramBuffer, Role, Storage
 from dynbatch.compiler.ir import Origin, Value
 
 
-class Place(NamedTuple):
-    """Some columns of a value in the rows of a step.
+class Pointer(NamedTuple):
+    """The place of some columns of a value in the rows of a step.
 
     array, column, width: columns of an array; those of two values may be the same.
     pointer: to the first element of the first row.
@@ -22,7 +22,7 @@ class Place(NamedTuple):
     pointer: str
     stride: str
 
-    def overlaps(self, other: Place) -> bool:
+    def overlaps(self, other: Pointer) -> bool:
         """Whether the two share memory."""
         return (
             self.array == other.array
@@ -31,7 +31,7 @@ class Place(NamedTuple):
         )
 
 
-class Places:
+class Pointers:
     """The places of a program's values in rows `s` to `s + n - 1` of a step.
 
     Args:
@@ -41,15 +41,15 @@ class Places:
     def __init__(self, *storages: Storage) -> None:
         self._storages = storages
 
-    def of(self, base: Value, column: int, width: int) -> Place:
+    def of(self, base: Value, column: int, width: int) -> Pointer:
         """The place of some columns of a base value, which lie in one plane."""
         if base.origin is Origin.STATE:
             name = f"h{base.number}"
-            return Place(name, column, width, f"{name} + {column}", f"{name}_row")
+            return Pointer(name, column, width, f"{name} + {column}", f"{name}_row")
         buffer, first = self.buffer_of(base)
-        return place_in(buffer, first + column, width, "s", "n")
+        return place_in(buffer, first + column, width, "s")
 
-    def whole(self, value: Value) -> Place:
+    def whole(self, value: Value) -> Pointer:
         """The place of a value within one plane."""
         return self.of(value.base, value.column, value.width)
 
@@ -68,13 +68,12 @@ class Places:
         return {at for at in range(base.width) if buffer.plane and not (first + at) % buffer.plane}
 
 
-def place_in(buffer: ProgramBuffer, column: int, width: int, row: str, rows: str) -> Place:
-    """The place of columns of an array, from its row `row` on, or in `rows` rows of its own."""
+def place_in(buffer: ProgramBuffer, column: int, width: int, row: str) -> Pointer:
+    """The place of columns of an array, packed from its row `row` on."""
     pointer, stride, inside = buffer.name, buffer.plane or buffer.width, column
     if buffer.plane:
         plane, inside = divmod(column, buffer.plane)
-        apart = f"{buffer.name}_step" if buffer.packed else f"{rows} * {buffer.plane}"
-        pointer += f" + {plane} * {apart}"
+        pointer += f" + {plane} * {buffer.name}_step"
     if buffer.packed:
         pointer += f" + {row} * {stride}"
-    return Place(buffer.name, column, width, f"{pointer} + {inside}", str(stride))
+    return Pointer(buffer.name, column, width, f"{pointer} + {inside}", str(stride))

@@ -76,8 +76,34 @@ def test_a_row_has_the_same_bits_alone_and_in_company():
             np.testing.assert_array_equal(mine, first[k % 7])
 
 
+def test_calls_of_trees_in_c_equal_numpys():
+    rng = np.random.default_rng(0)
+    w, u, b = [db.Parameter(rng.standard_normal(shape)) for shape in ((5, 5), (5, 5), (5,))]
+
+    @db.cell
+    def join(left, right, params):
+        return F.tanh(F.linear(left, w) + F.linear(right, u, b)) * F.sigmoid(left)
+
+    def outcome_of_trees():
+        for parameter in (w, u, b):
+            parameter.zero_grad()
+        with db.Graph(dtype="float64") as graph:
+            leaves = [F.input(graph, x).keep() for x in np.sin(np.arange(45.0)).reshape(9, 5)]
+            pairs = [join(a, c, None) for a, c in zip(leaves[:-1:2], leaves[1::2], strict=True)]
+            root = join(join(pairs[0], pairs[1], None), join(pairs[2], leaves[8], None), None)
+            loss = F.sum(root) + F.sum(pairs[3])
+            graph.backward(loss)
+            return [loss.value, w.grad, u.grad, b.grad, *[leaf.gradient for leaf in leaves]]
+
+    found = outcome_of_trees()
+    with library.reference_only():
+        expected = outcome_of_trees()
+    for mine, reference in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine, reference, 1e-12, 1e-12)
+
+
 def random_cells(seeds):
-    """Cells that C has all functions of, with sentences."""
+    """Cells whose functions C has all of, with sentences."""
     for seed in seeds:
         made = recipe(random.Random(seed).choice, 14, side_by_side=True)
         cell, batch = made.cell(), made.batch()
