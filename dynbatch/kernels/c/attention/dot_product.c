@@ -87,6 +87,25 @@ static void scores_of(ptrdiff_t count, const REAL* rows, ptrdiff_t row, ptrdiff_
     } while (c < width);
 }
 
+// The scores of one query: keys are turned rather than queries, so that a vector has those of many
+// keys. The sums are the same.
+static void scores_of_one(const REAL* query, ptrdiff_t keys, const REAL* others, ptrdiff_t other,
+    ptrdiff_t width, REAL scale, REAL* turned, REAL* scores) {
+    REAL scaled[DEPTH], row[KEYS];
+    ptrdiff_t c = 0;
+    do {
+        ptrdiff_t part = least(width - c, DEPTH);
+        EACH_VECTOR(i, n, part) put(scaled + i, get(query + c + i, n) * scale, n);
+        for (ptrdiff_t j = 0; j < keys; j += SIDE) {
+            ptrdiff_t count = least(keys - j, SIDE);
+            turn(count, part, others + j * other + c, other, 1, turned);
+            product(1, count, part, scaled, 0, 1, turned, SIDE, row + j, 0, c > 0);
+        }
+        c += part;
+    } while (c < width);
+    for (ptrdiff_t j = 0; j < keys; j++) scores[j * SIDE] = row[j];
+}
+
 // Add the bias to scores of keys from `low` on, and put -infinity where a query does not see a key.
 static __attribute__((noinline)) void extend(
     const Head* head, Span span, ptrdiff_t low, ptrdiff_t keys, REAL* scores) {
@@ -189,8 +208,12 @@ static void attend(const Head* head) {
             ptrdiff_t keys = end - start;
             const REAL *k, *v;
             find(head, start, &k, &v);
-            scores_of(span.count, q, call->query_row, keys, k, call->key_row, call->key_width,
-                head->scale, turned, !is_first, scores);
+            if (span.count == 1)
+                scores_of_one(
+                    q, keys, k, call->key_row, call->key_width, head->scale, turned, scores);
+            else
+                scores_of(span.count, q, call->query_row, keys, k, call->key_row, call->key_width,
+                    head->scale, turned, !is_first, scores);
             if (extends) extend(head, span, start, keys, scores);
             for (ptrdiff_t i = 0; i < span.count; i += LANES)
                 soften(keys, scores + i, peaks + i, totals + i, factors + i);
