@@ -88,6 +88,22 @@ INLINE vector fill(vector x, ptrdiff_t n, REAL other) {
     return n == LANES ? x : choose(first_lanes(n), x, splat(other));
 }
 
+// a b + c, in one rounding where the processor can. Of a plain sum in a loop GCC fuses some copies
+// and not others (avoid-fma-max-bits, set for Zen and some more): where copies of a loop must give
+// equal bits, sums are written with this.
+#if defined(__AVX512F__) && defined(REAL_IS_FLOAT)
+#define FUSED(a, b, c) _mm512_fmadd_ps((__m512)(a), (__m512)(b), (__m512)(c))
+#elif defined(__AVX512F__)
+#define FUSED(a, b, c) _mm512_fmadd_pd((__m512d)(a), (__m512d)(b), (__m512d)(c))
+#elif defined(__FMA__) && defined(REAL_IS_FLOAT)
+#define FUSED(a, b, c) _mm256_fmadd_ps((__m256)(a), (__m256)(b), (__m256)(c))
+#elif defined(__FMA__)
+#define FUSED(a, b, c) _mm256_fmadd_pd((__m256d)(a), (__m256d)(b), (__m256d)(c))
+#else
+#define FUSED(a, b, c) ((a) * (b) + (c))
+#endif
+INLINE vector multiply_add(vector a, vector b, vector c) { return (vector)FUSED(a, b, c); }
+
 // larger, smaller: NaN in either gives b: put what must not be lost there.
 // times_power: x 2^k for whole numbers k, 0 or infinity beyond the range of floats.
 // sum_lanes, largest_lane: over the lanes, in one order.

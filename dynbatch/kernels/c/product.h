@@ -118,7 +118,7 @@ INLINE void tile(const int rows, const int vectors, TILE_ARGUMENTS) {
         for (int i = 0; i < rows; i++) {
             vector x = splat(a[i * a_row]);
 #pragma GCC unroll 8
-            for (int j = 0; j < vectors; j++) sum[i][j] += x * b[j];
+            for (int j = 0; j < vectors; j++) sum[i][j] = multiply_add(x, b[j], sum[i][j]);
         }
         a += a_term;
         panel += step;

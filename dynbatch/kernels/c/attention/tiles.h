@@ -59,7 +59,7 @@ INLINE void narrow_product(const int height, const int vectors, PRODUCT) {
             for (int r = 0; r < height; r++) {
                 vector factor = splat(row[r][n * a_step]);
 #pragma GCC unroll 2
-                for (int v = 0; v < vectors; v++) sum[r][v] += factor * x[v];
+                for (int v = 0; v < vectors; v++) sum[r][v] = multiply_add(factor, x[v], sum[r][v]);
             }
         }
 #pragma GCC unroll 8
