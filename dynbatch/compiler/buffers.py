@@ -7,7 +7,8 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin, Value
+from dynbatch.compiler.ir import Op, OpCode, Origin, Value
+from dynbatch.compiler.lifetimes import Lifetimes
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program
 
@@ -230,64 +231,6 @@ class Storage(BufferAssignment):
 
 # Their kernels read plain rows, and write whole rows of an array of their own.
 WHOLE_ROWS = (OpCode.GENERIC, OpCode.GENERIC_GRADIENT)
-
-
-class Lifetimes:
-    """When values of a program are made and read, as positions in the order of operators.
-
-    Attributes:
-        makers: the operator that makes each base value, by identity.
-
-    Args:
-        kept: what is read after the last operator.
-    """
-
-    def __init__(self, program: Program, kept: Sequence[Value]) -> None:
-        self._ops = program.every_op()
-        self.makers = {id(value): op for op in self._ops for value in op.outputs}
-        self._made = {id(v): at for at, op in enumerate(self._ops) for v in op.outputs}
-        self._read: dict[int, list[tuple[int, Value]]] = {}
-        for at, op in enumerate(self._ops):
-            for x in op.inputs:
-                self._read.setdefault(id(x.base), []).append((at, x))
-        for value in kept:
-            self._read.setdefault(id(value.base), []).append((len(self._ops), value))
-
-    def can_share(self, a: Value, column_a: int, b: Value, column_b: int) -> bool:
-        """Whether two base values can lie in columns of one buffer that overlap.
-
-        The one that is made later must not overwrite what is read later still. An operator may
-        overwrite its operand if element for element lies in the same place.
-        """
-        first, last = (a, column_a), (b, column_b)
-        if self._position(a) > self._position(b):
-            first, last = last, first
-        at, (early, early_column), (late, late_column) = self._position(last[0]), first, last
-        if self._position(early) == at:
-            return False
-        for position, x in self._read.get(id(early), []):
-            start = early_column + x.column
-            is_touched = start < late_column + late.width and late_column < start + x.width
-            if is_touched and position >= at:
-                if position > at or not _overwrites(self._ops[at], x, start - late_column):
-                    return False
-        return True
-
-    def _position(self, value: Value) -> int:
-        return self._made.get(id(value), -1)
-
-
-def _overwrites(op: Op, x: Value, offset: int) -> bool:
-    """Whether an operator may write over an operand that lies so many columns into its output."""
-    if op.opcode is OpCode.COPY:
-        starts = [at for at, other in zip(op.columns, op.inputs, strict=True) if other is x]
-        return starts == [offset]
-    if op.opcode is OpCode.PARTIAL:
-        assert op.source is not None
-        is_safe = op.source.opcode is OpCode.WHERE or op.source.kernel.inplace
-    else:
-        is_safe = op.opcode in ELEMENTWISE
-    return bool(is_safe and offset == 0 and x.width == op.output.width)
 
 
 def storage_of(program: LoopProgram, backward: BackwardProgram) -> Storage:

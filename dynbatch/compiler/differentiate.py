@@ -8,8 +8,8 @@ forward as they are: an input that no operator of backward makes is one that for
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
+from dynbatch.compiler.gradient_sums import GradientSums, copied, cut, made, multiply, zeros
 from dynbatch.compiler.ir import Op, OpCode, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
 from dynbatch.compiler.program import Program, numbered
@@ -80,7 +80,7 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
         dy = sums.gradient(op.output)
         if dy is not None:
             is_packed = dy.base.origin is not Origin.LEFT_GRADIENT
-            program.of_maps[numbers[id(op)]] = dy if is_packed else _copied(program, dy)
+            program.of_maps[numbers[id(op)]] = dy if is_packed else copied(program, dy)
     taken = {id(value.base) for value in program.of_maps.values()}
     for value in forward.streams:
         dx = sums.gradient(value)
@@ -92,89 +92,12 @@ def differentiate(forward: LoopProgram) -> BackwardProgram:
     return program
 
 
-class GradientPart(NamedTuple):
-    """The sum so far of the gradients of some columns: `gradient`, or gradient ⊙ factor."""
-
-    first: int
-    end: int
-    gradient: Value
-    factor: Value | None = None
-
-    def cut(self, program: Program, first: int, end: int) -> GradientPart:
-        """Fewer columns."""
-        at, width = first - self.first, end - first
-        factor = None if self.factor is None else cut(program, self.factor, at, width)
-        return GradientPart(first, end, cut(program, self.gradient, at, width), factor)
-
-    def value(self, program: Program) -> Value:
-        """The gradient, multiplied if it must be."""
-        if self.factor is None:
-            return self.gradient
-        return multiply(program, self.gradient, self.factor)
-
-
-class GradientSums:
-    """The gradients of a program's values, as sums of what operators contribute."""
-
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._parts: dict[int, list[GradientPart]] = {}  # of each base value, without overlaps
-
-    def add(self, value: Value, gradient: Value, factor: Value | None = None) -> None:
-        """Add a gradient, times a factor, to that of a value, perhaps of some columns of one."""
-        base, program = value.base, self._program
-        if base.origin is Origin.MEMORY:
-            return
-        given = GradientPart(value.column, value.column + value.width, gradient, factor)
-        parts: list[GradientPart] = []
-        missing = [(given.first, given.end)]
-        for part in self._parts.get(id(base), []):
-            low, high = max(part.first, given.first), min(part.end, given.end)
-            if low >= high:
-                parts.append(part)
-                continue
-            for first, end in ((part.first, low), (high, part.end)):
-                if first < end:
-                    parts.append(part.cut(program, first, end))
-            terms = [each.cut(program, low, high).value(program) for each in (part, given)]
-            total = program.value(high - low)
-            total.planes = base.planes_of(low, high - low)
-            program.ops.append(Op(OpCode.BINARY, terms, total, kernel=binary.add))
-            parts.append(GradientPart(low, high, total))
-            missing = [
-                hole
-                for first, end in missing
-                for hole in ((first, min(end, low)), (max(first, high), end))
-                if hole[0] < hole[1]
-            ]
-        parts += [given.cut(program, first, end) for first, end in missing]
-        self._parts[id(base)] = sorted(parts, key=lambda part: part.first)
-
-    def products(self, base: Value) -> list[GradientPart]:
-        """The parts of a gradient if all of it is products that nothing has asked for yet."""
-        parts = self._parts.get(id(base), [])
-        is_whole = sum([part.end - part.first for part in parts]) == base.width
-        return parts if is_whole and all([part.factor is not None for part in parts]) else []
-
-    def gradient(self, base: Value) -> Value | None:
-        """The gradient of a base value, with zeros where nothing was added; None if nothing was."""
-        parts = self._parts.get(id(base))
-        if not parts:
-            return None
-        program = self._program
-        ends, starts = [0, *[part.end for part in parts]], [part.first for part in parts]
-        holes = zip(ends, [*starts, base.width], strict=True)
-        whole = [*parts, *[GradientPart(a, b, zeros(program, b - a)) for a, b in holes if a < b]]
-        whole.sort(key=lambda part: part.first)
-        values = [part.value(program) for part in whole]
-        total = values[0]
-        if len(values) > 1:
-            total = program.value(base.width)
-            total.planes = base.planes
-            program.ops.append(Op(OpCode.COPY, values, total))
-            program.ops[-1].columns = [part.first for part in whole]
-        self._parts[id(base)] = [GradientPart(0, base.width, total)]
-        return total
+def _own(program: Program, value: Value, taken: set[int]) -> Value:
+    """A value that an operator of backward makes, whole, and that is no other result."""
+    is_own = value.base is value and value.origin is Origin.OPERATOR and id(value) not in taken
+    value = value if is_own else copied(program, value)
+    taken.add(id(value))
+    return value
 
 
 def _has_slope(op: Op) -> bool:
@@ -200,7 +123,7 @@ def _through_products(program: Program, sums: GradientSums, op: Op) -> bool:
 
 
 def _slope(program: Program, op: Op, saved: Value) -> Value:
-    return _made(program, OpCode.SLOPE, [saved], saved, kernel=op.kernel)
+    return made(program, OpCode.SLOPE, [saved], saved, kernel=op.kernel)
 
 
 def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -> None:
@@ -209,7 +132,7 @@ def _differentiate_op(program: Program, sums: GradientSums, op: Op, dy: Value) -
         _differentiate_generic(program, sums, op, dy)
     elif op.is_linear:
         (x,) = op.inputs
-        sums.add(x, _made(program, OpCode.LINEAR_GRADIENT, [dy], x, source=op))
+        sums.add(x, made(program, OpCode.LINEAR_GRADIENT, [dy], x, source=op))
     elif op.opcode is OpCode.COPY:
         for x, column in zip(op.inputs, op.columns, strict=True):
             sums.add(x, cut(program, dy, column, x.width))
@@ -252,7 +175,7 @@ def _differentiate_generic(program: Program, sums: GradientSums, op: Op, dy: Val
 def _partial(program: Program, op: Op, dy: Value, position: int) -> Value:
     """The derivative by the function's own backward."""
     inputs = [dy, *partial_reads(op)]
-    return _made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)
+    return made(program, OpCode.PARTIAL, inputs, op.output, source=op, position=position)
 
 
 def partial_reads(op: Op) -> list[Value]:
@@ -268,11 +191,11 @@ def partial_reads(op: Op) -> list[Value]:
 
 
 def _of_scale(program: Program, op: Op, dy: Value, position: int) -> Value:
-    return _made(program, OpCode.SCALE, [dy], dy, number=op.number)
+    return made(program, OpCode.SCALE, [dy], dy, number=op.number)
 
 
 def _of_negative(program: Program, op: Op, dy: Value, position: int) -> Value:
-    return _made(program, OpCode.UNARY, [dy], dy, kernel=unary.negative)
+    return made(program, OpCode.UNARY, [dy], dy, kernel=unary.negative)
 
 
 def _of_subtract(program: Program, op: Op, dy: Value, position: int) -> Value:
@@ -284,48 +207,3 @@ RULES: dict[object, Callable[[Program, Op, Value, int], Value]] = {
     unary.negative: _of_negative,
     binary.subtract: _of_subtract,
 }
-
-
-# Operators of backward ----------------------------------------------------------------------------
-
-
-def multiply(program: Program, a: Value, b: Value) -> Value:
-    """The product of two values, made by a new operator."""
-    return _made(program, OpCode.BINARY, [a, b], a, kernel=binary.multiply)
-
-
-def _made(
-    program: Program, opcode: OpCode, inputs: list[Value], like: Value, *, kernel: object = None,
-    number: float = 0.0, source: Op | None = None, position: int = 0,
-) -> Value:  # fmt: skip
-    """The value that a new operator makes, as wide as another value."""
-    value = program.value(like.width)
-    value.planes = like.base.planes_of(like.column, like.width)
-    op = Op(opcode, inputs, value, kernel=kernel, number=number, source=source, position=position)
-    program.ops.append(op)
-    return value
-
-
-def zeros(program: Program, width: int) -> Value:
-    return _made(program, OpCode.ZERO, [], Value(width))
-
-
-def cut(program: Program, value: Value, column: int, width: int) -> Value:
-    if (column, width) == (0, value.width):
-        return value
-    return program.columns(value.base, value.column + column, width)
-
-
-def _copied(program: Program, value: Value) -> Value:
-    copy = program.value(value.width)
-    copy.planes = value.base.planes_of(value.column, value.width)
-    program.ops.append(Op.copy(value, copy))
-    return copy
-
-
-def _own(program: Program, value: Value, taken: set[int]) -> Value:
-    """A value that an operator of backward makes, whole, and that is no other result."""
-    is_own = value.base is value and value.origin is Origin.OPERATOR and id(value) not in taken
-    value = value if is_own else _copied(program, value)
-    taken.add(id(value))
-    return value
