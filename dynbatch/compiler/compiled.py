@@ -82,6 +82,11 @@ class CompiledLoop:
         self._place_gradients()
         self.parameters = self._parameters_of_ops()
 
+    @property
+    def remarks(self) -> str:
+        """What `explain()` says of the loop."""
+        return "; ".join(filter(None, [str(self.simplified), self.in_c.remark]))
+
     @cached_property
     def in_c(self) -> NativeLoop:
         """This loop in C."""

@@ -38,8 +38,8 @@ def report(record: RunRecord, inlined: Mapping[tuple[str, str], int]) -> str:
             reasons = [*reasons[:SHOWN], f"{len(reasons) - SHOWN} more"]
         if row.inside:
             reasons = [row.batches_text, *reasons]
-        if row.simplified:
-            reasons = [*reasons, row.simplified]
+        if row.remarks:
+            reasons = [*reasons, row.remarks]
         line = (
             f"{number:>4}  {row.kind:<{wide}} {row.nodes:>6} {row.rows:>8} "
             f"{row.width or 'mixed':>6} {row.copied_bytes:>10} {row.launches:>8} "

@@ -74,7 +74,7 @@ class StepRecord(NamedTuple):
     `planned` is the number of its plan, and of its batch there. An operator of a block names it.
 
     A region of calls has `batches` of its own: `inside` are cell and number of calls of each.
-    Of a compiled cell `simplified` says what its program does without.
+    Of a compiled cell `remarks` says what its program does without, and why it runs in no C.
     """
 
     kind: str
@@ -91,7 +91,7 @@ class StepRecord(NamedTuple):
     batches: int
     lower_bound: int
     inside: Sequence[tuple[str, int]]
-    simplified: str
+    remarks: str
 
     @property
     def batches_text(self) -> str:
@@ -209,16 +209,16 @@ def row_of(step: StepRun) -> StepRecord:
         step.num_batches,
         step.lower_bound,
         first.batch_sizes() if isinstance(first, RegionNode) else (),
-        _simplified(first),
+        _remarks(first),
     )
 
 
-def _simplified(node: Operation) -> str:
-    """What was left out of the programs of a scan, or of a region's calls."""
+def _remarks(node: Operation) -> str:
+    """What there is to say of the loop of a scan, or of a region's calls."""
     if isinstance(node, RegionNode):
-        texts = [str(group.cell.simplified) for group in node.region.groups]
+        texts = [group.cell.remarks for group in node.region.groups]
         return "; ".join(dict.fromkeys(filter(None, texts)))
-    return str(node.cell.simplified) if isinstance(node, Scan) else ""
+    return node.cell.remarks if isinstance(node, Scan) else ""
 
 
 def _kind_of(step: StepRun) -> str:

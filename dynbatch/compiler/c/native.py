@@ -50,6 +50,11 @@ class NativeLoop:
         maps = backward.forward.linear_maps
         self._weights = sum([op.inputs[0].width * op.output.width for op in maps])
 
+    @property
+    def remark(self) -> str:
+        """Why NumPy runs the loop where other loops run in C, or ""."""
+        return f"run by NumPy: no C for {', '.join(self.lacks)}" if self.lacks else ""
+
     def functions(self, dtype: DType) -> NativeFunctions | None:
         """The loop's functions for a dtype; None where NumPy runs it."""
         if self.lacks or self._weights < WORTH_COMPILING:

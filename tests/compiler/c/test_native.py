@@ -8,7 +8,7 @@ import pytest
 
 import dynbatch as db
 from dynbatch import nodes as F
-from dynbatch.compiler.c import native
+from dynbatch.compiler.c import expressions, native
 from dynbatch.kernels.c.runtime import library
 from tests.cells import cell_cases
 from tests.cells.recipe_writer import recipe
@@ -100,6 +100,22 @@ def test_calls_of_trees_in_c_equal_numpys():
         expected = outcome_of_trees()
     for mine, reference in zip(found, expected, strict=True):
         np.testing.assert_allclose(mine, reference, 1e-12, 1e-12)
+
+
+def test_explain_names_a_function_without_c():
+    def explained():
+        @db.cell
+        def running(x, state, params):
+            state = F.tanh(x + state)
+            return state, state
+
+        with db.Graph() as graph:
+            db.scan(running, F.input(graph, np.ones((3, 2), np.float32)), 2)[0].value  # noqa: B018
+            return graph.explain()
+
+    assert "no C for" not in explained()
+    with patch.object(expressions, "known_functions", lambda: frozenset({"add_of"})):
+        assert "run by NumPy: no C for tanh" in explained()
 
 
 def random_cells(seeds):
