@@ -152,6 +152,11 @@ class GenericStep:
             keys, values, offsets = self._attended()
             self._in_c.begin_backward(keys, values, offsets, dkeys, dvalues, first, counts)
 
+    def in_c(self, way: int) -> tuple[int, int]:
+        """Addresses of forward (0) or backward (1) in C, and of what it gets first."""
+        assert self._in_c is not None, "the steps of this operator have no C version"
+        return self._in_c.addresses[way], self._in_c.shared
+
     def _attended(self) -> tuple[Array, Array, Array]:
         """Keys, values, and where each sentence's begin, of attention to memories."""
         keys, values = [self.memories[x] for x in self._places if x is not None]

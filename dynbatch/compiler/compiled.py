@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import ClassVar
 
 from dynbatch.compiler.arrays import Arrays
 from dynbatch.compiler.buffers import (
@@ -14,6 +15,7 @@ from dynbatch.compiler.buffers import (
     gradient_storage_of,
     storage_of,
 )
+from dynbatch.compiler.c.expressions import has_steps
 from dynbatch.compiler.c.native import NativeLoop
 from dynbatch.compiler.cuda.cell import DeviceCell
 from dynbatch.compiler.differentiate import differentiate
@@ -57,6 +59,9 @@ class CompiledLoop:
             running sentence.
     """
 
+    reads_first_memories: ClassVar[bool] = True
+    """Whether each step reads the first memories, in order, as those of a scan do."""
+
     def __init__(self, program: LoopProgram) -> None:
         self.uid = next(_uids)
         self.program = program
@@ -90,7 +95,8 @@ class CompiledLoop:
     @cached_property
     def in_c(self) -> NativeLoop:
         """This loop in C."""
-        return NativeLoop(self.storage, self.backward_program, self.gradients)
+        attends = self.reads_first_memories and all(map(has_steps, self.program.generic))
+        return NativeLoop(self.storage, self.backward_program, self.gradients, attends)
 
     def _place_values(self) -> None:
         """Look up the values' places, once for all mini-batches."""

@@ -240,6 +240,7 @@ class CompiledStep(CompiledLoop):
     """
 
     program: StepProgram
+    reads_first_memories = False
 
     def __init__(self, trace: StepTrace, tokens: frozenset[int]) -> None:
         self.trace = trace

@@ -12,7 +12,7 @@ from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import LoopText
 from dynbatch.compiler.c.places import Pointers
 from dynbatch.compiler.differentiate import BackwardProgram
-from dynbatch.compiler.ir import Op, Value
+from dynbatch.compiler.ir import Op, OpCode, Value
 
 
 class BackwardText(LoopText):
@@ -24,7 +24,9 @@ class BackwardText(LoopText):
         text:  its source.
     """
 
-    def __init__(self, backward: BackwardProgram, storage: Storage, gradients: Storage) -> None:
+    def __init__(
+        self, backward: BackwardProgram, storage: Storage, gradients: Storage, attends: bool
+    ) -> None:
         program = backward.forward
         following = [storage.columns_of(value) for value in program.following]
         results = backward.results()
@@ -32,7 +34,8 @@ class BackwardText(LoopText):
         def is_kept(value: Value) -> bool:
             return any([value.overlaps(result) for result in results])
 
-        super().__init__("backward", program, Pointers(gradients, storage), is_kept, following)
+        places = Pointers(gradients, storage)
+        super().__init__("backward", program, places, is_kept, following, attends)
         self._carry = backward.carry
         self.terms: dict[int, list[tuple[int, int]]] = {}
         self.slots = [f"X{k}" for k in range(len(program.streams))]
@@ -40,6 +43,7 @@ class BackwardText(LoopText):
         self.slots += [f"{letter}{k}" for k in range(len(program.states)) for letter in "IC"]
         self.slots += ["dY", *[f"dX{k}" for k in backward.of_streams]]
         self.slots += [buffer.name for buffer in [*gradients.packed, *gradients.temporary]]
+        self.slots += [f"G{k}" for k in range(len(program.generic))]
         self.slots += [f"V{self.maps[id(op)]}" for op in program.ops if op.is_linear]
         each = "for (ptrdiff_t t = count - 1; t >= 0; t--)"
         self.text = self.print(backward.every_op(), each)
@@ -47,6 +51,8 @@ class BackwardText(LoopText):
     def products(self, op: Op) -> list[str]:
         """dx = dy W, plane by plane of dy."""
         assert op.source is not None
+        if op.opcode is OpCode.GENERIC_GRADIENT:
+            return self.step_of(op.source, op.inputs[0], op.source.inputs[0], op.outputs[0])
         number, out = self.maps[id(op.source)], self.places.whole(op.output)
         terms = self.terms[number] = list(self._side_by_side(op.inputs[0]))
         lines = []

@@ -7,7 +7,9 @@ import re
 from collections.abc import Sequence
 from functools import cache
 
-from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode
+import numpy as np
+
+from dynbatch.compiler.ir import ELEMENTWISE, Op, OpCode, Origin
 from dynbatch.kernels.c.runtime import source
 from dynbatch.kernels.unary import variant
 
@@ -27,6 +29,12 @@ def lacks(op: Op) -> str:
         return ""
     name = _name(op)
     return "" if f"{name}_of" in known_functions() else name
+
+
+def has_steps(op: Op) -> bool:
+    """Whether an operator with its own kernels has steps in C: see `Operation.steps_in_c`."""
+    memories = [x.base.number if x.base.origin is Origin.MEMORY else None for x in op.inputs]
+    return op.node.steps_in_c(memories, np.dtype(np.float32)) is not None
 
 
 def expression(op: Op, xs: Sequence[str]) -> str:

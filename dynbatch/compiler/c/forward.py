@@ -7,8 +7,9 @@ first row, the end row, the number of rows, and the first row of the step before
 state is zeros unless `given`; `ahead` asks for the wide maps of the streams too, which are made for
 as many rows at once as lie in the cache. Where operators have kernels of their own, only `part` of
 a step is run: see `LoopText.between`. `at` holds two numbers for each array of `slots`: its
-address, and the elements from one of its rows, or planes, to the next. `product` is the function
-of `kernels/c/blas.c`, whose tiles are compiled once for all cells.
+address, and the elements from one of its rows, or planes, to the next; for an operator that is
+called in C, the addresses of its function and of what this gets first. `product` is the function of
+`kernels/c/blas.c`, whose tiles are compiled once for all cells.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dynbatch.compiler.arrays import panel_portions
 from dynbatch.compiler.buffers import Storage
 from dynbatch.compiler.c.loop_text import LoopText
 from dynbatch.compiler.c.places import Pointers, place_in
-from dynbatch.compiler.ir import Op
+from dynbatch.compiler.ir import Op, OpCode
 from dynbatch.compiler.lowering import LoopProgram
 
 # Bytes of the maps of streams that are made at once: what stays in the second-level cache.
@@ -31,19 +32,23 @@ class ForwardText(LoopText):
         text: its source.
     """
 
-    def __init__(self, program: LoopProgram, storage: Storage) -> None:
+    def __init__(self, program: LoopProgram, storage: Storage, attends: bool) -> None:
         following = [storage.columns_of(value) for value in program.following]
-        super().__init__("forward", program, Pointers(storage), storage.is_kept, following)
+        places = Pointers(storage)
+        super().__init__("forward", program, places, storage.is_kept, following, attends)
         self._storage = storage
         self.slots = [f"X{k}" for k in range(len(program.streams))]
         self.slots += [buffer.name for buffer in [*storage.packed, *storage.temporary]]
         self.slots += [f"W{number}" for number in self.maps.values()]
         self.slots += [f"b{self.maps[id(op)]}" for op in program.linear_maps if op.has_bias]
         self.slots += [f"I{k}" for k in range(len(program.states))]
+        self.slots += [f"G{k}" for k in range(len(program.generic))]
         ahead = self._ahead(program.stream_maps)
         self.text = self.print(program.ops, "for (ptrdiff_t t = 0; t < count; t++)", ahead)
 
     def products(self, op: Op) -> list[str]:
+        if op.opcode is OpCode.GENERIC:
+            return self.step_of(op, op.inputs[0], op.output)
         return self._products(op, "n")
 
     def _ahead(self, maps: list[Op]) -> list[str]:

@@ -22,6 +22,12 @@ HEAD = """\
 typedef void product_function(ptrdiff_t M, ptrdiff_t K, ptrdiff_t N, const REAL* a, ptrdiff_t lda,
     const REAL* panels, const REAL* base, ptrdiff_t base_stride, REAL* c, ptrdiff_t ldc);
 
+// Steps of attention to a memory: see `kernels/c/attention/steps.py`.
+typedef void forward_step(const void* shared, ptrdiff_t t, ptrdiff_t n, const REAL* x,
+    ptrdiff_t x_stride, REAL* out, ptrdiff_t out_stride);
+typedef void backward_step(const void* shared, ptrdiff_t t, ptrdiff_t n, const REAL* dy,
+    ptrdiff_t dy_stride, const REAL* x, ptrdiff_t x_stride, REAL* dx, ptrdiff_t dx_stride);
+
 // Panels of N columns begin at whole cache lines, on any processor.
 #define LINE ((ptrdiff_t)(64 / sizeof(REAL)))
 #define WHOLE(N) (((N) + LINE - 1) / LINE * LINE)
@@ -46,16 +52,19 @@ class LoopText:
         name:      of the function.
         is_kept:   whether a value, or some of its columns, is read after the step.
         following: where the state lies that a step of forward leaves.
+        attends:   whether it calls the operators with kernels of their own too.
     """
 
     def __init__(
         self, name: str, program: LoopProgram, places: Pointers,
-        is_kept: Callable[[Value], bool], following: Sequence[Columns],
+        is_kept: Callable[[Value], bool], following: Sequence[Columns], attends: bool,
     ) -> None:  # fmt: skip
         self.slots: list[str] = []
         self.between: list[Op] = []
         self.maps = numbered(program.linear_maps)
         self.places = places
+        self._generic = numbered(program.generic)
+        self._attends = attends
         self._name = name
         self._is_read_later = is_kept
         self._following = following
@@ -95,7 +104,7 @@ class LoopText:
         """The lines of a step, cut where an operator has its own kernels."""
         parts: list[list[str]] = [[]]
         for item in found:
-            if isinstance(item, Op) and item.opcode in OWN_KERNELS:
+            if isinstance(item, Op) and item.opcode in OWN_KERNELS and not self._attends:
                 self.between.append(item)
                 parts.append([])
             else:
@@ -107,6 +116,14 @@ class LoopText:
             for number, lines in enumerate(parts)
             for line in [f"if (part == {number}) {{", *[f"    {line}" for line in lines], "}"]
         ]
+
+    def step_of(self, op: Op, *values: Value) -> list[str]:
+        """The call of an operator's own function, with the places of some values."""
+        name = f"G{self._generic[id(op)]}"
+        places = [self.places.whole(value) for value in values]
+        arguments = ", ".join([f"{place.pointer}, {place.stride}" for place in places])
+        function = f"(({self._name}_step*){name})"
+        return [f"{function}((const void*){name}_step, t, n, {arguments});"]
 
     def _arrays(self) -> list[str]:
         lines = []

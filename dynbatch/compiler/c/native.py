@@ -39,10 +39,14 @@ class NativeLoop:
     """A loop in C.
 
     Attributes:
-        lacks: functions of the loop that C has no version of: then NumPy runs it.
+        lacks:   functions of the loop that C has no version of: then NumPy runs it.
+        attends: whether it calls the operators with kernels of their own in C too.
     """
 
-    def __init__(self, storage: Storage, backward: BackwardProgram, gradients: Storage) -> None:
+    def __init__(
+        self, storage: Storage, backward: BackwardProgram, gradients: Storage, attends: bool
+    ) -> None:
+        self.attends = attends
         self._storage = storage
         self._backward = backward
         self._gradients = gradients
@@ -67,12 +71,12 @@ class NativeLoop:
     @cached_property
     def forward(self) -> ForwardText:
         """The source of `forward`."""
-        return ForwardText(self._backward.forward, self._storage)
+        return ForwardText(self._backward.forward, self._storage, self.attends)
 
     @cached_property
     def backward(self) -> BackwardText:
         """The source of `backward`."""
-        return BackwardText(self._backward, self._storage, self._gradients)
+        return BackwardText(self._backward, self._storage, self._gradients, self.attends)
 
     @cached_property
     def between(self) -> tuple[list[Instructions], list[Instructions]]:
@@ -137,16 +141,14 @@ class NativeFunctions:
     def ahead(self, arrays: Arrays) -> None:
         """Make the maps of streams, for all rows at once."""
         rows = len(arrays["X0"]) if "X0" in arrays else 0
-        self._bound(self._functions.forward, self._loop.forward.slots, arrays)(
-            [(0, rows, 0, -1)], True
-        )
+        self._bound(0, arrays)([(0, rows, 0, -1)], True)
 
     def bind_forward(self, arrays: Arrays) -> Callable[..., None]:
         """What runs steps, each with its number, with weights as `pack` leaves them.
 
         It also takes whether to make the maps of streams for these steps, block by block.
         """
-        run = self._bound(self._functions.forward, self._loop.forward.slots, arrays)
+        run = self._bound(0, arrays)
         between = [call.bind(arrays) for call in self._loop.between[0]]
 
         def forward(steps: Sequence[Numbered], ahead: bool = False) -> None:
@@ -165,7 +167,7 @@ class NativeFunctions:
 
     def bind_backward(self, arrays: Arrays) -> Callable[[Sequence[Block]], None]:
         """What runs blocks of steps in reverse, with weights as `pack_back` leaves them."""
-        run = self._bound(self._functions.backward, self._loop.backward.slots, arrays)
+        run = self._bound(1, arrays)
         between = [call.bind(arrays) for call in self._loop.between[1]]
 
         def backward(blocks: Sequence[Block]) -> None:
@@ -181,14 +183,17 @@ class NativeFunctions:
 
         return backward
 
-    def _bound(
-        self, function: Callable[..., None], slots: Sequence[str], arrays: Arrays
-    ) -> Callable[..., None]:
+    def _bound(self, way: int, arrays: Arrays) -> Callable[..., None]:
+        """Forward (0) or backward (1) on some arrays."""
+        function = (self._functions.forward, self._functions.backward)[way]
+        slots = (self._loop.forward, self._loop.backward)[way].slots
         table: list[int] = []
         for name in slots:
             array = arrays.get(name)
             if isinstance(array, np.ndarray):
                 table += [address(array) or 0, row_stride(array)]
+            elif array is not None and name.startswith("G"):
+                table += array.in_c(way) if self._loop.attends else (0, 0)
             else:  # weights that are read where they lie
                 table += [0, 0]
         places = np.array(table, np.int64)

@@ -60,6 +60,33 @@ def test_chunks_that_are_made_again_in_c_equal_numpys(recompute):
         assert_equal_outcomes(found, outcome(db.scan, LSTM.cell, batch), 1e-12)
 
 
+ATTENDING = [name for name in cell_cases.CASES if "attention" in name or name == "keys_and_values"]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ATTENDING)
+def test_a_loop_calls_attention_to_a_memory(name, threads, dtype, same_threads):
+    db.set_num_threads(threads)
+    case = cell_cases.CASES[name]
+    batch = case.batch([5, 0, 1, 3, 3, 2, 7, 1, 4], dtype=dtype)
+    assert_c_equals_numpy(case.cell, batch, 1e-12 if dtype == "float64" else 1e-5, dtype=dtype)
+    assert case.cell.programs[-1].in_c.attends
+
+
+@pytest.mark.parametrize("recompute", [1, "sqrt"])
+def test_attention_in_chunks_that_are_made_again(recompute):
+    def scan(*args, **named):
+        return db.scan(*args, **named, recompute=recompute)
+
+    case = cell_cases.CASES["additive_attention_in_the_recurrence"]
+    batch = case.batch([5, 0, 1, 3, 3, 2, 7, 1, 4])
+    with poisoned_memory():
+        found = outcome(scan, case.cell, batch)
+    with library.reference_only():
+        assert_equal_outcomes(found, outcome(db.scan, case.cell, batch), 1e-12)
+
+
 def test_a_row_has_the_same_bits_alone_and_in_company():
     rng = np.random.default_rng(0)
     layer = db.models.LSTM(21, 37)

@@ -1,8 +1,8 @@
 // Steps of a scan whose sentences attend to one memory.
 #include "attention/rows.h"
 
-// What the steps share. Step t has the first n sentences; its weights begin at pairs[t], its rows
-// at rows[t] in what backward leaves for the end of the scan.
+// What the steps of one call share. Step t of these has the first n sentences; its weights begin at
+// pairs[t], its rows at rows[t] in what backward leaves for the end.
 typedef struct {
     const int64_t *queries, *offsets;  // where each sentence's query, and where its keys begin
     const int64_t *pairs, *rows;

@@ -28,13 +28,16 @@ class SharedBySteps(ctypes.Structure):
 class AttentionSteps:
     """Attention of one query row a sentence to its keys, step by step, each one call of C.
 
-    Steps are numbered. Step t has the first n sentences, and no step more than the one before.
+    Steps are numbered. A step has the first n sentences, and no step more than the one before. The
+    functions of C count from the first step of `begin`, or of `begin_backward`:
+
+        forward(shared, t, n, x, its stride, out, its stride)
+        backward(shared, t, n, dy, its stride, x, its stride, dx, its stride)
 
     Attributes:
-        shared:            the address of what the functions get first.
-        forward_function:  (shared, t, n, x, x stride, out, out stride) of C.
-        backward_function: (shared, t, n, dy, its stride, x, its stride, dx, its stride).
-        dvector:           gradient of the vector of additive scores, which backward adds to.
+        shared:    the address of what they get first.
+        addresses: their own, so that other functions of C can call them.
+        dvector:   gradient of the vector of additive scores, which backward adds to.
 
     Args:
         functions: those of `additive.c` or `single_query.c`.
@@ -43,8 +46,10 @@ class AttentionSteps:
     """
 
     def __init__(self, functions: Any, name: str, scorer: Array) -> None:
-        self.forward_function = getattr(functions, f"{name}_step")
-        self.backward_function = getattr(functions, f"{name}_step_backward")
+        self._forward = getattr(functions, f"{name}_step")
+        self._backward = getattr(functions, f"{name}_step_backward")
+        both = (self._forward, self._backward)
+        self.addresses = [ctypes.cast(function, ctypes.c_void_p).value or 0 for function in both]
         self._adds_up = name == "additive"  # each step adds to the gradient of the keys
         self._shared = SharedBySteps()
         self.shared = ctypes.addressof(self._shared)
@@ -66,7 +71,8 @@ class AttentionSteps:
             counts:       sentences of each step.
             keeps:        whether backward follows.
         """
-        self._pairs = _starts(first, offsets[list(counts)])
+        self._first = first
+        self._pairs = _starts(offsets[list(counts)])
         most = int(self._pairs[-1])
         if not keeps:  # all steps use the first one's
             most = int(offsets[counts[0]]) if counts else 0
@@ -81,28 +87,38 @@ class AttentionSteps:
         """Prepare backward of some of the steps of `begin`, with the gradients to add to."""
         self._read(keys, values, offsets)
         self._dkeys, self._dvalues = dkeys, dvalues
-        self._steps = range(first, first + len(counts))
-        self._rows = _starts(first, counts)
+        self._skipped = first - self._first
+        self._rows = _starts(counts)
         rows, longest = int(self._rows[-1]), int(np.diff(offsets).max(initial=0))
         kept = np.empty((rows, values.shape[1]), keys.dtype)
-        self._point(rows=self._rows, gradients=None if dvalues is None else kept)
+        self._point(
+            pairs=self._pairs[self._skipped :], rows=self._rows,
+            gradients=None if dvalues is None else kept,
+        )  # fmt: skip
         if self._adds_up:
             self._point(dkeys=dkeys, scratch=np.empty(longest, keys.dtype))
         else:
             kept = np.empty((rows, keys.shape[1]), keys.dtype)
-            slopes = np.empty(int(self._pairs[-1]), keys.dtype)
+            slopes = np.empty(self._pairs[-1], keys.dtype)
             self._point(slopes=slopes, seen=None if dkeys is None else kept)
 
     def forward(self, t: int, n: int, out: Array, x: Array) -> None:
         """out = the weighted means of the values, for the queries x."""
-        self.forward_function(
-            self.shared, t, n, address(x), row_stride(x), address(out), row_stride(out)
+        self._forward(
+            self.shared,
+            t - self._first,
+            n,
+            address(x),
+            row_stride(x),
+            address(out),
+            row_stride(out),
         )
 
     def backward(self, t: int, n: int, dy: Array, x: Array, dx: Array | None) -> None:
         """Overwrite dx; leave what keys and values get for `finish`."""
         stride = 0 if dx is None else row_stride(dx)
-        self.backward_function(
+        t -= self._first + self._skipped
+        self._backward(
             self.shared, t, n, address(dy), row_stride(dy), address(x), row_stride(x), address(dx),
             stride,
         )  # fmt: skip
@@ -121,14 +137,13 @@ class AttentionSteps:
 
     def _add_products(self, weights: str, rows: str, out: Array | None) -> None:
         factors, others = self._arrays[weights], self._arrays[rows]
-        if out is None or factors is None or others is None or not self._steps:
+        starts, pairs = self._rows.tolist(), self._pairs[self._skipped :].tolist()
+        if out is None or factors is None or others is None or len(starts) == 1:
             return
-        steps = list(reversed(self._steps))
-        pairs, starts = self._pairs.tolist(), self._rows.tolist()
+        steps = range(len(starts) - 2, -1, -1)
         of_steps = [factors[pairs[t] : pairs[t + 1]] for t in steps]
-        step_products(
-            of_steps, [others[starts[t] : starts[t + 1]] for t in steps], self._offsets, out
-        )
+        copies = [others[starts[t] : starts[t + 1]] for t in steps]
+        step_products(of_steps, copies, self._offsets, out)
 
     def _read(self, keys: Array, values: Array, offsets: Array) -> None:
         self._offsets = offsets
@@ -143,8 +158,8 @@ class AttentionSteps:
             setattr(self._shared, name, address(array))
 
 
-def _starts(first: int, sizes: Any) -> Array:
-    """Where the steps from `first` on begin, by number, and where the last one ends."""
-    starts = np.zeros(first + len(sizes) + 1, np.int64)
-    np.cumsum(sizes, out=starts[first + 1 :])
+def _starts(sizes: Any) -> Array:
+    """Where parts of these sizes begin, and where the last one ends."""
+    starts = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=starts[1:])
     return starts
