@@ -64,6 +64,17 @@ def tree() -> tuple[models.Embedding, Loss]:
     return words, loss
 
 
+def child_sum_tree() -> tuple[models.Embedding, Loss]:
+    words, network = models.Embedding(WORDS, EMBED, rng=1), models.ChildSumTreeLSTM(EMBED, HIDDEN)
+    output = models.Linear(HIDDEN, TAGS, rng=3)
+
+    def loss(graph: db.Graph, ids: np.ndarray) -> tuple[db.Node, db.Node]:
+        _, y = network(words(graph, ids), [(k - 1) // 3 if k else -1 for k in range(len(ids))])
+        return y, F.cross_entropy(output(y), int(ids[0]) % TAGS)
+
+    return words, loss
+
+
 def transformer() -> tuple[models.Embedding, Loss]:
     words = models.Embedding(WORDS, HIDDEN, rng=1)
     encoder = models.TransformerEncoder(
@@ -78,7 +89,7 @@ def transformer() -> tuple[models.Embedding, Loss]:
     return words, loss
 
 
-MODELS = (linear, tagger, seq2seq, tree, transformer)
+MODELS = (linear, tagger, seq2seq, tree, child_sum_tree, transformer)
 HOLDS = pytest.mark.parametrize("make", MODELS)
 
 

@@ -50,6 +50,8 @@ class Gathers:
     def __init__(self, plans: CallPlans) -> None:
         self._plans = plans
         self.sources: list[list[Node]] = []
+        self._begins: dict[int, dict[Node, int]] = {}
+        self._fixed: set[int] = set()
         self._spaces: dict[Space, int] = {}
 
     @property
@@ -58,12 +60,37 @@ class Gathers:
         return list(self._spaces)
 
     def source(self, nodes: list[Node]) -> int:
-        """The number of a packed input."""
+        """The number of the packed input that holds these nodes and no others."""
+        number = self._source(nodes)
+        self._fixed.add(number)
+        return number
+
+    def _source(self, nodes: list[Node]) -> int:
         for number, known in enumerate(self.sources):
             if known == nodes:
                 return number
-        self.sources.append(nodes)
+        self.sources.append(list(nodes))
         return len(self.sources) - 1
+
+    def rows(self, nodes: list[Node]) -> tuple[int, dict[Node, int]]:
+        """A packed input that holds these nodes among others, and the first row of each.
+
+        Nodes that another stream reads too join those of that stream: so a value has one gradient,
+        and one order of its sum, also where not all sentences' values are read by both.
+        """
+        for number, begins in self._begins.items():
+            missing = [node for node in nodes if node not in begins]
+            if not missing or (len(missing) < len(nodes) and number not in self._fixed):
+                self.sources[number] += missing
+                break
+        else:
+            number, missing = self._source(nodes), nodes
+            begins = self._begins.setdefault(number, {})
+        row = sum([node.rows for node in begins])
+        for node in missing:
+            begins[node] = row
+            row += node.rows
+        return number, begins
 
     def space(self, space: Space) -> int:
         """The number of a space."""
@@ -81,10 +108,11 @@ class Gathers:
         code = entries.code[read.order]
         if nodes:
             starts = np.zeros(len(entries.origins), np.int64)
-            starts[[*nodes]] = np.cumsum([0, *[node.rows for node in nodes.values()]])[:-1]
+            source, begins = self.rows(list(nodes.values()))
+            starts[[*nodes]] = [begins[node] for node in nodes.values()]
             chosen = np.isin(code, [*nodes]) if len(nodes) < len(entries.origins) else None
             rows = (starts[entries.code] + entries.row)[read.order]
-            space = self.space(PackedRows(self.source(list(nodes.values())), width))
+            space = self.space(PackedRows(source, width))
             fetches.append(_fetch(space, rows, read, chosen, count))
         outside = None if read.inside is None else ~read.inside[read.order]
         for number, origin in enumerate(entries.origins):
