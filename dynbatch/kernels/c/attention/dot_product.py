@@ -29,7 +29,6 @@ from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
 KEYS = 64  # keys of a tile, as in dot_product.c: a page has whole tiles
-ALIGNMENT = 64  # bytes
 FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
 # Scores that take a thread about 100 µs.
 WORTH_A_THREAD = 1 << 16
@@ -78,8 +77,7 @@ def dot_attention_backward(
     # A bias's gradient sums over all sentences: one thread does so for a head.
     shares = call.shares() if dbias is None else call.shares_of_heads()
     size = _room(call.sentences[:, 3], scoring)
-    places = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
-    rooms = [-(-place // ALIGNMENT) * ALIGNMENT for place in places]
+    rooms = [address(call.scratch[size * i :]) or 0 for i in range(len(shares))]
     call.run(functions.dot_attention_backward, shares, rooms)
     rule = None if scoring.bias is None else scoring.bias.rule
     if dbias is not None and wanted.bias is not None and rule is not None:
@@ -130,7 +128,7 @@ def _room(key_lengths: Sequence[int] | Array, scoring: Scoring) -> int:
         min(count, mask.left + mask.right + SIDE)
         for count, mask in zip(lengths, scoring.masks, strict=True)
     ]
-    return 2 * SIDE * max(spans, default=0) + ALIGNMENT // 4
+    return 2 * SIDE * max(spans, default=0)
 
 
 def _num_shards(pairs: Array, scoring: Scoring) -> int:

@@ -235,3 +235,18 @@ def test_keys_that_are_their_own_values_add_both_gradients() -> None:
     wanted = AttentionGradients(None, once, once, True)
     kernels.dot_attention_backward(packed, scoring, log_sums, dout, wanted, scratch)
     np.testing.assert_allclose(once, apart[0] + apart[1] - 1, rtol=1e-12)
+
+
+def test_scratch_does_not_grow_with_the_pairs() -> None:
+    host, length = np.empty(0), 10_000
+
+    def scratch(mask: Mask, bias: ScoreBias | None = None) -> tuple[int, int]:
+        given = (host, [length], [length], Scoring(1, np.ones(1), [mask], 1, bias))
+        return kernels.workspace(*given), kernels.workspace_backward(*given)
+
+    threads = parallel.num_threads()
+    assert scratch(NO_MASK)[0] == 0
+    assert scratch(NO_MASK)[1] <= threads * 2 * compiled.SIDE * length
+    assert scratch(Mask(64, 64))[1] <= threads * 2 * compiled.SIDE * 160
+    bias = ScoreBias(np.ones((1, 1)), None)
+    assert scratch(NO_MASK, bias)[0] == 2 * length - 1
