@@ -13,6 +13,7 @@ from dynbatch.kernels.runtime.dispatch import has_cuda
 from dynbatch.kernels.segment import (
     combine_segments,
     first_in_segments,
+    groups,
     reduce_made,
     reduce_segments,
     rows_of,
@@ -99,4 +100,6 @@ def extremum_backward(dy: Array, first: Array, offsets: Array, out: Array) -> No
         offsets: (K + 1,) strictly increasing, from 0 to N.
     """
     out[...] = 0
-    out[offsets[:-1, None] + first, np.arange(dy.shape[1])] = dy
+    columns = np.arange(dy.shape[1])
+    for part, _ in groups(offsets, dy.shape[1]):
+        out[offsets[part, None] + first[part], columns] = dy[part]
