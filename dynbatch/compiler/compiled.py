@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar
 
-from dynbatch.compiler.arrays import Arrays
 from dynbatch.compiler.buffers import (
     Columns,
     ProgramBuffer,
@@ -22,7 +21,6 @@ from dynbatch.compiler.differentiate import differentiate
 from dynbatch.compiler.fusion import fuse
 from dynbatch.compiler.ir import Op, Origin, Value
 from dynbatch.compiler.lowering import LoopProgram
-from dynbatch.compiler.numpy.interpreter import Block, Step
 from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.compiler.program import numbered
 from dynbatch.compiler.schedule import schedule
@@ -153,18 +151,6 @@ class CompiledLoop:
     def from_state(self) -> int:
         """Linear maps of the state among the operators of a step."""
         return len(self.state_maps)
-
-    def ahead_of_loop(self, arrays: Arrays) -> None:
-        """Run the maps of streams."""
-        self.numpy.ahead(arrays)
-
-    def forward(self, arrays: Arrays, steps: Iterable[tuple[int, Step]]) -> None:
-        """Run steps forward."""
-        self.numpy.bind_forward(arrays)(steps)
-
-    def backward(self, arrays: Arrays, blocks: Sequence[Block]) -> None:
-        """Run blocks of steps in reverse."""
-        self.numpy.bind_backward(arrays)(blocks)
 
     def _parameters_of_ops(self) -> tuple[Parameter, ...]:
         by_uid: dict[int, Parameter] = {}
