@@ -10,12 +10,11 @@ import numpy as np
 from dynbatch.backend import Array, ArrayModule, DType
 from dynbatch.compiler.arrays import memory_rows
 from dynbatch.compiler.ir import Op, Origin
-from dynbatch.kernels import arrays, blas
+from dynbatch.kernels import arrays
 from dynbatch.kernels.c.attention.steps import AttentionSteps
-from dynbatch.kernels.rows import add_rows_at, scatter_rows
+from dynbatch.kernels.rows import add_rows_at
 from dynbatch.nodes.batch import Batch, Gradients
 from dynbatch.nodes.operation import Operation
-from dynbatch.parameter import Parameter
 from dynbatch.ragged import Ragged
 
 
@@ -282,54 +281,3 @@ class GenericStep:
 
     def _rows(self, values: Array, n: int) -> Ragged:
         return Ragged(values, self._ones[:n], self._ends[: n + 1])
-
-
-class ShardGradients:
-    """Parameter gradients of one shard's generic operators, summed over steps, then passed on."""
-
-    def __init__(self) -> None:
-        self._sums: dict[int, tuple[Parameter, Array]] = {}
-        self._scratch: dict[int, Array] = {}
-
-    def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
-        """Add dyᵀ x."""
-        product = parameter.empty_like()
-        blas.matmul_outer(x, dy, product)
-        self.add(parameter, product)
-
-    def add(self, parameter: Parameter, gradient: Array) -> None:
-        """Add an array of the parameter's shape."""
-        known = self._sums.get(parameter.uid)
-        gradient = gradient.reshape(parameter.shape)
-        if known is None:
-            self._sums[parameter.uid] = (parameter, arrays.snapshot(gradient))
-        else:
-            arrays.accumulate(gradient, known[1])
-
-    def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
-        """Add dy to rows `ids`."""
-        full = parameter.empty_like()
-        scatter_rows(dy, ids, full)
-        self.add(parameter, full)
-
-    def buffer(self, parameter: Parameter) -> Array:
-        """An array to overwrite; it is added when the next is asked for, or at the end."""
-        self._flush(parameter)
-        array = self._scratch[parameter.uid] = parameter.empty_like()
-        if parameter.uid not in self._sums:
-            total = parameter.empty_like()
-            arrays.fill(total, 0)
-            self._sums[parameter.uid] = (parameter, total)
-        return array
-
-    def _flush(self, parameter: Parameter) -> None:
-        pending = self._scratch.pop(parameter.uid, None)
-        if pending is not None:
-            self.add(parameter, pending)
-
-    def pass_on(self, gradients: Gradients) -> None:
-        """Give the sums to the step's own gradients."""
-        for parameter, _ in list(self._sums.values()):
-            self._flush(parameter)
-        for parameter, total in self._sums.values():
-            gradients.add(parameter, total)

@@ -9,7 +9,6 @@ import numpy as np
 from dynbatch.backend import DType
 from dynbatch.cells.calls.region import CallGroup, CallRegion, Fetch, Inner
 from dynbatch.cells.calls.region_memory import bind_memories, generic_steps
-from dynbatch.cells.generic import ShardGradients
 from dynbatch.cells.linear_maps import (
     WeightGradients,
     backward_elements,
@@ -18,6 +17,7 @@ from dynbatch.cells.linear_maps import (
     forward_weights,
     stream_gradients,
 )
+from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, in_planes, temporary
 from dynbatch.compiler.ir import Op, Origin
 from dynbatch.compiler.numpy.interpreter import Block

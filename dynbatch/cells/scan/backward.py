@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from dynbatch.cells.generic import ShardGradients, room_of
+from dynbatch.cells.generic import room_of
 from dynbatch.cells.linear_maps import WeightGradients, backward_weights, stream_gradients
 from dynbatch.cells.scan import arrays as scan_arrays
 from dynbatch.cells.scan.arrays import ScanArrays
 from dynbatch.cells.scan.prefix import Chunk, Shard, cut, of_pass
 from dynbatch.cells.scan.run import ScanRun, bind_states, take_rows
+from dynbatch.cells.shard_gradients import ShardGradients
 from dynbatch.compiler.arrays import Arrays, Scratch, columns_of, memory_rows
 from dynbatch.kernels.runtime import parallel
 from dynbatch.nodes.batch import Batch

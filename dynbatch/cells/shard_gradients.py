@@ -1,0 +1,60 @@
+"""`ShardGradients`: parameter gradients of a shard's operators with kernels of their own."""
+
+from __future__ import annotations
+
+from dynbatch.backend import Array
+from dynbatch.kernels import arrays, blas
+from dynbatch.kernels.rows import scatter_rows
+from dynbatch.nodes.batch import Gradients
+from dynbatch.parameter import Parameter
+
+
+class ShardGradients:
+    """Parameter gradients of one shard's generic operators, summed over steps, then passed on."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Parameter, Array]] = {}
+        self._scratch: dict[int, Array] = {}
+
+    def outer(self, parameter: Parameter, x: Array, dy: Array) -> None:
+        """Add dyᵀ x."""
+        product = parameter.empty_like()
+        blas.matmul_outer(x, dy, product)
+        self.add(parameter, product)
+
+    def add(self, parameter: Parameter, gradient: Array) -> None:
+        """Add an array of the parameter's shape."""
+        known = self._sums.get(parameter.uid)
+        gradient = gradient.reshape(parameter.shape)
+        if known is None:
+            self._sums[parameter.uid] = (parameter, arrays.snapshot(gradient))
+        else:
+            arrays.accumulate(gradient, known[1])
+
+    def rows(self, parameter: Parameter, ids: Array, dy: Array) -> None:
+        """Add dy to rows `ids`."""
+        full = parameter.empty_like()
+        scatter_rows(dy, ids, full)
+        self.add(parameter, full)
+
+    def buffer(self, parameter: Parameter) -> Array:
+        """An array to overwrite; it is added when the next is asked for, or at the end."""
+        self._flush(parameter)
+        array = self._scratch[parameter.uid] = parameter.empty_like()
+        if parameter.uid not in self._sums:
+            total = parameter.empty_like()
+            arrays.fill(total, 0)
+            self._sums[parameter.uid] = (parameter, total)
+        return array
+
+    def _flush(self, parameter: Parameter) -> None:
+        pending = self._scratch.pop(parameter.uid, None)
+        if pending is not None:
+            self.add(parameter, pending)
+
+    def pass_on(self, gradients: Gradients) -> None:
+        """Give the sums to the step's own gradients."""
+        for parameter, _ in list(self._sums.values()):
+            self._flush(parameter)
+        for parameter, total in self._sums.values():
+            gradients.add(parameter, total)
