@@ -28,7 +28,7 @@ from dynbatch.kernels.c.runtime.library import Library
 from dynbatch.kernels.runtime import parallel
 
 SIDE = 32  # queries that are worked on at a time, as in tiles.h
-KEYS = 64  # keys of a tile, as in dot_product.c: a page has whole tiles
+KEYS = 64  # keys of a tile, as in scores.h: a page has whole tiles
 FAR = 1 << 30  # a distance that no sentence reaches, in 32 bits
 # Scores that take a thread about 100 µs.
 WORTH_A_THREAD = 1 << 16

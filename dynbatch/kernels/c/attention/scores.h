@@ -1,0 +1,167 @@
+// Scores of dot-product attention, forward and backward: what they are made of, and masks.
+#include "attention/tiles.h"
+#include "random.h"
+
+enum { KEYS = 64 };
+
+// A sentence, as Python's table has it.
+typedef struct {
+    int64_t query, queries, key, keys;  // first row, and number of rows
+    int64_t left, right;                // query i sees keys i - left … i + right
+    int64_t visible, step;  // address of the flags of keys, 0 for none; flags from query to query
+    int64_t stream;         // of dropout
+    int64_t page;           // the first of its pages
+} Sentence;
+
+// A call, as Python's table has it. Unwanted arrays are NULL.
+typedef struct {
+    const REAL *queries, *keys, *values;
+    REAL* out;             // backward reads its gradient
+    REAL* log_sums;        // (N_q, heads)
+    const REAL* bias;      // (heads, distances) of i - j, `zero` is the place of 0
+    const int64_t* pages;  // addresses of each page's keys and values; NULL where rows are one run
+    const Sentence* sentences;
+    const REAL* scales;
+    REAL *dqueries, *dkeys, *dvalues, *dbias;
+    int64_t query_row, key_row, value_row, out_row;
+    int64_t heads, shared, key_width, value_width, distances, zero, drops, page_rows, accumulate;
+    int64_t dquery_row, dkey_row, dvalue_row;
+    double p;
+} Call;
+
+// One head of a sentence.
+typedef struct {
+    const Call* call;
+    Sentence of;
+    const REAL *q, *k, *v;
+    REAL* out;
+    REAL* log_sums;
+    const REAL* bias;
+    REAL scale;
+    ptrdiff_t head;
+} Head;
+
+static Head head_of(const Call* call, ptrdiff_t sentence, ptrdiff_t head) {
+    Sentence of = call->sentences[sentence];
+    ptrdiff_t width = call->key_width, values = call->value_width, group = head / call->shared;
+    return (Head){call, of, call->queries + of.query * call->query_row + head * width,
+        call->keys + of.key * call->key_row + group * width,
+        call->values + of.key * call->value_row + group * values,
+        call->out + of.query * call->out_row + head * values,
+        call->log_sums ? call->log_sums + of.query * call->heads + head : NULL,
+        call->bias ? call->bias + head * call->distances + call->zero : NULL,
+        call->scales[sentence], head};
+}
+
+// Queries `first` to first + count - 1, and the keys from `low` to `high` that one of them sees.
+typedef struct {
+    ptrdiff_t first, count, low, high;
+} Span;
+
+static Span span_of(const Sentence* of, ptrdiff_t first) {
+    ptrdiff_t count = least(of->queries - first, SIDE);
+    ptrdiff_t low = least(of->keys, most(0, first - of->left));
+    return (Span){first, count, low, most(low, least(of->keys, first + count + of->right))};
+}
+
+// scores[j, i] = scale * rows_i · others_j, over `width` columns. `turned` is what `turn` made of
+// the rows; if they are wider than DEPTH it is made anew, part by part.
+static void scores_of(ptrdiff_t count, const REAL* rows, ptrdiff_t row, ptrdiff_t keys,
+    const REAL* others, ptrdiff_t other, ptrdiff_t width, REAL scale, REAL* turned, int is_turned,
+    REAL* scores) {
+    ptrdiff_t c = 0;
+    do {
+        ptrdiff_t part = least(width - c, DEPTH);
+        if (!is_turned || width > DEPTH) turn(count, part, rows + c, row, scale, turned);
+        product(keys, (count + LANES - 1) & -LANES, part, others + c, other, 1, turned, SIDE,
+            scores, SIDE, c > 0);
+        c += part;
+    } while (c < width);
+}
+
+// The scores of one query: keys are turned rather than queries, so that a vector has those of many
+// keys. The sums are the same.
+static void scores_of_one(const REAL* query, ptrdiff_t keys, const REAL* others, ptrdiff_t other,
+    ptrdiff_t width, REAL scale, REAL* turned, REAL* scores) {
+    REAL scaled[DEPTH], row[KEYS];
+    ptrdiff_t c = 0;
+    do {
+        ptrdiff_t part = least(width - c, DEPTH);
+        EACH_VECTOR(i, n, part) put(scaled + i, get(query + c + i, n) * scale, n);
+        for (ptrdiff_t j = 0; j < keys; j += SIDE) {
+            ptrdiff_t count = least(keys - j, SIDE);
+            turn(count, part, others + j * other + c, other, 1, turned);
+            product(1, count, part, scaled, 0, 1, turned, SIDE, row + j, 0, c > 0);
+        }
+        c += part;
+    } while (c < width);
+    for (ptrdiff_t j = 0; j < keys; j++) scores[j * SIDE] = row[j];
+}
+
+// Add the bias to scores of keys from `low` on, and put -infinity where a query does not see a key.
+static __attribute__((noinline)) void extend(
+    const Head* head, Span span, ptrdiff_t low, ptrdiff_t keys, REAL* scores) {
+    const Sentence* of = &head->of;
+    const uint8_t* visible = (const uint8_t*)of->visible;
+    for (ptrdiff_t j = 0; j < keys; j++) {
+        ptrdiff_t key = low + j, from = key - of->right, to = key + of->left;
+        int is_partial = from > span.first || to < span.first + span.count - 1;
+        if (!head->bias && !is_partial) continue;
+        EACH_VECTOR(i, n, span.count) {
+            vector x = load(scores + j * SIDE + i);
+            if (head->bias) x += get(head->bias + span.first + i - key, n);
+            if (is_partial) {
+                mask seen = first_lanes(to - span.first - i + 1);
+                seen &= ~first_lanes(from - span.first - i);
+                x = choose(seen, x, splat(-INFINITY));
+            }
+            store(scores + j * SIDE + i, x);
+        }
+    }
+    for (ptrdiff_t i = 0; visible && i < span.count; i++) {
+        const uint8_t* flags = visible + (span.first + i) * of->step + low;
+        for (ptrdiff_t j = 0; j < keys; j++)
+            if (!flags[j]) scores[j * SIDE + i] = -INFINITY;
+    }
+}
+
+// e^x for x <= 0, but 0 where that has too few digits: hidden scores take no time then.
+INLINE vector weight_of(vector x) {
+    vector least_power = splat(sizeof(REAL) == 4 ? -87 : -708);
+    mask is_small = x < least_power;
+    return choose(is_small, splat(0), exp_of(choose(is_small, splat(0), x)));
+}
+
+// Multiply numbers of keys from `low` on by dropout's factors. A pair's number counts heads, then
+// queries, then keys, all of the sentence.
+static __attribute__((noinline)) void drop(
+    const Head* head, Span span, ptrdiff_t low, ptrdiff_t keys, REAL* x) {
+    const Sentence* of = &head->of;
+    for (ptrdiff_t i = 0; i < span.count; i += LANES) {
+        uint32_t row = (uint32_t)(head->head * of->queries + span.first + i);
+        words numbers = (numbers_from(0) + row) * (uint32_t)of->keys + (uint32_t)low;
+        for (ptrdiff_t j = 0; j < keys; j++, numbers += 1u) {
+            REAL* at = x + j * SIDE + i;
+            store(at, load(at) * kept(numbers, (uint32_t)of->stream, head->call->p));
+        }
+    }
+}
+
+static int is_extended(const Head* head, Span span) {
+    const Sentence* of = &head->of;
+    return head->bias || of->visible || span.low + of->left < span.first + span.count - 1 ||
+           span.high - 1 - of->right > span.first;
+}
+
+// Keys and values from row `key` on, in a run or in their page.
+static void find(const Head* head, ptrdiff_t key, const REAL** k, const REAL** v) {
+    const Call* call = head->call;
+    if (!call->pages) {
+        *k = head->k + key * call->key_row, *v = head->v + key * call->value_row;
+        return;
+    }
+    const int64_t* page = call->pages + 2 * (head->of.page + key / call->page_rows);
+    ptrdiff_t row = key % call->page_rows, group = head->head / call->shared;
+    *k = (const REAL*)page[0] + row * call->key_row + group * call->key_width;
+    *v = (const REAL*)page[1] + row * call->value_row + group * call->value_width;
+}
