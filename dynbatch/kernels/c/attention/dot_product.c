@@ -156,8 +156,8 @@ static void clear(ptrdiff_t rows, ptrdiff_t row, ptrdiff_t width, REAL* x) {
 
 // With p = exp(score - log_sum) and dp_ij = dout_i · v_j: ds = p (dp - Σ_j p dp), dq = scale ds k,
 // dk = scale dsᵀ q, dv = pᵀ dout, and the bias's ds of each distance. `out` is dout. A head of keys
-// sums over the heads of queries that read it, and over their queries, in order. `part` is which part
-// of `room` this call has, of `size` elements.
+// sums over the heads of queries that read it, and over their queries, in order. `room` is for p and
+// ds of SIDE queries and the keys that they see.
 EXPORT void dot_attention_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t group,
     ptrdiff_t groups, const int64_t* table, REAL* room) {
     const Call* call = (const Call*)table;
