@@ -85,10 +85,10 @@ class CompiledLoop:
         self._place_gradients()
         self.parameters = self._parameters_of_ops()
 
-    @property
-    def remarks(self) -> str:
+    def remarks(self, on_device: bool) -> str:
         """What `explain()` says of the loop."""
-        return "; ".join(filter(None, [str(self.simplified), self.in_c.remark]))
+        of_c = "" if on_device else self.in_c.remark
+        return "; ".join(filter(None, [str(self.simplified), of_c]))
 
     @cached_property
     def in_c(self) -> NativeLoop:

@@ -17,6 +17,7 @@ def backends() -> dict[str, str]:
     compiler; CUDA runs graphs with `device="cuda"`.
 
     Example:
+        >>> import dynbatch as db
         >>> db.backends()["numpy"].startswith("NumPy ")
         True
     """

@@ -215,10 +215,12 @@ def row_of(step: StepRun) -> StepRecord:
 
 def _remarks(node: Operation) -> str:
     """What there is to say of the loop of a scan, or of a region's calls."""
+    device = node.graph.device
+    on_device = device is not None and device.is_cuda
     if isinstance(node, RegionNode):
-        texts = [group.cell.remarks for group in node.region.groups]
+        texts = [group.cell.remarks(on_device) for group in node.region.groups]
         return "; ".join(dict.fromkeys(filter(None, texts)))
-    return node.cell.remarks if isinstance(node, Scan) else ""
+    return node.cell.remarks(on_device) if isinstance(node, Scan) else ""
 
 
 def _kind_of(step: StepRun) -> str:
