@@ -10,8 +10,8 @@ from dynbatch import nodes as F
 from dynbatch.batcher.schedule import call_gathers
 from dynbatch.cells.calls import region_run
 from dynbatch.cells.calls import stack as stack_calls
-from dynbatch.cells.calls.compiled_step import CompiledStep
 from dynbatch.cells.calls.region_run import RegionRun
+from dynbatch.compiler.numpy.loop import NumpyLoop
 from dynbatch.testing.precision import dense_gradient
 from tests.cells.calls.test_calls import (
     D,
@@ -101,20 +101,19 @@ def test_a_kernel_that_is_wrong_in_batches(monkeypatch):
 
 
 def test_code_that_is_wrong_for_one_call_as_for_many(monkeypatch):
-    init = CompiledStep.__init__
+    bind = NumpyLoop.bind_forward
 
-    def wrong(self, *args):
-        init(self, *args)
-        forward = self.forward
+    def wrong(self, arrays):
+        forward = bind(self, arrays)
 
-        def changed(arrays, blocks):
-            forward(arrays, blocks)
-            for buffer in self.storage.packed:
+        def changed(steps):
+            forward(steps)
+            for buffer in self._storage.packed:
                 arrays[buffer.name][...] += 1e-3
 
-        self.forward = changed
+        return changed
 
-    monkeypatch.setattr(CompiledStep, "__init__", wrong)
+    monkeypatch.setattr(NumpyLoop, "bind_forward", wrong)
     with db.Graph(dtype="float64", check=True) as graph:
         h, _ = leaf(F.input(graph, [0.1, 1.0, -1.0]), tree_parameters())
         caught(lambda: h.value, "leaf #", "its result 0 is wrong", "batched,", "one by one")
@@ -141,8 +140,8 @@ def test_a_gradient_that_comes_to_the_wrong_call(monkeypatch):
 def test_a_gradient_of_an_argument(monkeypatch):
     backward_batch = RegionRun._backward_batch
 
-    def wrong(self, t):
-        backward_batch(self, t)
+    def wrong(self, t, run):
+        backward_batch(self, t, run)
         step = self.region.batches[t]
         if step.end - step.first == 3:
             self.arrays[step.group]["dX2"][step.first + 1] += 1e-3
