@@ -4,7 +4,14 @@ import pytest
 import dynbatch as db
 from dynbatch import nodes as F
 from dynbatch.errors import OutOfMemory
+from dynbatch.kernels.c.runtime import library
 from dynbatch.memory import Pool
+
+
+@pytest.fixture(autouse=True)
+def with_c(monkeypatch):
+    """The report has no line on missing C: `test_backends` tests that."""
+    monkeypatch.setattr(library, "reason", lambda: "")
 
 
 def test_the_report_lists_what_ran_together():
