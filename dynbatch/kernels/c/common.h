@@ -153,6 +153,9 @@ INLINE vector times_power(vector x, vector k) {
 #endif
 #endif
 
+// Rows that are added up before their sum joins others.
+#define TOGETHER 64
+
 // For each vector of n elements: `i`, and `part`, how many of its lanes are elements.
 #define EACH_VECTOR(i, part, n) \
     for (ptrdiff_t i = 0, part = least(n, LANES); i < (n); i += LANES, part = least((n) - i, LANES))

@@ -86,22 +86,32 @@ EXPORT void layer_norm_backward(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width
     }
 }
 
-// dweight = sum of dy n and dbias = sum of dy over rows first ... last - 1, in order.
+// dweight = sum of dy n and dbias = sum of dy over rows first ... last - 1, in order: TOGETHER rows at
+// a time, whose sums are then added, which rounds less than one long sum.
 EXPORT void sum_parameters(ptrdiff_t first, ptrdiff_t last, ptrdiff_t width, const REAL* rows,
     ptrdiff_t stride, const REAL* shift, const REAL* factor, int of_rows, ptrdiff_t count,
     const int64_t* lost, const REAL* values, const REAL* dy, ptrdiff_t dy_stride, REAL* dweight,
     REAL* dbias) {
     const Normals of = {rows, stride, shift, factor, of_rows, count, lost, values};
-    for (ptrdiff_t r = first; r < last; r++) {
-        const REAL *from = dy + r * dy_stride, *own = values + r * count;
+    for (ptrdiff_t start = first; start < last; start += TOGETHER) {
+        ptrdiff_t end = least(start + TOGETHER, last);
         EACH_VECTOR(i, n, width) {
-            vector g = get(from + i, n);
-            if (dweight) {
-                vector sums = get_or(r > first ? dweight : NULL, i, n, 0);
-                put(dweight + i, sums + g * normal(&of, r, i, n), n);
+            vector of_weight = {0}, of_bias = {0};
+            for (ptrdiff_t r = start; r < end; r++) {
+                vector g = get(dy + r * dy_stride + i, n);
+                if (dweight) of_weight = multiply_add(g, normal(&of, r, i, n), of_weight);
+                of_bias += g;
             }
-            if (dbias) put(dbias + i, get_or(r > first ? dbias : NULL, i, n, 0) + g, n);
+            const REAL *weight = start > first ? dweight : NULL,
+                       *bias = start > first ? dbias : NULL;
+            if (dweight) put(dweight + i, get_or(weight, i, n, 0) + of_weight, n);
+            if (dbias) put(dbias + i, get_or(bias, i, n, 0) + of_bias, n);
         }
-        for (ptrdiff_t k = 0; dweight && k < count; k++) dweight[lost[k]] += from[lost[k]] * own[k];
+        for (ptrdiff_t k = 0; dweight && k < count; k++) {
+            REAL sum = 0;
+            for (ptrdiff_t r = start; r < end; r++)
+                sum += dy[r * dy_stride + lost[k]] * values[r * count + k];
+            dweight[lost[k]] += sum;
+        }
     }
 }

@@ -16,14 +16,14 @@ static __attribute__((noinline)) void soften(
     vector before = load(peaks), peak = before;
     for (ptrdiff_t j = 0; j < keys; j++) peak = larger(load(scores + j * SIDE), peak);
     vector shift = choose(peak == -INFINITY, splat(0), peak), factor = weight_of(before - shift);
-    vector total = load(totals) * factor;
+    vector total = {0};  // of the tile first, which rounds less than one long sum
     for (ptrdiff_t j = 0; j < keys; j++) {
         vector p = weight_of(load(scores + j * SIDE) - shift);
         store(scores + j * SIDE, p);
         total += p;
     }
     store(peaks, peak);
-    store(totals, total);
+    store(totals, multiply_add(load(totals), factor, total));
     store(factors, factor);
 }
 
@@ -88,12 +88,22 @@ EXPORT void dot_attention(
         }
 }
 
-// ds = p (dp - Σ_j p dp) of a vector of queries, times `scale`, in place of dp. `dbias`, of the
+// ds = p (dp - Σ_j p dp / Σ_j p) of a vector of queries, times `scale`, in place of dp. `dbias`, of the
 // queries and the first key, has ds added for the first n queries.
 static __attribute__((noinline)) void slopes(
     ptrdiff_t keys, ptrdiff_t n, const REAL* p, REAL* dp, REAL scale, REAL* dbias) {
-    vector mean = {0};
-    for (ptrdiff_t j = 0; j < keys; j++) mean += load(p + j * SIDE) * load(dp + j * SIDE);
+    // Weights add up to 1 but for the rounding of log_sum. Where one key has nearly all, slopes are
+    // what is left of equal numbers, so the mean is that of the weights as they are.
+    vector mean = {0}, weight = {0};
+    for (ptrdiff_t start = 0; start < keys; start += KEYS) {
+        vector sum = {0}, total = {0};
+        for (ptrdiff_t j = start; j < least(keys, start + KEYS); j++) {
+            sum = multiply_add(load(p + j * SIDE), load(dp + j * SIDE), sum);
+            total += load(p + j * SIDE);
+        }
+        mean += sum, weight += total;
+    }
+    mean = choose(weight > 0, mean / weight, mean);
     for (ptrdiff_t j = 0; j < keys; j++) {
         vector slope = load(p + j * SIDE) * (load(dp + j * SIDE) - mean);
         store(dp + j * SIDE, slope * scale);
