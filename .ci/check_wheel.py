@@ -32,6 +32,7 @@ def main(wheel: Path) -> None:
             str(p)
             for kind in ("*.cu*", "*.c", "*.h", "page.*")
             for p in sorted(Path("dynbatch").rglob(kind))
+            if p.parent.name != "__pycache__"
         ]
         missing += [name for name in sources if name not in names]
         foreign = [
