@@ -1,4 +1,4 @@
-"""Prints a scalar operator as an expression of C on vectors: see `kernels/c/elementwise.h`."""
+"""Prints a scalar operator as an expression of C on vectors: see `elementwise.h`."""
 
 from __future__ import annotations
 

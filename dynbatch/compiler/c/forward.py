@@ -9,7 +9,7 @@ as many rows at once as lie in the cache. Where operators have kernels of their 
 a step is run: see `LoopText.between`. `at` holds two numbers for each array of `slots`: its
 address, and the elements from one of its rows, or planes, to the next; for an operator that is
 called in C, the addresses of its function and of what this gets first. `product` is the function of
-`kernels/c/blas.c`, whose tiles are compiled once for all cells.
+`kernels/c/sources/blas.c`, whose tiles are compiled once for all cells.
 """
 
 from __future__ import annotations

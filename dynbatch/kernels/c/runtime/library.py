@@ -59,7 +59,7 @@ class Library:
     """The functions of one C source, for each scalar type.
 
     Args:
-        name: the source's path below `kernels/c`, e.g. "softmax.c", or what messages call `body`.
+        name: the path below `kernels/c/sources`, e.g. "softmax.c", or what messages call `body`.
         body: its text; by default the file's.
     """
 

@@ -11,6 +11,7 @@ import ctypes
 import re
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 _EXPORT = re.compile(r"^EXPORT void (\w+)\(([^)]*)\)", re.MULTILINE)
@@ -46,24 +47,28 @@ def join(name: str, body: str, scalar: str) -> str:
 
 @cache
 def read(name: str) -> str:
-    """A file of `kernels/c` by its path below it."""
-    return resources.files("dynbatch.kernels.c").joinpath(name).read_text()
+    """A file of `kernels/c/sources` by its path below that folder."""
+    return _sources().joinpath(name).read_text()
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """The `.c` files below `kernels/c`, sorted, as paths."""
+    """The `.c` files of `kernels/c/sources`, sorted, as paths below that folder."""
     found: list[str] = []
 
-    def walk(folder: Any, before: str) -> None:
+    def walk(folder: Traversable, before: str) -> None:
         for entry in folder.iterdir():
             if entry.is_dir():
                 walk(entry, f"{before}{entry.name}/")
             elif entry.name.endswith(".c"):
                 found.append(before + entry.name)
 
-    walk(resources.files("dynbatch.kernels.c"), "")
+    walk(_sources(), "")
     return tuple(sorted(found))
+
+
+def _sources() -> Traversable:
+    return resources.files("dynbatch.kernels.c").joinpath("sources")
 
 
 def parameters(body: str) -> dict[str, list[Any]]:
