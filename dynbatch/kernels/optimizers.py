@@ -7,10 +7,9 @@ A kernel is the arithmetic of one block. It has the arguments
     slots     the optimizer's arrays of its shape, changed; the kernel says which.
     scratch   arrays of its shape and dtype to write to, as many as the optimizer's `num_scratch`.
 
-and then the numbers of the step. `kernels/cuda/optimizers.cu` has a kernel of the same name, which
-reads the same numbers in the same order and steps all parameters at once; the kernels of
-`kernels/c/sources/optimizers.c` do so part by part. What the steps are for, and their sources, is
-told in `dynbatch.optim`.
+and then the numbers of the step. CUDA and C have kernels of the same names, which read the
+same numbers in the same order; CUDA's step all parameters at once. What the steps are for, and
+their sources, is told in `dynbatch.optim`.
 """
 
 from __future__ import annotations

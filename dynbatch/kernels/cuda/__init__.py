@@ -1,1 +1,1 @@
-"""CUDA versions of kernels: `NAME.cu` does what `kernels/NAME.py` does, `NAME.py` launches it."""
+"""CUDA versions of kernels: `NAME.py` launches what `sources/NAME.cu` computes."""

@@ -66,7 +66,7 @@ def read(name: str) -> CudaSource:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The `.cu` files of this package, sorted."""
+    """The names of the `.cu` files, sorted."""
     return tuple(sorted(name for name in _files() if name.endswith(".cu")))
 
 
@@ -99,8 +99,8 @@ def _parameter(text: str) -> KernelParameter:
 
 @cache
 def _files() -> dict[str, Traversable]:
-    """The CUDA files of `kernels/cuda` and its folders, by their names, which are unique."""
-    top = resources.files("dynbatch.kernels.cuda")
+    """The CUDA files of `kernels/cuda/sources`, by their names, which are unique."""
+    top = resources.files("dynbatch.kernels.cuda").joinpath("sources")
     folders = [top, *[entry for entry in top.iterdir() if entry.is_dir()]]
     files = [file for folder in folders for file in folder.iterdir()]
     return {file.name: file for file in files if file.name.endswith((".cu", ".cuh"))}
